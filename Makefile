@@ -1,0 +1,43 @@
+# A checkout, `make` and a Python of at least 3.11 are all that these need: each target makes its
+# virtual environment first, and finds it ready the next time. PYTHON=... chooses the interpreter.
+
+DEV   := .venv
+BENCH := benchmarks/.venv
+PEERS := benchmarks/.venv-peers
+
+.PHONY: demo test check fix bench clean
+
+demo: $(DEV)/.ready            ## an episode on real input, printed step by step
+	$(DEV)/bin/python examples/demo.py
+
+test: $(DEV)/.ready            ## the test suite
+	$(DEV)/bin/python -m pytest
+
+check: $(DEV)/.ready           ## lint, format, types, directions of imports
+	$(DEV)/bin/ruff check
+	$(DEV)/bin/ruff format --check
+	$(DEV)/bin/mypy
+	$(DEV)/bin/lint-imports
+
+fix: $(DEV)/.ready             ## repair what ruff can repair
+	$(DEV)/bin/ruff check --fix
+	$(DEV)/bin/ruff format
+
+bench: $(BENCH)/.ready $(PEERS)/.ready   ## measure against floors and peers; BENCH_ARGS=--check to fail on a missed goal
+	$(BENCH)/bin/python -m benchmarks --peers $(PEERS)/bin/python $(BENCH_ARGS)
+
+clean:                         ## remove the virtual environments and caches
+	rm -rf $(DEV) $(BENCH) $(PEERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# The stamp is written last: a failed or interrupted install is done again.
+$(DEV)/.ready: pyproject.toml .ci/venv
+	.ci/venv $(DEV) --editable '.[dev]'
+	touch $@
+
+$(BENCH)/.ready: pyproject.toml .ci/venv
+	.ci/venv $(BENCH) --editable '.[bench]'
+	touch $@
+
+$(PEERS)/.ready: benchmarks/peers.txt .ci/venv
+	.ci/venv $(PEERS) --requirement benchmarks/peers.txt
+	touch $@

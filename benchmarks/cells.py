@@ -1,0 +1,135 @@
+"""What a cell costs: a step, much output, a large context, plain computing."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from repl_env import LocalREPLEnv
+from repl_sandbox import Sandbox, Session
+from repl_sandbox.types import AnyOutcome, Finished
+
+from . import bare_fork
+from .figure import ROOMY, Figure
+from .samples import Timed, interleave, timed
+from .work import CPU_LOOP, PRINT_1_MB, STEP, TEXT_LINE
+
+BATCH = 100  # steps per sample: one step is near the resolution of the clock's own call
+
+
+def step() -> Iterator[Figure]:
+    """`x = 1` at the engine and at the environment, everything on one core.
+
+    On two cores the wake-up of an idle one takes longer than the step itself, on both sides; on
+    one core the difference between ours and the floor is the code's.
+    """
+    with _one_core(), bare_fork.Parent() as parent, Sandbox(limits=ROOMY) as sandbox:
+        pipes = parent.pipes()
+        with sandbox.session() as session, LocalREPLEnv(sandbox=sandbox) as env:
+            env.reset(max_iterations=10**9)
+            tasks: dict[str, Timed] = {
+                "engine": lambda: _batch(lambda: _finished(session.run(STEP))),
+                "environment": lambda: _batch(lambda: env.execute(STEP)),
+                "floor": lambda: _batch(lambda: pipes.step(STEP.encode())),
+            }
+            taken = interleave(tasks, rounds=30)
+        pipes.close()
+    floor_is = "pipe round trip + compile + exec"
+    yield Figure("step", "step x = 1", "us", taken["engine"], taken["floor"], floor_is)
+    yield Figure(
+        "step_env",
+        "LocalREPLEnv.execute('x = 1')",
+        "us",
+        taken["environment"],
+        taken["floor"],
+        floor_is,
+    )
+
+
+def stdout() -> Iterator[Figure]:
+    """One print of 1 MB: captured from descriptor 1 of the session, against a StringIO."""
+    with Sandbox(limits=ROOMY) as sandbox, sandbox.session() as session:
+
+        def floor() -> None:
+            with contextlib.redirect_stdout(io.StringIO()) as captured:
+                exec(PRINT_1_MB, {})
+            captured.getvalue()
+
+        taken = interleave(
+            {
+                "ours": lambda: timed(lambda: _finished(session.run(PRINT_1_MB))),
+                "floor": lambda: timed(floor),
+            },
+            rounds=40,
+        )
+    yield Figure("stdout", "1 MB stdout", "ms", taken["ours"], taken["floor"], "in-process capture")
+
+
+def context() -> Iterator[Figure]:
+    """A text made a variable of a session, against memfd, mmap and decoding in a forked child."""
+    for megabytes, rounds in ((10, 20), (100, 8)):
+        text = TEXT_LINE * (megabytes * 1_000_000 // len(TEXT_LINE))
+        with Sandbox(limits=ROOMY) as sandbox, bare_fork.Parent() as parent:
+            session, child = sandbox.session(), parent.session()
+            tasks: dict[str, Timed] = {
+                "ours": partial(timed, partial(_give, session, text)),
+                "floor": partial(timed, partial(child.put, text.encode())),
+            }
+            taken = interleave(tasks, rounds=rounds, warm_up=1)
+            session.close()
+            child.close()
+        yield Figure(
+            f"context_{megabytes}",
+            f"{megabytes} MB context",
+            "ms",
+            taken["ours"],
+            taken["floor"],
+            "memfd + mmap + decode",
+        )
+
+
+def cpu() -> Iterator[Figure]:
+    """A loop of two million additions: in a session, and in this very interpreter."""
+    with Sandbox(limits=ROOMY) as sandbox, sandbox.session() as session:
+        taken = interleave(
+            {
+                "ours": lambda: timed(lambda: _finished(session.run(CPU_LOOP))),
+                "floor": lambda: timed(lambda: exec(CPU_LOOP, {})),
+            },
+            rounds=15,
+        )
+    yield Figure("cpu", "CPU loop", "ms", taken["ours"], taken["floor"], "plain CPython")
+
+
+def _give(session: Session, text: str) -> None:
+    """Set `text` and look at it: what is not decoded yet is not there yet."""
+    session.set("context", text)
+    if session.run("len(context)").value != str(len(text)):
+        raise RuntimeError("the context did not arrive whole")
+
+
+def _finished(outcome: AnyOutcome) -> None:
+    if not isinstance(outcome, Finished):
+        raise RuntimeError(f"a benchmark cell came to {outcome!r}")
+
+
+def _batch(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    for _ in range(BATCH):
+        action()
+    return (time.perf_counter() - start) / BATCH
+
+
+@contextlib.contextmanager
+def _one_core() -> Iterator[None]:
+    """Keep this process, and what it starts, on one core."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)

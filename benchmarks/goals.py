@@ -1,0 +1,40 @@
+"""What each figure has to reach: a table, with the source of each number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .figure import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A bound on a figure's ratio to its floor, or on its own value."""
+
+    of: Literal["ratio", "value"]
+    kind: Literal["at most", "at least"]
+    bound: float
+    why: str
+
+    def met(self, figure: Figure) -> bool:
+        """Whether the medians of `figure` keep the bound."""
+        measured = ratio(figure) if self.of == "ratio" else figure.ours.median
+        return measured <= self.bound if self.kind == "at most" else measured >= self.bound
+
+
+def ratio(figure: Figure) -> float:
+    """Ours to the floor, by medians."""
+    return figure.ours.median / figure.floor.median
+
+
+GOALS: dict[str, Goal] = {
+    "cold": Goal("ratio", "at most", 3.2, "seven namespaces, mounts and a filter; 1.5 is the aim"),
+    "step": Goal("ratio", "at most", 3.0, "capture, changes and clocks on top of the round trip"),
+    "step_env": Goal("ratio", "at most", 8.0, "the engine's step, an observation and its rewards"),
+    "stdout": Goal("ratio", "at most", 3.0, "through a pipe instead of a buffer, and back as text"),
+    "context_100": Goal("ratio", "at most", 2.0, "encoding the text is the only copy more"),
+    "cpu": Goal("ratio", "at most", 1.1, "native code; the tenth is the noise of the machine"),
+    "rate": Goal("ratio", "at least", 0.3, "all namespaces are made and torn down each time"),
+    "memory": Goal("value", "at most", 3.5e6, "init and worker share their template's pages"),
+}

@@ -1,0 +1,86 @@
+"""What many sessions cost: how many per second, and how much memory each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psutil
+
+from repl_sandbox import Sandbox
+
+from . import bare_fork
+from .figure import Figure
+from .samples import Samples
+
+
+def rate() -> Iterator[Figure]:
+    """Sessions per second (create, 1+1, close) of two zygotes, each with a process that asks."""
+    taken: dict[str, list[float]] = {"ours": [], "bare": []}
+    for _ in range(3):
+        for kind, values in taken.items():
+            values.append(_rate_of_two(kind))
+    yield Figure(
+        "rate",
+        "sessions per second, 2 zygotes",
+        "/s",
+        Samples(tuple(taken["ours"])),
+        Samples(tuple(taken["bare"])),
+        "bare-fork sessions, 2 parents",
+    )
+
+
+def _rate_of_two(kind: str, seconds: float = 3.0) -> float:
+    command = [sys.executable, "-m", "benchmarks.rate", kind, str(seconds)]
+    drivers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    return sum(float(driver.communicate()[0]) for driver in drivers)
+
+
+def memory() -> Iterator[Figure]:
+    """Proportional set size of an idle session: all its processes, shared pages split.
+
+    Needs root: the processes of a session do not let other users of its kind look at them.
+    """
+    if os.geteuid() != 0:
+        print("memory is not measured: it needs root", file=sys.stderr)
+        return
+    count = 100
+    with Sandbox() as sandbox:
+        before = _descendants(os.getpid())
+        sessions = [sandbox.session() for _ in range(count)]
+        for session in sessions:
+            session.run("1+1")
+        ours = _pss(_descendants(os.getpid()) - before) / count
+        for session in sessions:
+            session.close()
+    with bare_fork.Parent() as parent:
+        children = [parent.session() for _ in range(count)]
+        for child in children:
+            child.run("1+1")
+        floor = _pss(_descendants(parent.pid)) / count
+        for child in children:
+            child.close()
+    yield Figure(
+        "memory",
+        "memory (PSS) per idle session of 100",
+        "MB",
+        Samples((ours,)),
+        Samples((floor,)),
+        "bare-fork child of 100",
+    )
+
+
+def _descendants(pid: int) -> set[int]:
+    return {process.pid for process in psutil.Process(pid).children(recursive=True)}
+
+
+def _pss(pids: set[int]) -> float:
+    """Bytes of PSS of these processes together (proc_pid_smaps(5))."""
+    total = 0
+    for pid in pids:
+        with open(f"/proc/{pid}/smaps_rollup") as rollup:
+            kilobytes = next(line.split()[1] for line in rollup if line.startswith("Pss:"))
+        total += int(kilobytes) * 1024
+    return float(total)

@@ -1,0 +1,107 @@
+"""A persistent, jailed Python REPL as an environment for language models.
+
+Names are loaded when they are first used, so that `import repl_env` is light and works where the
+engine does not.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from repl_env.environment import REPLEnvironment
+    from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset, REPLError
+    from repl_env.llm import LLM
+    from repl_env.local import AsyncLocalREPLEnv, LocalREPLEnv
+    from repl_env.models import (
+        CodeBlockResult,
+        REPLAction,
+        REPLObservation,
+        REPLState,
+        StepResult,
+    )
+    from repl_env.parsing import extract_code_blocks
+    from repl_env.prompts import (
+        RLM_SYSTEM_PROMPT,
+        RLM_SYSTEM_PROMPT_QWEN,
+        QueryMetadata,
+        build_rlm_system_prompt,
+        build_user_prompt,
+        format_observations,
+    )
+    from repl_env.rubrics import (
+        CodeExecutionRubric,
+        CustomMetricRubric,
+        ExactMatchRubric,
+        FuzzyMatchRubric,
+        REPLRubric,
+        Rubric,
+    )
+
+__all__ = [
+    "LLM",
+    "RLM_SYSTEM_PROMPT",
+    "RLM_SYSTEM_PROMPT_QWEN",
+    "AsyncLocalREPLEnv",
+    "CodeBlockResult",
+    "CodeExecutionRubric",
+    "CustomMetricRubric",
+    "EpisodeAborted",
+    "EpisodeDone",
+    "ExactMatchRubric",
+    "FuzzyMatchRubric",
+    "LocalREPLEnv",
+    "NotReset",
+    "QueryMetadata",
+    "REPLAction",
+    "REPLEnvironment",
+    "REPLError",
+    "REPLObservation",
+    "REPLRubric",
+    "REPLState",
+    "Rubric",
+    "StepResult",
+    "build_rlm_system_prompt",
+    "build_user_prompt",
+    "extract_code_blocks",
+    "format_observations",
+]
+
+_NAMES_BY_MODULE = {
+    "environment": ("REPLEnvironment",),
+    "errors": ("EpisodeAborted", "EpisodeDone", "NotReset", "REPLError"),
+    "llm": ("LLM",),
+    "local": ("AsyncLocalREPLEnv", "LocalREPLEnv"),
+    "models": ("CodeBlockResult", "REPLAction", "REPLObservation", "REPLState", "StepResult"),
+    "parsing": ("extract_code_blocks",),
+    "prompts": (
+        "RLM_SYSTEM_PROMPT",
+        "RLM_SYSTEM_PROMPT_QWEN",
+        "QueryMetadata",
+        "build_rlm_system_prompt",
+        "build_user_prompt",
+        "format_observations",
+    ),
+    "rubrics": (
+        "CodeExecutionRubric",
+        "CustomMetricRubric",
+        "ExactMatchRubric",
+        "FuzzyMatchRubric",
+        "REPLRubric",
+        "Rubric",
+    ),
+}
+_MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

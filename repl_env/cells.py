@@ -1,0 +1,60 @@
+"""The turns of an episode that need its session: opening it, running code, reading the answer.
+
+Errors of the engine leave these turns unchanged.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from repl_env.contexts import Context
+from repl_env.episode import Episode
+from repl_env.models import REPLObservation
+from repl_env.sandboxes import Source
+from repl_env.turns import Turn
+from repl_sandbox.errors import SandboxClosed
+
+
+def opening(source: Source, *, plain: bool, **arguments: Any) -> Turn[Any]:
+    """A session with these arguments, from the sandbox that `source` has."""
+    take = source.plain if plain else source.of_loop
+    sandbox = yield take
+    try:
+        return (yield partial(sandbox.session, **arguments))
+    except SandboxClosed:
+        # A shared sandbox may have died since the last episode; then there is a new one.
+        if not source.replaces(sandbox):
+            raise
+    sandbox = yield take
+    return (yield partial(sandbox.session, **arguments))
+
+
+def loading(session: Any, context: Context) -> Turn[None]:
+    """Put the context into a session."""
+    for part in context.parts:
+        yield partial(session.set, part.name, part.value)
+
+
+def running(
+    session: Any, episode: Episode, code: str, timeout: float | None
+) -> Turn[REPLObservation]:
+    """Run one cell of the episode."""
+    outcome = yield partial(session.run, code, timeout=timeout)
+    if outcome.state == "restarted":
+        # The variables were the policy's to lose; what the episode is about was not.
+        yield from loading(session, episode.terms.context)
+    observation = episode.ran(outcome)
+    if not episode.names_are_known:
+        episode.restart_names((yield session.variables))
+        observation.available_variables = list(episode.names)
+    return observation
+
+
+def content(session: Any) -> Turn[Any]:
+    """What `answer["content"]` holds in the session, or None."""
+    try:
+        answer = yield partial(session.get, "answer")
+    except (KeyError, TypeError):  # the policy deleted it, or put in what JSON cannot carry
+        return None
+    return answer.get("content") if isinstance(answer, dict) else None

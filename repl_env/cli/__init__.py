@@ -1,0 +1,1 @@
+"""The command line, `repl-env`. Each command is one module, found by an entry point."""

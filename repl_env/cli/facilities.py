@@ -1,0 +1,218 @@
+"""What this system offers to hold a session, found by trying it.
+
+Covers: the kernel facilities that the tiers are made of, one row each, tried in a forked child so
+that nothing of this process changes. Does not cover: whether a session works as a whole; only
+starting one shows that (`doctor` does).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+_OWN_CGROUP = Path("/proc/self/cgroup")
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What trying a facility showed."""
+
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facility:
+    """One thing a system can offer. `required` for tier `jailed`; otherwise it only adds to it."""
+
+    name: str
+    required: bool
+    probe: Callable[[], Finding]
+    remedy: str
+
+
+def look() -> list[tuple[Facility, Finding]]:
+    """Every facility with what was found; off Linux only those that exist everywhere."""
+    rows = FACILITIES if sys.platform == "linux" else FACILITIES[:2]
+    return [(facility, facility.probe()) for facility in rows]
+
+
+def _system() -> Finding:
+    return Finding(sys.platform == "linux", f"{platform.system()} {platform.release()}")
+
+
+def _python() -> Finding:
+    name = f"{platform.python_implementation()} {platform.python_version()}"
+    return Finding(sys.implementation.name == "cpython" and sys.version_info >= (3, 11), name)
+
+
+def _machine() -> Finding:
+    return Finding(platform.machine() in {"x86_64", "aarch64"}, platform.machine())
+
+
+def _tried(action: Callable[[], None], detail: str = "works") -> Finding:
+    """Whether `action` raises no OSError in a forked child; its errno is the child's status."""
+    child = os.fork()
+    if child == 0:
+        try:
+            action()
+        except OSError as error:
+            os._exit(error.errno or 255)
+        except BaseException:  # noqa: BLE001 (the child must end here, whatever happened)
+            os._exit(255)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code == 0:
+        return Finding(True, detail)
+    return Finding(False, os.strerror(code) if 0 < code < 255 else "failed without an errno")
+
+
+def _namespace(kind: str) -> Callable[[], Finding]:
+    def probe() -> Finding:
+        from repl_sandbox.jail import libc
+
+        flag = getattr(libc, f"CLONE_NEW{kind}")
+        # Together with a user namespace: that is how a session gets one, as root too.
+        return _tried(lambda: libc.unshare(libc.CLONE_NEWUSER | flag))
+
+    return probe
+
+
+def _mount_setattr() -> Finding:
+    from repl_sandbox.jail import libc
+
+    def action() -> None:
+        libc.unshare(libc.CLONE_NEWUSER | libc.CLONE_NEWNS)
+        libc.mount("none", "/", "none", libc.MS_REC | libc.MS_PRIVATE)
+        libc.mount("/", "/", "none", libc.MS_BIND | libc.MS_REC)
+        libc.mount_setattr("/", libc.MOUNT_ATTR_RDONLY, recursive=True)
+
+    return _tried(action)
+
+
+def _fresh_proc() -> Finding:
+    from repl_sandbox.jail import libc
+
+    def mount_in_new_pid_namespace() -> None:
+        libc.unshare(libc.CLONE_NEWUSER | libc.CLONE_NEWPID | libc.CLONE_NEWNS)
+        child = os.fork()  # a pid namespace starts with the next child
+        if child == 0:
+            try:
+                libc.mount("none", "/", "none", libc.MS_REC | libc.MS_PRIVATE)
+                libc.mount("proc", "/proc", "proc", libc.MS_NOSUID | libc.MS_NODEV)
+            except OSError as error:
+                os._exit(error.errno or 255)
+            os._exit(0)
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    return _tried(mount_in_new_pid_namespace)
+
+
+def _seccomp() -> Finding:
+    try:
+        actions = Path("/proc/sys/kernel/seccomp/actions_avail").read_text().split()
+    except OSError as error:
+        return Finding(False, f"no filters: {error.strerror}")
+    return Finding({"errno", "kill_process"} <= set(actions), " ".join(actions))
+
+
+def _landlock() -> Finding:
+    from repl_sandbox.jail import libc
+
+    version_flag = 1  # LANDLOCK_CREATE_RULESET_VERSION: asks for the ABI, makes nothing
+    try:
+        abi = libc.syscall(libc.number("landlock_create_ruleset"), 0, 0, version_flag)
+    except OSError as error:
+        return Finding(False, os.strerror(error.errno or 0))
+    return Finding(True, f"ABI {abi}")
+
+
+def _cgroup() -> Finding:
+    v2 = (_CGROUP_ROOT / "cgroup.controllers").exists()
+    folder = _own_cgroup(v2)
+    name = f"version {2 if v2 else 1}"
+    if folder is None:
+        return Finding(False, f"{name}, none for this process")
+    trial = folder / f"repl-env-doctor-{os.getpid()}"
+    try:
+        trial.mkdir()
+    except OSError as error:
+        return Finding(False, f"{name}, not writable: {error.strerror}")
+    trial.rmdir()
+    return Finding(True, f"{name}, writable")
+
+
+def _own_cgroup(v2: bool) -> Path | None:
+    """The folder of this process's cgroup: the one hierarchy of v2, or memory's of v1."""
+    for line in _OWN_CGROUP.read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if v2 and not controllers:
+            return _CGROUP_ROOT / path.lstrip("/")
+        if not v2 and "memory" in controllers.split(","):
+            return _CGROUP_ROOT / controllers / path.lstrip("/")
+    return None
+
+
+def _proc_visibility() -> Finding:
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, target, kind, options, *_ = line.split()
+        if (target, kind) == ("/proc", "proc"):
+            hidden = [o for o in options.split(",") if o.startswith(("hidepid=", "subset="))]
+            return Finding(not hidden, ", ".join(hidden) or "all processes")
+    return Finding(False, "/proc is not mounted")
+
+
+_USER_NAMESPACES = (
+    "Run as root, or allow them: `sysctl kernel.unprivileged_userns_clone=1` (Debian), "
+    "`sysctl kernel.apparmor_restrict_unprivileged_userns=0` (Ubuntu 23.10 and later), "
+    "`sysctl user.max_user_namespaces=10000`; under Docker also "
+    "`--security-opt seccomp=unconfined --security-opt apparmor=unconfined`."
+)
+_NAMESPACES = "Needs a kernel built with this namespace, and user namespaces (above)."
+
+FACILITIES: tuple[Facility, ...] = (
+    Facility("Linux", True, _system, "Tier jailed is made of Linux namespaces and seccomp."),
+    Facility("Python", True, _python, "Needs CPython 3.11 or later."),
+    Facility("architecture", True, _machine, "The system-call filter knows x86-64 and aarch64."),
+    Facility("user namespace", True, _namespace("USER"), _USER_NAMESPACES),
+    Facility("pid namespace", True, _namespace("PID"), _NAMESPACES),
+    Facility("mount namespace", True, _namespace("NS"), _NAMESPACES),
+    Facility("network namespace", True, _namespace("NET"), _NAMESPACES),
+    Facility("ipc namespace", True, _namespace("IPC"), _NAMESPACES),
+    Facility("uts namespace", True, _namespace("UTS"), _NAMESPACES),
+    Facility("cgroup namespace", True, _namespace("CGROUP"), _NAMESPACES),
+    Facility("mount_setattr", True, _mount_setattr, "Needs Linux 5.12 or later."),
+    Facility(
+        "own /proc",
+        True,
+        _fresh_proc,
+        "A container that masks parts of /proc forbids a fresh one: run it with "
+        "`--security-opt systempaths=unconfined`.",
+    ),
+    Facility("seccomp filter", True, _seccomp, "Needs a kernel with CONFIG_SECCOMP_FILTER."),
+    Facility(
+        "Landlock",
+        False,
+        _landlock,
+        "Needs Linux 5.13 or later with `landlock` in the boot parameter `lsm=`.",
+    ),
+    Facility(
+        "cgroup",
+        False,
+        _cgroup,
+        "Delegate one (`systemd-run --user --scope -p Delegate=yes ...`) or run as root; until "
+        "then rlimits and a watchdog hold the limits.",
+    ),
+    Facility(
+        "/proc visibility",
+        False,
+        _proc_visibility,
+        "The watchdog cannot see other users' processes: mount /proc without hidepid, or add "
+        "this user to its gid= group.",
+    ),
+)

@@ -1,0 +1,74 @@
+"""`repl-env COMMAND`: collects the commands that the installed distributions offer.
+
+A command is an entry point of the group `repl_env.commands`. It is either a function that typer
+can wrap or a `typer.Typer` with commands of its own. Its module is imported for every call of
+`repl-env`, so it imports what is heavy inside the function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+
+import typer
+
+from .status import Status
+
+GROUP = "repl_env.commands"
+
+
+def build(points: list[EntryPoint] | None = None) -> typer.Typer:
+    """The application with one command per entry point; by default those installed here."""
+    app = typer.Typer(
+        name="repl-env",
+        help="A persistent, jailed Python REPL for language models.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,  # a bug report needs the plain traceback
+    )
+    app.callback()(_no_options)
+    for point in points if points is not None else installed():
+        _add(app, point)
+    return app
+
+
+def installed() -> list[EntryPoint]:
+    """The entry points of the group in this environment, by name."""
+    return sorted(entry_points(group=GROUP), key=lambda point: point.name)
+
+
+def _add(app: typer.Typer, point: EntryPoint) -> None:
+    command = _load(point)
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=point.name)
+    else:
+        app.command(point.name)(command)
+
+
+def _load(point: EntryPoint) -> typer.Typer | Callable[..., object]:
+    try:
+        command = point.load()
+    except Exception as error:  # noqa: BLE001 (a broken plug-in must cost its own command only)
+        return _unavailable(point, f"{type(error).__name__}: {error}")
+    if isinstance(command, typer.Typer) or callable(command):
+        return command  # type: ignore[no-any-return]  # checked on the line above
+    return _unavailable(point, f"{point.value} is not a function and not a typer.Typer")
+
+
+def _unavailable(point: EntryPoint, reason: str) -> Callable[[], None]:
+    def command() -> None:
+        typer.echo(f"repl-env {point.name} cannot be loaded: {reason}", err=True)
+        raise typer.Exit(Status.FAILED)
+
+    command.__doc__ = f"Not available: {reason}"
+    return command
+
+
+def _no_options() -> None:
+    # With a callback, an application of one command still takes that command's name.
+    """A persistent, jailed Python REPL for language models."""
+
+
+def main() -> None:
+    """Run the command line; leaves by SystemExit with one of `Status`."""
+    build()()

@@ -1,0 +1,126 @@
+"""The context of an episode: from what a caller gave to variables, a length and a preview.
+
+One object may be given, or several under names of their own. A str is text and never a path; a
+`pathlib.Path` is a file, read here, on the caller's side.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from repl_env.previews import Preview, preview
+from repl_sandbox.types import JSON
+
+Given: TypeAlias = "str | bytes | list[Any] | dict[str, Any] | Path"
+
+NAME = "context"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One variable of a context. `length` counts characters, bytes, or characters of JSON."""
+
+    name: str
+    value: str | bytes | JSON
+    length: int
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What an episode is about. `preview` is None where there is nothing to show."""
+
+    parts: tuple[Part, ...]
+    preview: str | None
+
+    @property
+    def length(self) -> int:
+        """The sum of the parts' lengths."""
+        return sum(part.length for part in self.parts)
+
+    @property
+    def text(self) -> str | None:
+        """The context itself if it is one text, else None."""
+        only = self.parts[0].value if len(self.parts) == 1 else None
+        return only if isinstance(only, str) else None
+
+    def announcement(self) -> str | None:
+        """The line of the first observation that says what was loaded, or None for nothing."""
+        if not self.length:
+            return None
+        if len(self.parts) == 1 and self.parts[0].name == NAME:
+            loaded, part = f"{self.length} {self.parts[0].unit}", NAME
+            return f"Context loaded ({loaded}). Use '{part}' variable to access it."
+        listed = ", ".join(f"{part.name} ({part.length} {part.unit})" for part in self.parts)
+        return f"Contexts loaded: {listed}. Use the variables of these names to access them."
+
+
+def resolve(
+    context: Given | None,
+    contexts: Mapping[str, Given] | None,
+    default: Given | None,
+    *,
+    mode: Preview,
+    preview_length: int,
+) -> Context:
+    """The context that these arguments ask for.
+
+    `context` goes before `default`, and both being None means an empty text, unless `contexts`
+    names other variables.
+
+    Raises:
+        TypeError: a context is none of str, bytes, list, dict and Path, or holds what JSON cannot.
+        ValueError: `context` is given twice.
+        OSError: a Path cannot be read.
+    """
+    named = dict(contexts or {})
+    given = default if context is None else context
+    if given is not None:
+        if NAME in named and context is not None:
+            raise ValueError("contexts must not have the name 'context' when context is given")
+        named = {NAME: given, **named}
+    elif not named:
+        named = {NAME: ""}
+    parts = tuple(_part(name, value) for name, value in named.items())
+    return Context(parts, _preview(parts, mode, preview_length))
+
+
+def _part(name: str, value: Given) -> Part:
+    if isinstance(value, Path):
+        value = _read(value)
+    if isinstance(value, str):
+        return Part(name, value, len(value), "chars")
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return Part(name, bytes(value), len(value), "bytes")
+    if isinstance(value, (list, dict)):
+        return Part(name, value, _json_length(name, value), "chars of JSON")
+    allowed = "str, bytes, list, dict or pathlib.Path"
+    raise TypeError(f"{name} must be {allowed}, not {type(value).__name__}")
+
+
+def _read(path: Path) -> str | bytes:
+    """A file as text if it is UTF-8, else as bytes. Line ends stay as they are."""
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data
+
+
+def _json_length(name: str, value: JSON) -> int:
+    try:
+        return len(json.dumps(value, ensure_ascii=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"{name} must hold JSON values only: {error}") from error
+
+
+def _preview(parts: tuple[Part, ...], mode: Preview, length: int) -> str | None:
+    if len(parts) == 1 and parts[0].name == NAME:
+        return preview(parts[0].value, mode, length)
+    each = max(0, length // len(parts) - max(len(part.name) for part in parts) - 3)
+    shown = ((part.name, preview(part.value, mode, each)) for part in parts)
+    return "\n".join(f"{name}: {text}" for name, text in shown if text is not None) or None

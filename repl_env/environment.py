@@ -1,0 +1,395 @@
+"""`REPLEnvironment`: episodes on sessions of the engine, plain and asynchronous.
+
+An episode is reset and stepped either by the plain methods or by the asynchronous ones; what they
+do is written once, as turns (`repl_env.turns`). The rules are in `repl_env.episode`; here are
+sessions, scoring, and the errors of what an episode runs on.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib import metadata
+from typing import Any, Literal, TypeAlias
+
+from repl_env import cells, sandboxes
+from repl_env.contexts import Given
+from repl_env.episode import Episode, Terms
+from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
+from repl_env.interfaces import Environment, EnvironmentMetadata, Transform
+from repl_env.models import (
+    DEFAULT_CONTEXT_PREVIEW_LENGTH,
+    DEFAULT_MAX_ITERATIONS,
+    DEFAULT_MAX_OUTPUT_LENGTH,
+    REPLAction,
+    REPLObservation,
+    REPLState,
+    StepResult,
+)
+from repl_env.observations import OURS
+from repl_env.previews import Preview
+from repl_env.rubrics import REPLRubric, Rubric
+from repl_env.settings import REQUEST_NAMES, Request, Settings
+from repl_env.subcalls import CallableProvider, HostFunction, Provider, SubcallSettings
+from repl_env.turns import Turn, play, play_async
+from repl_sandbox import AsyncSandbox, Limits, Sandbox
+from repl_sandbox.errors import SandboxError, SessionBusy
+from repl_sandbox.types import Answers
+
+Mode: TypeAlias = Literal["plain", "async"]
+
+# The arguments of a reset that OpenEnv has by position.
+POSITIONAL = ("seed", "episode_id", "context", "task_prompt", "hf_token", "llm_model")
+
+
+class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
+    """Episodes of a policy that writes Python code, each in a session of its own.
+
+    The positional arguments are OpenEnv's. The session comes from `sandbox`, or from one that
+    equal environments share, started at the first reset with `isolation`, `require`, `limits` and
+    `preload` (see `repl_sandbox.Sandbox`).
+
+    Args:
+        context: the context of episodes whose reset names none.
+        task_prompt: likewise the task.
+        max_iterations: steps per episode. The last one runs its code.
+        max_output_length: characters of each output that are shown.
+        context_preview_length: characters of the context's preview.
+        rubric: scores the steps; copied, so that no two environments share one. None: REPLRubric.
+        llm_query_fn, llm_batch_fn, subcall_fn, subcall_batch_fn: answer sub-calls, on the host.
+        rlm_max_depth, rlm_max_iterations: how deep and how long sub-calls may work.
+        tools: more functions of the host for the session, by name; JSON in and out.
+        answers: "compatible" also takes answers that the code prints; "strict" does not.
+        preview: "none", "head", "head+tail" or "structure".
+        transform: applied to each observation before it is scored.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(
+        self,
+        context: Given | None = None,
+        task_prompt: str | None = None,
+        max_iterations: int = DEFAULT_MAX_ITERATIONS,
+        max_output_length: int = DEFAULT_MAX_OUTPUT_LENGTH,
+        context_preview_length: int = DEFAULT_CONTEXT_PREVIEW_LENGTH,
+        rubric: Rubric | None = None,
+        llm_query_fn: HostFunction | None = None,
+        llm_batch_fn: HostFunction | None = None,
+        subcall_fn: HostFunction | None = None,
+        subcall_batch_fn: HostFunction | None = None,
+        rlm_max_depth: int = 1,
+        rlm_max_iterations: int | None = None,
+        *,
+        sandbox: Sandbox | AsyncSandbox | None = None,
+        isolation: str = "auto",
+        require: str | None = None,
+        limits: Limits | None = None,
+        preload: Sequence[str] = (),
+        tools: Mapping[str, HostFunction] | None = None,
+        answers: Answers = "compatible",
+        preview: Preview = "head",
+        transform: Transform[REPLObservation] | None = None,
+    ) -> None:
+        super().__init__(transform, own_rubric(rubric))
+        self.settings = Settings(
+            context=context,
+            task_prompt=task_prompt,
+            max_iterations=max_iterations,
+            max_output_length=max_output_length,
+            context_preview_length=context_preview_length,
+            rlm_max_depth=rlm_max_depth,
+            rlm_max_iterations=rlm_max_iterations,
+            tools=dict(tools or {}),
+            answers=answers,
+            preview=preview,
+        )
+        self._provider: Provider = CallableProvider(
+            llm_query_fn, llm_batch_fn, subcall_fn, subcall_batch_fn
+        )
+        self._sandboxes = sandboxes.Source(
+            sandbox, sandboxes.SandboxSettings(isolation, require, limits, tuple(preload))
+        )
+        self._mode: Mode = "plain"
+        # OpenEnv's names for the two things an episode is made of; None between episodes.
+        self._state: Episode | None = None
+        self._executor: Any = None
+        self._last: StepResult[REPLObservation] | None = None
+
+    # ── the interface ────────────────────────────────────────────────────────────────────────────
+
+    def reset(
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        context: Given | None = None,
+        task_prompt: str | None = None,
+        hf_token: str | None = None,
+        llm_model: str | None = None,
+        **kwargs: Any,
+    ) -> REPLObservation:
+        """Begin an episode in a new session; the last one's session is closed.
+
+        The other fields of `repl_env.settings.Request` are given by name. Unknown arguments are
+        ignored, because trainers pass whatever their data has, and named in `metadata["ignored"]`.
+
+        Raises:
+            TypeError, ValueError, OSError: naming the argument; the last episode is untouched.
+            IsolationError: this system cannot give the isolation that was asked for.
+        """
+        given = (seed, episode_id, context, task_prompt, hf_token, llm_model)
+        return play(self._resetting("plain", given, kwargs))
+
+    async def reset_async(
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        context: Given | None = None,
+        task_prompt: str | None = None,
+        hf_token: str | None = None,
+        llm_model: str | None = None,
+        **kwargs: Any,
+    ) -> REPLObservation:
+        """`reset` for an event loop; the episode is then stepped by `step_async`."""
+        given = (seed, episode_id, context, task_prompt, hf_token, llm_model)
+        return await play_async(self._resetting("async", given, kwargs))
+
+    def step(
+        self, action: REPLAction, timeout_s: float | None = None, **kwargs: Any
+    ) -> REPLObservation:
+        """Run the action's code, or submit its answer.
+
+        `timeout_s` limits execution, in seconds, not waiting for sub-calls; None is the limit of
+        the sandbox. Unknown arguments are ignored and named in `metadata["ignored"]`.
+
+        Raises:
+            NotReset: no episode has begun.
+            EpisodeDone: the episode is over; the error carries its last result.
+            EpisodeAborted: the session is gone, by no fault of the policy.
+            RuntimeError: the episode was begun by `reset_async`.
+            TypeError, ValueError: the action or `timeout_s` is not one; nothing was run.
+        """
+        return play(self._stepping("plain", action, timeout_s, kwargs))
+
+    async def step_async(
+        self, action: REPLAction, timeout_s: float | None = None, **kwargs: Any
+    ) -> REPLObservation:
+        """`step` for an episode that was begun by `reset_async`."""
+        return await play_async(self._stepping("async", action, timeout_s, kwargs))
+
+    @property
+    def state(self) -> REPLState:
+        """The episode so far; NotReset if none has begun."""
+        return self._episode().state()
+
+    @property
+    def session(self) -> Any:
+        """The engine's session of this episode; NotReset if none has begun."""
+        self._episode()
+        return self._executor
+
+    @property
+    def variables(self) -> list[str]:
+        """The names in the session; NotReset if no episode has begun."""
+        return list(self._episode().names)
+
+    @property
+    def initial_context(self) -> Given | None:
+        """The context of episodes whose reset names none."""
+        return self.settings.context
+
+    @property
+    def initial_task_prompt(self) -> str:
+        """The task of episodes whose reset names none."""
+        return self.settings.task_prompt or ""
+
+    @property
+    def max_iterations(self) -> int:
+        """Steps per episode, unless a reset says otherwise."""
+        return self.settings.max_iterations
+
+    def close(self) -> None:
+        """Close the session. A sandbox that was given or is shared stays open."""
+        self._check_mode("plain")
+        play(self._leaving())
+
+    async def close_async(self) -> None:
+        """The same for an event loop."""
+        await play_async(self._leaving())
+
+    def get_metadata(self) -> EnvironmentMetadata:
+        """Name, description and version, under the name that OpenEnv knows."""
+        return EnvironmentMetadata(
+            name="repl_env",
+            description="Python REPL environment for RLM-style code execution",
+            version=_version(),
+        )
+
+    # ── turns ────────────────────────────────────────────────────────────────────────────────────
+
+    def _resetting(
+        self, mode: Mode, given: tuple[Any, ...], more: Mapping[str, Any]
+    ) -> Turn[REPLObservation]:
+        known = {name: more[name] for name in REQUEST_NAMES & more.keys()}
+        request = Request(**dict(zip(POSITIONAL, given, strict=True)), **known)
+        helpers = (*sorted(self._provider.configured()), *self.settings.tools)
+        terms = request.terms(self.settings, helpers)
+        subcalls = request.subcalls(self.settings)
+        take_expected = getattr(self.rubric, "set_expected", None)
+        if take_expected is None and request.expected_answer is not None:
+            raise TypeError(f"expected_answer: {type(self.rubric).__name__} takes none")
+        if mode == "plain":
+            self._check_mode(mode)
+        yield from self._leaving()
+        yield self._reset_rubric if mode == "plain" else self._reset_rubric_async
+        if take_expected is not None:
+            take_expected(request.expected_answer)
+        episode = yield from self._beginning(mode, terms, subcalls, request.seed)
+        observation = episode.greet()
+        observation.metadata["ignored"] = sorted(more.keys() - known.keys())
+        return self._apply_transform(observation)
+
+    def _beginning(
+        self, mode: Mode, terms: Terms, subcalls: SubcallSettings, seed: int | None
+    ) -> Turn[Episode]:
+        """Open a session with the context in it, and make it the current episode's."""
+        episode = Episode(terms)
+        functions = self._provider.functions(subcalls, episode.subcall_failed)
+        session = yield from cells.opening(
+            self._sandboxes,
+            plain=mode == "plain",
+            host={**functions, **self.settings.tools},
+            seed=seed,
+            answers=self.settings.answers,
+            on_answer=episode.sheet.offer,
+        )
+        try:
+            yield from cells.loading(session, terms.context)
+        except BaseException:
+            yield session.close
+            raise
+        episode.held_by(session.isolation)
+        self._mode, self._state, self._executor = mode, episode, session
+        return episode
+
+    def _leaving(self) -> Turn[None]:
+        session, self._executor = self._executor, None
+        self._state, self._last = None, None
+        if session is not None:
+            yield session.close
+
+    def _stepping(
+        self, mode: Mode, action: REPLAction, timeout_s: float | None, more: Mapping[str, Any]
+    ) -> Turn[REPLObservation]:
+        episode = self._episode()
+        self._check_mode(mode)
+        if self._last is not None:
+            raise EpisodeDone(self._last)
+        if not isinstance(action, REPLAction):
+            raise TypeError(f"action must be a REPLAction, not {type(action).__name__}")
+        try:
+            observation = yield from self._taking(episode, action, timeout_s)
+        except SessionBusy:
+            raise
+        except SandboxError as error:
+            yield from self._abandoning()
+            raise EpisodeAborted("sandbox", str(error)) from error
+        if more:
+            observation.metadata["ignored"] = sorted(more)
+        return (yield from self._scoring(mode, action, observation))
+
+    def _taking(
+        self, episode: Episode, action: REPLAction, timeout_s: float | None
+    ) -> Turn[REPLObservation]:
+        """What an action comes to, before it is scored."""
+        if action.is_final:
+            observation = episode.submit(action.final_answer)
+        else:
+            observation = yield from cells.running(self._executor, episode, action.code, timeout_s)
+        if episode.last_iteration:
+            content = yield from cells.content(self._executor)
+            observation = episode.give_up(observation, content)
+        return observation
+
+    def _scoring(
+        self, mode: Mode, action: REPLAction, observation: REPLObservation
+    ) -> Turn[REPLObservation]:
+        # Latched first: whatever a transform or rubric raises, nothing is run or scored any more.
+        self._latch(observation)
+        observation = self._apply_transform(observation)
+        if observation.error_kind in OURS:
+            reward, parts = 0.0, {}
+        else:
+            apply = self._apply_rubric if mode == "plain" else self._apply_rubric_async
+            reward = yield partial(apply, action, observation)
+            parts = components(self.rubric, reward)
+        observation.reward = reward
+        observation.metadata["reward_components"] = parts
+        self._latch(observation)
+        return observation
+
+    def _latch(self, observation: REPLObservation) -> None:
+        if observation.done:
+            self._last = result_of(observation)
+
+    def _abandoning(self) -> Turn[None]:
+        try:
+            yield from self._leaving()
+        except SandboxError:
+            # The session is lost already; that is what the caller is told, by the error above.
+            return
+
+    # ── checks ───────────────────────────────────────────────────────────────────────────────────
+
+    def _episode(self) -> Episode:
+        if self._state is None:
+            raise NotReset
+        return self._state
+
+    def _check_mode(self, mode: Mode) -> None:
+        if self._executor is not None and mode != self._mode:
+            other = "reset_async, step_async and close_async"
+            plain = "reset, step and close"
+            raise RuntimeError(
+                f"this episode was begun by {'reset' if mode == 'async' else 'reset_async'}; "
+                f"go on with {plain if mode == 'async' else other}"
+            )
+
+
+def result_of(observation: REPLObservation) -> StepResult[REPLObservation]:
+    """An observation as clients return it."""
+    return StepResult(observation, observation.reward, observation.done, observation.metadata)
+
+
+def own_rubric(rubric: Rubric | None) -> Rubric:
+    """A copy of `rubric` for one environment; TypeError if it cannot be copied."""
+    if rubric is None:
+        return REPLRubric()
+    try:
+        return copy.deepcopy(rubric)
+    except Exception as error:
+        # Copying runs code of the rubric's, which may raise anything.
+        raise TypeError(f"rubric must be copyable, one for each environment: {error}") from error
+
+
+def components(rubric: Rubric | None, reward: float) -> dict[str, float]:
+    """The named parts of a reward; they add up to it."""
+    if rubric is None:
+        return {}
+    tell = getattr(rubric, "components", None)
+    parts: dict[str, float] = tell() if callable(tell) else {}
+    if math.isclose(sum(parts.values()), reward, abs_tol=1e-9):
+        return parts
+    return {type(rubric).__name__: reward}
+
+
+def _version() -> str | None:
+    try:
+        return metadata.version("repl-env")
+    except metadata.PackageNotFoundError:  # run from a source tree that was never installed
+        return None

@@ -1,0 +1,260 @@
+"""The rules of one episode, without I/O: what a step comes to, when it ends, and why.
+
+`Episode` is told what happened (an outcome of the engine, an answer submitted by the caller) and
+says what the policy sees. Expected answers, rubrics and keys are not known here, let alone in the
+session; scoring is the environment's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from repl_env.answers import AnswerSheet, FinalAnswer, Validator
+from repl_env.contexts import Context
+from repl_env.models import CodeBlockResult, REPLObservation, REPLState
+from repl_env.observations import OURS, Failure, failure, message_result, on_new_line, render
+from repl_sandbox.types import JSON, AnyOutcome, Change, Isolation, Usage, Variable
+
+# The name of the last change of an outcome that has more than the session lists.
+MORE_CHANGES = "..."
+
+ANSWER_NAMES = ("answer", "FINAL", "FINAL_VAR", "SUBMIT", "final_answer", "SHOW_VARS")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What an episode is about and how long it may be; fixed at its reset."""
+
+    episode_id: str
+    task_prompt: str
+    context: Context
+    max_iterations: int
+    max_output_length: int
+    helpers: tuple[str, ...] = ()
+    validator: Validator | None = None
+
+
+@dataclass(slots=True)
+class Totals:
+    """What the steps of an episode cost together."""
+
+    execution_seconds: float = 0.0
+    waiting_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_memory: int = 0
+
+    def add(self, usage: Usage) -> None:
+        self.execution_seconds += usage.execution_seconds
+        self.waiting_seconds += usage.waiting_seconds
+        self.cpu_seconds += usage.cpu_seconds
+        self.peak_memory = max(self.peak_memory, usage.peak_memory)
+
+
+@dataclass(slots=True)
+class Episode:
+    """One episode from its reset to its end.
+
+    `iteration` counts steps, `cells` those that ran code. `stop_reason` is None, "answer" or
+    "max_iterations". `masked` stays True once a failure of ours touched the episode.
+    """
+
+    terms: Terms
+    iteration: int = 0
+    cells: int = 0
+    stop_reason: str | None = None
+    final: FinalAnswer | None = None
+    masked: bool = False
+    totals: Totals = field(default_factory=Totals)
+    sheet: AnswerSheet = field(init=False)
+    names: dict[str, None] = field(init=False)  # a dict for its order
+    names_are_known: bool = True
+    _lost_calls: list[Exception] = field(default_factory=list)
+    _isolation: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.sheet = AnswerSheet(self.terms.validator)
+        self.restart_names()
+
+    def held_by(self, isolation: Isolation) -> None:
+        """Note how the session is held, for the metadata of every step."""
+        layers = [layer.name for layer in isolation.layers if layer.active]
+        self._isolation = {"tier": isolation.tier, "layers": layers}
+
+    @property
+    def done(self) -> bool:
+        """Whether the episode is over."""
+        return self.stop_reason is not None
+
+    @property
+    def last_iteration(self) -> bool:
+        """Whether the iterations are used up without an answer."""
+        return not self.done and self.iteration >= self.terms.max_iterations
+
+    def subcall_failed(self, error: Exception) -> None:
+        """Note that a sub-call of the running cell failed. Called from any thread."""
+        self._lost_calls.append(error)
+
+    # ── variables ────────────────────────────────────────────────────────────────────────────────
+
+    def restart_names(self, variables: Iterable[Variable] | None = None) -> None:
+        """The names of a session that begins anew, or that says what it has."""
+        if variables is None:
+            given = [part.name for part in self.terms.context.parts]
+        else:
+            given = [variable.name for variable in variables]
+        self.names = dict.fromkeys([*given, *ANSWER_NAMES, *self.terms.helpers])
+        self.names_are_known = True
+
+    def _follow(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            if change.name == MORE_CHANGES:
+                self.names_are_known = False
+            elif change.kind == "deleted":
+                self.names.pop(change.name, None)
+            else:
+                self.names[change.name] = None
+
+    # ── steps ────────────────────────────────────────────────────────────────────────────────────
+
+    def greet(self) -> REPLObservation:
+        """The observation of the reset."""
+        lines = ["REPL environment initialized."]
+        if loaded := self.terms.context.announcement():
+            lines.append(loaded)
+        if self.terms.task_prompt:
+            lines.append(f"Task: {self.terms.task_prompt}")
+        lines.append(
+            "Use answer['content'] to store your answer, and set answer['ready'] = True when done."
+        )
+        observation = self._observe(message_result("\n".join(lines)), None, Usage())
+        observation.metadata["message"] = "Environment ready."
+        return observation
+
+    def ran(self, outcome: AnyOutcome) -> REPLObservation:
+        """What a cell came to. If no answer came in the last iteration, `give_up` must follow."""
+        self.iteration += 1
+        self.cells += 1
+        self.totals.add(outcome.usage)
+        if outcome.state == "kept":
+            self._follow(outcome.changes)
+        else:
+            self.restart_names()
+        final = self.sheet.settle(outcome.stdout)
+        failed = self._judge(outcome, final)
+        if final is not None:
+            self.final, self.stop_reason = final, "answer"
+        limit = self.terms.max_output_length
+        result = render(outcome, failed, cell=self.cells, limit=limit)
+        return self._observe(result, self._kind(failed), outcome.usage)
+
+    def submit(self, value: JSON) -> REPLObservation:
+        """An answer that the caller submits in place of code."""
+        self.iteration += 1
+        text = "" if value is None else value if isinstance(value, str) else str(value)
+        try:
+            self.final = self.sheet.judge(text, text if value is None else value)
+        except ValueError as error:
+            self.sheet.take_refusal()
+            result = message_result("", f"ValueError: the answer was refused: {error}")
+            return self._observe(result, "answer", Usage())
+        self.stop_reason = "answer"
+        observation = self._observe(message_result("Final answer submitted."), None, Usage())
+        # As OpenEnv has it: after the end there is nothing to look at any more.
+        observation.context_preview = None
+        observation.context_length = 0
+        observation.available_variables = []
+        return observation
+
+    def give_up(self, observation: REPLObservation, content: JSON) -> REPLObservation:
+        """The end by the number of iterations: `content` of the answer dict counts if it is any."""
+        self.stop_reason = "max_iterations"
+        if content not in (None, "", [], {}):
+            try:
+                self.final = self.sheet.judge(
+                    content if isinstance(content, str) else str(content), content
+                )
+            except ValueError:
+                self.sheet.take_refusal()
+        message = f"Maximum iterations ({self.terms.max_iterations}) reached."
+        result = observation.result
+        result.stdout = f"{on_new_line(result.stdout)}{message}"
+        usage = observation.metadata["usage"]
+        return self._observe(result, observation.metadata["error_kind"], Usage(**usage))
+
+    def _judge(self, outcome: AnyOutcome, final: FinalAnswer | None) -> Failure | None:
+        """What went wrong in the cell, counting an answer that was refused in it."""
+        failed = failure(outcome)
+        refusal = self.sheet.take_refusal()
+        if refusal is None or final is not None:
+            return failed
+        if failed is None:
+            return Failure("answer", f"ValueError: the answer was refused: {refusal}")
+        if outcome.error is not None and refusal in outcome.error.message:
+            return Failure("answer", failed.text)
+        return failed
+
+    def _kind(self, failed: Failure | None) -> str | None:
+        kind = failed.kind if failed else None
+        if self._lost_calls:
+            self._lost_calls.clear()
+            kind = "llm"
+        self.masked = self.masked or kind in OURS
+        return kind
+
+    # ── what is shown ────────────────────────────────────────────────────────────────────────────
+
+    def _observe(self, result: CodeBlockResult, kind: str | None, usage: Usage) -> REPLObservation:
+        terms, final = self.terms, self.final
+        metadata: dict[str, Any] = {
+            "task_prompt": terms.task_prompt,
+            "final_answer": final.text if final else None,
+            "answer_value": final.value if final else None,
+            "execution_time": usage.execution_seconds,
+            "waiting_time": usage.waiting_seconds,
+            "error_kind": kind,
+            "mask": self.masked,
+            "reward_components": {},
+            "usage": {
+                "execution_seconds": usage.execution_seconds,
+                "waiting_seconds": usage.waiting_seconds,
+                "cpu_seconds": usage.cpu_seconds,
+                "peak_memory": usage.peak_memory,
+            },
+            "stop_reason": self.stop_reason,
+            "truncated": result.truncated,
+            "isolation": self._isolation,
+        }
+        if self.done:
+            metadata["total_execution_time"] = self.totals.execution_seconds
+            metadata["total_iterations"] = self.iteration
+        # Built without validation: every value is ours, and this is on every step.
+        return REPLObservation.model_construct(
+            result=result,
+            context_preview=terms.context.preview,
+            context_length=terms.context.length,
+            available_variables=list(self.names),
+            iteration=self.iteration,
+            max_iterations=terms.max_iterations,
+            done=self.done,
+            reward=0.0,
+            metadata=metadata,
+        )
+
+    def state(self) -> REPLState:
+        """The episode so far."""
+        return REPLState(
+            episode_id=self.terms.episode_id,
+            step_count=self.iteration,
+            context=self.terms.context.text,
+            task_prompt=self.terms.task_prompt,
+            iteration=self.iteration,
+            max_iterations=self.terms.max_iterations,
+            namespace_keys=list(self.names),
+            final_answer=self.final.text if self.final else None,
+            total_execution_time=self.totals.execution_seconds,
+            context_length=self.terms.context.length,
+            stop_reason=self.stop_reason,
+            usage=asdict(self.totals),
+        )

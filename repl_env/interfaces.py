@@ -1,0 +1,177 @@
+"""The base that environments are written on: OpenEnv's interfaces, without its dependencies.
+
+An environment is three things: `reset`, `step`, `state`. The asynchronous twins, the transform, the
+rubric and the metadata have defaults. `examples/` has a small environment written on this base.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Generic, NotRequired, Protocol, TypedDict, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from repl_env.models import Action, Observation, State
+from repl_env.rubrics import Rubric
+
+ActT = TypeVar("ActT", bound=Action)
+ObsT = TypeVar("ObsT", bound=Observation)
+StateT = TypeVar("StateT", bound=State)
+
+
+class Message(TypedDict):
+    """One chat message, as the chat templates of Hugging Face take it."""
+
+    role: str
+    content: str | list[dict[str, Any]]
+    name: NotRequired[str]
+    tool_calls: NotRequired[list[dict[str, Any]]]
+    tool_call_id: NotRequired[str]
+
+
+class ModelTokenizer(Protocol):
+    """The part of a tokenizer that environments use; those of `transformers` have it."""
+
+    def apply_chat_template(
+        self, conversation: list[Message], tokenize: bool = True, **kwargs: Any
+    ) -> Any:
+        """The conversation as token ids, or as text if `tokenize` is False."""
+
+    def decode(self, token_ids: Any, skip_special_tokens: bool = False, **kwargs: Any) -> str:
+        """The text of `token_ids`."""
+
+
+class EnvironmentMetadata(BaseModel):
+    """What an environment says about itself."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    description: str
+    readme_content: str | None = None
+    version: str | None = None
+    author: str | None = None
+    documentation_url: str | None = None
+
+
+class Transform(ABC, Generic[ObsT]):
+    """Changes each observation before it is scored and returned."""
+
+    @abstractmethod
+    def __call__(self, observation: ObsT) -> ObsT:
+        """The observation to use in place of this one."""
+
+
+class Environment(ABC, Generic[ActT, ObsT, StateT]):
+    """One environment; one caller at a time.
+
+    Attributes:
+        transform: applied to observations by `_apply_transform`, or None.
+        rubric: scores steps through `_apply_rubric`, or None.
+        SUPPORTS_CONCURRENT_SESSIONS: whether several instances may run in one process.
+        REQUIRES_SINGLE_THREAD_EXECUTOR: whether calls must stay on the caller's thread.
+    """
+
+    SUPPORTS_CONCURRENT_SESSIONS = False
+    REQUIRES_SINGLE_THREAD_EXECUTOR = False
+
+    def __init__(
+        self, transform: Transform[ObsT] | None = None, rubric: Rubric | None = None
+    ) -> None:
+        self.transform = transform
+        self.rubric = rubric
+
+    @abstractmethod
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> ObsT:
+        """Begin an episode and return its first observation."""
+
+    @abstractmethod
+    def step(self, action: ActT, timeout_s: float | None = None, **kwargs: Any) -> ObsT:
+        """Take an action and return what it led to. `timeout_s` is in seconds."""
+
+    @property
+    @abstractmethod
+    def state(self) -> StateT:
+        """The episode so far."""
+
+    async def reset_async(
+        self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any
+    ) -> ObsT:
+        """`reset` from an event loop: in a thread, unless the environment is bound to its own."""
+        if self.REQUIRES_SINGLE_THREAD_EXECUTOR:
+            return self.reset(seed=seed, episode_id=episode_id, **kwargs)
+        return await asyncio.to_thread(self.reset, seed=seed, episode_id=episode_id, **kwargs)
+
+    async def step_async(self, action: ActT, timeout_s: float | None = None, **kwargs: Any) -> ObsT:
+        """`step` from an event loop, in the same way."""
+        if self.REQUIRES_SINGLE_THREAD_EXECUTOR:
+            return self.step(action, timeout_s=timeout_s, **kwargs)
+        return await asyncio.to_thread(self.step, action, timeout_s=timeout_s, **kwargs)
+
+    def close(self) -> None:
+        """Give back what the environment holds. Safe to call twice."""
+
+    async def close_async(self) -> None:
+        """`close` from an event loop."""
+        self.close()
+
+    def get_metadata(self) -> EnvironmentMetadata:
+        """Name and description; by default those of the class."""
+        name = type(self).__name__
+        return EnvironmentMetadata(name=name, description=inspect.getdoc(type(self)) or name)
+
+    def _apply_transform(self, observation: ObsT) -> ObsT:
+        return observation if self.transform is None else self.transform(observation)
+
+    def _apply_rubric(self, action: ActT, observation: ObsT) -> float:
+        """The rubric's score of a step; 0.0 without a rubric.
+
+        Raises:
+            TypeError: the rubric is asynchronous.
+            ValueError: its score is not a finite number.
+        """
+        if self.rubric is None:
+            return 0.0
+        score = self.rubric(action, observation)
+        if inspect.isawaitable(score):
+            close = getattr(score, "close", None)
+            if close is not None:  # a coroutine that nobody awaits would be complained about
+                close()
+            raise TypeError(
+                f"{type(self.rubric).__name__} is asynchronous; use reset_async and step_async"
+            )
+        return finite(score, self.rubric)
+
+    async def _apply_rubric_async(self, action: ActT, observation: ObsT) -> float:
+        """`_apply_rubric` for rubrics of either kind."""
+        if self.rubric is None:
+            return 0.0
+        score = self.rubric(action, observation)
+        return finite(await score if inspect.isawaitable(score) else score, self.rubric)
+
+    def _reset_rubric(self) -> None:
+        """Let the rubric forget the last episode; TypeError if it must be awaited."""
+        if self.rubric is not None and inspect.iscoroutinefunction(self.rubric.reset):
+            raise TypeError(f"{type(self.rubric).__name__}.reset is asynchronous; use reset_async")
+        if self.rubric is not None:
+            self.rubric.reset()
+
+    async def _reset_rubric_async(self) -> None:
+        """`_reset_rubric` for rubrics of either kind."""
+        if self.rubric is not None:
+            reset: Callable[[], Any] = self.rubric.reset
+            done = reset()
+            if inspect.isawaitable(done):
+                await done
+
+
+def finite(score: float, rubric: object) -> float:
+    """`score` as a float, or a ValueError that names the rubric: trainers add rewards up."""
+    reward = float(score)
+    if not math.isfinite(reward):
+        raise ValueError(f"{type(rubric).__name__} scored {reward}; rewards must be finite")
+    return reward

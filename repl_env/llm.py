@@ -1,0 +1,34 @@
+"""Which model answers the sub-calls of an episode, where it is, and the key to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class LLM:
+    """A model for one episode. Every field may stay unset; the provider of sub-calls fills it in.
+
+    `api_key` and `headers` are secrets: they are in no repr, state, log or session.
+    """
+
+    model: str | None = None
+    base_url: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, llm: LLM | None, llm_model: str | None, hf_token: str | None) -> LLM:
+        """The model that `reset` was given, in either of its two forms.
+
+        Raises:
+            TypeError: both forms were given.
+        """
+        if llm is None:
+            return cls(model=llm_model, api_key=hf_token)
+        if llm_model is not None or hf_token is not None:
+            raise TypeError("llm goes without llm_model and hf_token: it has both inside")
+        return llm

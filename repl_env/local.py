@@ -1,0 +1,277 @@
+"""Environments on this machine: `LocalREPLEnv`, and `AsyncLocalREPLEnv` with the same methods.
+
+Both are thin: what they do is `REPLEnvironment`'s, and a result is its observation as clients see
+it. An argument that is not known is a TypeError here, because a person wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from repl_env.contexts import Given
+from repl_env.environment import REPLEnvironment, result_of
+from repl_env.llm import LLM
+from repl_env.models import (
+    DEFAULT_CONTEXT_PREVIEW_LENGTH,
+    DEFAULT_MAX_ITERATIONS,
+    DEFAULT_MAX_OUTPUT_LENGTH,
+    REPLAction,
+    REPLObservation,
+    REPLState,
+    StepResult,
+)
+from repl_env.previews import Preview
+from repl_env.rubrics import Rubric
+from repl_env.subcalls import HostFunction
+from repl_sandbox import AsyncSandbox, Limits, Sandbox
+from repl_sandbox.types import JSON, Answers
+
+Result = StepResult[REPLObservation]
+
+
+class _Local:
+    """What the two have in common: how they are made, and what needs no session."""
+
+    def __init__(
+        self,
+        *,
+        llm_query_fn: HostFunction | None = None,
+        llm_batch_fn: HostFunction | None = None,
+        subcall_fn: HostFunction | None = None,
+        subcall_batch_fn: HostFunction | None = None,
+        max_output_length: int = DEFAULT_MAX_OUTPUT_LENGTH,
+        context_preview_length: int = DEFAULT_CONTEXT_PREVIEW_LENGTH,
+        rubric: Rubric | None = None,
+        rlm_max_depth: int = 1,
+        rlm_max_iterations: int | None = None,
+        sandbox: Sandbox | AsyncSandbox | None = None,
+        isolation: str = "auto",
+        require: str | None = None,
+        limits: Limits | None = None,
+        preload: Sequence[str] = (),
+        tools: Mapping[str, HostFunction] | None = None,
+        answers: Answers = "compatible",
+        preview: Preview = "head",
+    ) -> None:
+        self._env = REPLEnvironment(
+            max_output_length=max_output_length,
+            context_preview_length=context_preview_length,
+            rubric=rubric,
+            llm_query_fn=llm_query_fn,
+            llm_batch_fn=llm_batch_fn,
+            subcall_fn=subcall_fn,
+            subcall_batch_fn=subcall_batch_fn,
+            rlm_max_depth=rlm_max_depth,
+            rlm_max_iterations=rlm_max_iterations,
+            sandbox=sandbox,
+            isolation=isolation,
+            require=require,
+            limits=limits,
+            preload=preload,
+            tools=tools,
+            answers=answers,
+            preview=preview,
+        )
+
+    @property
+    def rubric(self) -> Rubric | None:
+        """This environment's own copy of the rubric."""
+        return self._env.rubric
+
+    @property
+    def session(self) -> Any:
+        """The engine's session of this episode; NotReset if none has begun."""
+        return self._env.session
+
+
+class LocalREPLEnv(_Local):
+    """Episodes on this machine, in a jail of the kernel.
+
+    ```python
+    with LocalREPLEnv() as env:
+        env.reset(context="a long text", task_prompt="How many words?", expected_answer="3")
+        result = env.execute("FINAL(len(context.split()))")
+        print(result.reward, result.done)
+    ```
+    The arguments are those of `REPLEnvironment`, by name.
+    """
+
+    def reset(
+        self,
+        *,
+        context: Given | None = None,
+        contexts: Mapping[str, Given] | None = None,
+        task_prompt: str = "",
+        max_iterations: int = DEFAULT_MAX_ITERATIONS,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        hf_token: str | None = None,
+        llm_model: str | None = None,
+        llm: LLM | None = None,
+        expected_answer: Any = None,
+        answer_schema: Any = None,
+        rlm_max_depth: int | None = None,
+        rlm_max_iterations: int | None = None,
+    ) -> Result:
+        """Begin an episode in a new session.
+
+        Args:
+            context: what the episode is about: str, bytes, list, dict, or a pathlib.Path to a
+                file. In the session it is the variable `context`.
+            contexts: several, by the names of their variables.
+            task_prompt: what the policy is asked; it is in the metadata of every step.
+            max_iterations: steps until the episode ends without an answer.
+            seed: of the session's random numbers.
+            episode_id: a name for the episode; by default a random one.
+            hf_token, llm_model, llm: the model for sub-calls; never in the session or the state.
+            expected_answer: for the rubric; never in the session.
+            answer_schema: what answers must be: a JSON schema as a dict, or a type for pydantic.
+            rlm_max_depth, rlm_max_iterations: limits of sub-calls for this episode.
+
+        Raises:
+            TypeError, ValueError, OSError: naming the argument; the last episode is untouched.
+            IsolationError: this system cannot give the isolation that was asked for.
+        """
+        observation = self._env.reset(
+            seed=seed,
+            episode_id=episode_id,
+            context=context,
+            task_prompt=task_prompt,
+            hf_token=hf_token,
+            llm_model=llm_model,
+            contexts=contexts,
+            max_iterations=max_iterations,
+            llm=llm,
+            expected_answer=expected_answer,
+            answer_schema=answer_schema,
+            rlm_max_depth=rlm_max_depth,
+            rlm_max_iterations=rlm_max_iterations,
+        )
+        return result_of(observation)
+
+    def step(self, action: REPLAction, *, timeout_s: float | None = None) -> Result:
+        """Run the action's code, or submit its answer; see `REPLEnvironment.step`."""
+        return result_of(self._env.step(action, timeout_s))
+
+    def execute(self, code: str, *, timeout_s: float | None = None) -> Result:
+        """One step that runs `code` for at most `timeout_s` seconds of execution."""
+        return result_of(self._env.step(REPLAction(code=code), timeout_s))
+
+    def submit_final_answer(self, answer: JSON) -> Result:
+        """One step that ends the episode with `answer`, unless its schema refuses it."""
+        return result_of(self._env.step(REPLAction(is_final=True, final_answer=answer)))
+
+    def get_variable(self, name: str) -> Result:
+        """One step that prints the repr of a variable, or of a dotted path from one."""
+        return self.execute(showing(name))
+
+    def state(self) -> REPLState:
+        """The episode so far; NotReset if none has begun."""
+        return self._env.state
+
+    def list_variables(self) -> list[str]:
+        """The names in the session: the context, the policy's variables, the functions offered."""
+        return self._env.variables
+
+    def close(self) -> None:
+        """Close the session. Safe to call twice."""
+        self._env.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class AsyncLocalREPLEnv(_Local):
+    """`LocalREPLEnv` for an event loop: the same methods, awaited, and `async with`."""
+
+    async def reset(
+        self,
+        *,
+        context: Given | None = None,
+        contexts: Mapping[str, Given] | None = None,
+        task_prompt: str = "",
+        max_iterations: int = DEFAULT_MAX_ITERATIONS,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        hf_token: str | None = None,
+        llm_model: str | None = None,
+        llm: LLM | None = None,
+        expected_answer: Any = None,
+        answer_schema: Any = None,
+        rlm_max_depth: int | None = None,
+        rlm_max_iterations: int | None = None,
+    ) -> Result:
+        """Begin an episode in a new session; see `LocalREPLEnv.reset`."""
+        observation = await self._env.reset_async(
+            seed=seed,
+            episode_id=episode_id,
+            context=context,
+            task_prompt=task_prompt,
+            hf_token=hf_token,
+            llm_model=llm_model,
+            contexts=contexts,
+            max_iterations=max_iterations,
+            llm=llm,
+            expected_answer=expected_answer,
+            answer_schema=answer_schema,
+            rlm_max_depth=rlm_max_depth,
+            rlm_max_iterations=rlm_max_iterations,
+        )
+        return result_of(observation)
+
+    async def step(self, action: REPLAction, *, timeout_s: float | None = None) -> Result:
+        """Run the action's code, or submit its answer; see `REPLEnvironment.step`."""
+        return result_of(await self._env.step_async(action, timeout_s))
+
+    async def execute(self, code: str, *, timeout_s: float | None = None) -> Result:
+        """One step that runs `code` for at most `timeout_s` seconds of execution."""
+        return result_of(await self._env.step_async(REPLAction(code=code), timeout_s))
+
+    async def submit_final_answer(self, answer: JSON) -> Result:
+        """One step that ends the episode with `answer`, unless its schema refuses it."""
+        action = REPLAction(is_final=True, final_answer=answer)
+        return result_of(await self._env.step_async(action))
+
+    async def get_variable(self, name: str) -> Result:
+        """One step that prints the repr of a variable, or of a dotted path from one."""
+        return await self.execute(showing(name))
+
+    async def state(self) -> REPLState:
+        """The episode so far; NotReset if none has begun."""
+        return self._env.state
+
+    async def list_variables(self) -> list[str]:
+        """The names in the session: the context, the policy's variables, the functions offered."""
+        return self._env.variables
+
+    async def close(self) -> None:
+        """Close the session. Safe to call twice."""
+        await self._env.close_async()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def showing(name: str) -> str:
+    """The code that shows a variable; ValueError if `name` is no name or dotted path."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ValueError(f"{name!r} is not the name of a variable; use execute() for expressions")
+    return f"print(repr({name}))"

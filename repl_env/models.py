@@ -1,0 +1,153 @@
+"""What goes in and out of an environment: actions, observations, states.
+
+Names, fields and defaults are those of OpenEnv's `repl_env`, with more fields. The wire form is
+`model_dump(mode="json")`; it is finite JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializationInfo,
+    field_serializer,
+)
+
+from repl_env.parsing import strip_fence
+
+DEFAULT_MAX_ITERATIONS = 30
+DEFAULT_MAX_OUTPUT_LENGTH = 8192
+DEFAULT_CONTEXT_PREVIEW_LENGTH = 500
+
+# A state is asked for often and contexts are large: beyond a page the wire has the length only.
+WIRE_CONTEXT_LENGTH = 8192
+
+
+class Action(BaseModel):
+    """Base of what a policy sends. Fields that a subclass does not name are refused."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class Observation(BaseModel):
+    """Base of what an environment answers. `reward` is this step's alone."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    done: bool = False
+    reward: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class State(BaseModel):
+    """Base of an environment's state. Environments may add fields."""
+
+    model_config = ConfigDict(extra="allow", validate_assignment=True)
+
+    episode_id: str | None = None
+    step_count: int = Field(default=0, ge=0)
+
+
+def _as_code(value: object) -> object:
+    """Code from what a client sent: a reply of `42` may arrive as a number, or in a fence."""
+    if isinstance(value, (bool, int, float)):
+        return str(value)
+    return strip_fence(value) if isinstance(value, str) else value
+
+
+class REPLAction(Action):
+    """One step: code to run, or a final answer to submit.
+
+    `code` may be a scalar, which becomes text, and may stand in one Markdown fence, which is
+    stripped. With `is_final`, `final_answer` is submitted and `code` is not run.
+    """
+
+    # Only `code` is required on the wire: clients map a plain reply to the one required field.
+    model_config = ConfigDict(json_schema_extra={"required": ["code"]})
+
+    code: Annotated[str, BeforeValidator(_as_code)] = Field(
+        default="", description="Python code to run in the session."
+    )
+    is_final: bool = Field(default=False, description="Submit final_answer and end the episode.")
+    final_answer: JsonValue = Field(default=None, description="The answer, when is_final is set.")
+
+
+class CodeBlockResult(BaseModel):
+    """What one cell printed and changed.
+
+    `stdout` ends with the value of the last expression, as a REPL shows it; `value` is that text
+    alone. `locals_snapshot` holds short previews of new and modified variables, `changes` those
+    and the deleted ones with kind, type and size in bytes. `figures` are PNG images in base64.
+    `exception` is None unless the code failed. `execution_time` is in seconds, without waiting.
+    """
+
+    stdout: str = ""
+    stderr: str = ""
+    locals_snapshot: dict[str, str] = Field(default_factory=dict)
+    execution_time: float = Field(default=0.0, ge=0)
+    success: bool = True
+    exception: str | None = None
+    value: str | None = None
+    changes: list[dict[str, str | int]] = Field(default_factory=list)
+    figures: list[str] = Field(default_factory=list)
+    truncated: bool = False
+
+
+class REPLObservation(Observation):
+    """What the policy sees after a reset or a step."""
+
+    result: CodeBlockResult
+    context_preview: str | None = None
+    context_length: int = Field(default=0, ge=0)
+    available_variables: list[str] = Field(default_factory=list)
+    iteration: int = Field(default=0, ge=0)
+    max_iterations: int = Field(default=DEFAULT_MAX_ITERATIONS, ge=1)
+
+    @property
+    def error_kind(self) -> str | None:
+        """What went wrong in this step, from `metadata`; None if nothing did."""
+        kind: str | None = self.metadata.get("error_kind")
+        return kind
+
+
+class REPLState(State):
+    """An episode so far. `context` is the text itself here, and short or None on the wire.
+
+    `usage` adds up the steps' costs in seconds; its `peak_memory` is the largest seen, in bytes.
+    """
+
+    context: str | None = None
+    task_prompt: str | None = None
+    iteration: int = 0
+    max_iterations: int = DEFAULT_MAX_ITERATIONS
+    namespace_keys: list[str] = Field(default_factory=list)
+    final_answer: str | None = None
+    total_execution_time: float = 0.0
+    context_length: int = 0
+    stop_reason: str | None = None
+    usage: dict[str, float] = Field(default_factory=dict)
+
+    @field_serializer("context", when_used="json")
+    def _context_for_the_wire(self, context: str | None, _: SerializationInfo) -> str | None:
+        return context if context is not None and len(context) <= WIRE_CONTEXT_LENGTH else None
+
+
+ResultObsT = TypeVar("ResultObsT")
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult(Generic[ResultObsT]):
+    """One reset or step, as clients return it; `metadata` is the observation's."""
+
+    observation: ResultObsT
+    reward: float | None = None
+    done: bool = False
+    metadata: dict[str, Any] | None = None

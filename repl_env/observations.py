@@ -1,0 +1,154 @@
+"""From the outcome of a cell to what a policy is shown of it.
+
+The only place that decides what an outcome is called (`error_kind`), how its failure reads, and
+what part of a long output is shown.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+
+from repl_env.models import CodeBlockResult
+from repl_env.values import clean
+from repl_sandbox.types import AnyOutcome, Finished, Killed, Outcome, Raised, State, TimedOut
+
+# Kinds of failure that are not the policy's: training masks the steps that have them.
+OURS = frozenset({"sandbox", "llm", "cancelled"})
+
+# An exception is a failure of its own kind where the policy can avoid it in its own way.
+KIND_BY_EXCEPTION = {
+    "SyntaxError": "syntax",
+    "IndentationError": "syntax",
+    "TabError": "syntax",
+    "MemoryError": "memory",
+}
+
+KIND_BY_REASON = {
+    "memory": "memory",
+    "cpu": "cpu",
+    "processes": "processes",
+    "output": "output",
+    "exit": "crash",
+    "signal": "crash",
+    "protocol": "crash",
+}
+
+# A host call that never returns is the fault of what the host called, which is a sub-model or tool.
+KIND_BY_CLOCK = {"execution": "timeout", "host_call": "llm"}
+
+TEXT_BY_CLOCK = {
+    "execution": "TimeoutError: the code was stopped when its time was up",
+    "host_call": "TimeoutError: the code was stopped while it waited for a call to the host",
+}
+
+TEXT_BY_REASON = {
+    "memory": "MemoryError: the session used more memory than it may",
+    "cpu": "TimeoutError: the session used more CPU time than it may",
+    "processes": "OSError: the session started more processes than it may",
+    "output": "OSError: the code wrote more output than it may",
+    "exit": "SystemExit: the code ended the interpreter",
+    "signal": "SystemError: the code crashed the interpreter",
+    "protocol": "SystemError: the code broke the session's connection",
+}
+
+TEXT_BY_STATE: dict[State, str] = {
+    "kept": "Variables are kept.",
+    "rolled_back": "The session is back in the state before this code.",
+    "restarted": "The session was restarted: variables are gone, the context is loaded again.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a cell did not finish: one of the `error_kind`s, and the text for the policy."""
+
+    kind: str
+    text: str
+
+
+def failure(outcome: AnyOutcome) -> Failure | None:
+    """What went wrong in a cell, or None."""
+    match outcome:
+        case Finished():
+            return None
+        case Raised():
+            name = outcome.error.type if outcome.error else ""
+            return Failure(KIND_BY_EXCEPTION.get(name, "exception"), _with_traceback(outcome, ""))
+        case TimedOut():
+            text = f"{TEXT_BY_CLOCK[outcome.clock]}. {TEXT_BY_STATE[outcome.state]}"
+            return Failure(KIND_BY_CLOCK[outcome.clock], _with_traceback(outcome, text))
+        case Killed():
+            text = f"{TEXT_BY_REASON[outcome.reason]}. {TEXT_BY_STATE[outcome.state]}"
+            return Failure(KIND_BY_REASON[outcome.reason], _with_traceback(outcome, text))
+
+
+def render(
+    outcome: AnyOutcome, failed: Failure | None, *, cell: int, limit: int
+) -> CodeBlockResult:
+    """The outcome of cell number `cell` with at most `limit` characters of each output shown."""
+    stdout, stderr = clean(outcome.stdout), clean(outcome.stderr)
+    value = None if outcome.value is None else clip(clean(outcome.value), limit, cell)
+    if outcome.value is not None:
+        stdout = f"{on_new_line(stdout)}{clean(outcome.value)}\n"
+    if failed is not None:
+        stderr = f"{on_new_line(stderr)}{failed.text}"
+    snapshot: dict[str, str] = {}
+    changes: list[dict[str, str | int]] = []
+    for change in outcome.changes:
+        text = clean(change.preview)
+        row = {"kind": change.kind, "name": change.name, "type": clean(change.type)}
+        changes.append({**row, "size": change.size, "preview": text})
+        if change.kind != "deleted":
+            snapshot[change.name] = text
+    # Built without validation: every value is of the engine's types, and this is on every step.
+    return CodeBlockResult.model_construct(
+        stdout=clip(stdout, limit, cell),
+        stderr=clip(stderr, limit, cell),
+        locals_snapshot=snapshot,
+        execution_time=outcome.usage.execution_seconds,
+        success=failed is None,
+        exception=None if failed is None else clip(failed.text, limit, cell),
+        value=value,
+        changes=changes,
+        figures=[base64.b64encode(figure).decode("ascii") for figure in outcome.figures],
+        truncated=len(stdout) > limit or len(stderr) > limit,
+    )
+
+
+def message_result(stdout: str, error: str | None = None) -> CodeBlockResult:
+    """A result that no cell gave: a message of the environment, or why it refused something."""
+    return CodeBlockResult.model_construct(
+        stdout=stdout,
+        stderr=error or "",
+        locals_snapshot={},
+        execution_time=0.0,
+        success=error is None,
+        exception=error,
+        value=None,
+        changes=[],
+        figures=[],
+        truncated=False,
+    )
+
+
+def clip(text: str, limit: int, cell: int) -> str:
+    """`text` if it is short, else its head and tail with a mark that says where the rest is."""
+    if len(text) <= limit:
+        return text
+    tail = limit // 2
+    mark = f"\n... (truncated, total {len(text)} chars; the rest is in _out[{cell}]) ...\n"
+    return text[: limit - tail] + mark + text[len(text) - tail :]
+
+
+def on_new_line(text: str) -> str:
+    """`text`, ended so that what follows begins a line."""
+    return text if not text or text.endswith("\n") else f"{text}\n"
+
+
+def _with_traceback(outcome: Outcome, first: str) -> str:
+    if outcome.error is None:
+        return first
+    error = outcome.error
+    head = first or (f"{error.type}: {error.message}" if error.message else error.type)
+    return clean(f"{head}\n{error.traceback}" if error.traceback else head)

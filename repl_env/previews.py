@@ -1,0 +1,114 @@
+"""Previews of a context: what a policy is shown of it before it has read anything.
+
+A preview is cut from the value without copying or encoding all of it, and is never longer than it
+was asked to be.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from repl_sandbox.types import JSON
+
+Preview: TypeAlias = Literal["none", "head", "head+tail", "structure"]
+
+# Lists are taken to be alike throughout; a few items show whether they are.
+SAMPLED_ITEMS = 8
+SHOWN_KEYS = 20
+SHOWN_DEPTH = 4
+
+
+def preview(value: str | bytes | JSON, mode: Preview, length: int) -> str | None:
+    """At most `length` characters about `value`; None for mode "none" and for an empty value."""
+    if not value or length <= 0:
+        return None
+    return MODES[mode](value, length)
+
+
+def head(value: str | bytes | JSON, length: int) -> str:
+    """The beginning of the value's text."""
+    return _text(value, length)[:length]
+
+
+def head_and_tail(value: str | bytes | JSON, length: int) -> str:
+    """The beginning and the end of the value's text, with a mark between them."""
+    text = value if isinstance(value, (str, bytes)) else json.dumps(value, ensure_ascii=False)
+    if len(text) <= length:
+        return _text(text, length)[:length]
+    mark = f"\n... ({len(text):,} in all) ...\n"
+    room = length - len(mark)
+    if room < 2:
+        return _text(text, length)[:length]
+    tail = room // 2
+    return _text(text, room - tail)[: room - tail] + mark + _text(text[-tail:], tail)[-tail:]
+
+
+def structure(value: str | bytes | JSON, length: int) -> str:
+    """The shape of the value: of a text its lines, of a list or dict the types inside."""
+    if isinstance(value, str):
+        lines = value.count("\n") + (not value.endswith("\n"))
+        about = f"str, {len(value):,} characters, {lines:,} lines"
+    elif isinstance(value, bytes):
+        return f"bytes, {len(value):,}"[:length]
+    else:
+        return _clip(_shape(value, 0), length)
+    room = length - len(about) - 1
+    return _clip(about, length) if room < 2 else f"{about}\n{head_and_tail(value, room)}"
+
+
+MODES: dict[str, Callable[[str | bytes | JSON, int], str | None]] = {
+    "none": lambda _value, _length: None,
+    "head": head,
+    "head+tail": head_and_tail,
+    "structure": structure,
+}
+
+
+def _text(value: str | bytes | JSON, length: int) -> str:
+    """The first `length` characters of the value as text, or a little more."""
+    if isinstance(value, str):
+        return value[:length]
+    if isinstance(value, bytes):
+        return value[:length].decode("utf-8", "backslashreplace")
+    text = ""
+    for piece in json.JSONEncoder(ensure_ascii=False).iterencode(value):
+        text += piece[:length]
+        if len(text) >= length:
+            break
+    return text
+
+
+def _shape(value: JSON, depth: int) -> str:
+    if isinstance(value, str):
+        return f"str ({len(value):,})"
+    if isinstance(value, dict):
+        return _shape_of_dict(value, depth)
+    if isinstance(value, list):
+        return _shape_of_list(value, depth)
+    return "None" if value is None else type(value).__name__
+
+
+def _shape_of_dict(value: dict[str, JSON], depth: int) -> str:
+    if not value or depth >= SHOWN_DEPTH:
+        return f"dict ({len(value):,})"
+    keys = list(value)[:SHOWN_KEYS]
+    inside = ", ".join(f"{key!r}: {_shape(value[key], depth + 1)}" for key in keys)
+    more = f", ... {len(value) - SHOWN_KEYS:,} more" if len(value) > SHOWN_KEYS else ""
+    return f"dict ({len(value):,}) {{{inside}{more}}}"
+
+
+def _shape_of_list(value: list[JSON], depth: int) -> str:
+    if not value or depth >= SHOWN_DEPTH:
+        return f"list ({len(value):,})"
+    step = max(1, len(value) // SAMPLED_ITEMS)
+    sample = value[::step][:SAMPLED_ITEMS]
+    types = list(dict.fromkeys(type(item).__name__ for item in sample))
+    if len(types) == 1:
+        return f"list ({len(value):,}) of {_shape(value[0], depth + 1)}"
+    return f"list ({len(value):,}) of {' | '.join(types)}"
+
+
+def _clip(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: max(0, length - 3)] + "..."[:length]

@@ -1,0 +1,282 @@
+"""Rubrics: functions from an action and an observation to a reward, which can be composed.
+
+A `Rubric` finds its children by assignment, as a module of a neural network does, and remembers
+its last score, so that a composite can be looked into after a step. Names and behaviour are those
+of OpenEnv's rubrics (RFC 004).
+
+An answer is worth the same however it is written around: matching ignores case and outer space.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from typing import Any, TypeAlias
+
+Score: TypeAlias = "float | Awaitable[float]"
+ForwardHook: TypeAlias = Callable[["Rubric", Any, Any, float], None]
+ForwardPreHook: TypeAlias = Callable[["Rubric", Any, Any], None]
+
+
+class Rubric:
+    """Base of rubrics. Subclasses define `forward`, which may be a coroutine function.
+
+    Attributes:
+        last_score: what the last call returned; None before the first and after `reset`.
+    """
+
+    last_score: float | None = None
+
+    def __init__(self) -> None:
+        self._hooks: list[ForwardHook] = []
+        self._pre_hooks: list[ForwardPreHook] = []
+
+    def forward(self, action: Any, observation: Any) -> Score:
+        """The reward of this step."""
+        raise NotImplementedError(f"{type(self).__name__} does not define forward")
+
+    def reset(self) -> None:
+        """Forget the last episode."""
+        self.last_score = None
+        for child in self.children():
+            child.reset()
+
+    def components(self) -> dict[str, float]:
+        """The parts of the last score, by name; they add up to it."""
+        return {} if self.last_score is None else {type(self).__name__: self.last_score}
+
+    def __call__(self, action: Any, observation: Any) -> Any:
+        """Score a step; with an asynchronous `forward`, here or in a child, an awaitable."""
+        for pre_hook in self._pre_hooks:
+            pre_hook(self, action, observation)
+        score = self.forward(action, observation)
+        if inspect.isawaitable(score):
+            return PendingScore(score, lambda known: self._finish(known, action, observation))
+        return self._finish(score, action, observation)
+
+    def _finish(self, score: float, action: Any, observation: Any) -> float:
+        self.last_score = score
+        for hook in self._hooks:
+            hook(self, action, observation, score)
+        return score
+
+    def register_forward_hook(self, hook: ForwardHook) -> None:
+        """Call `hook(rubric, action, observation, score)` after each scoring."""
+        self._hooks.append(hook)
+
+    def register_forward_pre_hook(self, hook: ForwardPreHook) -> None:
+        """Call `hook(rubric, action, observation)` before each scoring."""
+        self._pre_hooks.append(hook)
+
+    def named_children(self) -> Iterator[tuple[str, Rubric]]:
+        """The rubrics assigned to attributes of this one, in order of assignment."""
+        for name, value in vars(self).items():
+            if isinstance(value, Rubric):
+                yield name, value
+
+    def children(self) -> Iterator[Rubric]:
+        """The same without names."""
+        return (child for _, child in self.named_children())
+
+    def named_rubrics(self, prefix: str = "") -> Iterator[tuple[str, Rubric]]:
+        """Every rubric below this one, depth first, with its dotted path."""
+        for name, child in self.named_children():
+            path = f"{prefix}.{name}" if prefix else name
+            yield path, child
+            yield from child.named_rubrics(path)
+
+
+class PendingScore(Awaitable[float]):
+    """A score that is still to be awaited, or given up by `close`."""
+
+    def __init__(self, score: Awaitable[float], finish: Callable[[float], float]) -> None:
+        self._score = score
+        self._finish = finish
+
+    def __await__(self) -> Generator[Any, None, float]:
+        return self._finish((yield from self._score.__await__()))
+
+    def close(self) -> None:
+        """Give the score up: what was to be awaited will not run."""
+        close = getattr(self._score, "close", None)
+        if close is not None:
+            close()
+
+
+class OutcomeRubric(Rubric):
+    """Base of rubrics that compare the final answer with the expected one, once, at the end.
+
+    Before the end, without an expected answer and without a final one the score is 0.0.
+    Subclasses define `compare`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._expected: Any = None
+
+    def set_expected(self, expected: Any) -> None:
+        """The answer to compare with: text or a JSON value; None for none."""
+        self._expected = expected
+
+    def reset(self) -> None:
+        """Forget the last episode and its expected answer."""
+        super().reset()
+        self._expected = None
+
+    def compare(self, expected: Any, text: str, value: Any) -> float:
+        """The score of an answer, given as text and as JSON value (None if it has none)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define compare")
+
+    def forward(self, action: Any, observation: Any) -> float:
+        """The score of the observation's final answer."""
+        answer = observation.metadata.get("final_answer")
+        if self._expected is None or not observation.done or answer is None:
+            return 0.0
+        return self.compare(self._expected, str(answer), observation.metadata.get("answer_value"))
+
+
+class ExactMatchRubric(OutcomeRubric):
+    """1.0 if the answer is the expected one, else 0.0.
+
+    Texts are compared without case and outer space unless `normalize` is False. An expected answer
+    that is not text also matches by value: `[1, 2]` matches the answer `(1, 2)`.
+    """
+
+    def __init__(self, normalize: bool = True) -> None:
+        super().__init__()
+        self._normalize = normalize
+
+    def compare(self, expected: Any, text: str, value: Any) -> float:
+        """1.0 or 0.0."""
+        if not isinstance(expected, str) and _same_value(expected, value):
+            return 1.0
+        if self._normalize:
+            return float(_normal(text) == _normal(str(expected)))
+        return float(text == str(expected))
+
+
+class FuzzyMatchRubric(OutcomeRubric):
+    """1.0 for the expected answer, 0.5 if one contains the other, else 0.0.
+
+    Only whole words count as contained, and an answer that is a piece of the expected one must be
+    at least half of it: neither an empty answer nor a single letter earns anything.
+    """
+
+    def compare(self, expected: Any, text: str, value: Any) -> float:
+        """1.0, 0.5 or 0.0."""
+        given, wanted = _normal(text), _normal(str(expected))
+        if given == wanted or (not isinstance(expected, str) and _same_value(expected, value)):
+            return 1.0
+        if _has_words(given, wanted):
+            return 0.5
+        return 0.5 if 2 * len(given) >= len(wanted) and _has_words(wanted, given) else 0.0
+
+
+class CustomMetricRubric(OutcomeRubric):
+    """`metric_fn(expected, predicted)`, both as text, as the outcome."""
+
+    def __init__(self, metric_fn: Callable[[str, str], float]) -> None:
+        super().__init__()
+        self._metric_fn = metric_fn
+
+    def compare(self, expected: Any, text: str, value: Any) -> float:
+        """What the metric says."""
+        return self._metric_fn(str(expected), text)
+
+
+class CodeExecutionRubric(Rubric):
+    """A reward for each step by whether its code ran: `success_reward` or `error_penalty`."""
+
+    def __init__(self, success_reward: float = 0.0, error_penalty: float = -0.05) -> None:
+        super().__init__()
+        self.success_reward = success_reward
+        self.error_penalty = error_penalty
+
+    def forward(self, action: Any, observation: Any) -> float:
+        """The reward of the observation's `result`; 0.0 if it has none."""
+        result = getattr(observation, "result", None)
+        if result is None:
+            return 0.0
+        return self.success_reward if result.success else self.error_penalty
+
+
+class REPLRubric(Rubric):
+    """The default: `process` scores each step, `outcome` the last one.
+
+    An episode that ends without an answer scores `failure_reward`.
+    """
+
+    def __init__(
+        self,
+        outcome: Rubric | None = None,
+        process: Rubric | None = None,
+        failure_reward: float = -0.1,
+    ) -> None:
+        super().__init__()
+        self.outcome = ExactMatchRubric() if outcome is None else outcome
+        self.process = CodeExecutionRubric() if process is None else process
+        self.failure_reward = failure_reward
+        self._part = "process"
+
+    def set_expected(self, expected: Any) -> None:
+        """Pass the expected answer to the outcome rubric, if it takes one."""
+        take = getattr(self.outcome, "set_expected", None)
+        if take is not None:
+            take(expected)
+
+    def reset(self) -> None:
+        """Forget the last episode, here and in both parts (which may be of another library)."""
+        self.last_score = None
+        self.outcome.reset()
+        self.process.reset()
+
+    def components(self) -> dict[str, float]:
+        """The last score under the name of the part that gave it."""
+        return {} if self.last_score is None else {self._part: self.last_score}
+
+    def forward(self, action: Any, observation: Any) -> Score:
+        """The score of the part that this step is for."""
+        if not observation.done:
+            self._part = "process"
+            process: Score = self.process(action, observation)
+            return process
+        if observation.metadata.get("final_answer") is None:
+            self._part = "failure"
+            return self.failure_reward
+        self._part = "outcome"
+        outcome: Score = self.outcome(action, observation)
+        return outcome
+
+
+def _normal(text: str) -> str:
+    return text.strip().lower()
+
+
+def _same_value(expected: Any, value: Any) -> bool:
+    # In Python True == 1 and 1 == 1.0; as answers only the numbers are the same.
+    if isinstance(expected, bool) or isinstance(value, bool):
+        return expected is value
+    return bool(expected == value)
+
+
+def _has_words(text: str, words: str) -> bool:
+    """Whether `words` stands in `text` and is not cut out of a longer word or number."""
+    start = text.find(words) if words else -1
+    while start >= 0:
+        end = start + len(words)
+        if not (_joined(text, start) or _joined(text, end)):
+            return True
+        start = text.find(words, start + 1)
+    return False
+
+
+def _joined(text: str, index: int) -> bool:
+    """Whether the characters on both sides of `index` belong to one word."""
+    if not 0 < index < len(text):
+        return False
+    return all(_in_word(character) for character in text[index - 1 : index + 1])
+
+
+def _in_word(character: str) -> bool:
+    # From U+2E80 on stand the scripts that are written without spaces between words.
+    return character.isalnum() and character < "\u2e80"

@@ -1,0 +1,1 @@
+"""The module names of OpenEnv's `repl_env.server`; what they export is defined elsewhere."""

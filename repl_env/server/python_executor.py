@@ -1,0 +1,7 @@
+"""OpenEnv's name for the module of `PythonExecutor`."""
+
+from __future__ import annotations
+
+from repl_env.executor import PythonExecutor
+
+__all__ = ["PythonExecutor"]

@@ -1,0 +1,7 @@
+"""OpenEnv's name for the module of `REPLEnvironment`."""
+
+from __future__ import annotations
+
+from repl_env.environment import REPLEnvironment
+
+__all__ = ["REPLEnvironment"]

@@ -1,0 +1,148 @@
+"""What an environment was made with, what a reset asks for, and what the two come to together.
+
+Everything is checked here, before a session is started or the last episode is touched.
+"""
+
+from __future__ import annotations
+
+import keyword
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from repl_env import contexts
+from repl_env.answers import validator
+from repl_env.contexts import Given
+from repl_env.episode import ANSWER_NAMES, Terms
+from repl_env.llm import LLM
+from repl_env.models import (
+    DEFAULT_CONTEXT_PREVIEW_LENGTH,
+    DEFAULT_MAX_ITERATIONS,
+    DEFAULT_MAX_OUTPUT_LENGTH,
+)
+from repl_env.previews import MODES, Preview
+from repl_env.subcalls import NAMES, SubcallSettings
+from repl_sandbox.types import Answers
+
+RESERVED = frozenset({*ANSWER_NAMES, *NAMES})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What an environment was made with, for all its episodes. See `REPLEnvironment`."""
+
+    context: Given | None = None
+    task_prompt: str | None = None
+    max_iterations: int = DEFAULT_MAX_ITERATIONS
+    max_output_length: int = DEFAULT_MAX_OUTPUT_LENGTH
+    context_preview_length: int = DEFAULT_CONTEXT_PREVIEW_LENGTH
+    rlm_max_depth: int = 1
+    rlm_max_iterations: int | None = None
+    tools: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    answers: Answers = "compatible"
+    preview: Preview = "head"
+
+    def __post_init__(self) -> None:
+        at_least(self.max_iterations, 1, "max_iterations")
+        at_least(self.max_output_length, 1, "max_output_length")
+        at_least(self.context_preview_length, 0, "context_preview_length")
+        at_least(self.rlm_max_depth, 1, "rlm_max_depth")
+        if self.rlm_max_iterations is not None:
+            at_least(self.rlm_max_iterations, 1, "rlm_max_iterations")
+        one_of(self.answers, ("compatible", "strict"), "answers")
+        one_of(self.preview, tuple(MODES), "preview")
+        for name, tool in self.tools.items():
+            check_name(name, "tools")
+            if not callable(tool):
+                raise TypeError(f"tools: {name} must be callable, not {type(tool).__name__}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What one reset asks for; None leaves a thing as the environment has it."""
+
+    seed: int | None = None
+    episode_id: str | None = None
+    context: Given | None = None
+    contexts: Mapping[str, Given] | None = None
+    task_prompt: str | None = None
+    max_iterations: int | None = None
+    hf_token: str | None = field(default=None, repr=False)
+    llm_model: str | None = None
+    llm: LLM | None = None
+    expected_answer: Any = field(default=None, repr=False)
+    answer_schema: Any = None
+    rlm_max_depth: int | None = None
+    rlm_max_iterations: int | None = None
+
+    def terms(self, settings: Settings, helpers: tuple[str, ...]) -> Terms:
+        """The episode's terms.
+
+        Raises:
+            TypeError, ValueError, OSError: naming the argument.
+        """
+        resolved = contexts.resolve(
+            self.context,
+            self.contexts,
+            settings.context,
+            mode=settings.preview,
+            preview_length=settings.context_preview_length,
+        )
+        for part in resolved.parts:
+            check_name(part.name, "contexts", settings.tools)
+        task_prompt = settings.task_prompt if self.task_prompt is None else self.task_prompt
+        return Terms(
+            episode_id=self.episode_id or uuid.uuid4().hex,
+            task_prompt=task_prompt or "",
+            context=resolved,
+            max_iterations=at_least(
+                _given(self.max_iterations, settings.max_iterations), 1, "max_iterations"
+            ),
+            max_output_length=settings.max_output_length,
+            helpers=helpers,
+            validator=validator(self.answer_schema),
+        )
+
+    def subcalls(self, settings: Settings) -> SubcallSettings:
+        """Who answers the episode's sub-calls, and how deep they may go."""
+        iterations = _given(self.rlm_max_iterations, settings.rlm_max_iterations)
+        if iterations is not None:
+            at_least(iterations, 1, "rlm_max_iterations")
+        return SubcallSettings(
+            llm=LLM.of(self.llm, self.llm_model, self.hf_token),
+            max_depth=at_least(
+                _given(self.rlm_max_depth, settings.rlm_max_depth), 1, "rlm_max_depth"
+            ),
+            max_iterations=iterations,
+        )
+
+
+REQUEST_NAMES = frozenset(each.name for each in fields(Request))
+
+
+def at_least(value: int, least: int, name: str) -> int:
+    """`value`, or TypeError / ValueError naming the argument."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}")
+    return value
+
+
+def one_of(value: str, allowed: tuple[str, ...], name: str) -> None:
+    """ValueError naming the argument, unless `value` is one of `allowed`."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+
+
+def check_name(name: object, argument: str, taken: Mapping[str, object] | None = None) -> None:
+    """ValueError unless `name` can name a variable of the session that is not ours already."""
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+        raise ValueError(f"{argument}: {name!r} is not a name for a variable")
+    if name in RESERVED or name in (taken or {}):
+        raise ValueError(f"{argument}: the name {name!r} is taken")
+
+
+def _given(value: Any, default: Any) -> Any:
+    return default if value is None else value

@@ -1,0 +1,50 @@
+"""Turns: the work of one call on an environment, written once for plain and asynchronous callers.
+
+A turn is a generator. It yields what must be done outside, as a function without arguments, and is
+sent what that came to. `play` does these things on the spot; `play_async` also awaits them. No
+event loop is involved in a plain turn.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator
+from typing import Any, TypeAlias, TypeVar
+
+T = TypeVar("T")
+Turn: TypeAlias = Generator[Callable[[], Any], Any, T]
+
+
+def play(turn: Turn[T]) -> T:
+    """Do everything that `turn` asks for and return what it returns."""
+    try:
+        request = next(turn)
+        while True:
+            try:
+                reply = request()
+            # Whatever happened belongs to the turn, which handles it or lets it out again.
+            except BaseException as error:  # noqa: BLE001
+                request = turn.throw(error)
+            else:
+                request = turn.send(reply)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+async def play_async(turn: Turn[T]) -> T:
+    """The same, awaiting what can be awaited."""
+    try:
+        request = next(turn)
+        while True:
+            try:
+                reply = request()
+                if inspect.isawaitable(reply):
+                    reply = await reply
+            except BaseException as error:  # noqa: BLE001 - as above; cancellation too
+                request = turn.throw(error)
+            else:
+                request = turn.send(reply)
+    except StopIteration as end:
+        result: T = end.value
+        return result

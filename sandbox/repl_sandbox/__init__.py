@@ -1,0 +1,118 @@
+"""The engine: warm templates, jailed sessions, outcomes.
+
+Names resolve when they are first used (PEP 562): the worker imports this package too, inside the
+jail, and must load nothing of the host's side.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .errors import (
+        HostCallError,
+        IsolationError,
+        ProtocolError,
+        SandboxClosed,
+        SandboxError,
+        SessionBusy,
+        SessionClosed,
+    )
+    from .sandbox import AsyncSandbox, Sandbox
+    from .session.asynchronous import AsyncSession
+    from .session.sync import Session
+    from .types import (
+        Answer,
+        Change,
+        ErrorInfo,
+        Finished,
+        Isolation,
+        Killed,
+        Layer,
+        Limits,
+        Outcome,
+        Raised,
+        Statistics,
+        TimedOut,
+        Usage,
+        Variable,
+    )
+
+_HOME = {
+    **dict.fromkeys(("Sandbox", "AsyncSandbox"), "sandbox"),
+    "Session": "session.sync",
+    "AsyncSession": "session.asynchronous",
+    **dict.fromkeys(
+        (
+            "HostCallError",
+            "IsolationError",
+            "ProtocolError",
+            "SandboxClosed",
+            "SandboxError",
+            "SessionBusy",
+            "SessionClosed",
+        ),
+        "errors",
+    ),
+    **dict.fromkeys(
+        (
+            "Answer",
+            "Change",
+            "ErrorInfo",
+            "Finished",
+            "Isolation",
+            "Killed",
+            "Layer",
+            "Limits",
+            "Outcome",
+            "Raised",
+            "Statistics",
+            "TimedOut",
+            "Usage",
+            "Variable",
+        ),
+        "types",
+    ),
+}
+
+__all__ = [
+    "Answer",
+    "AsyncSandbox",
+    "AsyncSession",
+    "Change",
+    "ErrorInfo",
+    "Finished",
+    "HostCallError",
+    "Isolation",
+    "IsolationError",
+    "Killed",
+    "Layer",
+    "Limits",
+    "Outcome",
+    "ProtocolError",
+    "Raised",
+    "Sandbox",
+    "SandboxClosed",
+    "SandboxError",
+    "Session",
+    "SessionBusy",
+    "SessionClosed",
+    "Statistics",
+    "TimedOut",
+    "Usage",
+    "Variable",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

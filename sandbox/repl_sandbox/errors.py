@@ -1,0 +1,72 @@
+"""What can go wrong in the engine, sorted by who must act.
+
+    SandboxError
+    ├── IsolationError      the operator: this system lacks a protection that was asked for
+    ├── SandboxClosed       the caller: the sandbox is closed
+    ├── SessionClosed       the caller: the session is closed
+    ├── SessionBusy         the caller: two calls at once on one session
+    └── ProtocolError
+        ├── LocalProtocolError    us: a bug in this package
+        └── RemoteProtocolError   nobody: the other side is hostile or broken; it is cut off
+
+Code that raises inside a session is an `Outcome`, never one of these. Bad arguments are `TypeError`
+and `ValueError`, and name the argument. `HostCallError` is raised inside cells only.
+"""
+
+from __future__ import annotations
+
+
+class SandboxError(Exception):
+    """The engine could not do what was asked of it."""
+
+
+class IsolationError(SandboxError):
+    """A layer of isolation could not be set up; no weaker one was used in its place.
+
+    `tier` is the tier that was asked for, `step` the step of the recipe that failed, and `remedy`
+    says what the operator can change, or is empty where nothing is known to help.
+    """
+
+    def __init__(self, tier: str, step: str, message: str, remedy: str = "") -> None:
+        self.tier = tier
+        self.step = step
+        self.remedy = remedy
+        text = f"{tier}: {step}: {message}"
+        super().__init__(f"{text}. {remedy}" if remedy else text)
+
+
+class SandboxClosed(SandboxError):
+    """The sandbox is closed, or belongs to another process."""
+
+
+class SessionClosed(SandboxError):
+    """The session is closed, or belongs to another process."""
+
+
+class SessionBusy(SandboxError):
+    """The session is running another call; one caller at a time."""
+
+
+class ProtocolError(SandboxError):
+    """A rule of docs/protocol.md was broken."""
+
+
+class LocalProtocolError(ProtocolError):
+    """This side was about to break the protocol: a bug in this package."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The other side broke the protocol; nothing it says can be used any more."""
+
+
+class HostCallError(Exception):
+    """Raised inside a cell when a function of the host failed.
+
+    `type` is the name of the exception's class on the host and `message` its text. Neither carries
+    anything else of the host.
+    """
+
+    def __init__(self, type: str, message: str) -> None:
+        self.type = type
+        self.message = message
+        super().__init__(f"{type}: {message}" if message else type)

@@ -1,0 +1,27 @@
+"""Capabilities to zero: effective, permitted, inheritable, ambient and the bounding set.
+
+Covers: what a process may do as "root" of its namespaces, now and after any exec.
+Does not cover: what any user may do (seccomp, mounts).
+"""
+
+from __future__ import annotations
+
+from . import libc
+
+
+def last_capability() -> int:
+    """The highest capability this kernel knows."""
+    with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
+        return int(file.read())
+
+
+def empty_bounding_set(last: int) -> None:
+    """No exec below this process may gain a capability, up to number `last`."""
+    for capability in range(last + 1):
+        libc.prctl(libc.PR_CAPBSET_DROP, capability)
+
+
+def drop_all() -> None:
+    """Give up every capability that this process holds."""
+    libc.prctl(libc.PR_CAP_AMBIENT, libc.PR_CAP_AMBIENT_CLEAR_ALL)
+    libc.capset_none()

@@ -1,0 +1,190 @@
+"""The thin layer over libc: kernel calls that the standard library lacks, errno in, OSError out.
+
+Covers: calling convention, names for numbers, errno. Does not cover: any order or policy; that is
+the recipe's. Constants are those of the kernel's uapi headers, named as there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from typing import Final
+
+# uapi/linux/sched.h
+CLONE_NEWNS: Final = 0x00020000
+CLONE_NEWCGROUP: Final = 0x02000000
+CLONE_NEWUTS: Final = 0x04000000
+CLONE_NEWIPC: Final = 0x08000000
+CLONE_NEWUSER: Final = 0x10000000
+CLONE_NEWPID: Final = 0x20000000
+CLONE_NEWNET: Final = 0x40000000
+
+# uapi/linux/mount.h
+MS_RDONLY: Final = 0x1
+MS_NOSUID: Final = 0x2
+MS_NODEV: Final = 0x4
+MS_NOEXEC: Final = 0x8
+MS_BIND: Final = 0x1000
+MS_REC: Final = 0x4000
+MS_PRIVATE: Final = 0x40000
+MNT_DETACH: Final = 0x2
+MOUNT_ATTR_RDONLY: Final = 0x1
+MOUNT_ATTR_NOSUID: Final = 0x2
+MOUNT_ATTR_NODEV: Final = 0x4
+
+# uapi/linux/fcntl.h
+AT_FDCWD: Final = -100
+AT_RECURSIVE: Final = 0x8000
+
+# uapi/linux/prctl.h
+PR_SET_PDEATHSIG: Final = 1
+PR_GET_DUMPABLE: Final = 3
+PR_SET_DUMPABLE: Final = 4
+PR_CAPBSET_DROP: Final = 24
+PR_SET_NO_NEW_PRIVS: Final = 38
+PR_CAP_AMBIENT: Final = 47
+PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
+PR_SET_THP_DISABLE: Final = 41
+
+# Calls without a wrapper in glibc 2.36, by machine: (x86-64, aarch64), from the kernel's tables.
+_NUMBERS: Final = {
+    "clone": (56, 220),
+    "pivot_root": (155, 41),
+    "capset": (126, 91),
+    "close_range": (436, 436),
+    "mount_setattr": (442, 442),
+    "seccomp": (317, 277),
+    "landlock_create_ruleset": (444, 444),
+}
+_COLUMN: Final = {"x86_64": 0, "aarch64": 1}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+# PyDLL keeps the GIL held: a clone through it leaves the child with the interpreter's lock.
+_libc_with_gil = ctypes.PyDLL(None, use_errno=True)
+_long = ctypes.c_long
+_libc.syscall.restype = _long
+_libc_with_gil.syscall.restype = _long
+
+
+def number(name: str) -> int:
+    """The number of system call `name` on this machine; OSError where it is not known."""
+    column = _COLUMN.get(platform.machine())
+    if column is None:
+        raise OSError(0, f"no system call numbers for {platform.machine()}")
+    return _NUMBERS[name][column]
+
+
+def _check(result: int, call: str) -> int:
+    if result == -1:
+        errno = ctypes.get_errno()
+        raise OSError(errno, f"{call}: {os.strerror(errno)}")
+    return result
+
+
+def syscall(number: int, *args: int) -> int:
+    """syscall(2) with integer arguments; raises OSError with its errno."""
+    return _check(_libc.syscall(_long(number), *map(_long, args)), f"syscall {number}")
+
+
+def unshare(flags: int) -> None:
+    """unshare(2)."""
+    _check(_libc.unshare(flags), "unshare")
+
+
+def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    """mount(2)."""
+    result = _libc.mount(
+        source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode()
+    )
+    _check(result, f"mount {target}")
+
+
+def umount(target: str, flags: int) -> None:
+    """umount2(2)."""
+    _check(_libc.umount2(target.encode(), flags), f"umount {target}")
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    """pivot_root(2)."""
+    new, old = ctypes.c_char_p(new_root.encode()), ctypes.c_char_p(put_old.encode())
+    _check(_libc.syscall(_long(number("pivot_root")), new, old), "pivot_root")
+
+
+class _MountAttr(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "userns_fd")]
+
+
+def mount_setattr(path: str, attributes: int, *, recursive: bool) -> None:
+    """mount_setattr(2), Linux 5.12: set `attributes` on the mount at `path` and those below it."""
+    attr = _MountAttr(attributes, 0, 0, 0)
+    result = _libc.syscall(
+        _long(number("mount_setattr")),
+        _long(AT_FDCWD),
+        ctypes.c_char_p(path.encode()),
+        _long(AT_RECURSIVE if recursive else 0),
+        ctypes.byref(attr),
+        _long(ctypes.sizeof(attr)),
+    )
+    _check(result, f"mount_setattr {path}")
+
+
+def prctl(option: int, *args: int) -> int:
+    """prctl(2) with integer arguments."""
+    padded = (*args, 0, 0, 0, 0)[:4]
+    return _check(_libc.prctl(option, *map(ctypes.c_ulong, padded)), f"prctl {option}")
+
+
+def sethostname(name: str) -> None:
+    """sethostname(2)."""
+    encoded = name.encode()
+    _check(_libc.sethostname(encoded, ctypes.c_size_t(len(encoded))), "sethostname")
+
+
+def close_range(first: int, last: int) -> None:
+    """close_range(2), Linux 5.9: close every descriptor from `first` to `last`, both included."""
+    syscall(number("close_range"), first, last, 0)
+
+
+class _CapHeader(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+
+
+class _CapData(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_uint32) for n in ("effective", "permitted", "inheritable")]
+
+
+_LINUX_CAPABILITY_VERSION_3: Final = 0x20080522
+
+
+def capset_none() -> None:
+    """capset(2): give up every effective, permitted and inheritable capability."""
+    header = _CapHeader(_LINUX_CAPABILITY_VERSION_3, 0)
+    data = (_CapData * 2)()
+    pointers = (ctypes.byref(header), ctypes.byref(data))
+    _check(_libc.syscall(_long(number("capset")), *pointers), "capset")
+
+
+def fork_into(flags: int) -> int:
+    """fork(2) with namespace `flags` of clone(2): 0 in the child, its pid in the parent.
+
+    glibc's fork takes no flags, and clone called bare would skip CPython's own fork hooks (import
+    lock, thread identity, `os.register_at_fork`); so they are called around it, the GIL held.
+    glibc's at-fork handlers (malloc, stdio locks) are skipped, which is sound only in a process
+    with one thread; the zygote checks that it is one.
+    """
+    api = ctypes.pythonapi
+    sigchld = 17
+    api.PyOS_BeforeFork()
+    # x86-64 and aarch64 order the last two arguments differently; all of them are null here.
+    pid: int = _libc_with_gil.syscall(
+        _long(number("clone")), _long(flags | sigchld), _long(0), _long(0), _long(0), _long(0)
+    )
+    if pid == 0:
+        api.PyOS_AfterFork_Child()
+        return 0
+    errno = ctypes.get_errno()
+    api.PyOS_AfterFork_Parent()
+    if pid == -1:
+        raise OSError(errno, f"clone: {os.strerror(errno)}")
+    return pid

@@ -1,0 +1,134 @@
+"""What a session sees of the file system.
+
+Covers: a read-only root with the interpreter, its libraries and a made-up /etc and /dev; private
+/tmp, /workspace and /dev/shm of limited size; /proc of the session's own processes.
+Does not cover: kernel bugs (seccomp), network (namespaces), memory of the tmpfs beyond their sizes.
+
+The root is staged once, by the zygote, in a mount namespace of its own that it then pivots into: a
+session starts in a copy of that view and adds only what is private to it. Nothing of the host's
+tree is reachable from there, not even by the zygote. In the session's user namespace the copied
+mounts are locked (mount_namespaces(7)): nobody inside can take one away or make it writable.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+from . import libc
+
+WORKSPACE = "/workspace"
+PRIVATE = ("/tmp", WORKSPACE, "/dev/shm")
+
+# A tmpfs file costs kernel memory besides its size; this bounds it at some 64 MiB a mount.
+_INODES = 65_536
+_SHM_SIZE = 64 << 20  # as container engines give it
+
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_DEVICE_LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+
+# Top-level entries of a system that are links into /usr, or directories where /usr is not merged.
+_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+
+# Read by the dynamic loader, fontconfig, matplotlib and Debian's BLAS; none says who the host is.
+_ETC = ("alternatives", "fonts", "ld.so.cache", "matplotlibrc", "localtime", "mime.types")
+_ETC_FILES = {
+    "passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\nuser:x:1000:1000:user:/workspace:/bin/sh\n",
+    "group": "root:x:0:\nuser:x:1000:\n",
+    "hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    "hostname": "repl\n",
+}
+
+
+def stage(paths: Iterable[str], mounts: Mapping[str, str]) -> None:
+    """Build the read-only root and make it this process's root; the host's tree is then gone.
+
+    `paths` are shown where they are, `mounts` maps paths inside to paths of the host. Needs a mount
+    namespace of this process's own, and the right to mount in it.
+    """
+    libc.mount("", "/", "", libc.MS_REC | libc.MS_PRIVATE)
+    # Any directory will do; the tmpfs is moved away from it by the first pivot.
+    libc.mount("tmpfs", "/tmp", "tmpfs", libc.MS_NOSUID | libc.MS_NODEV, "mode=755,size=16m")
+    os.mkdir("/tmp/host")
+    os.mkdir("/tmp/root")
+    libc.pivot_root("/tmp", "/tmp/host")
+    os.chdir("/")
+    _fill({**{path: path for path in paths}, **mounts})
+    # pivot_root wants a mount point; the self-bind makes one of the plain directory.
+    libc.mount("/root", "/root", "", libc.MS_BIND | libc.MS_REC)
+    os.chdir("/root")
+    libc.pivot_root(".", ".")
+    libc.umount(".", libc.MNT_DETACH)
+    os.chdir("/")
+    libc.mount_setattr("/", libc.MOUNT_ATTR_RDONLY, recursive=False)
+
+
+def _fill(binds: Mapping[str, str]) -> None:
+    root = "/root"
+    for directory in ("proc", "dev", "etc", "usr", "var/tmp", "root", "home"):
+        os.makedirs(f"{root}/{directory}")
+    for path in PRIVATE:
+        os.makedirs(root + path, exist_ok=True)
+    _bind("/usr", "/usr")
+    for name in _SYSTEM:
+        if os.path.islink(f"/host/{name}"):
+            os.symlink(os.readlink(f"/host/{name}"), f"{root}/{name}")
+        elif os.path.isdir(f"/host/{name}"):
+            _bind(f"/{name}", f"/{name}")
+    _fill_etc()
+    for inside, outside in sorted(binds.items()):
+        _bind(outside, inside)
+    _fill_dev()
+    # A new /proc may be mounted in a user namespace only while a complete one is in view
+    # (mount_too_revealing in fs/namespace.c); each session covers this one with its own.
+    libc.mount("/host/proc", f"{root}/proc", "", libc.MS_BIND | libc.MS_REC)
+
+
+def _fill_etc() -> None:
+    for name, text in _ETC_FILES.items():
+        # Without the codecs of open(): nothing can be imported until the interpreter is in view.
+        fd = os.open(f"/root/etc/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o444)
+        os.write(fd, text.encode())
+        os.close(fd)
+    for name in _ETC:
+        if os.path.exists(f"/host/etc/{name}"):
+            _bind(f"/etc/{name}", f"/etc/{name}")
+
+
+def _fill_dev() -> None:
+    for name in _DEVICES:
+        target = f"/root/dev/{name}"
+        os.close(os.open(target, os.O_CREAT | os.O_CLOEXEC, 0o666))
+        libc.mount(f"/host/dev/{name}", target, "", libc.MS_BIND)
+    for name, target in _DEVICE_LINKS.items():
+        os.symlink(target, f"/root/dev/{name}")
+
+
+def _bind(outside: str, inside: str) -> None:
+    """Show `outside` of the host at `inside`, read-only with everything mounted below it."""
+    source, target = f"/host{outside}", f"/root{inside}"
+    if os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.close(os.open(target, os.O_CREAT | os.O_CLOEXEC, 0o444))
+    libc.mount(source, target, "", libc.MS_BIND | libc.MS_REC)
+    attributes = libc.MOUNT_ATTR_RDONLY | libc.MOUNT_ATTR_NOSUID | libc.MOUNT_ATTR_NODEV
+    libc.mount_setattr(target, attributes, recursive=True)
+
+
+def mount_proc() -> None:
+    """Show the processes of this pid namespace, and only those."""
+    flags = libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC
+    libc.mount("proc", "/proc", "proc", flags)
+
+
+def mount_private(workspace_size: int, owner: int) -> None:
+    """The session's own writable places, empty, owned by uid `owner` of this namespace."""
+    flags = libc.MS_NOSUID | libc.MS_NODEV
+    options = f"nr_inodes={_INODES},uid={owner},gid={owner}"
+    libc.mount("tmpfs", "/tmp", "tmpfs", flags, f"mode=1777,size={workspace_size},{options}")
+    libc.mount("tmpfs", WORKSPACE, "tmpfs", flags, f"mode=700,size={workspace_size},{options}")
+    libc.mount("tmpfs", "/dev/shm", "tmpfs", flags, f"mode=1777,size={_SHM_SIZE},{options}")
+    os.chdir(WORKSPACE)

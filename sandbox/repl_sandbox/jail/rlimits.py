@@ -1,0 +1,28 @@
+"""Resource limits of one process and its children, as setrlimit(2) has them.
+
+Covers: data segment, processes, open files, file size, CPU seconds, core files, locked memory.
+Does not cover: the sum over processes (watchdog, cgroup), tmpfs sizes (mounts).
+"""
+
+from __future__ import annotations
+
+import resource
+
+# Names as in setrlimit(2); 0 for what a session has no use for.
+_NONE = {"CORE": 0, "MSGQUEUE": 0, "NICE": 0, "RTPRIO": 0, "MEMLOCK": 0}
+# CPython's own recursion limit stays well inside this, and threads take it from address space.
+_STACK = {"STACK": 8 << 20}
+
+
+def apply(limits: dict[str, int]) -> None:
+    """Set each limit of `limits` (names without RLIMIT_) and those every session has.
+
+    CPU is soft at its value (SIGXCPU) and hard a second later (SIGKILL), all others are both.
+    """
+    for name, value in {**_NONE, **_STACK, **limits}.items():
+        number = getattr(resource, f"RLIMIT_{name}")
+        _, hard = resource.getrlimit(number)
+        most = value + 1 if name == "CPU" else value
+        if hard != resource.RLIM_INFINITY:
+            value, most = min(value, hard), min(most, hard)
+        resource.setrlimit(number, (value, most))

@@ -1,0 +1,65 @@
+"""Who a session's users are inside and outside.
+
+Inside, the session's init is uid 0 and its code is uid 1000. Outside, where root starts the
+sandbox, both are uids of that session alone which no account has; where an ordinary user does, both
+are that user. Outside uid 0 is never among them.
+
+Does not cover: capabilities (capabilities), which do not follow from the uid in a namespace.
+"""
+
+from __future__ import annotations
+
+import os
+
+INIT_ID = 0
+CODE_ID = 1000
+
+# systemd's list of uid ranges leaves 1879048192 to 2147483647 to nobody.
+FIRST_OUTER_ID = 1_900_000_000
+IDS_PER_SESSION = 2
+# Enough for every process id that Linux can give; slots repeat only after that many sessions.
+SLOTS = 1 << 22
+
+
+def privileged() -> bool:
+    """Whether this process may give a session uids of its own (root on the host)."""
+    return os.geteuid() == 0
+
+
+def map_session(pid: int, slot: int | None) -> None:
+    """Write the id maps of the session whose init is `pid`, from its parent namespace.
+
+    `slot` numbers the session among those of the host and gives it its own two uids; None, for an
+    ordinary user, maps the code's uid to the user that this process is in its own namespace.
+    """
+    if slot is None:
+        rows = f"{CODE_ID} {os.geteuid()} 1\n"
+        groups = f"{CODE_ID} {os.getegid()} 1\n"
+        _write(pid, "setgroups", "deny")
+    else:
+        outer = FIRST_OUTER_ID + IDS_PER_SESSION * (slot % SLOTS)
+        rows = groups = f"{INIT_ID} {outer} 1\n{CODE_ID} {outer + 1} 1\n"
+    _write(pid, "gid_map", groups)
+    _write(pid, "uid_map", rows)
+
+
+def map_self(uid: int, gid: int) -> None:
+    """In a user namespace just made by an ordinary user: that user is root in it."""
+    _write("self", "setgroups", "deny")
+    _write("self", "gid_map", f"0 {gid} 1\n")
+    _write("self", "uid_map", f"0 {uid} 1\n")
+
+
+def become(number: int) -> None:
+    """Take uid and gid `number`; supplementary groups are given up first."""
+    os.setgroups([])
+    os.setresgid(number, number, number)
+    os.setresuid(number, number, number)
+
+
+def _write(pid: int | str, name: str, text: str) -> None:
+    fd = os.open(f"/proc/{pid}/{name}", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)

@@ -1,0 +1,60 @@
+"""Sessions made ahead of time, unconfigured, so that taking one costs a round trip."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from .errors import SandboxError
+from .zygote.handle import Links
+
+
+class Pool:
+    """Keeps `size` fresh sessions ready; a thread refills it after each that is taken."""
+
+    def __init__(self, size: int, spawn: Callable[[], Links]) -> None:
+        self._size = size
+        self._spawn = spawn
+        self._ready: deque[Links] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._refill, name="repl-pool", daemon=True)
+        for _ in range(size):
+            self._ready.append(spawn())
+        self._thread.start()
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    def take(self) -> Links | None:
+        """A ready session, or None while there is none."""
+        with self._changed:
+            if not self._ready:
+                return None
+            links = self._ready.popleft()
+            self._changed.notify()
+            return links
+
+    def close(self) -> list[Links]:
+        """Stop refilling; the sessions that were left."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+        return list(self._ready)
+
+    def _refill(self) -> None:
+        while True:
+            with self._changed:
+                while not self._closed and len(self._ready) >= self._size:
+                    self._changed.wait()
+                if self._closed:
+                    return
+            try:
+                links = self._spawn()
+            except SandboxError:
+                # The next caller makes its own session and meets the error where it can be seen.
+                return
+            with self._changed:
+                self._ready.append(links)

@@ -1,0 +1,327 @@
+"""`Sandbox` and `AsyncSandbox`: a warm template that sessions are forked from."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import secrets
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, NoReturn, TypeAlias
+
+from .errors import IsolationError, SandboxClosed, SandboxError
+from .jail.users import SLOTS
+from .pool import Pool
+from .session.asynchronous import AsyncSession
+from .session.core import Core
+from .session.host_functions import Executor, HostFunction, LoopExecutor, check
+from .session.sync import Session
+from .types import Answer, Answers, Limits, Statistics
+from .watchdog import Watchdog
+from .zygote.handle import Links, ZygoteHandle
+
+Tier: TypeAlias = Literal["auto", "jailed"]
+
+_TIERS = ("auto", "jailed")
+
+# Each session of this process gets its own slot, hence its own uids; processes start apart.
+_slots = itertools.count(secrets.randbelow(SLOTS))
+
+# init, besides the code's own process.
+_OWN_PROCESSES = 2
+
+
+class Sandbox:
+    """A warm, sealed template, and the sessions forked from it. Thread-safe; a context manager.
+
+    `python`: the interpreter (default: this one). `preload`: modules imported once, in the
+    template. `mounts`: {path inside: path of the host}, shown read-only. `limits`: of each session.
+    `isolation`: "auto" or a tier; `require`: the weakest tier to accept. `ready`: sessions made
+    ahead of time. `max_sessions`: how many may be open at once.
+
+    Raises:
+        IsolationError: the tier cannot be had here; says which step failed and what helps.
+        SandboxError: the interpreter does not start, or a module of `preload` cannot be imported.
+        TypeError, ValueError: naming the argument.
+    """
+
+    def __init__(
+        self,
+        *,
+        python: str | None = None,
+        preload: Sequence[str] = (),
+        mounts: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+        isolation: Tier = "auto",
+        require: Literal["jailed"] | None = None,
+        ready: int = 0,
+        max_sessions: int | None = None,
+    ) -> None:
+        self._limits = _check_limits(limits) or Limits()
+        _check_tiers(isolation, require)
+        preload, mounts = _check_preload(preload), _check_mounts(mounts or {})
+        self._max_sessions = max_sessions
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._open: dict[int, Core] = {}
+        self._started = 0
+        self._closed = False
+        self._executor = Executor()
+        self._loop_executor = LoopExecutor()
+        self._zygote = ZygoteHandle(python, preload, mounts)
+        self._watchdog = Watchdog(self._zygote.data_segment)
+        self._pool: Pool | None = None
+        if ready:
+            try:
+                self._pool = Pool(ready, lambda: self._spawn(self._limits))
+            except BaseException:
+                self._zygote.close()
+                raise
+
+    def session(
+        self,
+        *,
+        host: Mapping[str, HostFunction] | None = None,
+        limits: Limits | None = None,
+        seed: int | None = None,
+        answers: Answers | None = None,
+        on_answer: Callable[[Answer], None] | None = None,
+    ) -> Session:
+        """A new session.
+
+        `host`: {name: function}, sync or async, callable from the session with JSON arguments; it
+        returns JSON. `limits`: default those of the sandbox. `seed`: for `random` and, if
+        preloaded, numpy. `answers`: put FINAL, FINAL_VAR, SUBMIT, final_answer and the dict
+        `answer` in the namespace; "compatible" also takes printed forms (see `Answer`).
+        `on_answer` is called with each answer; its ValueError refuses the answer.
+
+        Raises:
+            SandboxClosed, SandboxError: the sandbox is closed, or `max_sessions` are open.
+            TypeError, ValueError: naming the argument.
+        """
+        core = self._core(self._executor, host, limits, seed, answers, on_answer)
+        return Session(core, self._end)
+
+    def statistics(self) -> Statistics:
+        """How many sessions are open, ready and were started."""
+        with self._lock:
+            return Statistics(len(self._open), len(self._pool or ()), self._started)
+
+    def close(self) -> None:
+        """End all sessions and the template. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if os.getpid() != self._pid:
+            return
+        self._watchdog.close()
+        for links in self._pool.close() if self._pool is not None else ():
+            self._zygote.end(links)
+        for core in list(self._open.values()):
+            self._end(core)
+        self._executor.close()
+        self._loop_executor.close()
+        self._zygote.close()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Sandbox cannot be pickled: it is a live process; make one where it is used")
+
+    # ── making and ending sessions ────────────────────────────────────────────────────────────
+
+    def _core(
+        self,
+        executor: Executor,
+        host: Mapping[str, HostFunction] | None,
+        limits: Limits | None,
+        seed: int | None,
+        answers: Answers | None,
+        on_answer: Callable[[Answer], None] | None,
+    ) -> Core:
+        functions = check(host)
+        limits = _check_limits(limits) or self._limits
+        if answers not in (None, "strict", "compatible"):
+            raise ValueError(f"answers must be None, 'strict' or 'compatible', not {answers!r}")
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+            raise TypeError(f"seed must be a count, not {seed!r}")
+        self._check_open()
+        links = self._pool.take() if self._pool is not None and limits == self._limits else None
+        links = links or self._spawn(limits)
+        core = Core(
+            links,
+            limits,
+            self._rlimits(limits),
+            functions=functions,
+            executor=executor,
+            seed=seed,
+            answers=answers,
+            on_answer=on_answer,
+        )
+        with self._lock:
+            self._open[id(core)] = core
+        self._watchdog.add(core)
+        return core
+
+    def _check_open(self) -> None:
+        if self._closed or os.getpid() != self._pid:
+            raise SandboxClosed("the sandbox is closed, or belongs to the process that forked this one")
+        if self._max_sessions is not None and len(self._open) >= self._max_sessions:
+            raise SandboxError(f"max_sessions={self._max_sessions} sessions are open; close one first")
+
+    def _spawn(self, limits: Limits) -> Links:
+        slot = next(_slots) % SLOTS
+        links = self._zygote.spawn(slot, int(limits.workspace), self._rlimits(limits))
+        self._started += 1
+        return links
+
+    def _rlimits(self, limits: Limits) -> dict[str, int]:
+        rlimits = {
+            "DATA": self._zygote.data_segment + int(limits.memory),
+            "NPROC": limits.processes + _OWN_PROCESSES,
+            "NOFILE": limits.open_files,
+            "FSIZE": int(limits.file_size),
+        }
+        if limits.cpu_seconds is not None:
+            rlimits["CPU"] = max(1, round(limits.cpu_seconds))
+        return rlimits
+
+    def _end(self, core: Core) -> None:
+        with self._lock:
+            known = self._open.pop(id(core), None)
+        if known is None:
+            return
+        self._watchdog.remove(core)
+        self._zygote.end(core.links)
+        core.close()
+
+
+class AsyncSandbox:
+    """`Sandbox` for asyncio: `async with`, sessions awaited. Arguments are those of `Sandbox`."""
+
+    def __init__(self, **arguments: Any) -> None:
+        self._arguments = arguments
+        self._sandbox: Sandbox | None = None
+
+    async def __aenter__(self) -> AsyncSandbox:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Start the template, unless it runs already."""
+        if self._sandbox is None:
+            self._sandbox = await asyncio.to_thread(lambda: Sandbox(**self._arguments))
+
+    def session(
+        self,
+        *,
+        host: Mapping[str, HostFunction] | None = None,
+        limits: Limits | None = None,
+        seed: int | None = None,
+        answers: Answers | None = None,
+        on_answer: Callable[[Answer], None] | None = None,
+    ) -> SessionRequest:
+        """As `Sandbox.session`; await it, or use it in `async with`."""
+
+        async def start() -> AsyncSession:
+            await self.start()
+            sandbox = self._sandbox
+            assert sandbox is not None
+            core = await asyncio.to_thread(
+                sandbox._core, sandbox._loop_executor, host, limits, seed, answers, on_answer
+            )
+            return AsyncSession(core, sandbox._end)
+
+        return SessionRequest(start)
+
+    def statistics(self) -> Statistics:
+        """As `Sandbox.statistics`."""
+        return Statistics(0, 0, 0) if self._sandbox is None else self._sandbox.statistics()
+
+    async def close(self) -> None:
+        """As `Sandbox.close`."""
+        if self._sandbox is not None:
+            await asyncio.to_thread(self._sandbox.close)
+
+
+class SessionRequest:
+    """A session to come: awaitable, and an async context manager that closes it."""
+
+    def __init__(self, start: Callable[[], Awaitable[AsyncSession]]) -> None:
+        self._start = start
+        self._session: AsyncSession | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncSession]:
+        return self._start().__await__()
+
+    async def __aenter__(self) -> AsyncSession:
+        self._session = await self._start()
+        return self._session
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+
+# ── checks of arguments ───────────────────────────────────────────────────────────────────────
+
+
+def _check_limits(limits: Limits | None) -> Limits | None:
+    if limits is not None and not isinstance(limits, Limits):
+        raise TypeError(f"limits must be a Limits, not {type(limits).__name__}")
+    return limits
+
+
+def _check_tiers(isolation: str, require: str | None) -> None:
+    if isolation not in _TIERS:
+        raise ValueError(f"isolation must be one of {', '.join(_TIERS)}, not {isolation!r}")
+    if require not in (None, "jailed"):
+        raise ValueError(f"require must be None or 'jailed', not {require!r}")
+    if sys.platform != "linux":
+        raise IsolationError(
+            "jailed", "platform", f"{sys.platform} has no namespaces", "Use Linux, or a remote server"
+        )
+
+
+def _check_preload(preload: Sequence[str]) -> list[str]:
+    if isinstance(preload, str) or not all(isinstance(name, str) for name in preload):
+        raise TypeError("preload must be a list of module names")
+    return list(preload)
+
+
+def _check_mounts(mounts: Mapping[str, str]) -> dict[str, str]:
+    checked = {}
+    for inside, outside in mounts.items():
+        inside, outside = os.fspath(inside), os.path.realpath(outside)
+        if not os.path.isabs(inside) or os.path.normpath(inside) != inside or inside == "/":
+            raise ValueError(f"mounts: {inside!r} must be an absolute, plain path inside the session")
+        if not os.path.exists(outside):
+            raise ValueError(f"mounts: {outside!r} does not exist on this system")
+        checked[inside] = outside
+    return checked

@@ -1,0 +1,1 @@
+"""One session seen from the host: the logic once (`core`), and two thin drivers."""

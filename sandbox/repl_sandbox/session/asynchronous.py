@@ -1,0 +1,136 @@
+"""`AsyncSession`: the same session, waited for on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import time
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import Any, TypeVar
+
+from ..types import JSON, AnyOutcome, Variable
+from .core import Core
+from .handle import Handle
+from .requests import check_code, check_timeout, fetch, list_variables, store
+
+_T = TypeVar("_T")
+
+
+class AsyncSession(Handle):
+    """`Session`, awaited. Cancelling a call interrupts the cell and leaves the session usable."""
+
+    def __init__(self, core: Core, end: Callable[[Core], None]) -> None:
+        super().__init__(core, end)
+        # One descriptor for the loop to watch, whatever the session's own are at the moment.
+        self._epoll = select.epoll()
+        self._registered: dict[int, int] = {}
+
+    async def run(
+        self,
+        code: str,
+        *,
+        timeout: float | None = None,
+        on_output: Callable[[str, str], None] | None = None,
+    ) -> AnyOutcome:
+        """As `Session.run`."""
+        data = check_code(code)
+        seconds = check_timeout(timeout, self._core.limits)
+        return await self._drive(lambda core: core.run(data, seconds, on_output))
+
+    async def set(self, name: str, value: str | bytes | JSON) -> None:
+        """As `Session.set`."""
+        await self._drive(lambda core: store(core, name, value))
+
+    async def get(self, name: str) -> JSON:
+        """As `Session.get`."""
+        return await self._drive(lambda core: fetch(core, name))
+
+    async def variables(self) -> list[Variable]:
+        """As `Session.variables`."""
+        return await self._drive(list_variables)
+
+    async def interrupt(self) -> None:
+        """As `Session.interrupt`."""
+        self._check_open()
+        self._core.interrupt()
+
+    async def close(self) -> None:
+        """As `Session.close`."""
+        if not self._closed:
+            self._closed = True
+            self._epoll.close()
+            await asyncio.to_thread(self._end, self._core)
+
+    async def __aenter__(self) -> AsyncSession:
+        self._check_open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _drive(self, operation: Callable[[Core], Generator[float, Any, _T]]) -> _T:
+        self._claim()
+        try:
+            result = await self._wait(operation(self._core))
+        except BaseException:
+            if self._closed or not self._core.running_since:
+                self._busy.release()
+                raise
+            # Shielded: a second cancellation must not leave a cell running that nobody watches.
+            leaving = asyncio.get_running_loop().create_task(self._wait(self._core.abandon()))
+            leaving.add_done_callback(lambda task: self._busy.release())
+            await asyncio.shield(leaving)
+            raise
+        self._busy.release()
+        return result
+
+    async def _wait(self, steps: Generator[float, Any, _T]) -> _T:
+        try:
+            wake = next(steps)
+            while True:
+                self._register()
+                await self._readable(wake)
+                wake = steps.send(self._epoll.poll(0))
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+
+    async def _readable(self, wake: float) -> None:
+        loop = asyncio.get_running_loop()
+        ready = loop.create_future()
+
+        def done() -> None:
+            if not ready.done():
+                ready.set_result(None)
+
+        fd = self._epoll.fileno()
+        loop.add_reader(fd, done)
+        timer = loop.call_later(max(0.0, wake - time.monotonic()), done)
+        try:
+            await ready
+        finally:
+            timer.cancel()
+            loop.remove_reader(fd)
+
+    def _register(self) -> None:
+        core = self._core
+        wanted = dict.fromkeys(core.descriptors, select.EPOLLIN)
+        if core.writing:
+            wanted[core.descriptors[0]] |= select.EPOLLOUT
+        if wanted == self._registered:
+            return
+        for fd in self._registered:
+            try:
+                self._epoll.unregister(fd)
+            except OSError:
+                # Closed with the worker it belonged to; the kernel has forgotten it already.
+                pass
+        for fd, events in wanted.items():
+            self._epoll.register(fd, events)
+        self._registered = wanted

@@ -1,0 +1,552 @@
+"""A session's logic, written once for the sync and the async driver.
+
+Each operation is a generator. It does what can be done without waiting, yields the time at which
+it wants to be woken if nothing happens, and is resumed with the descriptors that are ready. All
+reads and writes are non-blocking; a driver does nothing but wait.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, NoReturn, TypeAlias
+
+from ..errors import RemoteProtocolError, SandboxError, SessionClosed
+from ..types import (
+    Answer,
+    AnyOutcome,
+    Clock,
+    Finished,
+    Killed,
+    KillReason,
+    Limits,
+    Raised,
+    State,
+    TimedOut,
+    Usage,
+)
+from ..wire.connection import HostConnection
+from ..wire.messages import (
+    Answered,
+    Call,
+    Configure,
+    Execute,
+    HostMessage,
+    Reply,
+    Result,
+    WorkerMessage,
+)
+from ..zygote import control
+from ..zygote.handle import Links, read_ready
+from .clocks import Clocks, process_cpu
+from .host_functions import MAX_OPEN_CALLS, Executor, HostFunction, Replies, arguments, refusal, signatures, success
+from .output import History, Stream
+
+Ready_: TypeAlias = "list[tuple[int, int]]"
+
+_READ = 1 << 16
+# A worker dies within microseconds of its socket; init's notice follows. Longer means that code of
+# the session closed the socket and lives on.
+_NOTICE_TIMEOUT = 1.0
+# A fork in init takes milliseconds.
+_RESTART_TIMEOUT = 10.0
+
+_monotonic = time.monotonic
+
+
+class Core:
+    """One session: its links, its counters, and the cell that runs."""
+
+    def __init__(
+        self,
+        links: Links,
+        limits: Limits,
+        rlimits: Mapping[str, int],
+        *,
+        functions: dict[str, HostFunction],
+        executor: Executor,
+        seed: int | None,
+        answers: str | None,
+        on_answer: Callable[[Answer], None] | None,
+    ) -> None:
+        self.links = links
+        self.limits = limits
+        self.writing = False
+        self.running_since = 0.0  # for the watchdog; 0 while nothing runs
+        self.cell = 0
+        self._rlimits = dict(rlimits)
+        self._functions = functions
+        self._executor = executor
+        self._configure = Configure(signatures(functions), seed, answers)
+        self._on_answer = on_answer
+        self._configured = not functions and seed is None and answers is None
+        self._outgoing = bytearray()
+        self._stdout = Stream(links.stdout, int(limits.output))
+        self._stderr = Stream(links.stderr, int(limits.output))
+        self._pipes = select.poll()
+        self._pipes.register(links.stdout, select.POLLIN)
+        self._pipes.register(links.stderr, select.POLLIN)
+        self.history = History(int(limits.output))
+        self._replies = Replies() if functions else None
+        self._worker_fd = links.worker.fileno()
+        self._control_fd = links.control.fileno()
+        self._cpu_clock = process_cpu(links.worker_pid)
+        self._cpu_of_dead = 0.0
+        self._interrupt_lock = threading.Lock()
+        self._unacknowledged = 0
+        self._notice: control.Message | None = None
+        self._breach: KillReason | None = None
+        self._eof = False
+        self._begin_cell()
+
+    def _begin_cell(self) -> None:
+        self._open: dict[int, int] = {}
+        self._answers: list[Answer] = []
+        self._result: Result | None = None
+        self._clocks: Clocks | None = None
+
+    # ── what drivers need ─────────────────────────────────────────────────────────────────────
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What a driver waits for, besides room to write on the first when `writing`."""
+        fds = (self._worker_fd, self._control_fd, self.links.stdout, self.links.stderr)
+        return fds if self._replies is None else (*fds, self._replies.wake_fd)
+
+    # ── a cell ────────────────────────────────────────────────────────────────────────────────
+
+    def run(
+        self,
+        code: bytes,
+        timeout: float,
+        on_output: Callable[[str, str], None] | None,
+    ) -> Generator[float, Ready_, AnyOutcome]:
+        """Run one cell to its outcome."""
+        self.cell += 1
+        self._begin_cell()
+        self._stdout.begin(on_output and functools.partial(on_output, "stdout"))
+        self._stderr.begin(on_output and functools.partial(on_output, "stderr"))
+        now = self.running_since = _monotonic()
+        clocks = self._clocks = Clocks(timeout, self.limits.host_timeout, now, self.cpu_seconds())
+        if not self._configured:
+            self._configured = True
+            self._send(self._configure)
+        self._send(Execute(self.cell, code))
+        expired: Clock | None = None
+        wake = now + timeout
+        while self._result is None and not self._dead:
+            self._receive((yield wake))
+            now = _monotonic()
+            if now < wake and not clocks.paused:
+                continue
+            cpu = self.cpu_seconds()
+            expired = expired or clocks.expired(now, cpu)
+            if expired is None:
+                wake = clocks.next_check(now, cpu)
+            elif self._grace_over is None:
+                self._grace_over = wake = now + self.limits.grace
+                self.interrupt()
+            elif now >= wake:
+                self._kill_worker()
+                wake = now + _NOTICE_TIMEOUT
+        return (yield from self._finish(expired))
+
+    def _finish(self, expired: Clock | None) -> Generator[float, Ready_, AnyOutcome]:
+        self._refuse_open_calls()
+        yield from self._settle_interrupts()
+        now, cpu = _monotonic(), self.cpu_seconds()
+        reason: KillReason | None = None
+        state: State = "kept"
+        if self._dead:
+            yield from self._collect_death()
+            reason, state = self._death_reason(), "restarted"
+            cpu = self.cpu_seconds()
+            yield from self._restart()
+        while self._pipes.poll(0):
+            self._stdout.read()
+            self._stderr.read()
+        self.running_since = 0.0
+        self._grace_over = None
+        return self._outcome(expired, reason, state, now, cpu)
+
+    _grace_over: float | None = None
+
+    def _outcome(
+        self,
+        expired: Clock | None,
+        reason: KillReason | None,
+        state: State,
+        now: float,
+        cpu: float,
+    ) -> AnyOutcome:
+        assert self._clocks is not None
+        stdout, stderr = self._stdout.end(), self._stderr.end()
+        if stdout or stderr:
+            self.history.add(self.cell, stdout, stderr)
+        result, clocks = self._result, self._clocks
+        usage = Usage(
+            clocks.execution(now, cpu),
+            clocks.waiting(now, cpu),
+            clocks.cpu(cpu),
+            0 if result is None else result.peak_memory,
+        )
+        answers = tuple(self._answers)
+        if result is None or reason is not None:
+            if expired is not None and self._breach is None:
+                return TimedOut(stdout, stderr, answers=answers, usage=usage, state=state, clock=expired)
+            killed = reason or "protocol"
+            return Killed(stdout, stderr, answers=answers, usage=usage, state=state, reason=killed)
+        shown = (stdout, stderr, result.value, result.error, result.changes, result.figures, answers, usage)
+        if expired is not None:
+            return TimedOut(*shown, state, expired)
+        if result.error is not None:
+            return Raised(*shown, state)
+        return Finished(*shown, state)
+
+    # ── what comes in ─────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _dead(self) -> bool:
+        return self._eof or self._notice is not None
+
+    def _receive(self, ready: Ready_) -> None:
+        for fd, _ in ready:
+            if fd == self._worker_fd:
+                if self._outgoing:
+                    self._flush()
+                self._read_worker()
+            elif fd == self._stdout.fd:
+                self._stdout.read()
+            elif fd == self._stderr.fd:
+                self._stderr.read()
+            elif fd == self._control_fd:
+                self._read_control()
+            elif self._replies is not None:
+                for reply in self._replies.take():
+                    self._reply(reply)
+
+    def _read_worker(self) -> None:
+        try:
+            data = self.links.worker.recv(_READ)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self._eof = True
+            return
+        try:
+            for message in self.links.connection.receive(data):
+                self._take(message)
+        except RemoteProtocolError:
+            self._breach = "protocol"
+            self._eof = True
+            self._kill_worker()
+
+    def _take(self, message: WorkerMessage) -> None:
+        kind = type(message)
+        if kind is Result:
+            assert isinstance(message, Result)
+            if message.cell != self.cell:
+                raise RemoteProtocolError("the result of another cell")
+            self._result = message
+        elif isinstance(message, Call):
+            self._take_call(message)
+        elif isinstance(message, Answered):
+            self._take_answer(message)
+        else:
+            self._asked = message
+
+    _asked: WorkerMessage | None = None
+
+    def _take_call(self, call: Call) -> None:
+        if call.cell != self.cell or self._clocks is None or self._result is not None:
+            self._send(refusal(call.call, "Cancelled", "the cell that made this call has ended"))
+            return
+        if call.call in self._open:
+            raise RemoteProtocolError("a call number is used twice")
+        paged = _PAGING.get(call.name)
+        if paged is not None:
+            args, _ = arguments(call)
+            self._send(paged(self.history, call, args))
+            return
+        function = self._functions.get(call.name)
+        if function is None or self._replies is None:
+            self._send(refusal(call.call, "NameError", f"the host offers no function {call.name!r}"))
+        elif len(self._open) >= MAX_OPEN_CALLS:
+            message = f"{MAX_OPEN_CALLS} calls to the host are open"
+            self._send(refusal(call.call, "TooManyCalls", message))
+        else:
+            generation = id(self.links.connection)
+            self._open[call.call] = generation
+            self._clocks.call_begins(_monotonic(), self.cpu_seconds())
+            self._executor.start(function, call, self._replies.put)
+
+    def _reply(self, reply: Reply) -> None:
+        """Send the reply of a finished call, unless the cell that made it is over."""
+        if self._open.pop(reply.call, None) is None or self._clocks is None:
+            return
+        self._clocks.call_ends(_monotonic(), self.cpu_seconds())
+        self._send(reply)
+
+    def _take_answer(self, answered: Answered) -> None:
+        if answered.cell != self.cell or self._clocks is None or self._result is not None:
+            self._send(refusal(answered.call, "Cancelled", "the cell that answered has ended"))
+            return
+        try:
+            if self._on_answer is not None:
+                self._on_answer(answered.answer)
+        except ValueError as error:
+            self._send(refusal(answered.call, "ValueError", str(error)))
+            return
+        self._answers.append(answered.answer)
+        self._send(Reply(answered.call, True, b"null"))
+
+    def _read_control(self) -> None:
+        try:
+            message = control.receive(self.links.control)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = None
+        if message is None:
+            self._notice = {"died": 0, "status": signal.SIGKILL, "cpu": 0.0, "init": True}
+            self._eof = True
+        elif "interrupted" in message:
+            with self._interrupt_lock:
+                self._unacknowledged -= 1
+        elif "died" in message or "failed" in message:
+            self._notice = message
+
+    # ── what goes out ─────────────────────────────────────────────────────────────────────────
+
+    def _send(self, message: HostMessage) -> None:
+        data = self.links.connection.send(message)
+        if self._outgoing:
+            self._outgoing += data
+            return
+        try:
+            sent = self.links.worker.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._eof = True
+            return
+        if sent < len(data):
+            self._outgoing += data[sent:]
+            self.writing = True
+
+    def _flush(self) -> None:
+        try:
+            sent = self.links.worker.send(self._outgoing)
+        except BlockingIOError:
+            return
+        except OSError:
+            sent = len(self._outgoing)
+            self._eof = True
+        del self._outgoing[:sent]
+        self.writing = bool(self._outgoing)
+
+    def interrupt(self) -> None:
+        """Raise KeyboardInterrupt in the running cell, if one runs. From any thread."""
+        with self._interrupt_lock:
+            if not self.running_since:
+                return
+            self._unacknowledged += 1
+            self._tell_init({"op": "interrupt", "cell": self.cell})
+
+    def breach(self, reason: KillReason) -> None:
+        """End the worker because a limit is passed. From any thread."""
+        self._breach = reason
+        self._kill_worker()
+
+    def _kill_worker(self) -> None:
+        self._tell_init({"op": "kill"})
+
+    def _tell_init(self, message: control.Message, descriptors: tuple[int, ...] = ()) -> None:
+        try:
+            control.send(self.links.control, message, descriptors)
+        except OSError:
+            # init is gone; the end of file on its socket is read next and says so.
+            self._unacknowledged = 0
+
+    # ── the end of a cell, or of a worker ─────────────────────────────────────────────────────
+
+    def _refuse_open_calls(self) -> None:
+        for call in self._open:
+            if not self._dead:
+                self._send(refusal(call, "Cancelled", "the cell that made this call has ended"))
+            if self._clocks is not None:
+                self._clocks.call_ends(_monotonic(), self.cpu_seconds())
+        self._open.clear()
+
+    def _settle_interrupts(self) -> Generator[float, Ready_, None]:
+        """No interrupt of this cell may strike the next: wait until init has sent them all."""
+        deadline = _monotonic() + _NOTICE_TIMEOUT
+        while self._unacknowledged > 0 and not self._dead:
+            self._receive((yield deadline))
+            if _monotonic() > deadline:
+                self._kill_worker()
+                return
+
+    def _collect_death(self) -> Generator[float, Ready_, None]:
+        """Wait for init's notice that the worker and all that it left are gone."""
+        deadline = _monotonic() + _NOTICE_TIMEOUT
+        killed = False
+        while self._notice is None:
+            self._receive((yield deadline))
+            if _monotonic() >= deadline and self._notice is None:
+                if killed:
+                    raise SandboxError("the session's init does not answer; close the session")
+                if self._breach is None:
+                    self._breach = "protocol"
+                self._kill_worker()
+                killed, deadline = True, deadline + _NOTICE_TIMEOUT
+        if "failed" in self._notice:
+            raise SandboxError(f"the session's worker: {self._notice['message']}")
+
+    def _death_reason(self) -> KillReason:
+        assert self._notice is not None
+        if self._breach is not None:
+            return self._breach
+        status = self._notice["status"]
+        if not os.WIFSIGNALED(status):
+            return "exit"
+        return "cpu" if os.WTERMSIG(status) == signal.SIGXCPU else "signal"
+
+    def _restart(self) -> Generator[float, Ready_, None]:
+        """Have init start the next worker, empty."""
+        assert self._notice is not None
+        if self._notice.get("init"):
+            raise SessionClosed("the session's init process is gone; open another session")
+        self._cpu_of_dead += self._notice["cpu"]
+        ours, theirs = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        ours.setblocking(False)
+        self.links.worker.close()
+        self.links.worker, self.links.connection = ours, HostConnection()
+        self._worker_fd = ours.fileno()
+        self._outgoing.clear()
+        self.writing = self._eof = False
+        self._notice = self._breach = None
+        self._unacknowledged = 0
+        with theirs:
+            self._tell_init({"op": "start", "rlimits": self._remaining()}, (theirs.fileno(),))
+        deadline = _monotonic() + _RESTART_TIMEOUT
+        while not any(fd == self._worker_fd for fd, _ in (yield deadline)):
+            self._read_control()
+            if self._notice is not None or _monotonic() > deadline:
+                raise SandboxError(f"the session's worker did not start again: {self._notice}")
+        self.links.worker_pid = read_ready(ours, self.links.connection)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+        self._cpu_clock = process_cpu(self.links.worker_pid)
+        self._configured = False
+
+    def _remaining(self) -> dict[str, int]:
+        rlimits = dict(self._rlimits)
+        if "CPU" in rlimits:
+            rlimits["CPU"] = max(1, round(rlimits["CPU"] - self._cpu_of_dead))
+        return rlimits
+
+    def cpu_seconds(self) -> float:
+        """CPU time of the session's workers so far."""
+        try:
+            return self._cpu_of_dead + time.clock_gettime(self._cpu_clock)
+        except OSError:
+            # The process is gone; init's notice brings what it used.
+            dead = 0.0 if self._notice is None else float(self._notice.get("cpu", 0.0))
+            return self._cpu_of_dead + dead
+
+    # ── questions between cells ───────────────────────────────────────────────────────────────
+
+    def ask(
+        self, question: HostMessage, memfd: int | None = None
+    ) -> Generator[float, Ready_, WorkerMessage]:
+        """Send a question, with a descriptor if given, and return the worker's answer."""
+        self._begin_cell()
+        self._asked = None
+        if not self._configured:
+            self._configured = True
+            self._send(self._configure)
+        deadline = _monotonic() + max(self.limits.timeout, _RESTART_TIMEOUT)
+        while self._outgoing and not self._dead:
+            self._receive((yield deadline))
+            if _monotonic() >= deadline:
+                self._kill_worker()
+                break
+        if memfd is None:
+            self._send(question)
+        else:
+            self._send_with_descriptor(question, memfd)
+        while self._asked is None and not self._dead:
+            self._receive((yield deadline))
+            if self._asked is None and _monotonic() >= deadline:
+                self._kill_worker()
+                break
+        if self._asked is None:
+            yield from self._collect_death()
+            yield from self._restart()
+            raise SandboxError("the session did not answer; it was restarted and is empty")
+        return self._asked
+
+    def _send_with_descriptor(self, message: HostMessage, fd: int) -> None:
+        data = self.links.connection.send(message)
+        try:
+            sent = socket.send_fds(self.links.worker, [data], [fd])
+        except OSError:
+            self._eof = True
+            return
+        if sent < len(data):
+            self._outgoing += data[sent:]
+            self.writing = True
+
+    # ── leaving in the middle ─────────────────────────────────────────────────────────────────
+
+    def abandon(self) -> Generator[float, Ready_, None]:
+        """The caller left amid a cell: interrupt it, kill it if need be, and be ready for the next."""
+        if self.running_since and self._result is None and not self._dead:
+            self.interrupt()
+            deadline = _monotonic() + self.limits.grace
+            while self._result is None and not self._dead:
+                self._receive((yield deadline))
+                if _monotonic() >= deadline:
+                    self._kill_worker()
+                    deadline += _NOTICE_TIMEOUT
+        if self.running_since:
+            yield from self._finish(None)
+
+    def close(self) -> None:
+        """Drop what belongs to the host; the links are the sandbox's to end."""
+        if self._replies is not None:
+            self._replies.close()
+
+
+def _length(history: History, call: Call, args: list[Any]) -> Reply:
+    match args:
+        case [int(cell), str(stream)]:
+            return success(call, history.length(cell, stream))
+    _bad_paging(call)
+
+
+def _text(history: History, call: Call, args: list[Any]) -> Reply:
+    match args:
+        case [int(cell), str(stream), int(start), int(stop)]:
+            return success(call, history.text(cell, stream, start, stop))
+    _bad_paging(call)
+
+
+def _bad_paging(call: Call) -> NoReturn:
+    raise RemoteProtocolError(f"arguments of {call.name}")
+
+
+# What `_out` in the session asks for; answered without leaving the driver's thread.
+_PAGING: dict[str, Callable[[History, Call, list[Any]], Reply]] = {
+    "_output_length": _length,
+    "_output_text": _text,
+}

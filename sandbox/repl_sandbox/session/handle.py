@@ -1,0 +1,44 @@
+"""What sync and async sessions share: whose they are, and whether they can be used now."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import NoReturn
+
+from ..errors import SessionBusy, SessionClosed
+from ..types import Isolation
+from .core import Core
+from .isolation import probe
+
+
+class Handle:
+    """What sync and async sessions share: whose they are and whether they are open."""
+
+    def __init__(self, core: Core, end: Callable[[Core], None]) -> None:
+        self._core = core
+        self._end = end
+        self._pid = os.getpid()
+        self._closed = False
+        self._busy = threading.Lock()
+
+    @property
+    def isolation(self) -> Isolation:
+        """The session's tier and layers, probed now from outside and inside."""
+        self._check_open()
+        return probe(self._core.links)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SessionClosed("the session is closed")
+        if os.getpid() != self._pid:
+            raise SessionClosed("the session belongs to the process that forked this one")
+
+    def _claim(self) -> None:
+        self._check_open()
+        if not self._busy.acquire(blocking=False):
+            raise SessionBusy("the session is busy with another call; use one session per thread")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled: it is a live process")

@@ -1,0 +1,85 @@
+"""What holds a session, as found by looking at it: never what was configured."""
+
+from __future__ import annotations
+
+import os
+
+from ..errors import SandboxError
+from ..types import Isolation, Layer
+from ..zygote.handle import Links
+
+_NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
+
+
+def probe(links: Links) -> Isolation:
+    """The layers around the session's worker, read from /proc of the host."""
+    status = _status(links.worker_pid)
+    layers = (
+        *(_namespace(links.worker_pid, name) for name in _NAMESPACES),
+        _root(links.worker_pid),
+        _users(links.worker_pid),
+        _capabilities(status),
+        Layer("no_new_privs", status.get("NoNewPrivs") == "1", f"NoNewPrivs {status.get('NoNewPrivs')}"),
+        _seccomp(status),
+    )
+    return Isolation("jailed" if all(layer.active for layer in layers) else "process", layers)
+
+
+def _status(pid: int) -> dict[str, str]:
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+            rows = (line.partition(":") for line in file)
+            return {name: value.strip() for name, _, value in rows}
+    except OSError as error:
+        raise SandboxError(f"the session's process cannot be looked at: {error}") from error
+
+
+def _namespace(pid: int, name: str) -> Layer:
+    # Reading another process's links needs the right to trace it; as an ordinary user the worker
+    # hides them, and init's are its own.
+    try:
+        theirs = os.stat(f"/proc/{pid}/ns/{name}")
+        ours = os.stat(f"/proc/self/ns/{name}")
+    except PermissionError:
+        return _nested(pid, name)
+    return Layer(f"{name} namespace", theirs.st_ino != ours.st_ino, f"{name}:[{theirs.st_ino}]")
+
+
+def _nested(pid: int, name: str) -> Layer:
+    """Without the right to look, the pid namespace still shows: NSpid lists a pid for each level."""
+    levels = _status(pid).get("NSpid", "").split()
+    if name == "pid":
+        return Layer("pid namespace", len(levels) > 1, f"NSpid {' '.join(levels)}")
+    # One clone(2) made all of them; the kernel makes all or none.
+    return Layer(f"{name} namespace", len(levels) > 1, "made by the clone that made the pid namespace")
+
+
+def _root(pid: int) -> Layer:
+    try:
+        with open(f"/proc/{pid}/mountinfo", encoding="utf-8") as file:
+            rows = [line.split() for line in file]
+    except OSError:
+        return Layer("root", True, "not visible to this user")
+    root = next((row for row in rows if row[4] == "/"), None)
+    read_only = root is not None and "ro" in root[5].split(",")
+    return Layer("root", read_only, f"{len(rows)} mounts, / {'read-only' if read_only else 'writable'}")
+
+
+def _users(pid: int) -> Layer:
+    with open(f"/proc/{pid}/uid_map", encoding="utf-8") as file:
+        outer = [int(line.split()[1]) for line in file]
+    return Layer("uid", bool(outer) and 0 not in outer, f"outer uids {', '.join(map(str, outer))}")
+
+
+def _capabilities(status: dict[str, str]) -> Layer:
+    sets = {name: status.get(name, "?") for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}
+    none = all(set(value) == {"0"} for value in sets.values())
+    detail = "none" if none else ", ".join(f"{name} {value}" for name, value in sets.items())
+    return Layer("capabilities", none, detail)
+
+
+def _seccomp(status: dict[str, str]) -> Layer:
+    # The template's filter alone also reads as mode 2; the session's own makes two.
+    filters = int(status.get("Seccomp_filters", "0"))
+    active = status.get("Seccomp") == "2" and filters >= 2
+    return Layer("seccomp", active, f"mode {status.get('Seccomp')}, {filters} filters")

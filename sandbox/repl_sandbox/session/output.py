@@ -1,0 +1,125 @@
+"""What a session writes: kept up to a limit, streamed, and readable again by its later cells."""
+
+from __future__ import annotations
+
+import codecs
+import fcntl
+import os
+from collections import OrderedDict, deque
+from collections.abc import Callable
+
+# One read takes a whole default pipe. A stream that fills it gets the largest pipe an ordinary user
+# may ask for (/proc/sys/fs/pipe-max-size), so that a flood costs fewer switches.
+_READ = 1 << 16
+_LARGE_PIPE = 1 << 20
+
+
+class Stream:
+    """One output stream of one session; `begin` and `end` mark a cell."""
+
+    def __init__(self, fd: int, limit: int) -> None:
+        self.fd = fd
+        self._half = limit // 2
+        self._read_size = _READ
+        self._on_text: Callable[[str], None] | None = None
+        self._decode: codecs.IncrementalDecoder | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._head: list[bytes] = []
+        self._head_size = 0
+        self._tail: deque[bytes] = deque()
+        self._tail_size = 0
+        self._dropped = 0
+
+    def begin(self, on_text: Callable[[str], None] | None) -> None:
+        """A cell starts; its text goes to `on_text` as it comes. Earlier output stays in."""
+        self._on_text = on_text
+        self._decode = _new_decoder("replace") if on_text else None
+
+    def read(self) -> int:
+        """Take what is there, once; the number of bytes, 0 if nothing was."""
+        try:
+            data = os.read(self.fd, self._read_size)
+        except BlockingIOError:
+            return 0
+        if len(data) == _READ == self._read_size:
+            self._enlarge()
+        self._keep(data)
+        if self._on_text is not None and self._decode is not None:
+            text = self._decode.decode(data)
+            if text:
+                self._on_text(text)
+        return len(data)
+
+    def _enlarge(self) -> None:
+        try:
+            fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, _LARGE_PIPE)
+        except OSError:
+            # The user's pipe budget is used up (pipe(7)): slower, not wrong.
+            pass
+        self._read_size = _LARGE_PIPE
+
+    def _keep(self, data: bytes) -> None:
+        room = self._half - self._head_size
+        if room > 0:
+            self._head.append(data[:room])
+            self._head_size += len(self._head[-1])
+            data = data[room:]
+        if not data:
+            return
+        self._tail.append(data)
+        self._tail_size += len(data)
+        while self._tail_size - len(self._tail[0]) >= self._half:
+            dropped = len(self._tail.popleft())
+            self._tail_size -= dropped
+            self._dropped += dropped
+
+    def end(self) -> str:
+        """The cell's text so far, head and tail with a marker between if some was dropped."""
+        if not self._head:
+            return ""
+        self._on_text = None
+        if not self._tail:
+            text = b"".join(self._head).decode("utf-8", "replace")
+        else:
+            text = self._joined()
+        self._clear()
+        return text
+
+    def _joined(self) -> str:
+        tail = b"".join(self._tail)
+        if not self._dropped:
+            return b"".join((*self._head, tail)).decode("utf-8", "replace")
+        head = b"".join(self._head).decode("utf-8", "replace")
+        marker = f"\n... ({self._dropped:,} bytes of output dropped: over the output limit) ...\n"
+        return head + marker + tail.decode("utf-8", "replace")
+
+
+_new_decoder = codecs.getincrementaldecoder("utf-8")
+
+
+class History:
+    """The output of past cells, the newest up to `limit` characters in all."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._cells: OrderedDict[tuple[int, str], str] = OrderedDict()
+
+    def add(self, cell: int, stdout: str, stderr: str) -> None:
+        """Keep what cell number `cell` wrote, at the cost of the oldest."""
+        for name, text in (("stdout", stdout), ("stderr", stderr)):
+            if text:
+                self._cells[cell, name] = text
+                self._size += len(text)
+        while self._size > self._limit:
+            self._size -= len(self._cells.pop(next(iter(self._cells))))
+
+    def text(self, cell: int, stream: str, start: int, stop: int) -> str:
+        """A slice of what a cell wrote."""
+        return self._cells.get((cell, stream), "")[start:stop]
+
+    def length(self, cell: int, stream: str) -> int:
+        """Characters kept of what a cell wrote to a stream."""
+        return len(self._cells.get((cell, stream), ""))

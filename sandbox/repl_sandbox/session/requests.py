@@ -1,0 +1,140 @@
+"""What a caller may ask of a session besides running a cell, with the checks of each argument."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Generator
+from typing import Any
+
+from ..errors import SandboxError
+from ..types import JSON, Limits, Variable, check_seconds
+from ..wire.messages import (
+    Assign,
+    Failed,
+    Fetch,
+    ListVariables,
+    Value,
+    Variables,
+    WorkerMessage,
+    parse_json,
+)
+from .core import Core
+
+# A cell is a message of a model, not data: data goes by `set`. CPython's parser takes seconds and
+# some 100 bytes of memory for each byte of source.
+MAX_CODE = 8 << 20
+# Below this a copy through the socket is cheaper than making and mapping a memfd.
+_BULK = 1 << 16
+# Encoding in pieces keeps the copy in the processor's cache.
+_PIECE = 1 << 20
+
+_encode_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+def check_code(code: str) -> bytes:
+    """`code` as bytes for the wire; TypeError or ValueError if it is no cell."""
+    if not isinstance(code, str):
+        raise TypeError(f"code must be a str, not {type(code).__name__}")
+    data = code.encode("utf-8", "surrogatepass")
+    if len(data) > MAX_CODE:
+        raise ValueError(
+            f"code is {len(data):,} bytes; the limit is {MAX_CODE:,}. Pass data with set()"
+        )
+    return data
+
+
+def check_timeout(timeout: float | None, limits: Limits) -> float:
+    """Seconds that a cell may execute."""
+    return limits.timeout if timeout is None else check_seconds(timeout, "timeout")
+
+
+def check_name(name: str) -> str:
+    """`name` if it can name a variable; else TypeError or ValueError."""
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a str, not {type(name).__name__}")
+    if not name.isidentifier():
+        raise ValueError(f"name {name!r} is not a Python identifier")
+    return name
+
+
+def store(core: Core, name: str, value: str | bytes | JSON) -> Generator[float, Any, None]:
+    """Bind a variable. Bulk travels in a sealed memfd, the rest in the frame."""
+    check_name(name)
+    kind, source = _kind(value)
+    if len(source) <= _BULK:
+        data = source if isinstance(source, bytes) else source.encode("utf-8", "surrogatepass")
+        answer = yield from core.ask(Assign(name, kind, data))
+    else:
+        fd, size = _memfd(source)
+        try:
+            answer = yield from core.ask(Assign(name, kind, b"", size), fd)
+        finally:
+            os.close(fd)
+    if isinstance(answer, Failed):
+        raise SandboxError(f"{name}: the session has no room for it: {answer.message}")
+    _expect(answer, Value)
+
+
+def _kind(value: str | bytes | JSON) -> tuple[str, str | bytes]:
+    if type(value) is str:
+        return "str", value
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return "bytes", bytes(value)
+    try:
+        return "json", _encode_json(value)
+    except TypeError as error:
+        raise TypeError(f"value must be str, bytes or JSON: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"value must be str, bytes or JSON: {error}") from None
+
+
+def _memfd(source: str | bytes) -> tuple[int, int]:
+    fd = os.memfd_create("repl", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        size = 0
+        for start in range(0, len(source), _PIECE):
+            piece = source[start : start + _PIECE]
+            data = piece if isinstance(piece, bytes) else piece.encode("utf-8", "surrogatepass")
+            while data:
+                written = os.write(fd, data)
+                size += written
+                data = data[written:]
+        _seal(fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, size
+
+
+def _seal(fd: int) -> None:
+    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+
+
+def fetch(core: Core, name: str) -> Generator[float, Any, JSON]:
+    """Read a variable."""
+    answer = yield from core.ask(Fetch(check_name(name)))
+    if isinstance(answer, Failed):
+        raise _FETCH_ERRORS.get(answer.kind, SandboxError)(f"{name}: {answer.message}")
+    return parse_json(_expect(answer, Value).data)
+
+
+_FETCH_ERRORS: dict[str, type[Exception]] = {
+    "unknown": KeyError,
+    "not json": TypeError,
+    "too large": ValueError,
+}
+
+
+def list_variables(core: Core) -> Generator[float, Any, list[Variable]]:
+    """List the variables."""
+    answer = yield from core.ask(ListVariables())
+    return list(_expect(answer, Variables).variables)
+
+
+def _expect(answer: WorkerMessage, kind: type[Any]) -> Any:
+    if not isinstance(answer, kind):
+        raise SandboxError(f"the session answered with {type(answer).__name__}; restart it")
+    return answer

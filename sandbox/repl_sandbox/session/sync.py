@@ -1,0 +1,131 @@
+"""`Session`: one session, driven by the calling thread. A step is a write, a wait and a read."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import Any, TypeVar
+
+from ..types import JSON, AnyOutcome, Variable
+from .core import Core
+from .handle import Handle
+from .requests import check_code, check_timeout, fetch, list_variables, store
+
+_T = TypeVar("_T")
+
+
+class Session(Handle):
+    """One persistent namespace in a jail of its own. A context manager; one caller at a time."""
+
+    def __init__(self, core: Core, end: Callable[[Core], None]) -> None:
+        super().__init__(core, end)
+        self._poller = select.poll()
+        self._registered: tuple[int, ...] = ()
+        self._writing = False
+
+    def run(
+        self,
+        code: str,
+        *,
+        timeout: float | None = None,
+        on_output: Callable[[str, str], None] | None = None,
+    ) -> AnyOutcome:
+        """Run `code` as the session's next cell and return what it came to.
+
+        `timeout`: seconds of execution, not counting waits for host calls; default
+        `Limits.timeout`. `on_output("stdout" | "stderr", text)` is called as output comes.
+
+        Raises:
+            TypeError, ValueError: `code` is not a str, or is over 8 MiB; `timeout` is no number
+                of seconds.
+            SessionClosed, SessionBusy: the session cannot be used now.
+        """
+        data = check_code(code)
+        seconds = check_timeout(timeout, self._core.limits)
+        return self._drive(lambda core: core.run(data, seconds, on_output))
+
+    def set(self, name: str, value: str | bytes | JSON) -> None:
+        """Bind `name` in the namespace to a copy of `value`.
+
+        Raises:
+            TypeError, ValueError: `name` is no identifier, or JSON cannot carry `value`.
+            SandboxError: the session has no room for it.
+        """
+        self._drive(lambda core: store(core, name, value))
+
+    def get(self, name: str) -> JSON:
+        """The value of the variable `name`, as JSON.
+
+        Raises:
+            KeyError: there is no such variable.
+            TypeError: JSON cannot carry its value.
+        """
+        return self._drive(lambda core: fetch(core, name))
+
+    def variables(self) -> list[Variable]:
+        """The user's variables, in the order in which they were first bound."""
+        return self._drive(list_variables)
+
+    def interrupt(self) -> None:
+        """Raise KeyboardInterrupt in the cell that runs, if one does. From any thread."""
+        self._check_open()
+        self._core.interrupt()
+
+    def close(self) -> None:
+        """End the session; when this returns, none of its processes is left."""
+        if not self._closed:
+            self._closed = True
+            self._end(self._core)
+
+    def __enter__(self) -> Session:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _drive(self, operation: Callable[[Core], Generator[float, Any, _T]]) -> _T:
+        self._claim()
+        try:
+            return self._wait(operation(self._core))
+        except BaseException:
+            # Ctrl-C, or an `on_output` that raised: leave the session as one that can go on.
+            if not self._closed and self._core.running_since:
+                self._wait(self._core.abandon())
+            raise
+        finally:
+            self._busy.release()
+
+    def _wait(self, steps: Generator[float, Any, _T]) -> _T:
+        core = self._core
+        try:
+            wake = next(steps)
+            while True:
+                if self._registered != core.descriptors or self._writing != core.writing:
+                    self._register()
+                wait = max(0.0, wake - time.monotonic())
+                # Rounded up: poll counts whole milliseconds, and waking early would spin.
+                wake = steps.send(self._poller.poll(int(wait * 1000) + 1))
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+
+    def _register(self) -> None:
+        core = self._core
+        for fd in self._registered:
+            try:
+                self._poller.unregister(fd)
+            except KeyError:
+                pass
+        for fd in core.descriptors:
+            self._poller.register(fd, select.POLLIN)
+        if core.writing:
+            self._poller.modify(core.descriptors[0], select.POLLIN | select.POLLOUT)
+        self._registered, self._writing = core.descriptors, core.writing

@@ -1,0 +1,223 @@
+"""The engine's vocabulary: limits in, outcomes out. Frozen values, standard library only."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field, fields
+from typing import Literal, TypeAlias
+
+JSON: TypeAlias = "None | bool | int | float | str | list[JSON] | dict[str, JSON]"
+
+State: TypeAlias = Literal["kept", "rolled_back", "restarted"]
+Clock: TypeAlias = Literal["execution", "host_call"]
+KillReason: TypeAlias = Literal[
+    "memory", "cpu", "processes", "output", "exit", "signal", "protocol"
+]
+AnswerForm: TypeAlias = Literal[
+    "FINAL", "FINAL_VAR", "SUBMIT", "final_answer", "answer", "printed"
+]
+Answers: TypeAlias = Literal["compatible", "strict"]
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMG]I?)?B?\s*", re.IGNORECASE)
+
+
+def parse_size(size: int | str, name: str = "size") -> int:
+    """Bytes in `size`: an int, or text such as "512MiB" or "1.5 GB".
+
+    Raises:
+        TypeError, ValueError: naming the argument `name`.
+    """
+    if isinstance(size, bool) or not isinstance(size, (int, str)):
+        raise TypeError(f"{name} must be an int or a str such as '512MiB', not {type(size).__name__}")
+    if isinstance(size, str):
+        match = _SIZE.fullmatch(size)
+        if match is None:
+            raise ValueError(f"{name}={size!r} is not a size; write bytes or for example '512MiB'")
+        size = int(float(match[1]) * _UNITS[(match[2] or "").upper()])
+    if size <= 0:
+        raise ValueError(f"{name} must be more than 0")
+    return size
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one session may use. Sizes are bytes or text such as "512MiB"; times are seconds.
+
+    `memory` counts all processes of the session beyond the template it was forked from;
+    `cpu_seconds` (None: no limit) counts over the session's life; `output` bounds what is kept of
+    a session's output. A cell may execute for `timeout` and then has `grace` to end by itself when
+    interrupted; the calls it makes to the host may take `host_timeout` in all.
+    """
+
+    memory: int | str = "1GiB"
+    processes: int = 64
+    open_files: int = 256
+    file_size: int | str = "256MiB"
+    workspace: int | str = "256MiB"
+    output: int | str = "64MiB"
+    cpu_seconds: float | None = None
+    timeout: float = 30.0
+    grace: float = 0.5
+    host_timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        for name in ("memory", "file_size", "workspace", "output"):
+            object.__setattr__(self, name, parse_size(getattr(self, name), name))
+        for name, least in (("processes", 1), ("open_files", 16)):
+            count = getattr(self, name)
+            if isinstance(count, bool) or not isinstance(count, int):
+                raise TypeError(f"{name} must be an int, not {type(count).__name__}")
+            if count < least:
+                raise ValueError(f"{name} must be at least {least}")
+        for name in ("timeout", "grace", "host_timeout"):
+            object.__setattr__(self, name, check_seconds(getattr(self, name), name))
+        if self.cpu_seconds is not None:
+            object.__setattr__(self, "cpu_seconds", check_seconds(self.cpu_seconds, "cpu_seconds"))
+
+
+def check_seconds(value: float, name: str) -> float:
+    """`value` as a positive, finite number of seconds, or TypeError / ValueError naming it."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}")
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be a finite number of seconds above 0")
+    return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """An exception that a cell raised. `line` is the line of the cell, or None."""
+
+    type: str
+    message: str
+    traceback: str
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable of a session. `size` is shallow, in bytes; `preview` is short and may be cut."""
+
+    name: str
+    type: str
+    size: int
+    preview: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A variable that a cell made, changed or deleted (then type, size and preview are of what was)."""
+
+    kind: Literal["new", "modified", "deleted"]
+    name: str
+    type: str
+    size: int
+    preview: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a cell cost, as the host measured it, but for `peak_memory`, which the session reports.
+
+    `peak_memory` is the largest resident size so far, in bytes.
+    """
+
+    execution_seconds: float = 0.0
+    waiting_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_memory: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A final answer that a cell gave, by value.
+
+    `text` is the answer as text and `value` as JSON (None where JSON cannot carry it). For the
+    form "printed", `printed` is the text that must stand at the start of a line of stdout for the
+    answer to count, or None if the cell's last expression was that text.
+    """
+
+    form: AnswerForm
+    text: str
+    value: JSON = None
+    printed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a cell came to; one of `Finished`, `Raised`, `TimedOut`, `Killed`."""
+
+    stdout: str = ""
+    stderr: str = ""
+    value: str | None = None
+    error: ErrorInfo | None = None
+    changes: tuple[Change, ...] = ()
+    figures: tuple[bytes, ...] = field(default=(), repr=False)
+    answers: tuple[Answer, ...] = ()
+    usage: Usage = Usage()
+    state: State = "kept"
+
+    @property
+    def ok(self) -> bool:
+        """Whether the cell ran to its end."""
+        return isinstance(self, Finished)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished(Outcome):
+    """The cell ran to its end. `value` is its last expression as a REPL displays it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised(Outcome):
+    """The cell raised, or could not be compiled; `error` says what and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut(Outcome):
+    """The cell was stopped by a clock: its own execution, or the host calls it waited for."""
+
+    clock: Clock = "execution"
+
+
+@dataclass(frozen=True, slots=True)
+class Killed(Outcome):
+    """The process that ran the cell is gone; `reason` names the limit or the event."""
+
+    reason: KillReason = "exit"
+
+
+AnyOutcome: TypeAlias = "Finished | Raised | TimedOut | Killed"
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer of isolation, as found by probing a session: `active`, and what was seen."""
+
+    name: str
+    active: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """The tier a session is held in, and its layers as probed, not as configured."""
+
+    tier: str
+    layers: tuple[Layer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A sandbox at one moment: sessions open, ready in the pool, and started since the beginning."""
+
+    open: int
+    ready: int
+    started: int
+
+
+def as_record(value: object) -> dict[str, object]:
+    """The fields of a frozen dataclass as a dict, one level deep."""
+    return {f.name: getattr(value, f.name) for f in fields(value)}  # type: ignore[arg-type]

@@ -1,0 +1,101 @@
+"""Bytes to frames and back. A frame is a small header and a blob that may be large.
+
+    u32 header length | u32 blob length | header | blob          (network byte order)
+
+Both lengths are checked before any of the body is kept, so a hostile peer decides neither how much
+is buffered nor for how long: at most one partial frame is held.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from ..errors import LocalProtocolError, RemoteProtocolError
+
+LENGTHS = struct.Struct("!II")
+
+# A header names a message and carries short fields: previews, tracebacks, names. The largest is a
+# result with 200 changes and a full traceback, well under 256 KiB.
+MAX_HEADER = 1 << 20
+# Figures, arguments of host calls, displayed values and answers; bulk data goes by memfd instead.
+MAX_BLOB = 64 << 20
+
+_unpack = LENGTHS.unpack_from
+_PREFIX = LENGTHS.size
+
+
+class Frame(NamedTuple):
+    """One frame: the header's bytes (JSON) and the blob's."""
+
+    header: bytes
+    blob: bytes
+
+
+def pack(header: bytes, blob: bytes = b"") -> bytes:
+    """One frame as bytes.
+
+    Raises:
+        LocalProtocolError: a part is larger than the peer would accept.
+    """
+    if len(header) > MAX_HEADER or len(blob) > MAX_BLOB:
+        raise LocalProtocolError(
+            f"frame of {len(header)} + {len(blob)} bytes, limits are {MAX_HEADER} + {MAX_BLOB}"
+        )
+    return LENGTHS.pack(len(header), len(blob)) + header + blob
+
+
+class FrameReader:
+    """Collects bytes and gives whole frames; holds at most one partial frame.
+
+    The common case, one chunk that is one frame, is sliced without a copy into a buffer.
+    """
+
+    def __init__(self, max_header: int = MAX_HEADER, max_blob: int = MAX_BLOB) -> None:
+        self._data: bytes | bytearray = b""
+        self._start = 0
+        self._max_header = max_header
+        self._max_blob = max_blob
+
+    @property
+    def buffered(self) -> int:
+        """Bytes held back because they end no frame yet."""
+        return len(self._data) - self._start
+
+    def feed(self, data: bytes) -> None:
+        """Add bytes as they came from the socket, in any chunking."""
+        if self._start == len(self._data):
+            self._data = data
+        elif isinstance(self._data, bytearray):
+            del self._data[: self._start]
+            self._data += data
+        else:
+            self._data = bytearray(self._data[self._start :])
+            self._data += data
+        self._start = 0
+
+    def next_frame(self) -> Frame | None:
+        """The next whole frame, or None until more is fed.
+
+        Raises:
+            RemoteProtocolError: a frame announces more than the limits allow.
+        """
+        data, start = self._data, self._start
+        if len(data) - start < _PREFIX:
+            return None
+        header_size, blob_size = _unpack(data, start)
+        if header_size > self._max_header or blob_size > self._max_blob:
+            raise RemoteProtocolError(
+                f"frame of {header_size} + {blob_size} bytes, "
+                f"limits are {self._max_header} + {self._max_blob}"
+            )
+        body = start + _PREFIX
+        middle = body + header_size
+        end = middle + blob_size
+        if len(data) < end:
+            return None
+        self._start = end
+        if type(data) is bytes:
+            return Frame(data[body:middle], data[middle:end])
+        with memoryview(data) as view:
+            return Frame(bytes(view[body:middle]), bytes(view[middle:end]))

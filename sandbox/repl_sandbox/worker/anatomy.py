@@ -1,0 +1,120 @@
+"""Reading an object without running any code of the user's.
+
+Ordinary attribute access, `isinstance`, `len` and `repr` run methods that a class may define. What
+is here reads through the interpreter's own descriptors, which a class cannot replace. Outside of
+that promise is only a class whose own dictionary has keys with an `__eq__` of their own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
+from typing import Any, Final, cast
+
+MISSING: Final = object()
+
+# Taken once: the user may later bind other objects to `sys.modules`.
+_modules = sys.modules
+
+mro: Any = type.__dict__["__mro__"].__get__
+class_dict: Any = type.__dict__["__dict__"].__get__
+_class_name: Any = type.__dict__["__name__"].__get__
+_class_qualname: Any = type.__dict__["__qualname__"].__get__
+_class_module: Any = type.__dict__["__module__"].__get__
+_class_flags: Any = type.__dict__["__flags__"].__get__
+module_dict: Any = vars(ModuleType)["__dict__"].__get__
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, or by a newer C extension
+_DESCRIPTORS = (GetSetDescriptorType, MemberDescriptorType)
+
+# A name can be any str; what is shown of one needs no more.
+_LONGEST_NAME = 100
+
+
+def plain(text: object, limit: int = _LONGEST_NAME) -> str:
+    """The first `limit` characters of `text` as a true str, "" if it is none."""
+    if not issubclass(type(text), str):
+        return ""
+    return str.__getitem__(cast(str, text), slice(0, limit))
+
+
+def class_name(cls: type) -> str:
+    """The name of a class, as its statement gave it."""
+    return plain(_class_name(cls))
+
+
+def full_name(cls: type) -> str:
+    """The name of a class with its module, which is left out for builtins and `__main__`."""
+    try:
+        module = plain(_class_module(cls))
+    except AttributeError:  # a class can be left without a module
+        module = ""
+    name = plain(_class_qualname(cls))
+    return name if module in ("", "builtins", "__main__") else f"{module}.{name}"
+
+
+def type_name(value: object) -> str:
+    """The name of the class of `value`."""
+    return class_name(type(value))
+
+
+def lookup(cls: type, name: str) -> object:
+    """What the class and its bases hold under `name`, not bound to anything; MISSING if nothing."""
+    for base in mro(cls):
+        found = class_dict(base).get(name, MISSING)
+        if found is not MISSING:
+            return found
+    return MISSING
+
+
+def read(value: object, name: str) -> Any:
+    """The attribute `name` of `value` if it is kept in C (a slot, a C field), else MISSING."""
+    entry: Any = lookup(type(value), name)
+    if type(entry) not in _DESCRIPTORS:
+        return MISSING
+    try:
+        return entry.__get__(value)
+    except AttributeError:  # a slot that holds nothing
+        return MISSING
+
+
+def instance_dict(value: object) -> dict[Any, Any] | None:
+    """The `__dict__` of an instance, or None if it has none of the ordinary kind.
+
+    It may be of a subclass of dict: read it with dict's own methods.
+    """
+    found = read(value, "__dict__")
+    return found if issubclass(type(found), dict) else None
+
+
+def attributes(value: object) -> Iterator[tuple[str, object]]:
+    """The named attributes that an instance itself carries: slots first, then its `__dict__`."""
+    for base in mro(type(value)):
+        if not _class_flags(base) & _HEAP_TYPE:
+            continue
+        for name, entry in class_dict(base).items():
+            if type(entry) is MemberDescriptorType and type(name) is str and name[:2] != "__":
+                held = read(value, name)
+                if held is not MISSING:
+                    yield name, held
+    held = instance_dict(value)
+    if held is not None:
+        for name, attribute in dict.items(held):
+            if type(name) is str:
+                yield name, attribute
+
+
+def loaded_class(module: str, name: str) -> type | None:
+    """The class `name` of the library `module` if that has been imported, else None."""
+    found = _modules.get(module)
+    if type(found) is not ModuleType:
+        return None
+    cls = module_dict(found).get(name)
+    return cls if issubclass(type(cls), type) else None
+
+
+def is_a(value: object, module: str, name: str) -> bool:
+    """Whether the class of `value` is exactly the class `name` of the library `module`."""
+    cls = type(value)
+    return _class_name(cls) == name and cls is loaded_class(module, name)

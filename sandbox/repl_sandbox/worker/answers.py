@@ -1,0 +1,237 @@
+"""Final answers of a cell, in every dialect, sent to the host as values.
+
+`FINAL(x)`, `FINAL_VAR("x")`, `SUBMIT(...)`, `final_answer(x)`, the dict `answer`, printed forms.
+What counts, and whether it fits a schema, the host decides; when it refuses, the cell is told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+from ..types import JSON, Answer, AnswerForm
+from .anatomy import MISSING, loaded_class, lookup, plain, type_name
+from .hints import near
+from .namespace import Namespace
+from .printed import parse
+from .tracebacks import describe
+
+# Bytes of the text in UTF-8, and of the value as JSON. An answer is read by people and rubrics;
+# what is larger is data, and would not fit into one message with the rest of a result.
+ANSWER_LIMIT: Final = 8 << 20
+
+_JSON_SCALARS = frozenset({str, int, bool, type(None)})
+
+
+class AnswerDict(dict[str, Any]):
+    """The dict `answer`: `{"content": "", "ready": False}`; it tells of every change at once.
+
+    Copied or pickled, it becomes a plain dict.
+    """
+
+    __slots__ = ("_tell",)
+
+    def __init__(self, tell: Callable[[dict[Any, Any]], None]) -> None:
+        super().__init__(content="", ready=False)
+        self._tell = tell
+
+    def __reduce_ex__(self, protocol: object) -> tuple[type, tuple[dict[str, Any]]]:
+        return dict, (dict(self),)
+
+
+def _telling(name: str) -> Callable[..., object]:
+    change = getattr(dict, name)
+
+    def changed(self: AnswerDict, *args: object, **fields: object) -> object:
+        result = change(self, *args, **fields)
+        self._tell(self)
+        return result
+
+    return changed
+
+
+for _name in ("__setitem__", "__delitem__", "__ior__", "clear", "pop", "popitem", "setdefault"):
+    setattr(AnswerDict, _name, _telling(_name))
+AnswerDict.update = _telling("update")  # type: ignore[assignment,method-assign]
+
+
+class Answers:
+    """Puts the functions and the dict for answers into a namespace.
+
+    `submit` sends an answer; its ValueError says why the host refuses it, and is raised in the
+    cell. The functions in capitals are put back if a cell overwrites them; `final_answer` and
+    `answer` are names that people give to variables of their own, and may be overwritten.
+    """
+
+    def __init__(self, namespace: Namespace, submit: Callable[[Answer], None]) -> None:
+        self._namespace = namespace
+        self._submit = submit
+        self._told: tuple[str, JSON] | None = None
+        for function in _capitals(self):
+            namespace.inject(function.__name__, function, protected=True)
+        namespace.inject("final_answer", _final_answer(self))
+        namespace.inject("answer", AnswerDict(self._tell))
+
+    def poll(self) -> None:
+        """Look at `answer` when a cell ends: it may be a new dict by now, or changed deep inside.
+
+        A refusal is written to standard error, and `ready` is set to False.
+        """
+        held = self._namespace.globals.get("answer")
+        if not issubclass(type(held), dict):
+            return
+        try:
+            self._tell(held)  # type: ignore[arg-type]
+        # Boundary: the cell has ended, and what its values do when they become text cannot be
+        # raised in it any more.
+        except Exception as error:  # noqa: BLE001
+            problem = describe(error, 0)
+            text = f"answer was not accepted: {problem.type}: {problem.message}\n"
+            os.write(2, text.encode())
+
+    def printed(self, text: str, last: bool) -> None:
+        """Send the printed form that `text` begins with; an incomplete one is none.
+
+        `last`: it was the cell's last expression, which is displayed and not printed.
+        """
+        form = parse(text)
+        if form is None:
+            return
+        value: object = form.text
+        if form.variable is not None:
+            value = self._namespace.globals.get(form.variable, MISSING)
+        if value is not MISSING:
+            self.send("printed", value, printed=None if last else text)
+
+    def send(self, form: AnswerForm, value: object, printed: str | None = None) -> str:
+        """Send `value` as the answer, and return it as text.
+
+        Raises:
+            ValueError: it is too large, or the host refuses it.
+            what `str(value)` raises.
+        """
+        text = _as_text(value)
+        self._submit(Answer(form, text, _as_json(value), printed))
+        return text
+
+    def variable(self, name: object) -> object:
+        """What FINAL_VAR means by `name`: the variable's value, or a value that is no name.
+
+        Raises:
+            NameError: `name` could be a name, but there is no such variable.
+        """
+        if type(name) is not str:
+            return name
+        key = name.strip().strip("\"'")
+        found = self._namespace.globals.get(key, MISSING)
+        if found is not MISSING:
+            return found
+        variables = dict(self._namespace.variables())
+        # FINAL_VAR(x), where x holds text: the very object is that of a variable.
+        if not key.isidentifier() or any(value is name for value in variables.values()):
+            return name
+        meant = near(key, variables)
+        advice = f" Did you mean: {meant!r}?" if meant else " To answer with a text, use FINAL."
+        raise NameError(f"FINAL_VAR: there is no variable {key!r}.{advice}")
+
+    def show_variables(self) -> str:
+        """The user's variables with their types, as text."""
+        types = {name: type_name(value) for name, value in self._namespace.variables()}
+        return f"Available variables: {types}" if types else "No variables created yet."
+
+    def _tell(self, held: dict[Any, Any]) -> None:
+        """Send what `answer` holds if it is ready and was not sent yet."""
+        if not dict.get(held, "ready"):
+            self._told = None
+            return
+        content = dict.get(held, "content", "")
+        try:
+            told = _as_text(content), _as_json(content)
+            if told != self._told:
+                self._submit(Answer("answer", *told))
+                self._told = told
+        except Exception:
+            dict.__setitem__(held, "ready", False)
+            raise
+
+
+def _capitals(answers: Answers) -> tuple[Callable[..., Any], ...]:
+    """The functions whose names are in capitals, as models know them."""
+
+    def FINAL(value: object) -> str:  # noqa: N802
+        """Submit `value` as the final answer."""
+        return f"FINAL({answers.send('FINAL', value)})"
+
+    def FINAL_VAR(name: object) -> str:  # noqa: N802
+        """Submit the variable called `name` (or a value itself) as the final answer."""
+        return f"FINAL({answers.send('FINAL_VAR', answers.variable(name))})"
+
+    def SUBMIT(*value: object, **fields: object) -> None:  # noqa: N802
+        """Submit a value, or fields by name as one dict, as the final answer."""
+        if len(value) + bool(fields) != 1:
+            raise TypeError("SUBMIT takes one value, or fields by name: SUBMIT(answer=...)")
+        answers.send("SUBMIT", fields or value[0])
+
+    def SHOW_VARS() -> str:  # noqa: N802
+        """List the variables of this session with their types."""
+        return answers.show_variables()
+
+    return FINAL, FINAL_VAR, SUBMIT, SHOW_VARS
+
+
+def _final_answer(answers: Answers) -> Callable[[object], object]:
+    def final_answer(value: object) -> object:
+        """Submit `value` as the final answer, and return it."""
+        answers.send("final_answer", value)
+        return value
+
+    return final_answer
+
+
+def _as_text(value: object) -> str:
+    text = value if type(value) is str else plain(str(value), ANSWER_LIMIT + 1)
+    _check_size(text, "text")
+    return text
+
+
+def _as_json(value: object) -> JSON:
+    """The value as JSON carries it, None if it cannot: for example NaN, or an object."""
+    if type(value) in _JSON_SCALARS:
+        return value  # type: ignore[return-value]
+    try:
+        text = _encode(value)
+    # Boundary: classes of the user's may do anything when they are read. Their text is kept.
+    except Exception:  # noqa: BLE001
+        return None
+    _check_size(text, "value")
+    found: JSON = _decode(text)
+    return found
+
+
+def _check_size(text: str, what: str) -> None:
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    if size > ANSWER_LIMIT:
+        raise ValueError(
+            f"the answer's {what} is larger than {ANSWER_LIMIT >> 20} MiB, the most there can be"
+        )
+
+
+def _plain(value: Any) -> object:
+    """What JSON carries in place of a value that it does not know."""
+    if issubclass(type(value), (set, frozenset)):
+        try:
+            return sorted(value)  # so that equal sets give equal answers
+        except TypeError:
+            return list(value)
+    for name, method in (("generic", "item"), ("ndarray", "tolist")):
+        cls = loaded_class("numpy", name)
+        if cls is not None and issubclass(type(value), cls):
+            convert: Any = lookup(cls, method)
+            return convert(value)
+    raise TypeError(f"{type_name(value)} is not JSON")
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_plain).encode
+_decode = json.JSONDecoder().decode

@@ -1,0 +1,152 @@
+"""One cell: compile it, run it in the session's namespace, and show its last expression.
+
+The code runs as the body of a module does, in the dictionary of `__main__`. Whatever it raises
+becomes the result's error, and the session goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from ast import Expr, Expression, Module, PyCF_ALLOW_TOP_LEVEL_AWAIT, PyCF_ONLY_AST
+from collections.abc import Callable
+from types import CodeType
+from typing import Any, NamedTuple
+
+from ..types import ErrorInfo
+from .coroutines import run_coroutine
+from .display import display
+from .namespace import Namespace
+from .printed import install, rewrite
+from .sources import cell_name, keep
+from .tracebacks import describe
+
+_COROUTINE = 0x80  # CO_COROUTINE: the cell awaits at its top level
+_FLAGS = PyCF_ALLOW_TOP_LEVEL_AWAIT
+_TREE = PyCF_ONLY_AST | _FLAGS
+# Compiler flags of `from __future__` statements, in the code that has them (Include/cpython/code.h:
+# CO_FUTURE_DIVISION = 0x20000 up to CO_FUTURE_ANNOTATIONS = 0x1000000).
+_FUTURE = 0x1FE0000
+
+# A whole cell that is one assignment to a name, as `x = f(1)`. It has no last expression, so it is
+# compiled from its text, which takes half the time of going through a tree.
+_is_assignment = re.compile(r"[A-Za-z_]\w*[ \t]*=(?!=)[^;\r\n]*\n*\Z").match
+
+_no_text = re.compile("[\0\ud800-\udfff]").search
+
+# Taken once: the user may bind other objects to these names.
+_compile = compile
+_eval = eval
+_write = os.write
+
+
+class Ran(NamedTuple):
+    """What a cell came to: its last expression as displayed, or the error that ended it."""
+
+    value: str | None
+    error: ErrorInfo | None
+
+
+def run_cell(
+    source: str,
+    number: int,
+    namespace: Namespace,
+    *,
+    printed: Callable[[str, bool], None] | None = None,
+) -> Ran:
+    """Run `source` as cell `number`. Never raises, but for an interrupt while it returns.
+
+    A last statement that is an expression is displayed, and bound to `_`, unless it is None.
+    `printed` is called with each printed form of an answer (see `printed.py`) as it is evaluated,
+    and with whether it is the cell's last expression; without it, no such form is looked for.
+    """
+    try:
+        for name in namespace.restore():
+            _write(2, f"{name} belongs to the session and was put back\n".encode())
+        keep(cell_name(number), source)
+        install(printed)
+        codes = _compiled(source, number, namespace, printed is not None)
+        value = _run(codes, namespace)
+        if value is None:
+            return Ran(None, None)
+        namespace.show(value)
+        return Ran(display(value), None)
+    # Boundary: every exception of the user's code, SystemExit and KeyboardInterrupt included, is a
+    # result of the cell.
+    except BaseException as error:  # noqa: BLE001
+        return Ran(None, describe(error, number, namespace))
+
+
+def _run(codes: list[CodeType], namespace: Namespace) -> object:
+    """Run the parts of a cell; the value of the last one, None where that is of statements."""
+    value: object = None
+    for code in codes:
+        if code.co_flags & _COROUTINE:
+            # All parts, and not this one alone: what comes before an await may need the loop too.
+            return run_coroutine(_run_awaiting(codes, namespace), namespace)
+    for code in codes:
+        value = _eval(code, namespace.globals)
+    return value
+
+
+async def _run_awaiting(codes: list[CodeType], namespace: Namespace) -> object:
+    value: Any = None
+    for code in codes:
+        value = _eval(code, namespace.globals)
+        if code.co_flags & _COROUTINE:
+            value = await value
+    return value
+
+
+def _compiled(
+    source: str,
+    number: int,
+    namespace: Namespace,
+    forms: bool,
+) -> list[CodeType]:
+    """The code of a cell's statements, then that of its last expression if it ends with one.
+
+    `forms`: whether printed forms of an answer are looked for.
+
+    Raises:
+        SyntaxError: also for source that Python refuses in other ways.
+    """
+    name = cell_name(number)
+    forms = forms and "FINAL" in source
+    try:
+        if not forms and _is_assignment(source):
+            return [_compile(source, name, "exec", _FLAGS | namespace.future, True)]
+        tree = _compile(source, name, "exec", _TREE | namespace.future, True)
+        if forms:
+            rewrite(tree)
+        return _split(tree, name, namespace)
+    except (SyntaxError, ValueError) as error:
+        raise _located(error, source, name) from None
+    except (RecursionError, MemoryError):
+        message = "the source is nested too deeply, or too large, to be compiled"
+        raise SyntaxError(message, (name, None, None, None)) from None
+
+
+def _split(tree: Module, name: str, namespace: Namespace) -> list[CodeType]:
+    """Compile the statements, and apart from them the last one if it is an expression."""
+    codes = []
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, Expr):
+        del tree.body[-1]
+    if tree.body:
+        codes.append(_compile(tree, name, "exec", _FLAGS | namespace.future, True))
+        namespace.future |= codes[0].co_flags & _FUTURE
+    if isinstance(last, Expr):
+        tree_of_last = Expression(last.value)
+        codes.append(_compile(tree_of_last, name, "eval", _FLAGS | namespace.future, True))
+    return codes
+
+
+def _located(error: SyntaxError | ValueError, source: str, name: str) -> SyntaxError | ValueError:
+    """A clear error for source that is no text of Python at all: with NUL or a lone surrogate."""
+    found = _no_text(source)
+    if found is None or (isinstance(error, SyntaxError) and error.lineno is not None):
+        return error
+    what = "a NUL character" if found[0] == "\0" else f"the lone surrogate {found[0]!a}"
+    line = source.count("\n", 0, found.start()) + 1
+    return SyntaxError(f"the source contains {what}", (name, line, None, None))

@@ -1,0 +1,136 @@
+"""The worker's end of its socket, for all threads of the session.
+
+The worker owns no thread. Whichever thread waits first reads for all (leader), the others wait to
+be handed what is theirs (followers); so a copy of the process is always one of a single thread.
+"""
+
+from __future__ import annotations
+
+import array
+import select
+import socket
+import threading
+from collections import deque
+
+from ..errors import HostCallError
+from ..wire.connection import WorkerConnection
+from ..wire.messages import HostMessage, Reply, WorkerMessage
+from .interrupts import Interrupts
+
+# As large as a socket buffer usually is: fewer reads for a large cell, no cost for a small one.
+_CHUNK = 1 << 16
+_FD_SPACE = socket.CMSG_SPACE(array.array("i").itemsize)
+
+
+class Channel:
+    """Sends messages and waits for commands and replies. `Disconnected` when the host is gone."""
+
+    def __init__(self, sock: socket.socket, interrupts: Interrupts) -> None:
+        self._socket = sock
+        self._interrupts = interrupts
+        self._connection = WorkerConnection()
+        self._poller = select.poll()
+        self._poller.register(sock, select.POLLIN)
+        self._turn = threading.Condition(threading.Lock())
+        self._sending = threading.Lock()
+        self._leading = False
+        self._commands: deque[HostMessage] = deque()
+        self._replies: dict[int, Reply] = {}
+        self._awaited: set[int] = set()
+        self._descriptors: deque[int] = deque()
+
+    def close(self) -> None:
+        """Let go of the socket: this process is a child that the session's code forked."""
+        self._socket.close()
+
+    def send(self, message: WorkerMessage) -> None:
+        """Send one message whole."""
+        main = threading.current_thread() is threading.main_thread()
+        with self._sending:
+            if main:
+                self._interrupts.hold()
+            try:
+                self._socket.sendall(self._connection.send(message))
+            except OSError:
+                raise Disconnected from None
+            finally:
+                if main:
+                    self._interrupts.allow()
+
+    def next_command(self) -> HostMessage:
+        """Wait for what the host wants next. Only the main thread, between cells, asks."""
+        while True:
+            with self._turn:
+                if self._commands:
+                    return self._commands.popleft()
+                if self._leading:
+                    self._turn.wait()
+                    continue
+                self._leading = True
+            self._lead()
+
+    def next_descriptor(self) -> int:
+        """The descriptor that came with the command just received."""
+        while not self._descriptors:
+            self._lead()
+        return self._descriptors.popleft()
+
+    def wait_for_reply(self, call: int) -> Reply:
+        """Wait until the host has answered call number `call`."""
+        main = threading.current_thread() is threading.main_thread()
+        with self._turn:
+            self._awaited.add(call)
+        try:
+            while True:
+                with self._turn:
+                    if call in self._replies:
+                        return self._replies.pop(call)
+                    if self._leading:
+                        self._turn.wait()
+                        continue
+                    self._leading = True
+                self._lead(interruptible=main)
+        finally:
+            with self._turn:
+                self._awaited.discard(call)
+                self._replies.pop(call, None)
+
+    def _lead(self, *, interruptible: bool = False) -> None:
+        """Read once, sort what came, and hand the lead on."""
+        messages: list[HostMessage] = []
+        try:
+            if interruptible:
+                self._poller.poll()
+                self._interrupts.hold()
+            messages = self._read()
+        finally:
+            with self._turn:
+                self._leading = False
+                for message in messages:
+                    if type(message) is not Reply:
+                        self._commands.append(message)
+                    elif message.call in self._awaited:
+                        self._replies[message.call] = message
+                self._turn.notify_all()
+            if interruptible:
+                self._interrupts.allow()
+
+    def _read(self) -> list[HostMessage]:
+        try:
+            data, ancillary, _, _ = self._socket.recvmsg(_CHUNK, _FD_SPACE)
+        except OSError:
+            raise Disconnected from None
+        if not data:
+            raise Disconnected
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                self._descriptors.extend(array.array("i", payload))
+        return list(self._connection.receive(data))
+
+
+class Disconnected(Exception):
+    """The host closed the conversation: the worker's work is over."""
+
+
+class ForkedChild(HostCallError):
+    """A process that the session's code forked cannot speak to the host."""

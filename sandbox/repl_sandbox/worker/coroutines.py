@@ -1,0 +1,68 @@
+"""Top-level `await`: coroutines of cells on one event loop that lives as long as the session.
+
+The loop turns only while a cell awaits. Tasks that one cell starts go on when a later one awaits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from .namespace import Namespace
+
+if TYPE_CHECKING:
+    import asyncio
+
+# Seconds for an interrupted cell to leave its `finally` blocks: less than the host waits between
+# an interrupt and a kill (Limits.grace, 0.5 by default).
+_CANCEL_GRACE = 0.2
+
+
+def run_coroutine(coroutine: Coroutine[Any, Any, object], namespace: Namespace) -> object:
+    """Run a cell's coroutine to its end and return what it returns.
+
+    Raises:
+        what the coroutine raises; and KeyboardInterrupt or SystemExit from anything on the loop,
+        after the coroutine was cancelled. The loop can be used again in every case.
+    """
+    loop = _loop(namespace)
+    task = loop.create_task(coroutine)
+    try:
+        return loop.run_until_complete(task)
+    except BaseException:
+        if not task.done():
+            _cancel(loop, task)
+        if task.done() and not task.cancelled():
+            task.exception()  # seen here, so that the loop does not complain of it later
+        raise
+
+
+def _loop(namespace: Namespace) -> asyncio.AbstractEventLoop:
+    loop = namespace.loop
+    if loop is None or loop.is_closed():
+        # Not before it is needed: sessions that never await do not pay for the module.
+        import asyncio
+
+        loop = namespace.loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+    return loop
+
+
+def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[object]) -> None:
+    """Let a cancelled task finish, but no longer than the grace.
+
+    An interrupt may strike inside the loop, between taking a step off its queue and running it;
+    then the task is never woken again, and waiting for it alone would not end.
+    """
+
+    def stop(_: object) -> None:
+        loop.stop()
+
+    task.cancel()
+    task.add_done_callback(stop)
+    timer = loop.call_later(_CANCEL_GRACE, loop.stop)
+    try:
+        loop.run_forever()
+    finally:
+        timer.cancel()
+        task.remove_done_callback(stop)  # else it would stop the loop under a later cell

@@ -1,0 +1,126 @@
+"""One more sentence for errors whose cause a session knows and the exception does not name."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import sys
+from collections.abc import Callable, Iterable
+from types import FrameType, ModuleType
+from typing import Any
+
+from .anatomy import class_dict, loaded_class, module_dict, plain, read
+from .namespace import Namespace
+
+# More names than this are not compared: a hint is not worth a noticeable time.
+_CANDIDATES = 2_000
+_LONGEST_NAME = 60
+# The similarity from which a name counts as meant; Python's own suggestions are about as strict.
+_SIMILAR = 0.65
+
+_MEMORY = "The session's memory limit (Limits.memory) is reached."
+_PROCESSES = "The session's limit of processes and threads (Limits.processes) may be reached."
+
+_BY_ERRNO = {
+    errno.EMFILE: "The session's limit of open files (Limits.open_files) is reached.",
+    errno.ENFILE: "The system's limit of open files is reached.",
+    errno.ENOSPC: "The session's space for files (Limits.workspace) is used up.",
+    errno.EFBIG: "The session's limit for the size of a file (Limits.file_size) is reached.",
+    errno.ENOMEM: _MEMORY,
+    errno.EROFS: "In a session only /workspace, /tmp and /dev/shm can be written.",
+    errno.ENETUNREACH: "A session has no network.",
+    errno.EAGAIN: _PROCESSES,
+}
+
+
+def hint(error: BaseException, namespace: Namespace | None, frame: FrameType | None) -> str:
+    """What can be said about `error`, raised in `frame`, or "".
+
+    Raises:
+        RuntimeError: a dictionary that is read changes meanwhile.
+    """
+    for kind, tell in _BY_CLASS:
+        if issubclass(type(error), kind):
+            return tell(error, namespace, frame)
+    return ""
+
+
+def near(name: str, candidates: Iterable[object]) -> str | None:
+    """The candidate that `name` was most likely meant to be, if there is one."""
+    if not name or len(name) > _LONGEST_NAME:
+        return None
+    names = [c for c in candidates if type(c) is str and 0 < len(c) <= _LONGEST_NAME and c != name]
+    del names[_CANDIDATES:]
+    folded = name.casefold()
+    for candidate in names:
+        if candidate.casefold() == folded:
+            return candidate
+    # Not before it is needed: errors are rare, and sessions share this module's memory.
+    from difflib import get_close_matches
+
+    found = get_close_matches(name, names, n=1, cutoff=_SIMILAR)
+    return found[0] if found else None
+
+
+def _name(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
+    name = plain(read(error, "name"))
+    seen: list[object] = list(frame.f_locals) if frame is not None else []
+    if namespace is not None:
+        seen += [key for key in namespace.globals if type(key) is str and key[:2] != "__"]
+    found = near(name, [*seen, *vars(builtins)])
+    if found is not None:
+        return f"Did you mean: {found!r}?"
+    if name in sys.stdlib_module_names:
+        return f"Did you forget to import {name!r}?"
+    return ""
+
+
+def _attribute(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
+    owner = read(error, "obj")
+    if type(owner) is ModuleType:
+        candidates = list(module_dict(owner))
+    elif type(owner) in _BUILTIN_TYPES:
+        candidates = list(class_dict(type(owner)))
+    else:
+        return ""  # to list the attributes of other objects can run code of the user's
+    found = near(plain(read(error, "name")), candidates)
+    return "" if found is None else f"Did you mean: {found!r}?"
+
+
+def _system(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
+    resolver = loaded_class("socket", "gaierror")
+    if resolver is not None and issubclass(type(error), resolver):
+        return _BY_ERRNO[errno.ENETUNREACH]
+    number = read(error, "errno")
+    return _BY_ERRNO.get(number, "") if type(number) is int else ""
+
+
+def _runtime(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
+    arguments = read(error, "args")
+    text = plain(arguments[0]) if arguments else ""
+    if text == "can't start new thread":
+        return _PROCESSES
+    if text.startswith("asyncio.run() cannot be called from a running event loop"):
+        return "A cell may use 'await' directly."
+    return ""
+
+
+def _memory(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
+    return _MEMORY
+
+
+def _exit(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
+    return "The cell ended here; the session goes on, with all its variables."
+
+
+_BUILTIN_TYPES = frozenset({str, bytes, int, float, list, tuple, dict, set, frozenset})
+
+# The first class that fits decides.
+_BY_CLASS: tuple[tuple[type[BaseException], Callable[..., str]], ...] = (
+    (NameError, _name),
+    (AttributeError, _attribute),
+    (OSError, _system),
+    (MemoryError, _memory),
+    (SystemExit, _exit),
+    (RuntimeError, _runtime),
+)

@@ -1,0 +1,78 @@
+"""Functions of the host as the session's code sees them, callable from any thread of it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import HostCallError
+from ..types import Answer
+from ..wire.frames import MAX_BLOB
+from ..wire.messages import Answered, Call, Reply, dump_json
+from .channel import Channel
+
+_loads = json.loads
+
+
+class HostCalls:
+    """Makes calls for the cell that is running. Its number is 0 while none is."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._numbers = itertools.count(1)
+        self.cell = 0
+        self.forked = False
+
+    def function(self, name: str, doc: str) -> Callable[..., Any]:
+        """The function `name` of the host."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self.call(name, args, kwargs)
+
+        call.__name__ = call.__qualname__ = name
+        call.__doc__ = doc or f"{name}: a function of the host; arguments and result are JSON."
+        call.__module__ = "host"
+        return call
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the host's `name` and return what it returned.
+
+        Raises:
+            TypeError, ValueError: the arguments are not JSON, or too large.
+            HostCallError: the function raised, or no cell is running.
+        """
+        try:
+            data = dump_json([args, kwargs])
+        except TypeError as error:
+            raise TypeError(f"{name}() takes JSON values only: {error}") from None
+        if len(data) > MAX_BLOB:
+            raise ValueError(f"the arguments of {name}() are {len(data):,} bytes of JSON; "
+                             f"the limit is {MAX_BLOB:,}")
+        cell, number = self._begin()
+        self._channel.send(Call(number, cell, name, data))
+        return self._result(number)
+
+    def answer(self, answer: Answer) -> None:
+        """Give the host an answer; ValueError with its words if it refuses."""
+        cell, number = self._begin()
+        self._channel.send(Answered(number, cell, answer))
+        try:
+            self._result(number)
+        except HostCallError as error:
+            raise ValueError(error.message) from None
+
+    def _begin(self) -> tuple[int, int]:
+        if self.forked:
+            raise HostCallError("ForkedProcess", "a forked process cannot call the host")
+        if not self.cell:
+            raise HostCallError("NoCell", "the cell that could make calls to the host has ended")
+        return self.cell, next(self._numbers)
+
+    def _result(self, number: int) -> Any:
+        reply: Reply = self._channel.wait_for_reply(number)
+        value = _loads(reply.data)
+        if reply.ok:
+            return value
+        raise HostCallError(*value)

@@ -1,0 +1,47 @@
+"""When a SIGINT becomes a KeyboardInterrupt: only in the running cell, never amid the wire.
+
+An exception raised between reading bytes and keeping them would tear the stream, so the worker
+defers interrupts around such sections. Signal handlers run in the main thread only, and so do cells.
+"""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+
+class Interrupts:
+    """The SIGINT handler of a worker."""
+
+    def __init__(self) -> None:
+        self._armed = False
+        self._held = False
+        self._pending = False
+
+    def arm(self) -> None:
+        """From here on a SIGINT raises; the last cell may have put a handler of its own."""
+        signal.signal(signal.SIGINT, self._handle)
+        self._pending = False
+        self._armed = True
+
+    def disarm(self) -> None:
+        """The cell is over; what arrives late is dropped."""
+        self._armed = False
+
+    def hold(self) -> None:
+        """Defer interrupts: what follows must not be torn."""
+        self._held = True
+
+    def allow(self) -> None:
+        """Raise the interrupt that was deferred, if one was, and defer no more."""
+        self._held = False
+        if self._pending:
+            self._pending = False
+            if self._armed:
+                raise KeyboardInterrupt
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self._held:
+            self._pending = True
+        elif self._armed:
+            raise KeyboardInterrupt

@@ -1,0 +1,207 @@
+"""The worker's loop: read a command, do it, answer, until the host is gone."""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import json
+import mmap
+import os
+import random
+import resource
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from ..errors import HostCallError
+from ..types import ErrorInfo
+from ..wire.frames import MAX_BLOB
+from ..wire.messages import (
+    VERSION,
+    Assign,
+    Configure,
+    Execute,
+    Failed,
+    Fetch,
+    ListVariables,
+    Ready,
+    Result,
+    Value,
+    Variables,
+    dump_json,
+)
+from .answers import Answers
+from .cell import Ran, run_cell
+from .changes import Changes
+from .channel import Channel, Disconnected
+from .figures import take_figures
+from .host_calls import HostCalls
+from .interrupts import Interrupts
+from .namespace import Namespace
+from .outputs import Outputs
+from .streams import Streams
+
+_exit = os._exit
+_getpid = os.getpid
+_getrusage = resource.getrusage
+_settrace = sys.settrace
+_setprofile = sys.setprofile
+
+
+class Worker:
+    """One namespace and the conversation about it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._pid = _getpid()
+        self._interrupts = Interrupts()
+        self._channel = Channel(sock, self._interrupts)
+        self._calls = HostCalls(self._channel)
+        self._namespace = Namespace()
+        self._streams = Streams()
+        self._answers: Answers | None = None
+        self._printed: Callable[[str, bool], None] | None = None
+        self._namespace.inject("_out", Outputs(self._calls.call, lambda: self._calls.cell))
+        builtins.HostCallError = HostCallError  # type: ignore[attr-defined]
+        self._changes = Changes(self._namespace)
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def serve(self) -> NoReturn:
+        """Obey the host until it closes the conversation; then the process ends."""
+        commands: dict[type, Callable[[Any], None]] = {
+            Execute: self._execute,
+            Configure: self._configure,
+            Assign: self._assign,
+            Fetch: self._fetch,
+            ListVariables: self._list,
+        }
+        try:
+            self._channel.send(Ready(VERSION))
+            while True:
+                command = self._channel.next_command()
+                commands[type(command)](command)
+        except Disconnected:
+            _exit(0)
+
+    def _after_fork(self) -> None:
+        # The conversation is the parent's; a child that wrote into it would tear it.
+        self._channel.close()
+        self._calls.forked = True
+
+    def _configure(self, configure: Configure) -> None:
+        for name, doc in configure.functions:
+            self._namespace.inject(name, self._calls.function(name, doc), protected=True)
+        if configure.answers is not None:
+            self._answers = Answers(self._namespace, self._calls.answer)
+            if configure.answers == "compatible":
+                self._printed = self._answers.printed
+        _seed(configure.seed)
+        # What was injected is not a change that the first cell made.
+        self._changes.since_last()
+
+    def _execute(self, execute: Execute) -> None:
+        self._streams.restore()
+        self._calls.cell = execute.cell
+        ran = self._run(execute)
+        if _getpid() != self._pid:
+            self._end_child()
+        _settrace(None)
+        _setprofile(None)
+        if self._answers is not None:
+            self._answers.poll()
+        self._streams.flush()
+        self._calls.cell = 0
+        result = Result(
+            execute.cell,
+            ran.value,
+            ran.error,
+            tuple(self._changes.since_last()),
+            tuple(take_figures()),
+            _getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        )
+        self._channel.send(result)
+
+    def _run(self, execute: Execute) -> Ran:
+        source = execute.code.decode("utf-8", "surrogatepass")
+        try:
+            self._interrupts.arm()
+            return run_cell(source, execute.cell, self._namespace, printed=self._printed)
+        except KeyboardInterrupt:
+            # It struck outside of the cell's own code, while that was starting or ending.
+            return Ran(None, ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None))
+        finally:
+            self._interrupts.disarm()
+
+    def _end_child(self) -> NoReturn:
+        """A child that the cell forked has come to the cell's end: it must not answer for it."""
+        self._streams.flush()
+        _exit(0)
+
+    def _assign(self, assign: Assign) -> None:
+        data: bytes | mmap.mmap = assign.data
+        try:
+            if assign.size is not None:
+                data = self._map(assign.size)
+            self._namespace.globals[assign.name] = _CONVERT[assign.kind](data)
+        except (MemoryError, ValueError, RecursionError) as error:
+            self._channel.send(Failed("too large", f"{type(error).__name__}: {error}"))
+            return
+        finally:
+            if isinstance(data, mmap.mmap):
+                data.close()
+        self._changes.since_last()
+        self._channel.send(Value(b"null"))
+
+    def _map(self, size: int) -> mmap.mmap:
+        fd = self._channel.next_descriptor()
+        try:
+            return mmap.mmap(fd, size, mmap.MAP_PRIVATE, mmap.PROT_READ)
+        finally:
+            os.close(fd)
+
+    def _fetch(self, fetch: Fetch) -> None:
+        if fetch.name not in self._namespace.globals:
+            self._channel.send(Failed("unknown", f"no variable {fetch.name!r}"))
+            return
+        try:
+            data = dump_json(self._namespace.globals[fetch.name])
+        except (TypeError, ValueError) as error:
+            self._channel.send(Failed("not json", str(error)))
+            return
+        if len(data) > MAX_BLOB:
+            self._channel.send(
+                Failed("too large", f"{len(data):,} bytes of JSON; the limit is {MAX_BLOB:,}")
+            )
+            return
+        self._channel.send(Value(data))
+
+    def _list(self, command: ListVariables) -> None:
+        self._channel.send(Variables(tuple(self._changes.variables())))
+
+
+def _to_text(data: bytes | mmap.mmap) -> str:
+    return str(memoryview(data), "utf-8", "surrogatepass")
+
+
+_CONVERT: dict[str, Callable[[Any], object]] = {
+    "str": _to_text,
+    "bytes": bytes,
+    "json": lambda data: json.loads(_to_text(data)),
+}
+
+
+def _seed(seed: int | None) -> None:
+    """Give the session random numbers of its own: its template's state is every session's."""
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        # NumPy takes 32 bits; None draws from the system.
+        numpy.random.seed(None if seed is None else seed & 0xFFFF_FFFF)
+
+
+def serve(fd: int) -> NoReturn:
+    """Be the worker on socket `fd`. Called once, in a process made for it."""
+    threading.current_thread().name = "session"
+    gc.enable()
+    Worker(socket.socket(fileno=fd)).serve()

@@ -1,0 +1,92 @@
+"""What lives from one cell of a session to the next: the `__main__` module and what is ours in it.
+
+Cells run in the dictionary of a real module that is registered as `__main__`: pickle, dataclasses,
+multiprocessing and `typing.get_type_hints` look names up there.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+
+# The last displayed value, and the pages of earlier output: the REPL's, not the user's.
+REPL_NAMES = frozenset({"_", "_out"})
+
+_MISSING = object()
+
+
+class Namespace:
+    """A fresh `__main__`, registered in `sys.modules`.
+
+    `future` holds the compiler flags of the `from __future__` statements seen so far, and `loop`
+    the event loop of top-level `await`, made when it is first needed.
+    """
+
+    __slots__ = ("_injected", "_protected", "_shown", "future", "globals", "loop", "module")
+
+    def __init__(self) -> None:
+        self.module = ModuleType("__main__")
+        self.globals: dict[str, object] = self.module.__dict__
+        self.globals["__builtins__"] = builtins
+        self.future = 0
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._injected: dict[str, object] = {}
+        self._protected: dict[str, object] = {}
+        self._shown: object = _MISSING
+        sys.modules["__main__"] = self.module
+
+    def inject(self, name: str, value: object, *, protected: bool = False) -> None:
+        """Put an object of ours under `name`; it is no variable of the user's while it is there.
+
+        The user may overwrite or delete it, and what is then under the name is theirs. With
+        `protected`, `restore` puts ours back.
+        """
+        self.globals[name] = value
+        self._injected[name] = value
+        if protected:
+            self._protected[name] = value
+        else:
+            self._protected.pop(name, None)
+
+    def restore(self) -> list[str]:
+        """Put the protected names back, and return those that were gone or overwritten."""
+        restored = []
+        present = self.globals.get
+        for name, value in self._protected.items():
+            if present(name) is not value:
+                self.globals[name] = value
+                restored.append(name)
+        return restored
+
+    @property
+    def hidden(self) -> set[str]:
+        """The injected names that still hold what was injected."""
+        present = self.globals.get
+        return {name for name, value in self._injected.items() if present(name, None) is value}
+
+    def variables(self) -> Iterator[tuple[str, object]]:
+        """The user's variables, in the order in which their names were first bound.
+
+        Not theirs are what is ours, `_`, and names with two underscores at both ends. Keys of the
+        dictionary that are not plain str cannot be named, and are left out.
+        """
+        injected = self._injected.get
+        # A copy, because threads of the user may bind names meanwhile; copying is one C call.
+        for name, value in self.globals.copy().items():
+            if type(name) is not str or injected(name, _MISSING) is value:
+                continue
+            if name[:1] == "_" and (name in REPL_NAMES or (name[:2] == "__" == name[-2:])):
+                continue
+            yield name, value
+
+    def show(self, value: object) -> None:
+        """Bind a displayed `value` to `_`, unless the user keeps something of their own there."""
+        held = self.globals.get("_", _MISSING)
+        if held is _MISSING or held is self._shown:
+            self.globals["_"] = self._shown = value

@@ -1,0 +1,137 @@
+"""Printed forms of an answer: text that a cell itself writes and that begins like `FINAL(`.
+
+They are found in the cell's syntax tree, where the text is written, and never in output: a document
+that passes through `print` may say what it likes.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+from ast import (
+    Add,
+    Attribute,
+    BinOp,
+    Call,
+    Constant,
+    Expr,
+    JoinedStr,
+    Load,
+    Mod,
+    Module,
+    Name,
+    copy_location,
+    expr,
+    walk,
+)
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+PREFIXES = ("FINAL(", "FINAL_VAR(")
+
+# The name under which a rewritten cell finds its hook among the builtins. No identifier, so nobody
+# can write it, and no listing of variables shows it.
+HOOK = "<printed>"
+
+_builtins = vars(builtins)
+_LINE_WITH_ONE = re.compile(r"[^\n]*\)")
+_VARIABLE = re.compile(r"""FINAL_VAR\(\s*(["']?)([^\W\d]\w*)\1\s*\)""")
+
+
+class Form(NamedTuple):
+    """What a printed form says: `text` between FINAL's parentheses, or FINAL_VAR's `variable`."""
+
+    text: str | None
+    variable: str | None
+
+
+def parse(text: str) -> Form | None:
+    """The form that `text` begins with, or None if it is not complete.
+
+    FINAL's parentheses are balanced, not counting those in quotes that close on the same line;
+    where they never balance, the last one of the first line that has any ends the text. White
+    space around it is not part of it.
+    """
+    variable = _VARIABLE.match(text)
+    if variable is not None:
+        return Form(None, variable[2])
+    if not text.startswith(PREFIXES[0]):
+        return None
+    start = len(PREFIXES[0])
+    end = _closing(text, start)
+    return None if end is None else Form(text[start:end].strip(), None)
+
+
+def _closing(text: str, start: int) -> int | None:
+    """Where the parenthesis that is open at `start` closes."""
+    depth, position = 1, start
+    while position < len(text):
+        character = text[position]
+        if character in "\"'":
+            position = _after_quote(text, position)
+            continue
+        depth += (character == "(") - (character == ")")
+        if not depth:
+            return position
+        position += 1
+    line = _LINE_WITH_ONE.search(text, start)
+    return None if line is None else line.end() - 1
+
+
+def _after_quote(text: str, position: int) -> int:
+    """The position after a quoted text, or after a character that is an apostrophe."""
+    quote = text[position]
+    if position and text[position - 1].isalnum():
+        return position + 1
+    end = position + 1
+    while end < len(text) and text[end] not in (quote, "\n"):
+        end += 2 if text[end] == "\\" else 1
+    return end + 1 if end < len(text) and text[end] == quote else position + 1
+
+
+def rewrite(tree: Module) -> None:
+    """Wrap every printed form in `tree` into a call of the hook, which returns it unchanged."""
+    for node in walk(tree):
+        match node:
+            case Call(func=Name(id="print"), args=args):
+                node.args = [_hooked(arg, False) if _is_form(arg) else arg for arg in args]
+    if tree.body and isinstance(last := tree.body[-1], Expr) and _is_form(last.value):
+        last.value = _hooked(last.value, True)
+
+
+def install(printed: Callable[[str, bool], None] | None) -> None:
+    """Set what rewritten cells call with each form, and whether it is the last expression.
+
+    Functions keep the calls that they were compiled with, so there always is a hook.
+    """
+
+    def pass_on(value: Any, last: bool) -> Any:
+        if printed is not None and type(value) is str and value.startswith(PREFIXES):
+            printed(value, last)
+        return value
+
+    _builtins[HOOK] = pass_on
+
+
+def _is_form(node: expr) -> bool:
+    """Whether the node is text written in the cell whose beginning is that of a form."""
+    while True:
+        match node:
+            case BinOp(op=Add() | Mod()):
+                node = node.left
+            case Call(func=Attribute(value=value, attr="format")):
+                node = value
+            case JoinedStr(values=[first, *_]):
+                node = first
+            case Constant(value=str(text)):
+                return text.startswith(PREFIXES)
+            case _:
+                return False
+
+
+def _hooked(node: expr, last: bool) -> expr:
+    call = Call(func=Name(id=HOOK, ctx=Load()), args=[node, Constant(last)], keywords=[])
+    copy_location(call, node)
+    for part in (call.func, call.args[1]):
+        copy_location(part, node)
+    return call

@@ -1,0 +1,46 @@
+"""Small messages between trusted processes: host, zygote and init. One datagram of JSON each.
+
+The sockets are SOCK_SEQPACKET, so a message arrives whole or not at all; descriptors ride along.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+Message: TypeAlias = dict[str, Any]
+
+# The largest is a zygote's configuration: paths and mounts, a few KiB.
+MAX_MESSAGE = 1 << 16
+_MAX_DESCRIPTORS = 4
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected ends; both close on exec."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send(sock: socket.socket, message: Message, descriptors: Sequence[int] = ()) -> None:
+    """Send one message; OSError if the other end is gone."""
+    data = json.dumps(message).encode()
+    if descriptors:
+        socket.send_fds(sock, [data], list(descriptors))
+    else:
+        sock.send(data)
+
+
+def receive(sock: socket.socket, flags: int = 0) -> Message | None:
+    """The next message, or None when the other end is closed."""
+    data = sock.recv(MAX_MESSAGE, flags)
+    return json.loads(data) if data else None
+
+
+def receive_with_descriptors(sock: socket.socket) -> tuple[Message | None, list[int]]:
+    """The next message and the descriptors sent with it, which close on exec."""
+    data, descriptors, _, _ = socket.recv_fds(sock, MAX_MESSAGE, _MAX_DESCRIPTORS)
+    for fd in descriptors:
+        os.set_inheritable(fd, False)
+    return (json.loads(data) if data else None), descriptors

@@ -1,0 +1,241 @@
+"""The host's side of a zygote: start it, ask it for sessions, hold its lifeline."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import IsolationError, RemoteProtocolError, SandboxClosed, SandboxError
+from ..wire.connection import HostConnection
+from ..wire.messages import VERSION, Ready
+from . import control
+
+_BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "boot.py")
+
+# An interpreter starts in 10 ms and numpy with pandas in 1 s; importing torch from a cold disk can
+# take a minute.
+_START_TIMEOUT = 120.0
+# A session takes 3 ms; on a machine that swaps or is overloaded a thousand times that.
+_SPAWN_TIMEOUT = 30.0
+
+# The whole environment of the template and so of each session. Nothing of the host's is passed on.
+_ENVIRONMENT = {
+    "HOME": "/workspace",
+    "USER": "user",
+    "LANG": "C.UTF-8",
+    "TMPDIR": "/tmp",
+    "MPLBACKEND": "Agg",  # there is no display
+    "MPLCONFIGDIR": "/tmp/matplotlib",
+    # Threads would make each fork one of a multi-threaded process, and sessions share the cores.
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+}
+
+_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
+
+
+@dataclass(slots=True)
+class Links:
+    """What connects the host to one session. `pid` is that of its init, as the host sees it."""
+
+    pid: int
+    worker_pid: int
+    control: socket.socket
+    worker: socket.socket
+    stdout: int
+    stderr: int
+    connection: HostConnection
+
+    def close(self) -> None:
+        """Let go; the session ends, for its init reads end of file."""
+        self.control.close()
+        self.worker.close()
+        os.close(self.stdout)
+        os.close(self.stderr)
+
+
+class ZygoteHandle:
+    """One zygote. Thread-safe; dead in a process that was forked from this one."""
+
+    def __init__(self, python: str | None, preload: Sequence[str], mounts: Mapping[str, str]) -> None:
+        ours, theirs = control.pair()
+        self._socket = ours
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._closed = False
+        executable = python or sys.executable
+        bin_path = f"{os.path.dirname(executable)}:/usr/local/bin:/usr/bin:/bin"
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [executable, "-I", "-X", "utf8", _BOOT, str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    env={**_ENVIRONMENT, "PATH": bin_path},
+                    cwd="/",
+                    start_new_session=True,
+                )
+        except OSError as error:
+            ours.close()
+            raise SandboxError(f"python: cannot start {executable}: {error}") from error
+        _alive.add(self)
+        try:
+            ours.settimeout(_START_TIMEOUT)
+            answer = self._ask({"preload": list(preload), "mounts": dict(mounts)})
+            ours.settimeout(_SPAWN_TIMEOUT)
+        except BaseException:
+            self.close()
+            raise
+        self.data_segment: int = answer["data_segment"]
+        self.privileged: bool = answer["privileged"]
+
+    @property
+    def pid(self) -> int:
+        """The zygote's process id."""
+        return self._process.pid
+
+    def spawn(self, slot: int, workspace: int, rlimits: Mapping[str, int]) -> Links:
+        """A new session: its jail is complete and its worker waits when this returns.
+
+        Raises:
+            IsolationError: a step of the jail failed.
+        """
+        request = {"op": "spawn", "slot": slot, "workspace": workspace, "rlimits": dict(rlimits)}
+        host_control, their_control = control.pair()
+        host_worker, their_worker = socket.socketpair()
+        stdout, their_stdout = os.pipe2(os.O_CLOEXEC)
+        stderr, their_stderr = os.pipe2(os.O_CLOEXEC)
+        links = Links(0, 0, host_control, host_worker, stdout, stderr, HostConnection())
+        try:
+            with their_control, their_worker:
+                theirs = (their_control.fileno(), their_worker.fileno(), their_stdout, their_stderr)
+                host_worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+                links.pid = self._ask(request, theirs)["pid"]
+        except BaseException:
+            links.close()
+            raise
+        finally:
+            os.close(their_stdout)
+            os.close(their_stderr)
+        try:
+            links.worker_pid = _await_ready(links)
+        except BaseException:
+            self.end(links)
+            raise
+        for fd in (stdout, stderr):
+            os.set_blocking(fd, False)
+        host_worker.setblocking(False)
+        host_control.setblocking(False)
+        return links
+
+    def end(self, links: Links) -> None:
+        """End a session: when this returns, all its processes are gone."""
+        links.close()
+        if not self._closed and os.getpid() == self._pid:
+            self._ask({"op": "end", "pid": links.pid})
+
+    def _ask(self, request: control.Message, descriptors: Sequence[int] = ()) -> control.Message:
+        with self._lock:
+            if self._closed or os.getpid() != self._pid:
+                raise SandboxClosed("the sandbox is closed, or belongs to the process that forked this one")
+            try:
+                control.send(self._socket, request, descriptors)
+                answer = control.receive(self._socket)
+            except TimeoutError:
+                answer = None
+            except OSError as error:
+                raise SandboxError(f"the zygote does not answer: {error}") from error
+        if answer is None:
+            raise SandboxError("the zygote is gone; its standard error says why")
+        if "failed" in answer:
+            raise _failure(answer)
+        return answer
+
+    def close(self) -> None:
+        """End the zygote and all its sessions. In a forked child: only let go of the socket."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._socket.close()
+        if os.getpid() == self._pid:
+            self._process.kill()
+            self._process.wait()
+
+    def forked(self) -> None:
+        """In a child of the host: drop the lifeline, so that it is the host's alone."""
+        self._closed = True
+        self._socket.close()
+
+
+def _failure(answer: control.Message) -> SandboxError:
+    if not answer["failed"]:
+        return SandboxError(answer["message"])
+    message = str(answer["message"])
+    # What comes through init was formatted there already.
+    prefix = f"jailed: {answer['failed']}: "
+    return IsolationError(
+        "jailed", answer["failed"], message.removeprefix(prefix), answer.get("remedy", "")
+    )
+
+
+def _await_ready(links: Links) -> int:
+    """Wait for the worker's first message; its pid, as the kernel attests it."""
+    deadline = time.monotonic() + _SPAWN_TIMEOUT
+    while True:
+        left = max(0.0, deadline - time.monotonic())
+        readable, _, _ = select.select([links.worker, links.control], [], [], left)
+        if links.worker in readable and (pid := read_ready(links.worker, links.connection)):
+            links.worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+            return pid
+        raise _why_not_ready(links)
+
+
+def read_ready(worker: socket.socket, connection: HostConnection) -> int:
+    """The pid of the worker that has just said `Ready`; 0 if it said nothing and is gone."""
+    space = socket.CMSG_SPACE(_CREDENTIALS.size)
+    data, ancillary, _, _ = worker.recvmsg(256, space)
+    for message in connection.receive(data):
+        if not isinstance(message, Ready) or message.version != VERSION:
+            raise RemoteProtocolError("the worker speaks another version of the protocol")
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+                pid: int = _CREDENTIALS.unpack(payload)[0]
+                return pid
+    return 0
+
+
+def _why_not_ready(links: Links) -> SandboxError:
+    """The error for a session that did not come up, from what its init reported."""
+    try:
+        links.control.settimeout(1.0)
+        report: dict[str, Any] | None = control.receive(links.control)
+    except OSError:
+        report = None
+    if report and "failed" in report:
+        return _failure(report)
+    return SandboxError(f"the session did not start: {report or 'its init is gone'}")
+
+
+_alive: weakref.WeakSet[ZygoteHandle] = weakref.WeakSet()
+
+
+def _drop_all() -> None:
+    for handle in list(_alive):
+        handle.forked()
+
+
+os.register_at_fork(after_in_child=_drop_all)

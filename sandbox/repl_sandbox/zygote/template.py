@@ -1,0 +1,98 @@
+"""The sealed template: a read-only view, preloaded modules, frozen garbage, one thread.
+
+No code of a session ever ran in it; sessions are forked from it.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import IsolationError, SandboxError
+from ..jail import capabilities, libc, mounts, processes, seccomp, users
+from ..worker.streams import open_streams
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What every session of this template has in common."""
+
+    privileged: bool
+    last_capability: int
+    seal: bytes
+    data_segment: int  # bytes of private writable memory before a session has done anything
+
+
+def build(preload: Sequence[str], extra_mounts: Mapping[str, str]) -> Template:
+    """Turn this process into a template.
+
+    Raises:
+        IsolationError: the view could not be built, or a thread was left running.
+        SandboxError: a module of `preload` cannot be imported in the session's view.
+    """
+    privileged = users.privileged()
+    arch = seccomp.native_arch()
+    seal = seccomp.seal_program(arch)
+    last = capabilities.last_capability()
+    libc.number("seccomp")
+    open_streams()
+    _enter_view(privileged, extra_mounts)
+    for name in preload:
+        _preload(name)
+    if processes.thread_count() != 1:
+        raise IsolationError("jailed", "single thread", f"a module of {list(preload)} left a thread")
+    processes.forbid_new_privileges()
+    seccomp.load(seccomp.base_program(arch))
+    gc.collect()
+    gc.freeze()
+    return Template(privileged, last, seal, _data_segment())
+
+
+def _enter_view(privileged: bool, extra_mounts: Mapping[str, str]) -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    try:
+        libc.unshare(libc.CLONE_NEWNS if privileged else libc.CLONE_NEWNS | libc.CLONE_NEWUSER)
+    except OSError as error:
+        raise IsolationError("jailed", "namespaces", str(error), _NAMESPACE_REMEDY) from error
+    try:
+        if not privileged:
+            users.map_self(uid, gid)
+        mounts.stage(_interpreter_paths(), extra_mounts)
+    except OSError as error:
+        raise IsolationError("jailed", "root", str(error)) from error
+
+
+_NAMESPACE_REMEDY = (
+    "Allow user namespaces (sysctl user.max_user_namespaces, "
+    "kernel.apparmor_restrict_unprivileged_userns=0), or run as root"
+)
+
+
+def _interpreter_paths() -> list[str]:
+    """The directories that hold the interpreter, its libraries and this package."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    wanted = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, package}
+    covered = ("/usr/",)
+    return sorted(
+        path
+        for path in wanted
+        if not f"{path}/".startswith(covered)
+        and not any(path.startswith(f"{other}/") for other in wanted)
+    )
+
+
+def _preload(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    # Boundary: importing runs any code, and what it raises must reach the host as ours.
+    except Exception as error:
+        raise SandboxError(f"preload: {name}: {type(error).__name__}: {error}") from error
+
+
+def _data_segment() -> int:
+    with open("/proc/self/statm", encoding="utf-8") as file:
+        return int(file.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")

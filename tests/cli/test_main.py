@@ -1,0 +1,106 @@
+"""Commands are found by entry points; a broken one costs itself only."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MAIN = "from repl_env.cli.main import main; main()"
+
+
+def repl_env(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run `repl-env` as its script does, with `path` installed besides."""
+    environ = {**os.environ, "PYTHONPATH": str(path or ""), "NO_COLOR": "1", "COLUMNS": "200"}
+    return subprocess.run(
+        [sys.executable, "-c", MAIN, *arguments],
+        capture_output=True,
+        text=True,
+        env=environ,
+        check=False,
+    )
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Path:
+    """A folder that looks like an installed distribution with three commands."""
+    (tmp_path / "plugin_for_a_test.py").write_text(
+        "import typer\n"
+        "def greet(name: str) -> None:\n"
+        "    '''Say hello.'''\n"
+        "    print('hello', name)\n"
+        "group = typer.Typer()\n"
+        "@group.command()\n"
+        "def one() -> None:\n"
+        "    print('one of a group')\n"
+        "@group.command()\n"
+        "def fails() -> None:\n"
+        "    raise typer.Exit(5)\n"
+        "@group.command()\n"
+        "def interrupted() -> None:\n"
+        "    raise KeyboardInterrupt\n"
+    )
+    info = tmp_path / "plugin_for_a_test-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin-for-a-test\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[repl_env.commands]\n"
+        "greet = plugin_for_a_test:greet\n"
+        "group = plugin_for_a_test:group\n"
+        "broken = plugin_for_a_test_that_is_missing:command\n"
+        "number = plugin_for_a_test:__name__\n"
+    )
+    return tmp_path
+
+
+def test_a_function_of_another_distribution_becomes_a_command(plugin: Path) -> None:
+    done = repl_env("greet", "you", path=plugin)
+
+    assert (done.stdout, done.returncode) == ("hello you\n", 0)
+
+
+def test_a_typer_application_becomes_a_group_of_commands(plugin: Path) -> None:
+    assert repl_env("group", "one", path=plugin).stdout == "one of a group\n"
+
+
+def test_the_status_of_a_command_is_the_status_of_the_program(plugin: Path) -> None:
+    assert repl_env("group", "fails", path=plugin).returncode == 5
+
+
+def test_an_interrupted_command_exits_130(plugin: Path) -> None:
+    assert repl_env("group", "interrupted", path=plugin).returncode == 130
+
+
+def test_a_broken_command_says_why_and_exits_1(plugin: Path) -> None:
+    done = repl_env("broken", path=plugin)
+
+    assert done.returncode == 1
+    assert "ModuleNotFoundError" in done.stderr
+    assert "plugin_for_a_test_that_is_missing" in done.stderr
+
+
+def test_an_entry_point_that_is_no_command_says_so(plugin: Path) -> None:
+    done = repl_env("number", path=plugin)
+
+    assert done.returncode == 1
+    assert "plugin_for_a_test:__name__" in done.stderr
+
+
+def test_help_lists_every_command_and_marks_the_broken_one(plugin: Path) -> None:
+    done = repl_env("--help", path=plugin)
+
+    assert done.returncode == 0
+    for name in ("doctor", "greet", "group", "broken"):
+        assert name in done.stdout
+    assert "Not available" in done.stdout
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    assert repl_env("no-such-command").returncode == 2
+
+
+def test_an_unknown_option_is_a_usage_error() -> None:
+    assert repl_env("doctor", "--no-such-option").returncode == 2

@@ -1,0 +1,121 @@
+"""`REPLEnvironment` has OpenEnv's shape, and the same rules for plain and asynchronous callers."""
+
+import pytest
+
+from repl_env import REPLAction, REPLEnvironment
+from repl_env.errors import NotReset
+from repl_env.interfaces import Environment, Transform
+from repl_env.rubrics import Rubric
+from repl_sandbox import AsyncSandbox
+
+
+def run(code):
+    return REPLAction(code=code)
+
+
+@pytest.fixture
+def environment(sandbox):
+    environment = REPLEnvironment(context="from the constructor", sandbox=sandbox)
+    yield environment
+    environment.close()
+
+
+def test_it_is_an_environment_that_runs_beside_others(environment):
+    assert isinstance(environment, Environment)
+    assert environment.SUPPORTS_CONCURRENT_SESSIONS
+
+
+def test_openenvs_arguments_are_positional(sandbox):
+    environment = REPLEnvironment("text", "task", 7, 100, 2, sandbox=sandbox)
+    observation = environment.reset()
+    assert observation.metadata["task_prompt"] == "task"
+    assert (observation.max_iterations, observation.context_preview) == (7, "te")
+    environment.close()
+
+
+def test_reset_takes_openenvs_arguments_by_position(environment):
+    observation = environment.reset(3, "episode", "text", "task", None, None)
+    assert environment.state.episode_id == "episode"
+    assert environment.state.context == "text"
+    assert observation.metadata["task_prompt"] == "task"
+
+
+def test_the_context_of_a_reset_goes_before_the_constructors(environment):
+    assert environment.reset().context_length == len("from the constructor")
+    assert environment.reset(context="").context_length == 0
+    assert environment.reset(context="ab").context_length == 2
+
+
+def test_unknown_arguments_are_ignored_and_named(environment):
+    first = environment.reset(prompt="p", dataset_index=3, expected_answer="a")
+    assert first.metadata["ignored"] == ["dataset_index", "prompt"]
+    step = environment.step(run("1"), request_id="r")
+    assert step.metadata["ignored"] == ["request_id"]
+
+
+def test_state_is_a_property(environment):
+    with pytest.raises(NotReset):
+        _ = environment.state
+    environment.reset()
+    assert environment.state.iteration == 0
+    environment.step(run("x = 1"))
+    assert environment.state.iteration == 1
+
+
+def test_metadata_has_openenvs_name(environment):
+    metadata = environment.get_metadata()
+    assert metadata.name == "repl_env"
+    assert metadata.description == "Python REPL environment for RLM-style code execution"
+
+
+def test_closing_twice_and_resetting_after_it_are_fine(environment):
+    environment.reset()
+    environment.close()
+    environment.close()
+    environment.reset()
+    assert environment.step(run("1 + 1")).result.value == "2"
+
+
+def test_a_transform_comes_before_the_score(sandbox):
+    class Bonus(Transform):
+        def __call__(self, observation):
+            observation.metadata["bonus"] = 0.75
+            return observation
+
+    class ByBonus(Rubric):
+        def forward(self, action, observation):
+            return observation.metadata["bonus"]
+
+    environment = REPLEnvironment(rubric=ByBonus(), transform=Bonus(), sandbox=sandbox)
+    environment.reset()
+    assert environment.step(run("1")).reward == 0.75
+    environment.close()
+
+
+async def test_a_plain_episode_is_not_stepped_asynchronously(environment):
+    environment.reset()
+    with pytest.raises(RuntimeError, match="begun by reset; go on with reset, step"):
+        await environment.step_async(run("1"))
+    assert environment.step(run("1 + 1")).result.value == "2"
+
+
+async def test_an_asynchronous_episode_is_not_stepped_or_closed_plainly():
+    async with AsyncSandbox() as sandbox:
+        environment = REPLEnvironment(sandbox=sandbox)
+        await environment.reset_async()
+        for use in (lambda: environment.step(run("1")), environment.close, environment.reset):
+            with pytest.raises(RuntimeError, match="begun by reset_async"):
+                use()
+        assert (await environment.step_async(run("1 + 1"))).result.value == "2"
+        await environment.close_async()
+        environment.close()
+
+
+async def test_a_sandbox_of_the_wrong_kind_is_refused(sandbox):
+    with pytest.raises(RuntimeError, match="plain Sandbox"):
+        await REPLEnvironment(sandbox=sandbox).reset_async()
+    async with AsyncSandbox() as other:
+        with pytest.raises(RuntimeError, match="AsyncSandbox"):
+            REPLEnvironment(sandbox=other).reset()
+    with pytest.raises(TypeError, match="sandbox"):
+        REPLEnvironment(sandbox="jailed")

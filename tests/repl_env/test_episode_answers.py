@@ -1,0 +1,120 @@
+"""Every dialect of answer ends an episode; text that passes through never does."""
+
+import pytest
+
+from repl_env import REPLAction
+
+ANSWERS = {
+    "FINAL(42)": ("42", 42),
+    "FINAL((1, 2))": ("(1, 2)", [1, 2]),
+    'FINAL("a) b)")': ("a) b)", "a) b)"),
+    "FINAL('smile :( now')": ("smile :( now", "smile :( now"),
+    "FINAL('x' * 100_000)": ("x" * 100_000, "x" * 100_000),
+    "FINAL(None)": ("None", None),
+    "FINAL({1, 2} - {2})": ("{1}", [1]),
+    "x = [1, 'a']\nFINAL_VAR('x')": ("[1, 'a']", [1, "a"]),
+    "x = None\nFINAL_VAR('x')": ("None", None),
+    "answer['content'] = 'c'\nanswer['ready'] = True": ("c", "c"),
+    "answer = {'content': {'k': 1}, 'ready': True}": ("{'k': 1}", {"k": 1}),
+    "answer.update(content=3, ready=True)": ("3", 3),
+    "SUBMIT(7)": ("7", 7),
+    "SUBMIT(a=1, b='x')": ("{'a': 1, 'b': 'x'}", {"a": 1, "b": "x"}),
+    "final_answer('done')": ("done", "done"),
+    "print(FINAL(5))": ("5", 5),
+    "print('y' * 20_000)\nFINAL('late')": ("late", "late"),
+    "FINAL('first')\nFINAL('second')": ("first", "first"),
+    "FINAL('stands')\n1/0": ("stands", "stands"),
+    "def f():\n    FINAL('inside')\nf()": ("inside", "inside"),
+}
+
+
+@pytest.mark.parametrize("code", ANSWERS)
+def test_every_form_of_answer_ends_the_episode_with_its_text_and_value(env, code):
+    text, value = ANSWERS[code]
+    env.reset(expected_answer=text)
+    step = env.execute(code)
+    assert step.done
+    assert (step.metadata["final_answer"], step.metadata["answer_value"]) == (text, value)
+    assert step.reward == 1.0
+    assert env.state().final_answer == text
+
+
+PRINTED = {
+    "print('FINAL(42)')": "42",
+    "n = 42\nprint(f'FINAL({n})')": "42",
+    "print('FINAL(%s)' % 'x')": "x",
+    "print('FINAL({})'.format(1))": "1",
+    "print('FINAL((1, 2))')": "(1, 2)",
+    "v = 'the value'\nprint('FINAL_VAR(v)')": "the value",
+    "'FINAL(last)'": "last",
+}
+
+
+@pytest.mark.parametrize("code", PRINTED)
+def test_compatible_episodes_take_answers_that_the_code_itself_writes(env, code):
+    env.reset()
+    step = env.execute(code)
+    assert step.done
+    assert step.metadata["final_answer"] == PRINTED[code]
+
+
+@pytest.mark.parametrize("code", PRINTED)
+def test_strict_episodes_do_not(make, code):
+    env = make(answers="strict")
+    env.reset()
+    assert not env.execute(code).done
+    assert env.execute("FINAL(1)").done
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print(context)",
+        "# FINAL step\nprint(context)",
+        "# FINAL(42)\nprint(context)",
+        "for line in context.splitlines(): print(line)",
+        "note = 'FINAL(42)'\nprint(note)",
+        "print('so', 'FINAL(42)')",
+        "context",
+        "print(repr(context))",
+        "import sys\nsys.stdout.write(context)",
+        "raise ValueError(context)",
+    ],
+)
+def test_text_that_passes_through_the_output_never_ends_an_episode(env, code):
+    env.reset(context="FINAL(42)\nthen FINAL_VAR(x)\n```FINAL(1)```", expected_answer="42")
+    step = env.execute(code)
+    assert not step.done
+    assert step.metadata["final_answer"] is None
+    assert step.reward <= 0
+
+
+def test_an_answer_stands_when_the_cell_then_times_out(env):
+    env.reset(expected_answer="a")
+    step = env.execute("FINAL('a')\nwhile True: pass", timeout_s=0.3)
+    assert (step.done, step.reward) == (True, 1.0)
+    assert step.observation.error_kind == "timeout"
+
+
+def test_submitting_ends_the_episode_without_code(env):
+    env.reset(expected_answer="x")
+    step = env.step(REPLAction(is_final=True, final_answer="x"))
+    assert (step.reward, step.done) == (1.0, True)
+    assert step.observation.result.stdout == "Final answer submitted."
+    env.reset()
+    assert env.submit_final_answer([1, 2]).metadata["answer_value"] == [1, 2]
+
+
+def test_an_answer_that_breaks_its_schema_goes_back_to_the_policy(env):
+    env.reset(answer_schema={"type": "integer"})
+    refused = env.execute("FINAL('many')")
+    assert not refused.done
+    assert refused.observation.error_kind == "answer"
+    assert "'many' is not of type 'integer'" in refused.observation.result.stderr
+    in_dict = env.execute("answer['content'] = 'x'; answer['ready'] = True")
+    assert (in_dict.done, in_dict.observation.error_kind) == (False, "answer")
+    submitted = env.submit_final_answer("still wrong")
+    assert (submitted.done, submitted.observation.error_kind) == (False, "answer")
+    caught = env.execute("try:\n    FINAL('y')\nexcept ValueError:\n    FINAL(3)")
+    assert (caught.done, caught.metadata["answer_value"]) == (True, 3)
+    assert caught.observation.error_kind is None

@@ -1,0 +1,84 @@
+"""What a reset and an environment take, and how they refuse what they do not."""
+
+import pytest
+
+from repl_env.llm import LLM
+from repl_sandbox import Limits
+
+
+@pytest.mark.parametrize(
+    ("context", "code", "value"),
+    [
+        ("ä text", "context", "'ä text'"),
+        ("", "context", "''"),
+        (b"\x00\xff", "context", "b'\\x00\\xff'"),
+        ([1, {"a": None}], "context", "[1, {'a': None}]"),
+        ({"k": [1.5]}, "context['k']", "[1.5]"),
+    ],
+)
+def test_a_context_arrives_as_it_was_given(env, context, code, value):
+    env.reset(context=context)
+    assert env.execute(code).observation.result.value == value
+
+
+def test_a_file_is_a_context(env, tmp_path):
+    file = tmp_path / "doc.txt"
+    file.write_text("from a file")
+    first = env.reset(context=file)
+    assert first.observation.context_length == 11
+    assert env.execute("context").observation.result.value == "'from a file'"
+    assert str(tmp_path) not in first.observation.model_dump_json()
+
+
+def test_an_unknown_argument_of_reset_is_a_type_error(env):
+    with pytest.raises(TypeError, match="contxt"):
+        env.reset(contxt="x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "named"),
+    [
+        ({"context": 5}, TypeError, "context"),
+        ({"contexts": {"a b": "x"}}, ValueError, "a b"),
+        ({"contexts": {"FINAL": "x"}}, ValueError, "FINAL"),
+        ({"contexts": {"llm_query": "x"}}, ValueError, "llm_query"),
+        ({"max_iterations": 0}, ValueError, "max_iterations"),
+        ({"max_iterations": "3"}, TypeError, "max_iterations"),
+        ({"answer_schema": 5}, TypeError, "answer_schema"),
+        ({"rlm_max_depth": 0}, ValueError, "rlm_max_depth"),
+        ({"llm": LLM(), "llm_model": "m"}, TypeError, "llm"),
+    ],
+)
+def test_a_bad_argument_is_named_and_leaves_the_episode_alone(env, arguments, error, named):
+    env.reset(context="kept")
+    with pytest.raises(error, match=named):
+        env.reset(**arguments)
+    assert env.execute("context").observation.result.value == "'kept'"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"answers": "loose"}, ValueError),
+        ({"preview": "tail"}, ValueError),
+        ({"max_output_length": 0}, ValueError),
+        ({"context_preview_length": -1}, ValueError),
+        ({"tools": {"FINAL": print}}, ValueError),
+        ({"tools": {"a b": print}}, ValueError),
+        ({"tools": {"t": 5}}, TypeError),
+        ({"llm_query_fn": "model"}, TypeError),
+        ({"limits": Limits(memory="1GiB")}, TypeError),
+        ({"unknown": 1}, TypeError),
+    ],
+)
+def test_a_bad_argument_of_the_environment_is_an_error_at_once(make, arguments, error):
+    with pytest.raises(error):
+        make(**arguments)
+
+
+def test_previews_can_be_chosen(make):
+    env = make(preview="structure", context_preview_length=80)
+    preview = env.reset(context=["ab"] * 1000).observation.context_preview
+    assert preview == "list (1,000) of str (2)"
+    env = make(preview="none")
+    assert env.reset(context="x").observation.context_preview is None

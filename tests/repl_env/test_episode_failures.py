@@ -1,0 +1,99 @@
+"""Whatever code does, the step says what happened and the episode goes on."""
+
+import pytest
+
+from repl_env.errors import EpisodeAborted, NotReset
+
+FAILURES = {
+    "x = = 1": "syntax",
+    "x = '\0'": "syntax",
+    "x = '\ud800": "syntax",
+    "1/0": "exception",
+    "import sys; sys.exit(3)": "exception",
+    "x = bytearray(4 * 2**30)": "memory",
+    "import os; os._exit(3)": "crash",
+    "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)": "crash",
+    "while True: pass": "timeout",
+}
+
+
+@pytest.mark.parametrize("code", FAILURES)
+def test_a_failure_has_a_kind_and_lets_the_episode_go_on(env, code):
+    env.reset(context="still here")
+    step = env.execute(code, timeout_s=0.5)
+    assert step.observation.error_kind == FAILURES[code]
+    assert not step.observation.result.success
+    assert step.observation.result.exception
+    assert not step.metadata["mask"]
+    assert step.reward == -0.05
+    assert env.execute("context").observation.result.value == "'still here'"
+
+
+@pytest.mark.parametrize("code", [code for code, kind in FAILURES.items() if kind != "syntax"])
+def test_the_output_before_a_failure_is_kept(env, code):
+    env.reset()
+    step = env.execute(f"print('before', flush=True)\n{code}", timeout_s=0.5)
+    assert step.observation.result.stdout == "before\n"
+
+
+def test_a_restarted_session_says_so_and_has_its_context_again(env):
+    env.reset(contexts={"doc": "text"})
+    env.execute("x = 1")
+    step = env.execute("import os; os._exit(1)")
+    assert "variables are gone" in step.observation.result.stderr
+    assert "x" not in step.observation.available_variables
+    assert env.execute("doc").observation.result.value == "'text'"
+    assert env.execute("FINAL(doc)").done
+
+
+def test_an_error_shows_the_line_of_the_cell(env):
+    env.reset()
+    result = env.execute("a = 1\nb = a + 'x'").observation.result
+    assert "TypeError" in result.exception
+    assert "b = a + 'x'" in result.stderr
+
+
+def test_too_much_code_is_a_clear_error_and_no_step(env):
+    env.reset()
+    with pytest.raises(ValueError, match="code"):
+        env.execute("#" * 100_000_000)
+    assert env.state().iteration == 0
+    assert env.execute("1 + 1").observation.result.value == "2"
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_a_timeout_that_is_none_is_an_error_and_no_step(env, timeout):
+    env.reset()
+    with pytest.raises(ValueError, match="timeout"):
+        env.execute("1", timeout_s=timeout)
+    assert env.state().iteration == 0
+
+
+@pytest.mark.parametrize("action", ["1 + 1", None, {"code": "1"}])
+def test_what_is_no_action_is_a_type_error(env, action):
+    env.reset()
+    with pytest.raises(TypeError, match="REPLAction"):
+        env.step(action)
+
+
+def test_a_session_that_is_lost_aborts_the_episode(env):
+    env.reset()
+    env.session.close()
+    with pytest.raises(EpisodeAborted) as raised:
+        env.execute("1")
+    assert raised.value.kind == "sandbox"
+    with pytest.raises(NotReset):
+        env.execute("1")
+    env.reset()
+    assert env.execute("1 + 1").observation.result.value == "2"
+
+
+def test_a_long_output_is_cut_and_the_rest_can_be_read(make):
+    env = make(max_output_length=100)
+    env.reset()
+    env.execute("pass")
+    step = env.execute("print('a' * 1000 + 'the middle' + 'z' * 1000)")
+    assert step.metadata["truncated"]
+    assert "the middle" not in step.observation.result.stdout
+    assert "_out[2]" in step.observation.result.stdout
+    assert "the middle" in env.execute("_out[2][990:1020]").observation.result.value

@@ -1,0 +1,90 @@
+"""`PythonExecutor` behaves as code written for OpenEnv's class expects."""
+
+import pytest
+
+from repl_env.server.python_executor import PythonExecutor
+
+
+@pytest.fixture
+def executor(sandbox):
+    with PythonExecutor(sandbox=sandbox) as executor:
+        yield executor
+
+
+def test_execute_returns_openenvs_six_fields(executor):
+    result = executor.execute("x = 1 + 1\nprint('hi')")
+    assert {
+        "stdout",
+        "stderr",
+        "locals_snapshot",
+        "execution_time",
+        "success",
+        "exception",
+    } <= result.keys()
+    assert (result["stdout"], result["success"], result["exception"]) == ("hi\n", True, None)
+    assert result["locals_snapshot"] == {"x": "2"}
+
+
+def test_the_namespace_persists(executor):
+    executor.execute("x = 10")
+    executor.execute("y = x * 2")
+    assert executor.get_variable("y") == 20
+    assert {"x", "y"} <= set(executor.list_variables())
+
+
+def test_an_exception_has_type_and_message(executor):
+    result = executor.execute("raise ValueError('test error')")
+    assert not result["success"]
+    assert "ValueError: test error" in result["exception"]
+    assert "ValueError: test error" in result["stderr"]
+
+
+def test_a_context_and_variables_are_set(executor):
+    executor.set_context("Hello")
+    executor.set_variable("rows", [1, {"a": None}])
+    assert executor.get_variable("context") == "Hello"
+    assert executor.get_variable("rows") == [1, {"a": None}]
+    assert executor.get_variable("missing") is None
+
+
+def test_a_variable_that_json_cannot_carry_is_a_type_error(executor):
+    executor.execute("x = object()")
+    with pytest.raises(TypeError):
+        executor.get_variable("x")
+
+
+def test_functions_of_the_host_are_injected_at_any_time(executor):
+    executor.execute("before = 1")
+    executor.inject_function("double", lambda value: value * 2)
+    assert executor.execute("result = double(5)")["success"]
+    assert executor.get_variable("result") == 10
+    assert executor.get_variable("before") == 1
+    executor.inject_function("double", lambda value, times=3: value * times)
+    assert executor.execute("double(5, times=4)")["value"] == "20"
+
+
+def test_an_injected_function_outlives_a_crash(executor):
+    executor.inject_function("double", lambda value: value * 2)
+    assert not executor.execute("import os; os._exit(1)")["success"]
+    assert executor.execute("double(1)")["value"] == "2"
+
+
+def test_what_cannot_name_a_function_is_refused(executor):
+    with pytest.raises(ValueError, match="inject_function"):
+        executor.inject_function("not a name", print)
+
+
+def test_reset_clears_variables_and_functions(executor):
+    executor.execute("x = 10")
+    executor.inject_function("double", lambda value: value * 2)
+    executor.reset()
+    assert executor.get_variable("x") is None
+    assert not executor.execute("double(1)")["success"]
+
+
+def test_a_long_output_is_cut(sandbox):
+    with PythonExecutor(max_output_length=100, sandbox=sandbox) as executor:
+        result = executor.execute("print('x' * 500)")
+        assert result["truncated"]
+        assert len(result["stdout"]) < 200
+        assert "total 501" in result["stdout"]

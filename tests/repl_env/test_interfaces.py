@@ -1,0 +1,178 @@
+"""Other environments can be written on the base; the second one in examples/ is such a one."""
+
+import importlib.util
+import math
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repl_env.errors import EpisodeDone, NotReset, REPLError
+from repl_env.interfaces import Environment, ModelTokenizer, Transform
+from repl_env.models import Action, Observation, State
+from repl_env.rubrics import Rubric
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "number_hunt.py"
+
+
+@pytest.fixture(scope="module")
+def example():
+    spec: Any = importlib.util.spec_from_file_location("number_hunt", EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Echo(Environment[Action, Observation, State]):
+    """Says back what it was told."""
+
+    def reset(self, seed=None, episode_id=None, **kwargs):
+        return Observation(metadata={"thread": threading.get_ident(), **kwargs})
+
+    def step(self, action, timeout_s=None, **kwargs):
+        return Observation(metadata={"thread": threading.get_ident(), "timeout": timeout_s})
+
+    @property
+    def state(self):
+        return State()
+
+
+class Constant(Rubric):
+    def __init__(self, score):
+        super().__init__()
+        self.score = score
+
+    def forward(self, action, observation):
+        return self.score
+
+
+class Later(Constant):
+    async def forward(self, action, observation):
+        return self.score
+
+
+def test_an_environment_must_define_reset_step_and_state():
+    incomplete: Any = Environment
+    with pytest.raises(TypeError, match="abstract"):
+        incomplete()
+
+
+async def test_asynchronous_twins_run_the_plain_methods_off_the_event_loop():
+    observation = await Echo().reset_async(question="q")
+    assert observation.metadata["question"] == "q"
+    assert observation.metadata["thread"] != threading.get_ident()
+    stepped = await Echo().step_async(Action(), timeout_s=3)
+    assert stepped.metadata["timeout"] == 3
+
+
+async def test_an_environment_bound_to_its_thread_is_called_there():
+    class Bound(Echo):
+        REQUIRES_SINGLE_THREAD_EXECUTOR = True
+
+    observation = await Bound().step_async(Action())
+    assert observation.metadata["thread"] == threading.get_ident()
+
+
+def test_metadata_comes_from_the_class():
+    metadata = Echo().get_metadata()
+    assert (metadata.name, metadata.description) == ("Echo", "Says back what it was told.")
+
+
+def test_without_rubric_and_transform_nothing_is_scored_or_changed():
+    observation = Observation()
+    assert Echo()._apply_rubric(Action(), observation) == 0.0
+    assert Echo()._apply_transform(observation) is observation
+
+
+def test_a_transform_has_the_last_word_on_observations():
+    class Mark(Transform):
+        def __call__(self, observation):
+            return observation.model_copy(update={"metadata": {"marked": True}})
+
+    assert Echo(transform=Mark())._apply_transform(Observation()).metadata == {"marked": True}
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
+def test_a_score_that_is_not_finite_is_an_error_that_names_the_rubric(score):
+    with pytest.raises(ValueError, match="Constant scored"):
+        Echo(rubric=Constant(score))._apply_rubric(Action(), Observation())
+
+
+async def test_an_asynchronous_rubric_is_for_asynchronous_steps():
+    environment = Echo(rubric=Later(0.5))
+    with pytest.raises(TypeError, match="Later is asynchronous"):
+        environment._apply_rubric(Action(), Observation())
+    assert await environment._apply_rubric_async(Action(), Observation()) == 0.5
+    assert await Echo(rubric=Constant(1))._apply_rubric_async(Action(), Observation()) == 1.0
+
+
+async def test_a_rubric_is_reset_whether_its_reset_is_asynchronous_or_not():
+    class Slow(Constant):
+        async def reset(self):  # type: ignore[override]
+            self.score = 0
+
+    rubric = Slow(1)
+    environment = Echo(rubric=rubric)
+    with pytest.raises(TypeError, match="asynchronous"):
+        environment._reset_rubric()
+    await environment._reset_rubric_async()
+    assert rubric.score == 0
+
+
+def test_the_tokenizer_protocol_fits_a_tokenizer():
+    class Words:
+        def apply_chat_template(self, conversation, tokenize=True, **kwargs):
+            text = "".join(f"<{m['role']}>{m['content']}" for m in conversation)
+            return text.split() if tokenize else text
+
+        def decode(self, token_ids, skip_special_tokens=False, **kwargs):
+            return " ".join(token_ids)
+
+    tokenizer: ModelTokenizer = Words()
+    text = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False)
+    assert text == "<user>hi"
+
+
+def test_errors_of_the_environment_are_runtime_errors():
+    for kind in (NotReset, EpisodeDone, REPLError):
+        assert issubclass(kind, RuntimeError)
+
+
+def test_the_second_environment_plays_to_its_end(example):
+    environment = example.NumberHunt()
+    environment.reset(seed=7)
+    with pytest.raises(ValueError, match="number"):
+        example.Guess(number="ten")
+    observation = environment.step(example.Guess(number=100))
+    assert observation.hint == "lower"
+    assert observation.reward == 0.0
+    assert environment.state.highest == 99
+    for number in range(1, 100):
+        if observation.done:
+            break
+        observation = environment.step(example.Guess(number=number))
+    with pytest.raises(EpisodeDone) as raised:
+        environment.step(example.Guess(number=1))
+    assert raised.value.result.observation is observation
+
+
+def test_the_second_environment_is_the_same_for_the_same_seed(example):
+    def play(seed):
+        environment = example.NumberHunt()
+        environment.reset(seed=seed)
+        return [environment.step(example.Guess(number=n)).hint for n in (50, 25, 75)]
+
+    assert play(3) == play(3)
+    with pytest.raises(NotReset):
+        example.NumberHunt().step(example.Guess(number=1))
+
+
+def test_the_second_environment_runs_as_a_program():
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "found" in done.stdout
+    assert done.stdout.strip().splitlines()[-1].startswith("reward 0.")

@@ -1,0 +1,75 @@
+"""Public names are where OpenEnv's are, are one object each, and cost nothing to import."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import repl_env
+
+OPENENV = [
+    "REPLAction",
+    "REPLObservation",
+    "REPLState",
+    "CodeBlockResult",
+    "LocalREPLEnv",
+    "RLM_SYSTEM_PROMPT",
+    "RLM_SYSTEM_PROMPT_QWEN",
+    "QueryMetadata",
+    "build_rlm_system_prompt",
+    "build_user_prompt",
+    "extract_code_blocks",
+    "format_observations",
+    "REPLRubric",
+    "ExactMatchRubric",
+    "FuzzyMatchRubric",
+    "CustomMetricRubric",
+    "CodeExecutionRubric",
+]
+
+
+@pytest.mark.parametrize("name", [*OPENENV, *repl_env.__all__])
+def test_every_name_of_the_package_can_be_had(name):
+    assert name in repl_env.__all__
+    assert name in dir(repl_env)
+    assert getattr(repl_env, name) is not None
+
+
+def test_openenvs_modules_export_the_same_objects():
+    from repl_env import executor, parsing, prompts
+    from repl_env.server import python_executor, repl_environment
+
+    assert repl_environment.REPLEnvironment is repl_env.REPLEnvironment
+    assert python_executor.PythonExecutor is executor.PythonExecutor
+    assert prompts.extract_code_blocks is parsing.extract_code_blocks
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = repl_env.nothing
+
+
+def loaded_by(code):
+    report = "import json, sys; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=True
+    )
+    return set(json.loads(done.stdout))
+
+
+def test_importing_the_package_loads_neither_engine_nor_pydantic():
+    loaded = loaded_by("import repl_env")
+    assert "repl_sandbox" not in loaded
+    assert "pydantic" not in loaded
+
+
+@pytest.mark.parametrize(
+    "module", ["models", "errors", "interfaces", "rubrics", "parsing", "prompts", "llm"]
+)
+def test_the_vocabulary_loads_without_the_engine(module):
+    assert "repl_sandbox" not in loaded_by(f"import repl_env.{module}")
+
+
+def test_loading_the_environment_needs_no_library_of_schemas():
+    assert "jsonschema" not in loaded_by("import repl_env.local")

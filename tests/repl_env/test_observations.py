@@ -1,0 +1,124 @@
+"""Every outcome has a kind, a text that says what happened, and a bounded rendering."""
+
+import base64
+from typing import Any, get_args
+
+import pytest
+
+from repl_env.observations import clip, render
+from repl_env.observations import failure as failure_or_none
+from repl_sandbox.types import (
+    Change,
+    Clock,
+    ErrorInfo,
+    Finished,
+    Killed,
+    KillReason,
+    Raised,
+    State,
+    TimedOut,
+    Usage,
+)
+
+
+def failure(outcome) -> Any:
+    return failure_or_none(outcome)
+
+
+def rendered(outcome, limit=8192):
+    return render(outcome, failure(outcome), cell=3, limit=limit)
+
+
+def test_a_finished_cell_shows_output_then_value():
+    result = rendered(Finished(stdout="a", stderr="w", value="42"))
+    assert (result.stdout, result.stderr, result.value) == ("a\n42\n", "w", "42")
+    assert (result.success, result.exception, result.truncated) == (True, None, False)
+
+
+def test_output_before_an_exception_is_kept_beside_the_error():
+    error = ErrorInfo("ValueError", "bad", 'File "<cell 3>", line 1\nValueError: bad', 1)
+    result = rendered(Raised(stdout="before\n", stderr="warned", error=error))
+    assert result.stdout == "before\n"
+    assert result.stderr == f"warned\nValueError: bad\n{error.traceback}"
+    assert result.exception == f"ValueError: bad\n{error.traceback}"
+    assert not result.success
+
+
+@pytest.mark.parametrize(
+    ("type", "kind"),
+    [
+        ("SyntaxError", "syntax"),
+        ("IndentationError", "syntax"),
+        ("MemoryError", "memory"),
+        ("ZeroDivisionError", "exception"),
+        ("MySyntaxError", "exception"),
+    ],
+)
+def test_exceptions_are_sorted_into_kinds(type, kind):
+    assert failure(Raised(error=ErrorInfo(type, "m", "", 1))).kind == kind
+
+
+@pytest.mark.parametrize("clock", get_args(Clock))
+def test_each_clock_has_a_kind(clock):
+    expected = {"execution": "timeout", "host_call": "llm"}
+    assert failure(TimedOut(clock=clock)).kind == expected[clock]
+
+
+@pytest.mark.parametrize("reason", get_args(KillReason))
+def test_each_reason_for_a_kill_has_a_kind_and_a_text(reason):
+    failed = failure(Killed(reason=reason, state="restarted"))
+    assert failed.kind in {"memory", "cpu", "processes", "output", "crash"}
+    assert "variables are gone" in failed.text
+
+
+@pytest.mark.parametrize("state", get_args(State))
+def test_each_state_after_a_timeout_is_told(state):
+    text = failure(TimedOut(state=state)).text
+    expected = {"kept": "are kept", "rolled_back": "before this code", "restarted": "are gone"}
+    assert expected[state] in text
+
+
+def test_a_long_output_shows_head_and_tail_and_where_the_rest_is():
+    result = rendered(Finished(stdout="a" * 100 + "z" * 100), limit=20)
+    assert result.stdout.startswith("a" * 10 + "\n")
+    assert result.stdout.endswith("\n" + "z" * 10)
+    assert "total 200 chars" in result.stdout
+    assert "_out[3]" in result.stdout
+    assert result.truncated
+    assert len(result.stdout) < 20 + 100
+
+
+def test_output_at_the_limit_is_whole():
+    assert clip("abc", 3, 1) == "abc"
+    assert clip("abcdefgh", 1, 1).startswith("a\n...")
+
+
+def test_changes_become_a_snapshot_and_rows():
+    changes = (
+        Change("new", "x", "int", 28, "1"),
+        Change("modified", "y", "list", 64, "[1]"),
+        Change("deleted", "z", "str", 50, "'a'"),
+    )
+    result = rendered(Finished(changes=changes))
+    assert result.locals_snapshot == {"x": "1", "y": "[1]"}
+    assert [row["kind"] for row in result.changes] == ["new", "modified", "deleted"]
+    assert result.changes[0] == {
+        "kind": "new",
+        "name": "x",
+        "type": "int",
+        "size": 28,
+        "preview": "1",
+    }
+
+
+def test_figures_are_base64_and_time_excludes_waiting():
+    result = rendered(Finished(figures=(b"\x89PNG",), usage=Usage(0.5, 9.0)))
+    assert base64.b64decode(result.figures[0]) == b"\x89PNG"
+    assert result.execution_time == 0.5
+
+
+def test_text_that_is_no_unicode_is_fit_for_the_wire():
+    changes = (Change("new", "x", "t\ud800", 1, "p\ud800"),)
+    error = ErrorInfo("E", "\udcff", "", None)
+    outcome = Raised(stdout="\ud800", value="\ud801", changes=changes, error=error)
+    rendered(outcome).model_dump_json().encode("utf-8")

@@ -1,0 +1,170 @@
+"""Rubrics score what happened, and forget it at a reset."""
+
+import pytest
+
+from repl_env.models import CodeBlockResult, REPLAction, REPLObservation
+from repl_env.rubrics import (
+    CodeExecutionRubric,
+    CustomMetricRubric,
+    ExactMatchRubric,
+    FuzzyMatchRubric,
+    REPLRubric,
+    Rubric,
+)
+
+ACTION = REPLAction(code="x")
+
+
+def ended(answer, value=None):
+    metadata = {"final_answer": answer, "answer_value": value}
+    return REPLObservation(result=CodeBlockResult(), done=True, metadata=metadata)
+
+
+def going_on(success=True):
+    return REPLObservation(result=CodeBlockResult(success=success))
+
+
+def score(rubric, expected, answer, value=None):
+    rubric.set_expected(expected)
+    return rubric(ACTION, ended(answer, value))
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer", "value", "reward"),
+    [
+        ("Paris", " paris\n", " paris\n", 1.0),
+        ("Paris", "London", "London", 0.0),
+        (42, "42", 42, 1.0),
+        ([1, 2], "(1, 2)", [1, 2], 1.0),
+        ([1, 2], "(2, 1)", [2, 1], 0.0),
+        ({"a": 1}, "{'a': 1}", {"a": 1}, 1.0),
+        (True, "1", 1, 0.0),
+        ("", "", "", 1.0),
+    ],
+)
+def test_exact_match_compares_text_without_case_and_values_by_value(
+    expected, answer, value, reward
+):
+    assert score(ExactMatchRubric(), expected, answer, value) == reward
+
+
+def test_exact_match_can_be_literal():
+    assert score(ExactMatchRubric(normalize=False), "Paris", "paris") == 0.0
+    assert score(ExactMatchRubric(normalize=False), "Paris", "Paris") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer", "reward"),
+    [
+        ("Paris", "PARIS", 1.0),
+        ("Paris", "It is Paris, I think.", 0.5),
+        ("the city of Paris", "city of Paris", 0.5),
+        ("東京", "答えは東京です", 0.5),
+        ("Paris", "", 0.0),
+        ("Paris", "P", 0.0),
+        ("Paris", "Par", 0.0),
+        ("a long expected answer", "a", 0.0),
+        ("42", "1420", 0.0),
+        ("cat", "concatenate, category, cat!", 0.5),
+    ],
+)
+def test_fuzzy_match_pays_for_whole_words_only(expected, answer, reward):
+    assert score(FuzzyMatchRubric(), expected, answer) == reward
+
+
+def test_a_custom_metric_gets_expected_and_predicted_as_text():
+    seen = []
+
+    def metric(expected, predicted):
+        seen.append((expected, predicted))
+        return 3
+
+    rubric = CustomMetricRubric(metric)
+
+    assert score(rubric, 7, "8", 8) == 3
+    assert seen == [("7", "8")]
+
+
+@pytest.mark.parametrize("make", [ExactMatchRubric, FuzzyMatchRubric])
+def test_an_outcome_is_worth_nothing_before_the_end_or_without_an_expected_answer(make):
+    rubric = make()
+    assert rubric(ACTION, ended("x")) == 0.0
+    rubric.set_expected("x")
+    assert rubric(ACTION, going_on()) == 0.0
+    assert rubric(ACTION, ended(None)) == 0.0
+    assert rubric(ACTION, ended("x")) == 1.0
+
+
+def test_reset_forgets_the_expected_answer_and_the_score():
+    rubric = REPLRubric()
+    assert score(rubric, "x", "x") == 1.0
+    rubric.reset()
+    assert rubric.last_score is None
+    assert rubric(ACTION, ended("x")) == 0.0
+
+
+def test_code_execution_pays_for_success_and_charges_for_errors():
+    rubric = CodeExecutionRubric(success_reward=0.1)
+    assert rubric(ACTION, going_on()) == 0.1
+    assert rubric(ACTION, going_on(success=False)) == -0.05
+
+
+def test_the_default_rubric_scores_steps_outcome_and_failure_apart():
+    rubric = REPLRubric()
+    rubric.set_expected("x")
+
+    assert (rubric(ACTION, going_on(success=False)), rubric.components()) == (
+        -0.05,
+        {"process": -0.05},
+    )
+    assert (rubric(ACTION, ended("x")), rubric.components()) == (1.0, {"outcome": 1.0})
+    assert (rubric(ACTION, ended(None)), rubric.components()) == (-0.1, {"failure": -0.1})
+
+
+def test_children_are_found_by_assignment_with_their_paths():
+    class Both(Rubric):
+        def __init__(self):
+            super().__init__()
+            self.repl = REPLRubric()
+            self.other = ExactMatchRubric()
+
+        def forward(self, action, observation):
+            return self.repl(action, observation) + self.other(action, observation)
+
+    both = Both()
+    assert [path for path, _ in both.named_rubrics()] == [
+        "repl",
+        "repl.outcome",
+        "repl.process",
+        "other",
+    ]
+    assert dict(both.named_rubrics())["repl.outcome"] is both.repl.outcome
+    assert list(both.children()) == [both.repl, both.other]
+
+
+def test_hooks_see_each_scoring():
+    seen = []
+    rubric = ExactMatchRubric()
+    rubric.register_forward_pre_hook(lambda r, a, o: seen.append("before"))
+    rubric.register_forward_hook(lambda r, a, o, s: seen.append((r is rubric, s)))
+
+    assert score(rubric, "x", "x") == 1.0
+    assert seen == ["before", (True, 1.0)]
+    assert rubric.last_score == 1.0
+
+
+async def test_an_asynchronous_child_makes_its_parents_awaitable():
+    class Judge(Rubric):
+        async def forward(self, action, observation):
+            return 0.25
+
+    rubric = REPLRubric(outcome=Judge())
+
+    assert await rubric(ACTION, ended("x")) == 0.25
+    assert rubric.last_score == rubric.outcome.last_score == 0.25
+    assert rubric.components() == {"outcome": 0.25}
+
+
+def test_a_rubric_without_forward_says_so():
+    with pytest.raises(NotImplementedError, match="forward"):
+        Rubric()(ACTION, going_on())

@@ -1,0 +1,168 @@
+"""Sub-calls reach the functions they were given, once, and failures stay in their place."""
+
+import functools
+import threading
+
+import pytest
+
+from repl_env.llm import LLM
+from repl_env.subcalls import NAMES, CallableProvider, SubcallSettings
+
+
+class Calls:
+    """The functions of one episode, and the failures that were told."""
+
+    def __init__(self, settings=None, **given):
+        self.failures: list[Exception] = []
+        provider = CallableProvider(**given)
+        self.configured = provider.configured()
+        self.functions = provider.functions(settings or SubcallSettings(), self.failures.append)
+
+    def __getattr__(self, name):
+        return self.functions[name]
+
+
+def test_a_function_with_one_argument_gets_the_prompt():
+    assert Calls(llm_query_fn=lambda prompt: f"<{prompt}>").llm_query("a", "m") == "<a>"
+
+
+def test_a_function_with_two_arguments_gets_the_model_too():
+    calls = Calls(llm_query_fn=lambda prompt, model: f"{prompt}@{model}")
+    assert calls.llm_query("a") == "a@None"
+    assert calls.llm_query("a", model="m") == "a@m"
+
+
+def test_the_model_of_the_episode_is_the_default():
+    settings = SubcallSettings(LLM(model="small"))
+    calls = Calls(settings, llm_query_fn=lambda prompt, model=None: str(model))
+    assert calls.llm_query("a") == "small"
+    assert calls.llm_query("a", "big") == "big"
+
+
+def test_partials_and_objects_are_told_apart_by_signature_too():
+    class Model:
+        def __call__(self, prompt):
+            return f"[{prompt}]"
+
+    assert Calls(llm_query_fn=Model()).llm_query("a", "m") == "[a]"
+    joined = functools.partial(lambda tag, prompt, model: f"{tag}{prompt}{model}", "t")
+    assert Calls(llm_query_fn=joined).llm_query("a", "m") == "tam"
+
+
+def test_a_type_error_inside_a_function_does_not_call_it_again():
+    asked = []
+
+    def broken(prompt, model):
+        asked.append((prompt, model))
+        raise TypeError("inside")
+
+    calls = Calls(llm_query_fn=broken)
+    assert calls.llm_query("a", "m") == "Error: TypeError: inside"
+    assert asked == [("a", "m")]
+    assert [str(error) for error in calls.failures] == ["inside"]
+
+
+def test_every_name_is_there_and_says_when_it_is_not_configured():
+    calls = Calls()
+    assert set(calls.functions) == set(NAMES)
+    assert calls.configured == frozenset()
+    for name in NAMES:
+        with pytest.raises(RuntimeError, match=f"{name} is not configured"):
+            calls.functions[name]("a")
+    assert calls.failures == []
+
+
+def test_recursive_calls_fall_back_to_plain_ones():
+    calls = Calls(llm_query_fn=str.upper)
+    assert calls.rlm_query("a") == "A"
+    assert calls.rlm_query_batched(["a", "b"]) == ["A", "B"]
+    assert calls.configured == set(NAMES)
+
+
+def test_recursive_functions_go_before_plain_ones():
+    calls = Calls(
+        llm_query_fn=lambda p: "plain",
+        llm_batch_fn=lambda ps: ["plain"] * len(ps),
+        subcall_fn=lambda p, m: "deep",
+    )
+    assert calls.llm_query("a") == "plain"
+    assert calls.rlm_query("a") == "deep"
+    assert calls.llm_batch(["a", "b"]) == ["plain"] * 2
+    assert calls.rlm_query_batched(["a", "b"]) == ["deep"] * 2
+
+
+def test_a_batch_of_single_calls_keeps_its_order_and_runs_at_once():
+    together = threading.Barrier(3, timeout=10)
+
+    def wait_for_the_others(prompt):
+        together.wait()
+        return prompt
+
+    calls = Calls(llm_query_fn=wait_for_the_others)
+    assert calls.llm_query_batched(["a", "b", "c"]) == ["a", "b", "c"]
+    assert calls.llm_query_batched([]) == []
+
+
+def test_a_failure_in_a_batch_stays_in_its_place():
+    def picky(prompt):
+        if prompt == "bad":
+            raise TimeoutError("no answer")
+        return prompt
+
+    calls = Calls(llm_query_fn=picky)
+    answers = calls.llm_query_batched(["a", "bad", "c"])
+    assert answers == ["a", "Error: TimeoutError: no answer", "c"]
+    assert len(calls.failures) == 1
+
+
+@pytest.mark.parametrize("answers", [["one"], "ab", ["a", "b", "c"]])
+def test_a_batch_function_that_loses_answers_fails_as_a_whole(answers):
+    calls = Calls(llm_batch_fn=lambda prompts: answers)
+    found = calls.llm_query_batched(["a", "b"])
+    assert len(found) == 2
+    assert all(answer.startswith("Error: ") for answer in found)
+
+
+async def test_asynchronous_functions_are_awaited_and_mapped_at_once():
+    async def ask(prompt, model):
+        return f"{prompt}{model}"
+
+    calls = Calls(llm_query_fn=ask, subcall_batch_fn=lambda ps: ps)
+    assert await calls.llm_query("a", "m") == "am"
+    assert await calls.llm_query_batched(["a", "b"], "m") == ["am", "bm"]
+    assert calls.rlm_query_batched(["x"]) == ["x"]
+
+
+async def test_an_asynchronous_failure_is_a_text_as_well():
+    async def fail(prompt):
+        raise ValueError("no")
+
+    calls = Calls(llm_query_fn=fail)
+    assert await calls.llm_query("a") == "Error: ValueError: no"
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"), [("llm_query", 5), ("llm_batch", "text"), ("llm_batch", [1])]
+)
+def test_wrong_arguments_are_the_mistake_of_the_code_that_calls(name, argument):
+    calls = Calls(llm_query_fn=str.upper)
+    with pytest.raises(TypeError, match="must be a"):
+        calls.functions[name](argument)
+    assert calls.failures == []
+
+
+def test_what_cannot_be_called_is_refused_by_name():
+    with pytest.raises(TypeError, match="llm_batch_fn must be callable"):
+        CallableProvider(llm_batch_fn="model")
+
+
+def test_secrets_are_not_in_the_repr():
+    shown = repr(SubcallSettings(LLM("m", api_key="sk-1", headers={"X": "sk-2"})))
+    assert "sk-" not in shown
+    assert "'m'" in shown
+
+
+def test_a_model_is_given_in_one_of_two_ways():
+    assert LLM.of(None, "m", "token") == LLM(model="m", api_key="token")
+    with pytest.raises(TypeError, match="llm_model"):
+        LLM.of(LLM(), "m", None)

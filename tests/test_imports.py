@@ -1,0 +1,114 @@
+"""What importing costs and what it brings along, seen in a fresh interpreter.
+
+import-linter reads the source; but importing a.b.c also runs a/__init__ and a.b/__init__, and only
+a running interpreter shows what that loads.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+OURS = {"repl_env", "repl_sandbox", "repl_server"}
+PROGRAM = """
+import json, sys
+sys.path[:0] = {paths!r}
+before = set(sys.modules)
+import {module}
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+def loaded_by(module: str, *roots: str, flags: tuple[str, ...] = ("-I",)) -> set[str]:
+    """The modules that `import module` adds to a fresh interpreter."""
+    program = PROGRAM.format(paths=[str(ROOT / root) for root in roots], module=module)
+    done = subprocess.run(
+        [sys.executable, *flags, "-c", program], capture_output=True, text=True, check=True
+    )
+    return set(json.loads(done.stdout))
+
+
+def foreign(modules: set[str]) -> set[str]:
+    """The top-level names that are neither ours nor the standard library's."""
+    tops = {name.partition(".")[0] for name in modules}
+    return {top for top in tops - OURS - sys.stdlib_module_names if not top.startswith("_")}
+
+
+def test_the_worker_loads_only_its_own_part_of_the_engine() -> None:
+    modules = loaded_by("repl_sandbox.worker.main", "sandbox", flags=("-I", "-S"))
+    parts = {name.split(".")[1] for name in modules if name.startswith("repl_sandbox.")}
+
+    assert parts <= {"errors", "types", "wire", "worker"}
+    assert "worker" in parts
+    assert foreign(modules) == set()
+
+
+def test_the_worker_runs_where_only_the_engine_s_source_root_is() -> None:
+    """`sandbox/` alone can be mounted: nothing of the environment is needed beside it."""
+    modules = loaded_by("repl_sandbox.worker.main", "sandbox", flags=("-I", "-S"))
+
+    assert not any(name.startswith(("repl_env", "repl_server")) for name in modules)
+
+
+@pytest.mark.parametrize("name", ["numpy", "asyncio", "unittest", "matplotlib", "psutil"])
+def test_the_worker_leaves_to_cells_what_only_cells_need(name: str) -> None:
+    """Every module of the template is paid again by each session in copied pages."""
+    assert name not in loaded_by("repl_sandbox.worker.main", "sandbox", flags=("-I", "-S"))
+
+
+def test_the_engine_loads_neither_the_environment_nor_the_server() -> None:
+    modules = loaded_by("repl_sandbox.sandbox", "sandbox")
+
+    assert not any(name.startswith(("repl_env", "repl_server")) for name in modules)
+    assert foreign(modules) <= {"psutil"}
+
+
+def test_importing_the_package_loads_no_engine_and_no_library() -> None:
+    modules = loaded_by("repl_env", "")
+
+    assert "repl_env" in modules
+    assert not any(name.startswith(("repl_sandbox", "repl_server")) for name in modules)
+    assert foreign(modules) == set()
+
+
+@pytest.mark.parametrize("module", ["errors", "interfaces", "models", "parsing", "rubrics"])
+def test_the_vocabulary_of_the_environment_loads_no_engine(module: str) -> None:
+    modules = loaded_by(f"repl_env.{module}", "")
+
+    assert f"repl_env.{module}" in modules
+    assert not any(name.startswith(("repl_sandbox", "repl_server")) for name in modules)
+    assert not modules & {"rich", "typer", "psutil"}
+
+
+def test_the_command_line_loads_no_engine_until_a_command_needs_it() -> None:
+    modules = loaded_by("repl_env.cli.doctor", "")
+
+    assert not any(name.startswith("repl_sandbox") for name in modules)
+
+
+@pytest.mark.parametrize("package", ["repl_env", "repl_sandbox"])
+def test_every_public_name_resolves(package: str) -> None:
+    module = __import__(package)
+
+    assert module.__all__
+    for name in module.__all__:
+        assert getattr(module, name).__name__ == name or not callable(getattr(module, name))
+
+
+@pytest.mark.parametrize("package", ["repl_env", "repl_sandbox"])
+def test_an_unknown_name_is_an_attribute_error(package: str) -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        __import__(package).no_such_name
+
+
+def test_no_folder_beside_the_packages_is_a_package() -> None:
+    """A top-level `tests`, `docker`, `server` or `sandbox` would shadow other people's."""
+    for folder in ("tests", "docker", "sandbox", "server"):
+        assert not (ROOT / folder / "__init__.py").exists()
+    for source_root in ("docker", "sandbox", "server"):
+        assert not list((ROOT / source_root).glob("*.py"))

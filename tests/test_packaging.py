@@ -1,0 +1,83 @@
+"""What the wheel holds, and that it works beside other people's files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = {
+    "repl_env": ROOT / "repl_env",
+    "repl_sandbox": ROOT / "sandbox" / "repl_sandbox",
+    "repl_server": ROOT / "server" / "repl_server",
+}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (file,) = folder.glob("*.whl")
+    with zipfile.ZipFile(file) as archive:
+        yield archive
+
+
+def test_the_wheel_holds_the_three_packages_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    tops = {name.partition("/")[0] for name in wheel.namelist()}
+    packages = {top for top in tops if not top.endswith(".dist-info")}
+
+    assert packages == set(SOURCES)
+    assert len(tops) == len(SOURCES) + 1
+
+
+@pytest.mark.parametrize("package", SOURCES)
+def test_the_wheel_holds_every_file_of_a_package(wheel: zipfile.ZipFile, package: str) -> None:
+    folder = SOURCES[package]
+    files = {
+        f"{package}/{file.relative_to(folder)}"
+        for file in folder.rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+
+    assert files == {name for name in wheel.namelist() if name.startswith(f"{package}/")}
+    assert f"{package}/py.typed" in files
+
+
+def test_the_wheel_declares_the_command_and_its_group(wheel: zipfile.ZipFile) -> None:
+    (name,) = (n for n in wheel.namelist() if n.endswith(".dist-info/entry_points.txt"))
+    declared = wheel.read(name).decode()
+
+    assert "repl-env = repl_env.cli.main:main" in declared
+    assert "[repl_env.commands]\ndoctor = repl_env.cli.doctor:doctor" in declared
+
+
+def test_the_wheel_carries_the_licence(wheel: zipfile.ZipFile) -> None:
+    (name,) = (n for n in wheel.namelist() if n.endswith("/LICENSE"))
+
+    assert "Apache License" in wheel.read(name).decode()
+
+
+def test_the_wheel_works_in_a_folder_with_its_own_server_and_sandbox(
+    wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    site, work = tmp_path / "site", tmp_path / "work"
+    wheel.extractall(site)
+    work.mkdir()
+    for name in ("server.py", "sandbox.py", "tests.py", "docker.py"):
+        (work / name).write_text("raise RuntimeError('the user’s own file')")
+    program = (
+        f"import sys; sys.path[:0] = [{str(work)!r}, {str(site)!r}]\n"
+        "import repl_sandbox.types, repl_env.models, repl_server\n"
+        "print(repl_sandbox.__file__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=work, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.strip().startswith(str(site))

@@ -1,0 +1,39 @@
+"""The examples of the README run as printed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+EXAMPLES = [code for language, code in BLOCKS if language == "python"]
+OUTPUTS = [text for language, text in BLOCKS if language == "text"]
+
+
+def run(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_first_example_prints_what_the_readme_says() -> None:
+    assert run(EXAMPLES[0]) == OUTPUTS[0]
+
+
+def test_the_first_example_has_five_lines() -> None:
+    lines = [line for line in EXAMPLES[0].splitlines() if line.strip()]
+
+    assert len(lines) == 5
+
+
+@pytest.mark.parametrize("code", EXAMPLES[1:])
+def test_the_other_examples_hold_what_they_assert(code: str) -> None:
+    assert "assert " in code
+    run(code)
