@@ -74,15 +74,14 @@ numbers = [int(line) for line in context.splitlines()]
 numbers = [int(line) for line in context.splitlines() if line.isdigit()]
 print(len(numbers), "numbers")
 ```""",
-    """Now I look for the number that solves it, one after the other.
+    """Is the sum a multiple of seven? I count up to its seventh.
 ```python
-print("searching")
+print("counting")
 n = 0
-while sum(numbers) != n * 0.5:
+while n != sum(numbers) / 7:
     n += 1
 ```""",
-    """That would never have ended, since I forgot nothing but the answer is twice the sum.
-The numbers are still there.
+    """It is not, so that would never have ended. The numbers are still there.
 ```python
 answer["content"] = str(2 * sum(numbers))
 answer["ready"] = True

@@ -10,10 +10,12 @@ from typing import Any
 
 from repl_env.contexts import Context
 from repl_env.episode import Episode
+from repl_env.files import CARRIER, writing
 from repl_env.models import REPLObservation
 from repl_env.sandboxes import Source
 from repl_env.turns import Turn
-from repl_sandbox.errors import SandboxClosed
+from repl_sandbox.errors import SandboxClosed, SandboxError
+from repl_sandbox.types import Finished
 
 
 def opening(source: Source, *, plain: bool, **arguments: Any) -> Turn[Any]:
@@ -36,11 +38,28 @@ def loading(session: Any, context: Context) -> Turn[None]:
         yield partial(session.set, part.name, part.value)
 
 
+def filling(session: Any, episode: Episode) -> Turn[None]:
+    """Write the episode's files into the workspace; OSError if there is no room for one."""
+    for path, data in episode.terms.files.items():
+        yield partial(session.set, CARRIER, data)
+        outcome = yield partial(session.run, writing(path))
+        episode.cells += 1
+        if not isinstance(outcome, Finished):
+            reason = outcome.error.message if outcome.error else type(outcome).__name__
+            raise OSError(f"files: {path!r} could not be written: {reason}")
+
+
 def running(
     session: Any, episode: Episode, code: str, timeout: float | None
 ) -> Turn[REPLObservation]:
     """Run one cell of the episode."""
-    outcome = yield partial(session.run, code, timeout=timeout)
+    try:
+        outcome = yield partial(session.run, code, timeout=timeout)
+    except (TypeError, ValueError, SandboxError):
+        raise  # refused, or the end of the session: nothing that the session counts
+    except BaseException:
+        episode.cell_cancelled()
+        raise
     if outcome.state == "restarted":
         # The variables were the policy's to lose; what the episode is about was not.
         yield from loading(session, episode.terms.context)
@@ -55,6 +74,8 @@ def content(session: Any) -> Turn[Any]:
     """What `answer["content"]` holds in the session, or None."""
     try:
         answer = yield partial(session.get, "answer")
-    except (KeyError, TypeError):  # the policy deleted it, or put in what JSON cannot carry
+    except (KeyError, TypeError, ValueError, SandboxError):
+        # The policy deleted it, put in what JSON cannot carry, or made a trap of it. The episode
+        # ends here in any case, and no trap may keep it from being scored.
         return None
     return answer.get("content") if isinstance(answer, dict) else None

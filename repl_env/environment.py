@@ -113,7 +113,7 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
             llm_query_fn, llm_batch_fn, subcall_fn, subcall_batch_fn
         )
         self._sandboxes = sandboxes.Source(
-            sandbox, sandboxes.SandboxSettings(isolation, require, limits, tuple(preload))
+            sandbox, sandboxes.SandboxSettings.of(isolation, require, limits, preload)
         )
         self._mode: Mode = "plain"
         # OpenEnv's names for the two things an episode is made of; None between episodes.
@@ -270,10 +270,11 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         )
         try:
             yield from cells.loading(session, terms.context)
+            yield from cells.filling(session, episode)
+            episode.held_by(session.isolation)
         except BaseException:
             yield session.close
             raise
-        episode.held_by(session.isolation)
         self._mode, self._state, self._executor = mode, episode, session
         return episode
 

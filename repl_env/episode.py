@@ -30,6 +30,7 @@ class Terms:
     episode_id: str
     task_prompt: str
     context: Context
+    files: dict[str, bytes]
     max_iterations: int
     max_output_length: int
     helpers: tuple[str, ...] = ()
@@ -56,7 +57,7 @@ class Totals:
 class Episode:
     """One episode from its reset to its end.
 
-    `iteration` counts steps, `cells` those that ran code. `stop_reason` is None, "answer" or
+    `iteration` counts steps, `cells` what the session ran. `stop_reason` is None, "answer" or
     "max_iterations". `masked` stays True once a failure of ours touched the episode.
     """
 
@@ -95,6 +96,14 @@ class Episode:
     def subcall_failed(self, error: Exception) -> None:
         """Note that a sub-call of the running cell failed. Called from any thread."""
         self._lost_calls.append(error)
+
+    def cell_cancelled(self) -> None:
+        """Note that the caller gave up on a cell: it is no step, but the session counted it.
+
+        An answer that it gave stands, and ends the episode with the next step.
+        """
+        self.cells += 1
+        self.masked = True
 
     # ── variables ────────────────────────────────────────────────────────────────────────────────
 

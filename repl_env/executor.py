@@ -19,7 +19,7 @@ from repl_sandbox.types import JSON
 
 # Host functions are named when a session begins, and this class takes them at any time: one
 # function dispatches, and the names are defined in the session.
-DISPATCH = "_call_host"
+DISPATCH = "call_host"
 
 
 class PythonExecutor:

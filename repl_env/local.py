@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from repl_env.contexts import Given
 from repl_env.environment import REPLEnvironment, result_of
+from repl_env.files import Files
 from repl_env.llm import LLM
 from repl_env.models import (
     DEFAULT_CONTEXT_PREVIEW_LENGTH,
@@ -103,6 +104,7 @@ class LocalREPLEnv(_Local):
         *,
         context: Given | None = None,
         contexts: Mapping[str, Given] | None = None,
+        files: Files | None = None,
         task_prompt: str = "",
         max_iterations: int = DEFAULT_MAX_ITERATIONS,
         seed: int | None = None,
@@ -121,6 +123,8 @@ class LocalREPLEnv(_Local):
             context: what the episode is about: str, bytes, list, dict, or a pathlib.Path to a
                 file. In the session it is the variable `context`.
             contexts: several, by the names of their variables.
+            files: contents by paths in the session's workspace, its working directory: bytes,
+                str, or a pathlib.Path to a file here.
             task_prompt: what the policy is asked; it is in the metadata of every step.
             max_iterations: steps until the episode ends without an answer.
             seed: of the session's random numbers.
@@ -142,6 +146,7 @@ class LocalREPLEnv(_Local):
             hf_token=hf_token,
             llm_model=llm_model,
             contexts=contexts,
+            files=files,
             max_iterations=max_iterations,
             llm=llm,
             expected_answer=expected_answer,
@@ -199,6 +204,7 @@ class AsyncLocalREPLEnv(_Local):
         *,
         context: Given | None = None,
         contexts: Mapping[str, Given] | None = None,
+        files: Files | None = None,
         task_prompt: str = "",
         max_iterations: int = DEFAULT_MAX_ITERATIONS,
         seed: int | None = None,
@@ -220,6 +226,7 @@ class AsyncLocalREPLEnv(_Local):
             hf_token=hf_token,
             llm_model=llm_model,
             contexts=contexts,
+            files=files,
             max_iterations=max_iterations,
             llm=llm,
             expected_answer=expected_answer,

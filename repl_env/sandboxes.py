@@ -10,7 +10,7 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -26,6 +26,17 @@ class SandboxSettings:
     require: str | None = None
     limits: Limits | None = None
     preload: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, isolation: str, require: str | None, limits: Limits | None, preload: Sequence[str]
+    ) -> SandboxSettings:
+        """Settings from arguments as they are given; TypeError for one that is not what it is."""
+        if isinstance(preload, str):
+            raise TypeError("preload must be a list of module names, not a str")
+        if limits is not None and not isinstance(limits, Limits):
+            raise TypeError(f"limits must be a Limits, not {type(limits).__name__}")
+        return cls(isolation, require, limits, tuple(preload))
 
     def arguments(self) -> dict[str, Any]:
         """The arguments for a new sandbox."""
@@ -92,16 +103,16 @@ class _OfProcess:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sandboxes: dict[SandboxSettings, Sandbox] = {}
-        self._process = os.getpid()
+        self._process = 0
 
     def get(self, settings: SandboxSettings) -> Sandbox:
+        if self._process != os.getpid():
+            # First use here, or after a fork: then the handles, and perhaps a held lock, are the
+            # parent's, and this process begins with its own.
+            self._lock, self._sandboxes, self._process = threading.Lock(), {}, os.getpid()
+            atexit.register(self.close)
         with self._lock:
-            if self._process != os.getpid():
-                # The parent's handles: its processes, its lifetime. Ours start anew.
-                self._sandboxes, self._process = {}, os.getpid()
             if settings not in self._sandboxes:
-                if not self._sandboxes:
-                    atexit.register(self.close)
                 self._sandboxes[settings] = Sandbox(**settings.arguments())
             return self._sandboxes[settings]
 

@@ -15,6 +15,7 @@ from repl_env import contexts
 from repl_env.answers import validator
 from repl_env.contexts import Given
 from repl_env.episode import ANSWER_NAMES, Terms
+from repl_env.files import Files, contents
 from repl_env.llm import LLM
 from repl_env.models import (
     DEFAULT_CONTEXT_PREVIEW_LENGTH,
@@ -54,6 +55,8 @@ class Settings:
         one_of(self.preview, tuple(MODES), "preview")
         for name, tool in self.tools.items():
             check_name(name, "tools")
+            if name.startswith("_"):  # the session keeps these for functions of its own
+                raise ValueError(f"tools: {name!r} must not begin with an underscore")
             if not callable(tool):
                 raise TypeError(f"tools: {name} must be callable, not {type(tool).__name__}")
 
@@ -66,6 +69,7 @@ class Request:
     episode_id: str | None = None
     context: Given | None = None
     contexts: Mapping[str, Given] | None = None
+    files: Files | None = None
     task_prompt: str | None = None
     max_iterations: int | None = None
     hf_token: str | None = field(default=None, repr=False)
@@ -96,6 +100,7 @@ class Request:
             episode_id=self.episode_id or uuid.uuid4().hex,
             task_prompt=task_prompt or "",
             context=resolved,
+            files=contents(self.files),
             max_iterations=at_least(
                 _given(self.max_iterations, settings.max_iterations), 1, "max_iterations"
             ),

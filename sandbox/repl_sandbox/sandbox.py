@@ -33,12 +33,16 @@ _slots = itertools.count(secrets.randbelow(SLOTS))
 # init, besides the code's own process.
 _OWN_PROCESSES = 2
 
+# A call leaves within milliseconds of its session's end, unless its `on_output` hangs.
+_LEAVE_TIMEOUT = 5.0
+
 
 class Sandbox:
     """A warm, sealed template, and the sessions forked from it. Thread-safe; a context manager.
 
     `python`: the interpreter (default: this one). `preload`: modules imported once, in the
-    template. `mounts`: {path inside: path of the host}, shown read-only. `limits`: of each session.
+    template. `mounts`: {path inside: path of the host}, shown read-only; started by root, sessions
+    are users of their own and read there what everybody may. `limits`: of each session.
     `isolation`: "auto" or a tier; `require`: the weakest tier to accept. `ready`: sessions made
     ahead of time. `max_sessions`: how many may be open at once.
 
@@ -205,8 +209,14 @@ class Sandbox:
         if known is None:
             return
         self._watchdog.remove(core)
-        self._zygote.end(core.links)
-        core.close()
+        try:
+            self._zygote.kill(core.links)
+        finally:
+            # A call that runs in another thread or task sees the session's end and leaves first;
+            # its descriptors must not be closed, and given to others, under it.
+            if core.busy.acquire(timeout=_LEAVE_TIMEOUT):
+                core.links.close()
+                core.close()
 
 
 class AsyncSandbox:

@@ -65,6 +65,27 @@ async def test_episodes_run_at_the_same_time(sandbox):
     assert await asyncio.gather(*map(episode, "abcd")) == ["A", "B", "C", "D"]
 
 
+async def test_a_cancelled_step_leaves_an_episode_that_goes_on_and_is_masked(sandbox):
+    called = asyncio.Event()
+
+    async def never(prompt):
+        called.set()
+        await asyncio.Event().wait()
+
+    env = AsyncLocalREPLEnv(sandbox=sandbox, llm_query_fn=never, max_output_length=50)
+    async with env:
+        await env.reset(context="c")
+        step = asyncio.create_task(env.execute("x = 1\nllm_query(context)"))
+        await called.wait()
+        step.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await step
+        after = await env.execute("print('a' * 100)")
+        assert (after.observation.iteration, after.observation.metadata["mask"]) == (1, True)
+        assert "_out[2]" in after.observation.result.stdout
+        assert (await env.execute("len(_out[2])")).observation.result.value == "101"
+
+
 async def test_an_asynchronous_rubric_scores_asynchronous_steps(sandbox):
     class Judge(Rubric):
         async def forward(self, action, observation):

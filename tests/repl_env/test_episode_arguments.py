@@ -30,6 +30,25 @@ def test_a_file_is_a_context(env, tmp_path):
     assert str(tmp_path) not in first.observation.model_dump_json()
 
 
+def test_files_are_in_the_working_directory(env, tmp_path):
+    source = tmp_path / "table.csv"
+    source.write_bytes(b"a,b\r\n1,2\r\n")
+    env.reset(files={"data/table.csv": source, "note.txt": "ä", "raw.bin": b"\x00\xff"})
+    step = env.execute("open('data/table.csv', 'rb').read(), open('note.txt').read()")
+    assert step.observation.result.value == "(b'a,b\\r\\n1,2\\r\\n', 'ä')"
+    assert env.execute("len(open('raw.bin', 'rb').read())").observation.result.value == "2"
+    assert "_file" not in env.list_variables()
+    assert env.execute("print('x' * 10_000)").metadata["truncated"]
+    assert env.execute("len(_out[-1])").observation.result.value == "10001"
+
+
+def test_a_file_that_does_not_fit_is_an_error_of_the_reset(env):
+    with pytest.raises(OSError, match=r"files: 'big' could not be written: .*File too large"):
+        env.reset(files={"big": b"x" * (300 << 20)})
+    env.reset()
+    assert env.execute("1 + 1").observation.result.value == "2"
+
+
 def test_an_unknown_argument_of_reset_is_a_type_error(env):
     with pytest.raises(TypeError, match="contxt"):
         env.reset(contxt="x")
@@ -42,6 +61,10 @@ def test_an_unknown_argument_of_reset_is_a_type_error(env):
         ({"contexts": {"a b": "x"}}, ValueError, "a b"),
         ({"contexts": {"FINAL": "x"}}, ValueError, "FINAL"),
         ({"contexts": {"llm_query": "x"}}, ValueError, "llm_query"),
+        ({"files": {"../x": b""}}, ValueError, "files"),
+        ({"files": {"/etc/x": b""}}, ValueError, "files"),
+        ({"files": {"x": 5}}, TypeError, "files"),
+        ({"files": ["x"]}, TypeError, "files"),
         ({"max_iterations": 0}, ValueError, "max_iterations"),
         ({"max_iterations": "3"}, TypeError, "max_iterations"),
         ({"answer_schema": 5}, TypeError, "answer_schema"),
@@ -65,9 +88,12 @@ def test_a_bad_argument_is_named_and_leaves_the_episode_alone(env, arguments, er
         ({"context_preview_length": -1}, ValueError),
         ({"tools": {"FINAL": print}}, ValueError),
         ({"tools": {"a b": print}}, ValueError),
+        ({"tools": {"_private": print}}, ValueError),
         ({"tools": {"t": 5}}, TypeError),
         ({"llm_query_fn": "model"}, TypeError),
         ({"limits": Limits(memory="1GiB")}, TypeError),
+        ({"limits": {"memory": "1GiB"}}, TypeError),
+        ({"preload": "numpy"}, TypeError),
         ({"unknown": 1}, TypeError),
     ],
 )

@@ -143,7 +143,16 @@ def test_what_the_answer_dict_holds_at_the_end_counts(env):
     assert last.observation.result.stdout.endswith("Maximum iterations (1) reached.")
 
 
-@pytest.mark.parametrize("code", ["del answer", "answer = 5", "answer['content'] = object()"])
+TRAP = """
+class Trap(dict):
+    def items(self):
+        import os; os._exit(1)
+    __iter__ = keys = items
+answer = {"content": Trap(a=1)}
+"""
+
+
+@pytest.mark.parametrize("code", ["del answer", "answer = 5", "answer['content'] = object()", TRAP])
 def test_an_answer_dict_that_is_gone_or_odd_is_no_answer(env, code):
     env.reset(max_iterations=1)
     last = env.execute(code)

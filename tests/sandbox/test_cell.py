@@ -199,7 +199,8 @@ def test_a_cell_without_await_runs_outside_of_the_loop(run):
 
 def test_tasks_of_one_cell_go_on_when_a_later_one_awaits(run):
     run(
-        "import asyncio\nready = asyncio.Event()\nasync def work():\n    await ready.wait()\n    return 7"
+        "import asyncio\nready = asyncio.Event()\n"
+        "async def work():\n    await ready.wait()\n    return 7"
     )
     run("task = asyncio.create_task(work())\nawait asyncio.sleep(0)")
     assert run("task.done()").value == "False"
@@ -256,8 +257,8 @@ def interrupt_when(namespace: Namespace, name: str):
         "import asyncio\ngo = 1\nawait asyncio.sleep(100)",
         "import asyncio\ngo = 1\nwhile True: await asyncio.sleep(0)",
         "import asyncio\nasync def f():\n    while True: pass\ngo = 1\nawait f()",
-        "import asyncio\nasync def f():\n    global go\n    go = 1\n    while True: pass\n"
-        "t = asyncio.create_task(f())\nawait asyncio.sleep(100)",
+        "import asyncio\nasync def f():\n    global go\n    go = 1\n    while True: pass\n\n"
+        + "t = asyncio.create_task(f())\nawait asyncio.sleep(100)",
     ],
     ids=["loop", "sleep", "await", "busy await", "busy coroutine", "busy task"],
 )

@@ -20,7 +20,7 @@ class Jail:
 
     slot: int | None  # number of the session's own uids; None: the host may not assign any
     workspace: int  # bytes
-    rlimits: dict[str, int]  # names without RLIMIT_
+    rlimits: list[tuple[int, tuple[int, int]]]  # as rlimits.plan makes them
     last_capability: int
     seal: bytes  # the filter that closes what the template still needs
     wait_for_maps: Callable[[], None]

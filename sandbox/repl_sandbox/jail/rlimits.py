@@ -14,15 +14,24 @@ _NONE = {"CORE": 0, "MSGQUEUE": 0, "NICE": 0, "RTPRIO": 0, "MEMLOCK": 0}
 _STACK = {"STACK": 8 << 20}
 
 
-def apply(limits: dict[str, int]) -> None:
-    """Set each limit of `limits` (names without RLIMIT_) and those every session has.
+def plan(limits: dict[str, int]) -> list[tuple[int, tuple[int, int]]]:
+    """Arguments of setrlimit(2) for `limits` (names without RLIMIT_) and those all sessions have.
 
-    CPU is soft at its value (SIGXCPU) and hard a second later (SIGKILL), all others are both.
+    CPU is soft at its value (SIGXCPU) and hard a second later (SIGKILL), all others are both. None
+    is above what this process may set.
     """
+    rows = []
     for name, value in {**_NONE, **_STACK, **limits}.items():
         number = getattr(resource, f"RLIMIT_{name}")
         _, hard = resource.getrlimit(number)
         most = value + 1 if name == "CPU" else value
         if hard != resource.RLIM_INFINITY:
             value, most = min(value, hard), min(most, hard)
-        resource.setrlimit(number, (value, most))
+        rows.append((number, (value, most)))
+    return rows
+
+
+def apply(rows: list[tuple[int, tuple[int, int]]]) -> None:
+    """Set what `plan` made."""
+    for number, pair in rows:
+        resource.setrlimit(number, pair)

@@ -59,8 +59,8 @@ class AsyncSession(Handle):
         """As `Session.close`."""
         if not self._closed:
             self._closed = True
-            self._epoll.close()
             await asyncio.to_thread(self._end, self._core)
+            self._epoll.close()
 
     async def __aenter__(self) -> AsyncSession:
         self._check_open()
@@ -80,14 +80,14 @@ class AsyncSession(Handle):
             result = await self._wait(operation(self._core))
         except BaseException:
             if self._closed or not self._core.running_since:
-                self._busy.release()
+                self._core.busy.release()
                 raise
             # Shielded: a second cancellation must not leave a cell running that nobody watches.
             leaving = asyncio.get_running_loop().create_task(self._wait(self._core.abandon()))
-            leaving.add_done_callback(lambda task: self._busy.release())
+            leaving.add_done_callback(lambda task: self._core.busy.release())
             await asyncio.shield(leaving)
             raise
-        self._busy.release()
+        self._core.busy.release()
         return result
 
     async def _wait(self, steps: Generator[float, Any, _T]) -> _T:

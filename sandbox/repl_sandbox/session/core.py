@@ -46,7 +46,7 @@ from ..zygote import control
 from ..zygote.handle import Links, read_ready
 from .clocks import Clocks, process_cpu
 from .host_functions import MAX_OPEN_CALLS, Executor, HostFunction, Replies, arguments, refusal, signatures, success
-from .output import History, Stream
+from .output import MOST_PIPED, History, Stream
 
 Ready_: TypeAlias = "list[tuple[int, int]]"
 
@@ -79,6 +79,7 @@ class Core:
         self.limits = limits
         self.writing = False
         self.running_since = 0.0  # for the watchdog; 0 while nothing runs
+        self.busy = threading.Lock()  # held by the one caller at a time
         self.cell = 0
         self._rlimits = dict(rlimits)
         self._functions = functions
@@ -134,10 +135,14 @@ class Core:
         self._stderr.begin(on_output and functools.partial(on_output, "stderr"))
         now = self.running_since = _monotonic()
         clocks = self._clocks = Clocks(timeout, self.limits.host_timeout, now, self.cpu_seconds())
-        if not self._configured:
-            self._configured = True
-            self._send(self._configure)
-        self._send(Execute(self.cell, code))
+        self._send_configured(Execute(self.cell, code))
+        state: State = "kept"
+        if self._eof:
+            # The worker died between cells, so this one has not begun: give it a new worker.
+            yield from self._collect_death()
+            yield from self._restart()
+            state = "restarted"
+            self._send_configured(Execute(self.cell, code))
         expired: Clock | None = None
         wake = now + timeout
         while self._result is None and not self._dead:
@@ -155,25 +160,32 @@ class Core:
             elif now >= wake:
                 self._kill_worker()
                 wake = now + _NOTICE_TIMEOUT
-        return (yield from self._finish(expired))
+        return (yield from self._finish(expired, state))
 
-    def _finish(self, expired: Clock | None) -> Generator[float, Ready_, AnyOutcome]:
-        self._refuse_open_calls()
-        yield from self._settle_interrupts()
-        now, cpu = _monotonic(), self.cpu_seconds()
+    def _finish(
+        self, expired: Clock | None, state: State
+    ) -> Generator[float, Ready_, AnyOutcome]:
         reason: KillReason | None = None
-        state: State = "kept"
-        if self._dead:
-            yield from self._collect_death()
-            reason, state = self._death_reason(), "restarted"
-            cpu = self.cpu_seconds()
-            yield from self._restart()
-        while self._pipes.poll(0):
-            self._stdout.read()
-            self._stderr.read()
-        self.running_since = 0.0
-        self._grace_over = None
+        try:
+            self._refuse_open_calls()
+            yield from self._settle_interrupts()
+            now, cpu = _monotonic(), self.cpu_seconds()
+            if self._dead:
+                yield from self._collect_death()
+                reason, state = self._death_reason(), "restarted"
+                cpu = self.cpu_seconds()
+                yield from self._restart()
+            self._drain()
+        finally:
+            self.running_since = 0.0
+            self._grace_over = None
         return self._outcome(expired, reason, state, now, cpu)
+
+    def _drain(self) -> None:
+        """Take what the cell has written; not for ever, for what it left behind may go on."""
+        taken = 0
+        while taken < MOST_PIPED and self._pipes.poll(0):
+            taken += self._stdout.read() + self._stderr.read()
 
     _grace_over: float | None = None
 
@@ -342,6 +354,13 @@ class Core:
             self._outgoing += data[sent:]
             self.writing = True
 
+    def _send_configured(self, message: HostMessage) -> None:
+        """Send to a worker that may not know yet what the session offers."""
+        if not self._configured:
+            self._configured = True
+            self._send(self._configure)
+        self._send(message)
+
     def _flush(self) -> None:
         try:
             sent = self.links.worker.send(self._outgoing)
@@ -474,6 +493,11 @@ class Core:
         if not self._configured:
             self._configured = True
             self._send(self._configure)
+        if self._eof:
+            yield from self._collect_death()
+            yield from self._restart()
+            self._configured = True
+            self._send(self._configure)
         deadline = _monotonic() + max(self.limits.timeout, _RESTART_TIMEOUT)
         while self._outgoing and not self._dead:
             self._receive((yield deadline))
@@ -510,6 +534,8 @@ class Core:
 
     def abandon(self) -> Generator[float, Ready_, None]:
         """The caller left amid a cell: interrupt it, kill it if need be, and be ready for the next."""
+        self._stdout.begin(None)
+        self._stderr.begin(None)
         if self.running_since and self._result is None and not self._dead:
             self.interrupt()
             deadline = _monotonic() + self.limits.grace
@@ -519,7 +545,7 @@ class Core:
                     self._kill_worker()
                     deadline += _NOTICE_TIMEOUT
         if self.running_since:
-            yield from self._finish(None)
+            yield from self._finish(None, "kept")
 
     def close(self) -> None:
         """Drop what belongs to the host; the links are the sandbox's to end."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -21,7 +20,6 @@ class Handle:
         self._end = end
         self._pid = os.getpid()
         self._closed = False
-        self._busy = threading.Lock()
 
     @property
     def isolation(self) -> Isolation:
@@ -37,7 +35,7 @@ class Handle:
 
     def _claim(self) -> None:
         self._check_open()
-        if not self._busy.acquire(blocking=False):
+        if not self._core.busy.acquire(blocking=False):
             raise SessionBusy("the session is busy with another call; use one session per thread")
 
     def __reduce__(self) -> NoReturn:

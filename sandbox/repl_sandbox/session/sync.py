@@ -101,7 +101,7 @@ class Session(Handle):
                 self._wait(self._core.abandon())
             raise
         finally:
-            self._busy.release()
+            self._core.busy.release()
 
     def _wait(self, steps: Generator[float, Any, _T]) -> _T:
         core = self._core

@@ -1,8 +1,9 @@
 """Reading an object without running any code of the user's.
 
 Ordinary attribute access, `isinstance`, `len` and `repr` run methods that a class may define. What
-is here reads through the interpreter's own descriptors, which a class cannot replace. Outside of
-that promise is only a class whose own dictionary has keys with an `__eq__` of their own.
+is here reads through the interpreter's own descriptors, which a class cannot replace, and compares
+classes by identity, since a metaclass may define `__eq__` and `__hash__`. Outside of that promise
+is only a class whose own dictionary has keys with an `__eq__` of their own.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ _class_flags: Any = type.__dict__["__flags__"].__get__
 module_dict: Any = vars(ModuleType)["__dict__"].__get__
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, or by a newer C extension
-_DESCRIPTORS = (GetSetDescriptorType, MemberDescriptorType)
-
 # A name can be any str; what is shown of one needs no more.
 _LONGEST_NAME = 100
 
@@ -71,7 +70,8 @@ def lookup(cls: type, name: str) -> object:
 def read(value: object, name: str) -> Any:
     """The attribute `name` of `value` if it is kept in C (a slot, a C field), else MISSING."""
     entry: Any = lookup(type(value), name)
-    if type(entry) not in _DESCRIPTORS:
+    kind = type(entry)
+    if kind is not GetSetDescriptorType and kind is not MemberDescriptorType:
         return MISSING
     try:
         return entry.__get__(value)

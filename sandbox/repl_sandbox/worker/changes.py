@@ -12,7 +12,7 @@ from typing import Literal
 
 from ..types import Change, Variable
 from .anatomy import type_name
-from .marks import SAMPLE, SCALARS, mark
+from .marks import SAMPLE, is_scalar, mark
 from .namespace import Namespace
 from .preview import preview, shallow_size
 
@@ -44,10 +44,9 @@ class _Seen:
 
     def is_still(self, value: object) -> bool:
         """Whether `value` is what was seen, as far as a mark tells."""
-        cls = type(value)
-        if id(value) != self.identity and cls not in SCALARS:
+        if id(value) != self.identity and not is_scalar(value):
             return False
-        return id(cls) == self.cls and _mark(value, self.sample) == self.mark
+        return id(type(value)) == self.cls and _mark(value, self.sample) == self.mark
 
 
 def _mark(value: object, sample: int) -> object:

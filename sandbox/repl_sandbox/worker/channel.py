@@ -25,12 +25,12 @@ _FD_SPACE = socket.CMSG_SPACE(array.array("i").itemsize)
 class Channel:
     """Sends messages and waits for commands and replies. `Disconnected` when the host is gone."""
 
-    def __init__(self, sock: socket.socket, interrupts: Interrupts) -> None:
-        self._socket = sock
+    _socket: socket.socket
+
+    def __init__(self, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
         self._connection = WorkerConnection()
         self._poller = select.poll()
-        self._poller.register(sock, select.POLLIN)
         self._turn = threading.Condition(threading.Lock())
         self._sending = threading.Lock()
         self._leading = False
@@ -38,6 +38,11 @@ class Channel:
         self._replies: dict[int, Reply] = {}
         self._awaited: set[int] = set()
         self._descriptors: deque[int] = deque()
+
+    def open(self, sock: socket.socket) -> None:
+        """Speak over `sock` from now on."""
+        self._socket = sock
+        self._poller.register(sock, select.POLLIN)
 
     def close(self) -> None:
         """Let go of the socket: this process is a child that the session's code forked."""

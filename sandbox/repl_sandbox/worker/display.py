@@ -7,8 +7,7 @@ of a class of the user's runs as in any REPL, inside the cell and on its clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 from .anatomy import type_name
@@ -23,14 +22,15 @@ DISPLAY_LIMIT = 1 << 20
 # What is supposed of an object whose repr cannot be told without asking for it. Only the number of
 # objects that are looked at follows from it.
 _OBJECT = 32
-# Containers nested deeper than this are not followed to tell how long they are, nor beyond the
-# second number when they are too long. Each level of the latter may be walked once more.
+# Containers nested deeper than this are not followed: the walk is recursive, and so is the user's
+# code around it.
 _DEPTH = 200
-_CUT_DEPTH = 20
 
 _repr = repr
 _OPEN: dict[type, str] = {list: "[", tuple: "(", set: "{", frozenset: "frozenset({", dict: "{"}
 _CLOSE: dict[type, str] = {list: "]", tuple: ")", set: "}", frozenset: "})", dict: "}"}
+_ORDERED = frozenset({list, tuple, dict})
+_TEXTS: dict[type, str] = {str: "characters", bytes: "bytes", bytearray: "bytes"}
 _SCALARS = frozenset({int, float, bool, complex, type(None)})
 
 
@@ -44,7 +44,7 @@ def display(value: object, limit: int = DISPLAY_LIMIT) -> str:
         return _repr(value)
     if _fits(value, limit):
         return encodable(cut(_repr(value), limit))
-    return encodable(_bounded(value, limit, _CUT_DEPTH))
+    return encodable(_bounded(value, limit))
 
 
 def cut(text: str, limit: int) -> str:
@@ -69,16 +69,16 @@ def encodable(text: str) -> str:
 
 def _fits(value: Any, limit: int) -> bool:
     """Whether the repr of `value` is at most `limit` long, as far as built-in values go."""
-    return _remaining(value, limit, []) > 0
+    return _remaining(value, limit, set()) > 0
 
 
-def _remaining(value: Any, limit: int, path: list[int]) -> int:
+def _remaining(value: Any, limit: int, path: set[int]) -> int:
     """What the repr of `value` leaves of `limit`; 0 or less as soon as it leaves nothing.
 
     `path` holds the identities of the containers around `value`.
     """
     cls = type(value)
-    if cls is str or cls is bytes or cls is bytearray:
+    if cls in _TEXTS:
         return limit - len(value) - 2
     if cls in _SCALARS:
         return limit - 3
@@ -88,75 +88,80 @@ def _remaining(value: Any, limit: int, path: list[int]) -> int:
         return limit - 5
     if len(value) * 3 > limit or len(path) >= _DEPTH:
         return 0
-    path.append(id(value))
+    path.add(id(value))
     items = chain(value, value.values()) if cls is dict else value
     for item in items:
         limit = _remaining(item, limit, path)
         if limit <= 0:
             break
-    path.pop()
+    path.discard(id(value))
     return limit - 2
 
 
-def _bounded(value: Any, limit: int, depth: int) -> str:
-    """Like repr, but of the ends of what is too long, each cut before it is turned into text."""
+def _bounded(value: Any, limit: int) -> str:
+    """Both ends of a repr that is too long, without the rest of it."""
     cls = type(value)
-    if cls is str or cls is bytes or cls is bytearray:
-        return _ends(value, limit)
-    if cls not in _OPEN or _fits(value, limit):
-        return cut(_repr(value), limit)
-    if not depth:
-        return f"{_OPEN[cls]}...{_CLOSE[cls]}"
-    half = limit // 2
-    head = _take(_pairs(value) if cls is dict else value, half, depth)
-    tail = _tail(value, len(value) - len(head), half, depth)
-    left = len(value) - len(head) - len(tail)
-    middle = [f"\n... [{left:,} items left out] ...\n"] if left else []
-    return _OPEN[cls] + ", ".join([*head, *middle, *tail]) + _CLOSE[cls]
-
-
-def _ends(value: Any, limit: int) -> str:
-    """The repr of both ends of a str or of bytes."""
-    if len(value) <= limit:
+    if cls not in _OPEN and cls not in _TEXTS:
         return cut(_repr(value), limit)
     half = limit // 2
-    # A repr can be longer than its text, so each end is cut again.
-    head = _repr(value[:half])[:half]
-    tail = _repr(value[len(value) - half :])[-half:]
-    kind = "characters" if type(value) is str else "bytes"
-    return f"{head}\n... [about {len(value) - 2 * half:,} {kind} left out] ...\n{tail}"
+    head, tail = _End(half, False), _End(half, True)
+    head.write(value)
+    tail.write(value)
+    left_out = (
+        f"about {len(value) - 2 * half:,} {_TEXTS[cls]} left out"
+        if cls in _TEXTS
+        else f"the middle of {len(value):,} items left out"
+    )
+    first, last = "".join(head.pieces)[:half], "".join(reversed(tail.pieces))[-half:]
+    return f"{first}\n... [{left_out}] ...\n{last}"
 
 
-class _Pair(tuple[Any, Any]):
-    """A key of a dict and what it maps to."""
+class _End:
+    """The first `room` characters of a repr in pieces; with `backward` the last ones, last first.
 
-    __slots__ = ()
+    A piece may go beyond the room.
+    """
 
+    def __init__(self, room: int, backward: bool) -> None:
+        self.pieces: list[str] = []
+        self._room = self._left = room
+        self._backward = backward
+        self._path: set[int] = set()
 
-def _pairs(value: dict[Any, Any], last: bool = False) -> Iterable[_Pair]:
-    return map(_Pair, reversed(value.items()) if last else value.items())
-
-
-def _take(items: Iterable[Any], room: int, depth: int) -> list[str]:
-    """The reprs of as many items as fit into `room`; the last of them may be cut."""
-    taken: list[str] = []
-    for item in items:
-        if room <= 0:
-            break
-        if type(item) is _Pair:
-            key = _bounded(item[0], room // 2, depth - 1)
-            text = f"{key}: {_bounded(item[1], room - len(key), depth - 1)}"
+    def write(self, value: Any) -> None:
+        """Add the repr of `value`, as far as there is room."""
+        cls = type(value)
+        if cls in _TEXTS:
+            self._add(_repr(value[-self._room :] if self._backward else value[: self._room]))
+        elif cls not in _OPEN or not value:
+            self._add(_repr(value))
+        elif id(value) in self._path or len(self._path) >= _DEPTH:
+            self._add(f"{_OPEN[cls]}...{_CLOSE[cls]}")
         else:
-            text = _bounded(item, room, depth - 1)
-        taken.append(text)
-        room -= len(text) + 2
-    return taken
+            self._path.add(id(value))
+            ends = _OPEN[cls], ",)" if cls is tuple and len(value) == 1 else _CLOSE[cls]
+            self._add(ends[self._backward])
+            self._write_items(value)
+            self._add(ends[not self._backward])
+            self._path.discard(id(value))
 
+    def _write_items(self, value: Any) -> None:
+        mapping = type(value) is dict
+        items = value.items() if mapping else value
+        if self._backward and type(value) in _ORDERED:
+            items = reversed(items)
+        for number, item in enumerate(items):
+            if self._left <= 0:
+                return
+            if number:
+                self._add(", ")
+            if mapping:
+                self.write(item[self._backward])
+                self._add(": ")
+                self.write(item[not self._backward])
+            else:
+                self.write(item)
 
-def _tail(value: Any, left: int, room: int, depth: int) -> list[str]:
-    """Items from the end of a list, tuple or dict, at most `left`; a set has no end."""
-    if type(value) is dict:
-        return _take(islice(_pairs(value, last=True), left), room, depth)[::-1]
-    if type(value) in (list, tuple):
-        return _take(islice(reversed(value), left), room, depth)[::-1]
-    return []
+    def _add(self, text: str) -> None:
+        self.pieces.append(text)
+        self._left -= len(text)

@@ -79,7 +79,7 @@ def _attribute(error: Any, namespace: Namespace | None, frame: FrameType | None)
     owner = read(error, "obj")
     if type(owner) is ModuleType:
         candidates = list(module_dict(owner))
-    elif type(owner) in _BUILTIN_TYPES:
+    elif id(type(owner)) in _BUILTIN_TYPES:
         candidates = list(class_dict(type(owner)))
     else:
         return ""  # to list the attributes of other objects can run code of the user's
@@ -113,7 +113,7 @@ def _exit(error: Any, namespace: Namespace | None, frame: FrameType | None) -> s
     return "The cell ended here; the session goes on, with all its variables."
 
 
-_BUILTIN_TYPES = frozenset({str, bytes, int, float, list, tuple, dict, set, frozenset})
+_BUILTIN_TYPES = frozenset(map(id, (str, bytes, int, float, list, tuple, dict, set, frozenset)))
 
 # The first class that fits decides.
 _BY_CLASS: tuple[tuple[type[BaseException], Callable[..., str]], ...] = (

@@ -16,8 +16,11 @@ _LONGEST = 200  # characters; a scalar may be a long text
 
 
 def is_array(value: object) -> bool:
-    """Whether `value` is a numpy array, and of no class derived from it."""
-    return is_a(value, "numpy", "ndarray")
+    """Whether `value` is a numpy array, and of no class derived from it.
+
+    A class that was put in numpy's place has no C field for its size.
+    """
+    return is_a(value, "numpy", "ndarray") and type(read(value, "nbytes")) is int
 
 
 def is_frame(value: object) -> bool:
@@ -63,7 +66,8 @@ def _moment(value: Any) -> str | None:
 
 
 def _pattern(value: Any) -> str | None:
-    return _repr(value) if type(value.pattern) in (str, bytes) else None
+    kind = type(value.pattern)
+    return _repr(value) if kind is str or kind is bytes else None
 
 
 def _path(value: Any) -> str | None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import builtins
-import gc
 import json
 import mmap
 import os
-import random
 import resource
 import socket
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -51,12 +48,15 @@ _setprofile = sys.setprofile
 
 
 class Worker:
-    """One namespace and the conversation about it."""
+    """One namespace and the conversation about it.
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._pid = _getpid()
+    Made once, in the template; each session's process is a fork of that and calls `serve`.
+    """
+
+    def __init__(self) -> None:
+        self._pid = 0
         self._interrupts = Interrupts()
-        self._channel = Channel(sock, self._interrupts)
+        self._channel = Channel(self._interrupts)
         self._calls = HostCalls(self._channel)
         self._namespace = Namespace()
         self._streams = Streams()
@@ -66,21 +66,23 @@ class Worker:
         builtins.HostCallError = HostCallError  # type: ignore[attr-defined]
         self._changes = Changes(self._namespace)
         os.register_at_fork(after_in_child=self._after_fork)
-
-    def serve(self) -> NoReturn:
-        """Obey the host until it closes the conversation; then the process ends."""
-        commands: dict[type, Callable[[Any], None]] = {
+        self._commands: dict[type, Callable[[Any], None]] = {
             Execute: self._execute,
             Configure: self._configure,
             Assign: self._assign,
             Fetch: self._fetch,
             ListVariables: self._list,
         }
+
+    def serve(self, fd: int) -> NoReturn:
+        """Obey the host on socket `fd` until it closes the conversation; then the process ends."""
+        self._pid = _getpid()
+        self._channel.open(socket.socket(fileno=fd))
         try:
             self._channel.send(Ready(VERSION))
             while True:
                 command = self._channel.next_command()
-                commands[type(command)](command)
+                self._commands[type(command)](command)
         except Disconnected:
             _exit(0)
 
@@ -193,15 +195,11 @@ _CONVERT: dict[str, Callable[[Any], object]] = {
 
 def _seed(seed: int | None) -> None:
     """Give the session random numbers of its own: its template's state is every session's."""
-    random.seed(seed)
+    if seed is not None or "random" in sys.modules:
+        import random  # the template does without it: a fork is cheaper the less there is
+
+        random.seed(seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         # NumPy takes 32 bits; None draws from the system.
         numpy.random.seed(None if seed is None else seed & 0xFFFF_FFFF)
-
-
-def serve(fd: int) -> NoReturn:
-    """Be the worker on socket `fd`. Called once, in a process made for it."""
-    threading.current_thread().name = "session"
-    gc.enable()
-    Worker(socket.socket(fileno=fd)).serve()

@@ -32,7 +32,7 @@ def mark(value: Any, sample: int = SAMPLE) -> object:
         RuntimeError: another thread changes it meanwhile.
     """
     cls = type(value)
-    make = _MARKS.get(cls)
+    make = _BY_IDENTITY.get(id(cls))
     if make is not None:
         return make(value, sample)
     if is_array(value):
@@ -45,6 +45,11 @@ def mark(value: Any, sample: int = SAMPLE) -> object:
     return _attributes(value, sample)
 
 
+def is_scalar(value: object) -> bool:
+    """Whether an equal object in its place is no change: a number, a text or None."""
+    return id(type(value)) in _SCALAR_IDS
+
+
 def _token(value: Any) -> object:
     """What stands for an item: its value if it is a scalar, else its identity and length."""
     cls = type(value)
@@ -54,7 +59,7 @@ def _token(value: Any) -> object:
         return value if value.bit_length() <= _BITS else (value.bit_length(), id(value))
     if cls is str or cls is bytes:
         return cls, len(value), hash(value) if len(value) <= _TEXT else id(value)
-    if cls in _SIZED:
+    if id(cls) in _SIZED:
         return id(value), len(value)
     return id(value)
 
@@ -121,14 +126,12 @@ def _array(value: Any) -> object:
     return read(value, "shape"), id(read(value, "dtype")), hash(elements.tobytes())
 
 
-# Values that are equal when they are written again, so that a new object is no change.
-SCALARS: frozenset[type] = frozenset({int, float, bool, str, bytes, type(None)})
-
+_SCALARS = (int, float, bool, str, bytes, type(None))
 _FIXED = (complex, range, frozenset, FunctionType, BuiltinFunctionType, ModuleType, type)
 
 # How each class is marked. Of what cannot change in place, nothing but the identity matters.
 _MARKS: dict[type, Callable[[Any, int], object]] = {
-    **dict.fromkeys(SCALARS, _scalar),
+    **dict.fromkeys(_SCALARS, _scalar),
     **dict.fromkeys(_FIXED, _identity),
     list: _list,
     tuple: _tuple,
@@ -138,4 +141,8 @@ _MARKS: dict[type, Callable[[Any, int], object]] = {
     bytearray: _bytearray,
 }
 _COLLECTIONS = (dict, list, set, collections.deque, bytearray, tuple)
-_SIZED = frozenset({list, dict, set, bytearray, collections.deque})
+
+# By identity, because a class may have a metaclass of the user's, with a hash of its own.
+_SCALAR_IDS = frozenset(map(id, _SCALARS))
+_BY_IDENTITY = {id(cls): make for cls, make in _MARKS.items()}
+_SIZED = frozenset(map(id, (list, dict, set, bytearray, collections.deque)))

@@ -59,7 +59,7 @@ def preview(value: object) -> str:
 
 def _preview(value: Any, room: int, depth: int) -> str:
     cls = type(value)
-    render = _RENDERERS.get(cls)
+    render = _BY_IDENTITY.get(id(cls))
     if render is not None:
         return render(value, room, depth)
     if issubclass(cls, type):
@@ -255,6 +255,9 @@ _RENDERERS: dict[type, Callable[[Any, int, int], str]] = {
 }
 
 
+_BY_IDENTITY = {id(cls): render for cls, render in _RENDERERS.items()}
+
+
 def _subclass(value: Any, render: Callable[[Any, int, int], str], room: int, depth: int) -> str:
     """An instance of a class derived from one of the table's."""
     name = type_name(value)
@@ -301,7 +304,8 @@ def shallow_size(value: object) -> int:
     built-in one below it.
     """
     if is_array(value):
-        return int(read(value, "nbytes"))
+        size: int = read(value, "nbytes")
+        return size
     if is_frame(value):
         sizes = [read(array, "nbytes") for array in frame_blocks(value)]
         return sum(size for size in sizes if type(size) is int)

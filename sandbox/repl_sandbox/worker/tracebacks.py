@@ -46,7 +46,7 @@ _CAUSED = (
 _FrameSummary = traceback.FrameSummary
 _StackSummary = traceback.StackSummary
 _only = traceback.format_exception_only
-_SYNTAX_ERRORS = (SyntaxError, IndentationError, TabError)
+_SYNTAX_ERRORS = frozenset(map(id, (SyntaxError, IndentationError, TabError)))
 
 # The fields of an exception, which a class cannot put properties in front of.
 _fields = vars(BaseException)
@@ -89,7 +89,7 @@ def _describe(error: BaseException, cell: str, namespace: Namespace | None) -> E
 
 def _message(error: BaseException) -> str:
     try:
-        text = str(error.msg) if type(error) in _SYNTAX_ERRORS else str(error)  # type: ignore[attr-defined]
+        text = str(error.msg) if id(type(error)) in _SYNTAX_ERRORS else str(error)  # type: ignore[attr-defined]
     # Boundary: this is code of the user's; even its SystemExit or an interrupt ends only this.
     except BaseException as problem:  # noqa: BLE001
         return f"<its message cannot be shown: __str__ raised {full_name(type(problem))}>"
@@ -109,7 +109,7 @@ def _line(error: BaseException, frames: list[tuple[FrameType, int, int]], cell: 
     for frame, line, _ in reversed(frames):
         if frame.f_code.co_filename == cell:
             return line
-    if type(error) in _SYNTAX_ERRORS and error.filename == cell:  # type: ignore[attr-defined]
+    if id(type(error)) in _SYNTAX_ERRORS and error.filename == cell:  # type: ignore[attr-defined]
         line = error.lineno  # type: ignore[attr-defined]
         return line if type(line) is int else None
     return None
@@ -205,7 +205,7 @@ def _summary(code: CodeType, line: int, lasti: int) -> traceback.FrameSummary:
 
 def _last_lines(error: BaseException, message: str) -> str:
     """The kind of the exception with its message and notes; for a syntax error also the place."""
-    if type(error) in _SYNTAX_ERRORS:
+    if id(type(error)) in _SYNTAX_ERRORS:
         text = "".join(_only(error))
     else:
         kind = full_name(type(error))

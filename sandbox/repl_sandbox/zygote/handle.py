@@ -143,7 +143,11 @@ class ZygoteHandle:
 
     def end(self, links: Links) -> None:
         """End a session: when this returns, all its processes are gone."""
+        self.kill(links)
         links.close()
+
+    def kill(self, links: Links) -> None:
+        """End a session's processes, and leave its links to whoever still reads them."""
         if not self._closed and os.getpid() == self._pid:
             self._ask({"op": "end", "pid": links.pid})
 

@@ -16,8 +16,9 @@ from dataclasses import replace
 from typing import NoReturn
 
 from ..errors import IsolationError
+from ..jail import libc, rlimits
 from ..jail.recipe import INIT, WORKER, Jail, contain
-from ..worker import main as worker
+from ..worker.main import Worker
 from . import control
 
 # Where the worker's socket sits: above what user code is likely to close in a loop.
@@ -27,8 +28,9 @@ _WORKER_FD = 1000
 class Init:
     """The session's init process, from the first step of the jail on."""
 
-    def __init__(self, jail: Jail, sock: socket.socket) -> None:
+    def __init__(self, jail: Jail, sock: socket.socket, template: Worker) -> None:
         self._jail = jail
+        self._template = template
         self._control = sock
         self._worker = 0
         self._generation = 0
@@ -38,7 +40,7 @@ class Init:
     def start_worker(self, fd: int) -> None:
         """Fork a worker of the next generation on socket `fd`."""
         self._generation += 1
-        pid = os.fork()
+        pid = libc.fork()
         if pid == 0:
             self._be_worker(fd)
         os.close(fd)
@@ -53,7 +55,7 @@ class Init:
             os.close(self._woken)
             os.close(self._wake)
             self._control.close()
-            worker.serve(high)
+            self._template.serve(high)
         except IsolationError as error:
             report(self._control, error)
         # Boundary: as in be_init.
@@ -122,7 +124,7 @@ class Init:
             if self._worker:
                 os.kill(self._worker, signal.SIGKILL)
         elif message["op"] == "start":
-            self._jail = replace(self._jail, rlimits=message["rlimits"])
+            self._jail = replace(self._jail, rlimits=rlimits.plan(message["rlimits"]))
             self.start_worker(descriptors[0])
 
     def _receive(self) -> tuple[control.Message | None, list[int]]:
@@ -144,15 +146,18 @@ def report(sock: socket.socket, error: IsolationError) -> None:
     control.send(sock, {"failed": error.step, "message": str(error)})
 
 
-def be_init(jail: Jail, descriptors: tuple[int, int, int, int]) -> NoReturn:
-    """Be the init of a new session; `descriptors`: control, worker socket, stdout, stderr."""
+def be_init(jail: Jail, descriptors: tuple[int, int, int, int], template: Worker) -> NoReturn:
+    """Be the init of a new session; `descriptors`: control, worker socket, stdout, stderr.
+
+    `template` is a worker that was made before the fork and serves in a fork of this process.
+    """
     control_fd, worker_fd, stdout, stderr = descriptors
     sock = socket.socket(fileno=control_fd)
     try:
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)
         contain(replace(jail, kept={0, 1, 2, control_fd, worker_fd, *jail.kept}), INIT)
-        init = Init(jail, sock)
+        init = Init(jail, sock, template)
         init.start_worker(worker_fd)
         init.serve()
     except IsolationError as error:

@@ -12,7 +12,7 @@ import socket
 from typing import NoReturn
 
 from ..errors import IsolationError, SandboxError
-from ..jail import processes, users
+from ..jail import processes, rlimits, users
 from ..jail.libc import fork_into
 from ..jail.namespaces import FLAGS
 from ..jail.recipe import Jail
@@ -60,18 +60,19 @@ class Zygote:
                 raise OSError(0, "the zygote could not write them")
             os.close(mapped)
 
+        limits = rlimits.plan(message["rlimits"])
         pid = fork_into(FLAGS)
         if pid == 0:
             jail = Jail(
                 slot,
                 message["workspace"],
-                message["rlimits"],
+                limits,
                 self._template.last_capability,
                 self._template.seal,
                 wait_for_maps,
                 {mapped},
             )
-            be_init(jail, tuple(descriptors))  # type: ignore[arg-type]
+            be_init(jail, tuple(descriptors), self._template.worker)  # type: ignore[arg-type]
         self._children.add(pid)
         os.close(mapped)
         try:

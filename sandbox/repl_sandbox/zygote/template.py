@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ..errors import IsolationError, SandboxError
 from ..jail import capabilities, libc, mounts, processes, seccomp, users
+from ..worker.main import Worker
 from ..worker.streams import open_streams
 
 
@@ -24,6 +25,7 @@ class Template:
     privileged: bool
     last_capability: int
     seal: bytes
+    worker: Worker  # made here once, so that a session has nothing left to build
     data_segment: int  # bytes of private writable memory before a session has done anything
 
 
@@ -41,15 +43,19 @@ def build(preload: Sequence[str], extra_mounts: Mapping[str, str]) -> Template:
     libc.number("seccomp")
     open_streams()
     _enter_view(privileged, extra_mounts)
+    # What is not in the view cannot be imported, and its path is the host's business.
+    sys.path[:] = [path for path in sys.path if os.path.exists(path)]
+    sys.argv[:] = [""]
     for name in preload:
         _preload(name)
     if processes.thread_count() != 1:
         raise IsolationError("jailed", "single thread", f"a module of {list(preload)} left a thread")
     processes.forbid_new_privileges()
     seccomp.load(seccomp.base_program(arch))
+    worker = Worker()
     gc.collect()
     gc.freeze()
-    return Template(privileged, last, seal, _data_segment())
+    return Template(privileged, last, seal, worker, _data_segment())
 
 
 def _enter_view(privileged: bool, extra_mounts: Mapping[str, str]) -> None:

@@ -1,0 +1,21 @@
+"""One sandbox for all tests of the engine, and a fresh session for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from repl_sandbox import Limits, Sandbox, Session
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(limits=Limits(timeout=20)) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def session(sandbox: Sandbox) -> Iterator[Session]:
+    with sandbox.session() as session:
+        yield session

@@ -1,0 +1,97 @@
+"""The same engine on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from repl_sandbox import AsyncSandbox, Finished, Killed, Limits, Raised, SessionBusy, TimedOut
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[AsyncSandbox]:
+    async with AsyncSandbox(limits=Limits(timeout=20)) as sandbox:
+        yield sandbox
+
+
+async def test_a_session_is_awaited_or_entered(sandbox: AsyncSandbox) -> None:
+    session = await sandbox.session()
+    await session.run("x = 40")
+    assert (await session.run("x + 2")).value == "42"
+    await session.close()
+    async with sandbox.session() as other:
+        assert isinstance(await other.run("x"), Raised)
+    assert sandbox.statistics().open == 0
+
+
+async def test_sessions_run_side_by_side(sandbox: AsyncSandbox) -> None:
+    """Each waits for a word that only the other's output brings, so neither can run alone."""
+    first_spoke, second_spoke = asyncio.Event(), asyncio.Event()
+
+    async def wait_for_second() -> None:
+        await second_spoke.wait()
+
+    async def wait_for_first() -> None:
+        await first_spoke.wait()
+
+    async with (
+        sandbox.session(host={"wait": wait_for_second}) as first,
+        sandbox.session(host={"wait": wait_for_first}) as second,
+    ):
+        outcomes = await asyncio.wait_for(
+            asyncio.gather(
+                first.run("print('one')\nwait()", on_output=lambda *_: first_spoke.set()),
+                second.run("print('two')\nwait()", on_output=lambda *_: second_spoke.set()),
+            ),
+            15,
+        )
+    assert all(isinstance(outcome, Finished) for outcome in outcomes)
+
+
+async def test_values_variables_and_interrupt(sandbox: AsyncSandbox) -> None:
+    async with sandbox.session() as session:
+        await session.set("data", "x" * 1_000_000)
+        assert await session.get("data") == "x" * 1_000_000
+        assert [variable.name for variable in await session.variables()] == ["data"]
+        started = asyncio.Event()
+        running = asyncio.create_task(
+            session.run("print('go')\nwhile True: pass", on_output=lambda *_: started.set())
+        )
+        await asyncio.wait_for(started.wait(), 10)
+        with pytest.raises(SessionBusy):
+            await session.run("1")
+        await session.interrupt()
+        assert isinstance(await running, Raised)
+
+
+async def test_timeout_and_death_are_outcomes(sandbox: AsyncSandbox) -> None:
+    async with sandbox.session() as session:
+        assert isinstance(await session.run("while True: pass", timeout=0.1), TimedOut)
+        assert isinstance(await session.run("import os; os._exit(0)"), Killed)
+        assert (await session.run("1 + 1")).value == "2"
+
+
+async def test_a_cancelled_call_leaves_a_session_that_goes_on(sandbox: AsyncSandbox) -> None:
+    async with sandbox.session() as session:
+        await session.run("x = 1")
+        started = asyncio.Event()
+        running = asyncio.create_task(
+            session.run("print('go')\nwhile True: pass", on_output=lambda *_: started.set())
+        )
+        await asyncio.wait_for(started.wait(), 10)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert (await session.run("x")).value == "1"
+
+
+async def test_the_loop_turns_while_a_cell_runs(sandbox: AsyncSandbox) -> None:
+    async with sandbox.session() as session:
+        running = asyncio.create_task(session.run("while True: pass", timeout=0.3))
+        turns = 0
+        while not running.done():
+            await asyncio.sleep(0.01)
+            turns += 1
+        assert turns > 3

@@ -1,0 +1,196 @@
+"""Calls from a session to the host."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from repl_sandbox import Answer, Finished, HostCallError, Limits, Raised, Sandbox, TimedOut
+
+
+def test_arguments_and_results_are_json(sandbox: Sandbox) -> None:
+    def echo(*args: object, **kwargs: object) -> object:
+        """Give back what came."""
+        return [args, kwargs]
+
+    with sandbox.session(host={"echo": echo}) as session:
+        assert session.run("echo(1, 'é', [None], key={'a': 1.5})").value == (
+            "[[1, 'é', [None]], {'key': {'a': 1.5}}]"
+        )
+        assert session.run("echo.__name__, echo.__doc__").value == "('echo', 'Give back what came.')"
+        outcome = session.run("echo({1, 2})")
+        assert outcome.error is not None
+        assert outcome.error.type == "TypeError"
+
+
+def test_coroutine_functions_are_awaited(sandbox: Sandbox) -> None:
+    async def ask(prompt: str) -> str:
+        await asyncio.sleep(0)
+        return prompt.upper()
+
+    with sandbox.session(host={"ask": ask}) as session:
+        assert session.run("ask('hi')").value == "'HI'"
+
+
+def test_an_exception_of_the_host_carries_type_and_message_only(sandbox: Sandbox) -> None:
+    def fail() -> None:
+        raise LookupError("no such thing")
+
+    with sandbox.session(host={"fail": fail}) as session:
+        outcome = session.run(
+            "try:\n    fail()\nexcept HostCallError as error:\n"
+            "    print(error.type, '|', error.message, '|', error.__cause__)"
+        )
+        assert outcome.stdout == "LookupError | no such thing | None\n"
+
+
+def test_a_result_that_json_cannot_carry_is_an_error_in_the_cell(sandbox: Sandbox) -> None:
+    with sandbox.session(host={"bad": lambda: object()}) as session:
+        outcome = session.run("bad()")
+        assert outcome.error is not None
+        assert outcome.error.type.endswith(HostCallError.__name__)
+        assert "bad returned what JSON cannot carry" in outcome.error.message
+
+
+def test_threads_of_a_cell_call_at_once(sandbox: Sandbox) -> None:
+    """Eight calls meet at a barrier: none returns unless all are open together."""
+    barrier = threading.Barrier(8, timeout=15)
+
+    def meet(number: int) -> int:
+        barrier.wait()
+        return number * number
+
+    with sandbox.session(host={"meet": meet}) as session:
+        outcome = session.run(
+            "from concurrent.futures import ThreadPoolExecutor\n"
+            "with ThreadPoolExecutor(8) as pool: squares = list(pool.map(meet, range(8)))\n"
+            "squares"
+        )
+    assert outcome.value == "[0, 1, 4, 9, 16, 25, 36, 49]"
+
+
+def test_waiting_for_the_host_is_not_execution(sandbox: Sandbox) -> None:
+    released = threading.Event()
+
+    def slow() -> str:
+        released.wait(0.5)
+        return "done"
+
+    with sandbox.session(host={"slow": slow}) as session:
+        outcome = session.run("slow()", timeout=0.2)
+    assert isinstance(outcome, Finished)
+    assert outcome.usage.waiting_seconds > 0.4
+    assert outcome.usage.execution_seconds < 0.2
+
+
+def test_host_calls_have_a_clock_of_their_own(sandbox: Sandbox) -> None:
+    released = threading.Event()
+    limits = Limits(host_timeout=0.2)
+    with sandbox.session(host={"hang": lambda: released.wait(30)}, limits=limits) as session:
+        session.run("x = 1")
+        outcome = session.run("print('so far')\nhang()")
+        released.set()
+        assert isinstance(outcome, TimedOut)
+        assert (outcome.clock, outcome.state, outcome.stdout) == ("host_call", "kept", "so far\n")
+        assert session.run("x").value == "1"
+
+
+def test_a_thread_that_holds_a_call_open_does_not_stop_the_clock(sandbox: Sandbox) -> None:
+    released = threading.Event()
+    with sandbox.session(host={"hang": lambda: released.wait(30)}) as session:
+        outcome = session.run(
+            "import threading\nthreading.Thread(target=hang, daemon=True).start()\nwhile True: pass",
+            timeout=0.3,
+        )
+        released.set()
+        assert isinstance(outcome, TimedOut)
+        assert outcome.clock == "execution"
+
+
+def test_a_late_reply_does_not_reach_the_next_cell(sandbox: Sandbox) -> None:
+    released = threading.Event()
+    calls: list[int] = []
+
+    def slow(number: int) -> int:
+        calls.append(number)
+        if number == 1:
+            released.wait(30)
+        return number
+
+    with sandbox.session(host={"slow": slow}) as session:
+        session.run(
+            "import threading\n"
+            "def ask():\n"
+            "    try: slow(1)\n"
+            "    except HostCallError as error: refused.append(error.type)\n"
+            "refused = []\nthread = threading.Thread(target=ask)\nthread.start()\n"
+            "while not thread.is_alive(): pass\nslow(2)"
+        )
+        released.set()
+        assert session.run("slow(3)").value == "3"
+        assert session.run("thread.join(10); refused").value == "['Cancelled']"
+    assert sorted(calls) == [1, 2, 3]
+
+
+def test_functions_are_put_back_when_a_cell_overwrites_them(sandbox: Sandbox) -> None:
+    with sandbox.session(host={"tool": lambda: "real"}) as session:
+        session.run("tool = lambda: 'forged'")
+        assert session.run("tool()").value == "'real'"
+
+
+def test_functions_come_back_after_a_restart(sandbox: Sandbox) -> None:
+    with sandbox.session(host={"tool": lambda: "real"}) as session:
+        session.run("import os; os._exit(1)")
+        assert session.run("tool()").value == "'real'"
+
+
+@pytest.mark.parametrize(
+    ("host", "error"),
+    [
+        ({"x": 1}, TypeError),
+        ({1: print}, TypeError),
+        ({"not a name": print}, ValueError),
+        ({"class": print}, ValueError),
+        ({"_hidden": print}, ValueError),
+        ([print], TypeError),
+    ],
+)
+def test_what_cannot_be_a_function_of_a_session_is_refused(
+    sandbox: Sandbox, host: object, error: type[Exception]
+) -> None:
+    with pytest.raises(error, match="host"):
+        sandbox.session(host=host)  # type: ignore[arg-type]
+
+
+# ── answers ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_answers_arrive_by_value_and_stand_when_the_cell_then_dies(sandbox: Sandbox) -> None:
+    given: list[Answer] = []
+    with sandbox.session(answers="strict", on_answer=given.append) as session:
+        outcome = session.run("FINAL((1, 2))\nimport os; os._exit(1)")
+    assert given == [Answer("FINAL", "(1, 2)", [1, 2])]
+    assert outcome.answers == tuple(given)
+
+
+def test_a_refused_answer_is_an_error_in_the_cell(sandbox: Sandbox) -> None:
+    def refuse(answer: Answer) -> None:
+        raise ValueError("answer must be a number")
+
+    with sandbox.session(answers="strict", on_answer=refuse) as session:
+        outcome = session.run("FINAL('x')")
+    assert isinstance(outcome, Raised)
+    assert outcome.error is not None
+    assert (outcome.error.type, outcome.error.message) == ("ValueError", "answer must be a number")
+    assert outcome.answers == ()
+
+
+def test_printed_forms_are_told_only_when_asked_for(sandbox: Sandbox) -> None:
+    code = "document = 'FINAL(13)'\nprint(document)\nprint('FINAL(42)')"
+    with sandbox.session(answers="strict") as session:
+        assert session.run(code).answers == ()
+    with sandbox.session(answers="compatible") as session:
+        (answer,) = session.run(code).answers
+    assert (answer.form, answer.text, answer.printed) == ("printed", "42", "FINAL(42)")

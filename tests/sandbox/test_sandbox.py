@@ -1,0 +1,105 @@
+"""Templates: what they take, what they refuse, and the pool of ready sessions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repl_sandbox import Finished, Limits, Sandbox, SandboxClosed, SandboxError
+
+
+def test_preloaded_modules_are_there_at_once() -> None:
+    with Sandbox(preload=["decimal"]) as sandbox, sandbox.session() as session:
+        outcome = session.run("import sys\nsys.modules['decimal'].Decimal('1.5') * 2")
+    assert outcome.value == "Decimal('3.0')"
+
+
+def test_a_module_that_cannot_be_preloaded_is_named() -> None:
+    with pytest.raises(SandboxError, match="preload: no_such_module: ModuleNotFoundError"):
+        Sandbox(preload=["no_such_module"])
+
+
+def test_mounts_are_shown_read_only(tmp_path: Path) -> None:
+    (tmp_path / "data.txt").write_text("from the host")
+    tmp_path.chmod(0o755)  # sessions are other users: what is mounted must be readable by all
+    with Sandbox(mounts={"/data": str(tmp_path)}) as sandbox, sandbox.session() as session:
+        assert session.run("open('/data/data.txt').read()").value == "'from the host'"
+        outcome = session.run("open('/data/new', 'w')")
+        assert outcome.error is not None
+        assert "Read-only file system" in outcome.error.message
+    assert [path.name for path in tmp_path.iterdir()] == ["data.txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"isolation": "vm"}, ValueError, "isolation"),
+        ({"require": "confined"}, ValueError, "require"),
+        ({"limits": {"memory": 1}}, TypeError, "limits"),
+        ({"preload": "numpy"}, TypeError, "preload"),
+        ({"mounts": {"data": "/usr"}}, ValueError, "mounts"),
+        ({"mounts": {"/data": "/no/such/place"}}, ValueError, "mounts"),
+        ({"python": "/no/such/python"}, SandboxError, "python"),
+    ],
+)
+def test_bad_arguments_are_named(
+    arguments: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        Sandbox(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"memory": "lots"}, ValueError),
+        ({"memory": 0}, ValueError),
+        ({"workspace": 1.5}, TypeError),
+        ({"timeout": -1}, ValueError),
+        ({"timeout": float("nan")}, ValueError),
+        ({"grace": True}, TypeError),
+        ({"processes": 0}, ValueError),
+        ({"open_files": "many"}, TypeError),
+    ],
+)
+def test_bad_limits_are_named(arguments: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error, match=next(iter(arguments))):
+        Limits(**arguments)
+
+
+def test_sizes_may_be_written_as_text() -> None:
+    assert Limits(memory="1.5 GiB").memory == 3 << 29
+    assert Limits(memory="10kB").memory == 10_000
+
+
+def test_ready_sessions_are_fresh_and_replaced() -> None:
+    with Sandbox(ready=2) as sandbox:
+        assert sandbox.statistics().ready == 2
+        for _ in range(6):
+            with sandbox.session() as session:
+                assert session.run("'x' in globals()").value == "False"
+                session.run("x = 1")
+        assert sandbox.statistics().open == 0
+        assert sandbox.statistics().started >= 6
+
+
+def test_max_sessions_is_kept() -> None:
+    with Sandbox(max_sessions=1) as sandbox:
+        with sandbox.session() as session:
+            with pytest.raises(SandboxError, match="max_sessions=1"):
+                sandbox.session()
+            assert isinstance(session.run("1"), Finished)
+        sandbox.session().close()
+
+
+def test_a_closed_sandbox_says_so_and_has_ended_its_sessions() -> None:
+    sandbox = Sandbox()
+    session = sandbox.session()
+    sandbox.close()
+    sandbox.close()
+    with pytest.raises(SandboxClosed):
+        sandbox.session()
+    with pytest.raises(SandboxError):
+        session.run("1")

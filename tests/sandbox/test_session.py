@@ -1,0 +1,435 @@
+"""What a caller sees of a session, through `Session` alone."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+
+import pytest
+
+from repl_sandbox import (
+    Finished,
+    Killed,
+    Limits,
+    Raised,
+    Sandbox,
+    SandboxError,
+    Session,
+    SessionBusy,
+    SessionClosed,
+    TimedOut,
+)
+
+
+def test_a_cell_has_value_output_and_changes(session: Session) -> None:
+    outcome = session.run("import sys\nx = 6\nprint('out'); print('err', file=sys.stderr)\nx * 7")
+
+    assert isinstance(outcome, Finished)
+    assert outcome.ok
+    assert (outcome.value, outcome.stdout, outcome.stderr) == ("42", "out\n", "err\n")
+    assert [(change.kind, change.name) for change in outcome.changes] == [
+        ("new", "sys"),
+        ("new", "x"),
+    ]
+    assert outcome.state == "kept"
+
+
+def test_the_namespace_behaves_as_a_module(session: Session) -> None:
+    session.run("def later():\n    return value")
+    session.run("value = 5")
+    assert session.run("later()").value == "5"
+    session.run(
+        "import pickle, dataclasses\n"
+        "@dataclasses.dataclass\nclass Point:\n    x: int\n"
+        "copy = pickle.loads(pickle.dumps(Point(3)))"
+    )
+    assert session.run("copy == Point(3), __name__").value == "(True, '__main__')"
+    assert session.run("def f(n): return 1 if n < 2 else n * f(n - 1)\nf(5)").value == "120"
+
+
+def test_an_error_keeps_output_and_state_and_shows_the_line(session: Session) -> None:
+    outcome = session.run("y = 1\nprint('before')\ny / 0")
+
+    assert isinstance(outcome, Raised)
+    assert outcome.stdout == "before\n"
+    assert outcome.error is not None
+    assert (outcome.error.type, outcome.error.line) == ("ZeroDivisionError", 3)
+    assert "y / 0" in outcome.error.traceback
+    assert "repl_sandbox" not in outcome.error.traceback
+    assert session.run("y").value == "1"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("x =", "invalid syntax"),
+        ("x = 1\0", "NUL"),
+        ("x = '\ud800'", "surrogate"),
+        ("(" * 5000 + ")" * 5000, "parenthes"),
+    ],
+    ids=["syntax", "nul", "surrogate", "nesting"],
+)
+def test_source_that_is_no_python_is_a_syntax_error(
+    session: Session, code: str, words: str
+) -> None:
+    outcome = session.run(code)
+
+    assert isinstance(outcome, Raised)
+    assert outcome.error is not None
+    assert outcome.error.type == "SyntaxError"
+    assert words in outcome.error.message
+    assert session.run("1 + 1").value == "2"
+
+
+def test_code_that_is_no_text_or_too_large_is_the_callers_mistake(session: Session) -> None:
+    with pytest.raises(TypeError, match="code must be a str, not bytes"):
+        session.run(b"1")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="104,857,600 bytes"):
+        session.run("#" * (100 << 20))
+    with pytest.raises(ValueError, match="timeout"):
+        session.run("1", timeout=0)
+    assert session.run("1 + 1").value == "2"
+
+
+def test_exit_and_input_do_not_end_the_session(session: Session) -> None:
+    session.run("kept = 1")
+    for code, kind in (("exit()", "SystemExit"), ("input('?')", "EOFError")):
+        outcome = session.run(code)
+        assert isinstance(outcome, Raised)
+        assert outcome.error is not None
+        assert outcome.error.type == kind
+    assert session.run("kept").value == "1"
+
+
+def test_top_level_await(session: Session) -> None:
+    outcome = session.run("import asyncio\nawait asyncio.sleep(0, 'slept')")
+    assert outcome.value == "'slept'"
+
+
+def test_output_of_c_code_and_children_comes_in_order(session: Session) -> None:
+    outcome = session.run(
+        "import os, subprocess, sys\n"
+        "print('a', end='')\n"
+        "os.write(1, b'b')\n"
+        "subprocess.run(['/bin/echo', '-n', 'c'])\n"
+        "os.system('printf d')\n"
+        "print('e')"
+    )
+    assert outcome.stdout == "abcde\n"
+
+
+def test_output_is_streamed_while_the_cell_runs(session: Session) -> None:
+    """The callback's effect is needed for the cell to end, so it cannot have come afterwards."""
+    seen: list[tuple[str, str]] = []
+
+    def on_output(stream: str, text: str) -> None:
+        seen.append((stream, text))
+        session.interrupt()
+
+    outcome = session.run("print('started')\nwhile True: pass", on_output=on_output, timeout=15)
+
+    assert seen[0] == ("stdout", "started\n")
+    assert isinstance(outcome, Raised)
+    assert outcome.error is not None
+    assert outcome.error.type == "KeyboardInterrupt"
+
+
+def test_an_exception_of_the_callback_reaches_the_caller_and_the_session_goes_on(
+    session: Session,
+) -> None:
+    def on_output(stream: str, text: str) -> None:
+        raise LookupError("mine")
+
+    session.run("kept = 1")
+    with pytest.raises(LookupError, match="mine"):
+        session.run("print('x')\nwhile True: pass", on_output=on_output)
+    assert session.run("kept").value == "1"
+
+
+# ── time ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_timeout_interrupts_and_keeps_the_state(session: Session) -> None:
+    session.run("n = 0")
+    outcome = session.run("print('so far')\nwhile True: n += 1", timeout=0.2)
+
+    assert isinstance(outcome, TimedOut)
+    assert (outcome.clock, outcome.state, outcome.stdout) == ("execution", "kept", "so far\n")
+    assert session.run("n > 0").value == "True"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('so far')\nsum(range(10**12))",
+        # Asleep, because CPython up to 3.12 lets an interrupt at a jump leave the `try` around it.
+        "import time\nprint('so far')\nwhile True:\n    try: time.sleep(60)\n"
+        "    except BaseException: pass",
+        "import signal\nprint('so far')\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nwhile True: pass",
+        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('so far')\n"
+        "while True: pass",
+    ],
+    ids=["C loop", "swallowed", "blocked", "ignored"],
+)
+def test_what_no_interrupt_stops_is_killed_with_its_output_kept(sandbox: Sandbox, code: str) -> None:
+    with sandbox.session(limits=Limits(grace=0.1)) as session:
+        session.run("x = 1")
+        outcome = session.run(code, timeout=0.2)
+
+        assert isinstance(outcome, TimedOut)
+        assert (outcome.clock, outcome.state, outcome.stdout) == (
+            "execution",
+            "restarted",
+            "so far\n",
+        )
+        assert session.run("'x' in globals()").value == "False"
+
+
+def test_an_interrupt_does_not_strike_the_next_cell(session: Session) -> None:
+    for _ in range(20):
+        assert isinstance(session.run("while True: pass", timeout=0.01), TimedOut)
+        assert session.run("sum(range(1000))").value == "499500"
+
+
+def test_files_survive_the_restart_of_a_session(session: Session) -> None:
+    session.run("open('/workspace/note', 'w').write('kept')")
+    assert isinstance(session.run("import os; os._exit(1)"), Killed)
+    assert session.run("open('/workspace/note').read()").value == "'kept'"
+
+
+# ── death ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import os; print('so far'); os._exit(0)", "exit"),
+        ("import ctypes; print('so far'); ctypes.string_at(0)", "signal"),
+        ("import os, signal; print('so far'); os.kill(os.getpid(), signal.SIGKILL)", "signal"),
+    ],
+    ids=["exit", "segmentation fault", "kill"],
+)
+def test_a_cell_that_ends_its_process_is_killed_and_the_session_restarts(
+    session: Session, code: str, reason: str
+) -> None:
+    outcome = session.run(code)
+
+    assert isinstance(outcome, Killed)
+    assert (outcome.reason, outcome.state, outcome.stdout) == (reason, "restarted", "so far\n")
+    assert session.run("1 + 1").value == "2"
+
+
+def test_a_session_that_died_between_cells_says_that_it_was_restarted(session: Session) -> None:
+    session.run(
+        "x = 1\nimport os, threading, time\n"
+        "threading.Thread(target=lambda: (time.sleep(0.05), os._exit(0))).start()"
+    )
+    deadline = threading.Event()
+    for _ in range(100):
+        outcome = session.run("'x' in globals()")
+        if outcome.state == "restarted":
+            break
+        deadline.wait(0.01)
+
+    assert outcome.state == "restarted"
+    assert session.run("1 + 1").value == "2"
+
+
+def test_a_forked_child_of_a_cell_does_not_answer_for_it(session: Session) -> None:
+    outcome = session.run(
+        "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nprint('parent' if pid else 'child')"
+    )
+    assert outcome.stdout == "child\nparent\n"
+    assert session.run("1 + 1").value == "2"
+
+
+# ── limits ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_memory_beyond_the_limit_is_a_memory_error(sandbox: Sandbox) -> None:
+    with sandbox.session(limits=Limits(memory="64MiB")) as session:
+        outcome = session.run("data = bytearray(100 << 20)")
+        assert isinstance(outcome, Raised)
+        assert outcome.error is not None
+        assert outcome.error.type == "MemoryError"
+        assert session.run("len(bytearray(10 << 20))").value == str(10 << 20)
+
+
+def test_memory_of_all_processes_together_is_limited(sandbox: Sandbox) -> None:
+    with sandbox.session(limits=Limits(memory="100MiB")) as session:
+        outcome = session.run(
+            "import os, time\n"
+            "for _ in range(4):\n"
+            "    if os.fork() == 0:\n"
+            "        held = b'x' * (60 << 20)\n"
+            "        time.sleep(60)\n"
+            "time.sleep(60)"
+        )
+        assert isinstance(outcome, Killed)
+        assert outcome.reason == "memory"
+        assert session.run("1 + 1").value == "2"
+
+
+def test_cpu_seconds_are_limited(sandbox: Sandbox) -> None:
+    with sandbox.session(limits=Limits(cpu_seconds=1)) as session:
+        outcome = session.run("while True: pass", timeout=10)
+        assert isinstance(outcome, Killed)
+        assert outcome.reason == "cpu"
+
+
+def test_processes_and_files_are_limited_and_the_error_names_the_limit(sandbox: Sandbox) -> None:
+    with sandbox.session(limits=Limits(processes=8, open_files=20, file_size="1MiB")) as session:
+        for code, name in (
+            ("import threading, time\n[threading.Thread(target=time.sleep, args=(1,)).start()"
+             " for _ in range(20)]", "Limits.processes"),
+            ("files = [open('/dev/null') for _ in range(40)]", "Limits.open_files"),
+            ("open('big', 'wb').write(bytes(2 << 20))", "Limits.file_size"),
+        ):
+            outcome = session.run(code)
+            assert isinstance(outcome, Raised), code
+            assert outcome.error is not None
+            assert name in outcome.error.traceback
+
+
+# ── output ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_output_over_the_limit_keeps_head_and_tail_and_counts_the_rest(sandbox: Sandbox) -> None:
+    with sandbox.session(limits=Limits(output="1MiB")) as session:
+        outcome = session.run("print('first')\nfor _ in range(300): print('x' * 9999)\nprint('last')")
+
+    assert outcome.stdout.startswith("first\nxxx")
+    assert outcome.stdout.endswith("xxx\nlast\n")
+    assert "bytes of output dropped" in outcome.stdout
+    assert len(outcome.stdout) < (1 << 20) + 20_000
+
+
+def test_earlier_output_can_be_read_again_page_by_page(session: Session) -> None:
+    session.run("import sys\nfor i in range(10_000): print(i)\nprint('oops', file=sys.stderr)")
+    full = "".join(f"{i}\n" for i in range(10_000))
+
+    assert session.run("len(_out[1]), _out[1][:4], _out[-1].page(1, 4), _out[1].stderr[:]").value == (
+        repr((len(full), full[:4], "", "oops\n"))
+    ) or session.run("str(_out[1]) == ''.join(f'{i}\\n' for i in range(10_000))").value == "True"
+    assert session.run("_out[1][-5:], '9999' in _out[1]").value == "('9999\\n', True)"
+    assert isinstance(session.run("_out[99]"), Raised)
+
+
+# ── values ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["text", "é\U0001f600" * 100_000, b"\0\xff", b"b" * 200_000, {"a": [1, None, 2.5, "x"]}, [], "", 7],
+    ids=["str", "long str", "bytes", "long bytes", "json", "empty list", "empty", "int"],
+)
+def test_a_value_arrives_as_it_was(session: Session, value: object) -> None:
+    session.set("value", value)  # type: ignore[arg-type]
+
+    if isinstance(value, bytes):
+        assert session.run("type(value), len(value), value[-1:]").value == repr(
+            (bytes, len(value), value[-1:])
+        )
+    else:
+        assert session.get("value") == value
+
+
+def test_values_that_cannot_cross_are_refused_by_name(session: Session) -> None:
+    with pytest.raises(TypeError, match="value must be str, bytes or JSON"):
+        session.set("value", {1, 2})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="not a Python identifier"):
+        session.set("not a name", 1)
+    with pytest.raises(KeyError, match="missing"):
+        session.get("missing")
+    session.run("f = open('/dev/null')")
+    with pytest.raises(TypeError, match="f: "):
+        session.get("f")
+
+
+def test_variables_are_listed_without_what_is_ours(sandbox: Sandbox) -> None:
+    with sandbox.session(host={"tool": print}, answers="strict") as session:
+        session.run("numbers = [1, 2, 3]\n_private = 1\n5")
+        listed = {variable.name: (variable.type, variable.preview) for variable in session.variables()}
+    assert listed == {"numbers": ("list", "[1, 2, 3]"), "_private": ("int", "1")}
+
+
+def test_a_seed_makes_random_numbers_repeat(sandbox: Sandbox) -> None:
+    drawn = []
+    for seed in (1, 1, 2, None, None):
+        with sandbox.session(seed=seed) as session:
+            drawn.append(session.run("import random; random.random()").value)
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn)) == 4
+
+
+# ── handles ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_closed_session_says_so(sandbox: Sandbox) -> None:
+    session = sandbox.session()
+    session.close()
+    session.close()
+    with pytest.raises(SessionClosed):
+        session.run("1")
+
+
+def test_two_callers_at_once_is_an_error_for_the_second(session: Session) -> None:
+    started = threading.Event()
+    outcomes: list[object] = []
+
+    def run() -> None:
+        code = "print('go')\nwhile True: pass"
+        outcomes.append(session.run(code, on_output=lambda *_: started.set()))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert started.wait(10)
+    with pytest.raises(SessionBusy):
+        session.run("1")
+    session.interrupt()
+    thread.join(10)
+    assert isinstance(outcomes[0], Raised)
+
+
+def test_closing_ends_a_call_in_another_thread(sandbox: Sandbox) -> None:
+    session = sandbox.session()
+    started = threading.Event()
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            session.run("print('go')\nwhile True: pass", on_output=lambda *_: started.set())
+        except SandboxError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert started.wait(10)
+    session.close()
+    thread.join(10)
+    assert isinstance(errors[0], SessionClosed)
+
+
+def test_handles_cannot_be_pickled(sandbox: Sandbox, session: Session) -> None:
+    for handle in (sandbox, session):
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            pickle.dumps(handle)
+
+
+def test_handles_are_dead_in_a_forked_process(sandbox: Sandbox, session: Session) -> None:
+    session.run("x = 1")
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            session.run("x")
+        except SessionClosed:
+            session.close()
+            sandbox.close()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert session.run("x").value == "1"
