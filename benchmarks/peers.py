@@ -146,9 +146,8 @@ def measure(name: str) -> dict[str, float]:
                 figures[key] = median(_timed(partial(peer.run, code), rounds[key]))
         for megabytes in (10, 100):
             text = TEXT_LINE * (megabytes * 1_000_000 // len(TEXT_LINE))
-            figures[f"context_{megabytes}"] = median(
-                _timed(partial(peer.put, text), rounds["context"])
-            )
+            seconds = _timed(partial(_give, peer, text), rounds["context"])
+            figures[f"context_{megabytes}"] = median(seconds)
     if rounds["memory"]:
         figures["memory"] = _memory(make, rounds["memory"])
     return figures

@@ -143,7 +143,9 @@ class Sandbox:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Sandbox cannot be pickled: it is a live process; make one where it is used")
+        raise TypeError(
+            "a Sandbox cannot be pickled: it is a live process; make one where it is used"
+        )
 
     # ── making and ending sessions ────────────────────────────────────────────────────────────
 
@@ -182,9 +184,13 @@ class Sandbox:
 
     def _check_open(self) -> None:
         if self._closed or os.getpid() != self._pid:
-            raise SandboxClosed("the sandbox is closed, or belongs to the process that forked this one")
+            raise SandboxClosed(
+                "the sandbox is closed, or belongs to the process that forked this one"
+            )
         if self._max_sessions is not None and len(self._open) >= self._max_sessions:
-            raise SandboxError(f"max_sessions={self._max_sessions} sessions are open; close one first")
+            raise SandboxError(
+                f"max_sessions={self._max_sessions} sessions are open; close one first"
+            )
 
     def _spawn(self, limits: Limits) -> Links:
         slot = next(_slots) % SLOTS
@@ -315,7 +321,10 @@ def _check_tiers(isolation: str, require: str | None) -> None:
         raise ValueError(f"require must be None or 'jailed', not {require!r}")
     if sys.platform != "linux":
         raise IsolationError(
-            "jailed", "platform", f"{sys.platform} has no namespaces", "Use Linux, or a remote server"
+            "jailed",
+            "platform",
+            f"{sys.platform} has no namespaces",
+            "Use Linux, or a remote server",
         )
 
 
@@ -330,7 +339,9 @@ def _check_mounts(mounts: Mapping[str, str]) -> dict[str, str]:
     for inside, outside in mounts.items():
         inside, outside = os.fspath(inside), os.path.realpath(outside)
         if not os.path.isabs(inside) or os.path.normpath(inside) != inside or inside == "/":
-            raise ValueError(f"mounts: {inside!r} must be an absolute, plain path inside the session")
+            raise ValueError(
+                f"mounts: {inside!r} must be an absolute, plain path inside the session"
+            )
         if not os.path.exists(outside):
             raise ValueError(f"mounts: {outside!r} does not exist on this system")
         checked[inside] = outside

@@ -14,9 +14,7 @@ Clock: TypeAlias = Literal["execution", "host_call"]
 KillReason: TypeAlias = Literal[
     "memory", "cpu", "processes", "output", "exit", "signal", "protocol"
 ]
-AnswerForm: TypeAlias = Literal[
-    "FINAL", "FINAL_VAR", "SUBMIT", "final_answer", "answer", "printed"
-]
+AnswerForm: TypeAlias = Literal["FINAL", "FINAL_VAR", "SUBMIT", "final_answer", "answer", "printed"]
 Answers: TypeAlias = Literal["compatible", "strict"]
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
@@ -30,7 +28,9 @@ def parse_size(size: int | str, name: str = "size") -> int:
         TypeError, ValueError: naming the argument `name`.
     """
     if isinstance(size, bool) or not isinstance(size, (int, str)):
-        raise TypeError(f"{name} must be an int or a str such as '512MiB', not {type(size).__name__}")
+        raise TypeError(
+            f"{name} must be an int or a str such as '512MiB', not {type(size).__name__}"
+        )
     if isinstance(size, str):
         match = _SIZE.fullmatch(size)
         if match is None:

@@ -19,7 +19,9 @@ def test_arguments_and_results_are_json(sandbox: Sandbox) -> None:
         assert session.run("echo(1, 'é', [None], key={'a': 1.5})").value == (
             "[[1, 'é', [None]], {'key': {'a': 1.5}}]"
         )
-        assert session.run("echo.__name__, echo.__doc__").value == "('echo', 'Give back what came.')"
+        assert (
+            session.run("echo.__name__, echo.__doc__").value == "('echo', 'Give back what came.')"
+        )
         outcome = session.run("echo({1, 2})")
         assert outcome.error is not None
         assert outcome.error.type == "TypeError"

@@ -121,15 +121,16 @@ def test_output_of_c_code_and_children_comes_in_order(session: Session) -> None:
 
 def test_output_is_streamed_while_the_cell_runs(session: Session) -> None:
     """The callback's effect is needed for the cell to end, so it cannot have come afterwards."""
-    seen: list[tuple[str, str]] = []
+    seen: dict[str, str] = {"stdout": ""}
 
     def on_output(stream: str, text: str) -> None:
-        seen.append((stream, text))
-        session.interrupt()
+        seen[stream] += text
+        if seen["stdout"] == "started\n":
+            session.interrupt()
 
     outcome = session.run("print('started')\nwhile True: pass", on_output=on_output, timeout=15)
 
-    assert seen[0] == ("stdout", "started\n")
+    assert seen == {"stdout": "started\n"}
     assert isinstance(outcome, Raised)
     assert outcome.error is not None
     assert outcome.error.type == "KeyboardInterrupt"
@@ -173,7 +174,9 @@ def test_a_timeout_interrupts_and_keeps_the_state(session: Session) -> None:
     ],
     ids=["C loop", "swallowed", "blocked", "ignored"],
 )
-def test_what_no_interrupt_stops_is_killed_with_its_output_kept(sandbox: Sandbox, code: str) -> None:
+def test_what_no_interrupt_stops_is_killed_with_its_output_kept(
+    sandbox: Sandbox, code: str
+) -> None:
     with sandbox.session(limits=Limits(grace=0.1)) as session:
         session.run("x = 1")
         outcome = session.run(code, timeout=0.2)
@@ -282,8 +285,11 @@ def test_cpu_seconds_are_limited(sandbox: Sandbox) -> None:
 def test_processes_and_files_are_limited_and_the_error_names_the_limit(sandbox: Sandbox) -> None:
     with sandbox.session(limits=Limits(processes=8, open_files=20, file_size="1MiB")) as session:
         for code, name in (
-            ("import threading, time\n[threading.Thread(target=time.sleep, args=(1,)).start()"
-             " for _ in range(20)]", "Limits.processes"),
+            (
+                "import threading, time\n[threading.Thread(target=time.sleep, args=(1,)).start()"
+                " for _ in range(20)]",
+                "Limits.processes",
+            ),
             ("files = [open('/dev/null') for _ in range(40)]", "Limits.open_files"),
             ("open('big', 'wb').write(bytes(2 << 20))", "Limits.file_size"),
         ):
@@ -298,21 +304,25 @@ def test_processes_and_files_are_limited_and_the_error_names_the_limit(sandbox: 
 
 def test_output_over_the_limit_keeps_head_and_tail_and_counts_the_rest(sandbox: Sandbox) -> None:
     with sandbox.session(limits=Limits(output="1MiB")) as session:
-        outcome = session.run("print('first')\nfor _ in range(300): print('x' * 9999)\nprint('last')")
+        outcome = session.run(
+            "print('first')\nfor _ in range(300): print('x' * 9999)\nprint('last')"
+        )
 
     assert outcome.stdout.startswith("first\nxxx")
     assert outcome.stdout.endswith("xxx\nlast\n")
     assert "bytes of output dropped" in outcome.stdout
-    assert len(outcome.stdout) < (1 << 20) + 20_000
+    assert len(outcome.stdout) < (1 << 20) + 100
 
 
 def test_earlier_output_can_be_read_again_page_by_page(session: Session) -> None:
     session.run("import sys\nfor i in range(10_000): print(i)\nprint('oops', file=sys.stderr)")
     full = "".join(f"{i}\n" for i in range(10_000))
 
-    assert session.run("len(_out[1]), _out[1][:4], _out[-1].page(1, 4), _out[1].stderr[:]").value == (
-        repr((len(full), full[:4], "", "oops\n"))
-    ) or session.run("str(_out[1]) == ''.join(f'{i}\\n' for i in range(10_000))").value == "True"
+    assert (
+        session.run("len(_out[1]), _out[1][:4], _out[-1].page(1, 4), _out[1].stderr[:]").value
+        == (repr((len(full), full[:4], "", "oops\n")))
+        or session.run("str(_out[1]) == ''.join(f'{i}\\n' for i in range(10_000))").value == "True"
+    )
     assert session.run("_out[1][-5:], '9999' in _out[1]").value == "('9999\\n', True)"
     assert isinstance(session.run("_out[99]"), Raised)
 
@@ -322,7 +332,16 @@ def test_earlier_output_can_be_read_again_page_by_page(session: Session) -> None
 
 @pytest.mark.parametrize(
     "value",
-    ["text", "é\U0001f600" * 100_000, b"\0\xff", b"b" * 200_000, {"a": [1, None, 2.5, "x"]}, [], "", 7],
+    [
+        "text",
+        "é\U0001f600" * 100_000,
+        b"\0\xff",
+        b"b" * 200_000,
+        {"a": [1, None, 2.5, "x"]},
+        [],
+        "",
+        7,
+    ],
     ids=["str", "long str", "bytes", "long bytes", "json", "empty list", "empty", "int"],
 )
 def test_a_value_arrives_as_it_was(session: Session, value: object) -> None:
@@ -351,7 +370,9 @@ def test_values_that_cannot_cross_are_refused_by_name(session: Session) -> None:
 def test_variables_are_listed_without_what_is_ours(sandbox: Sandbox) -> None:
     with sandbox.session(host={"tool": print}, answers="strict") as session:
         session.run("numbers = [1, 2, 3]\n_private = 1\n5")
-        listed = {variable.name: (variable.type, variable.preview) for variable in session.variables()}
+        listed = {
+            variable.name: (variable.type, variable.preview) for variable in session.variables()
+        }
     assert listed == {"numbers": ("list", "[1, 2, 3]"), "_private": ("int", "1")}
 
 

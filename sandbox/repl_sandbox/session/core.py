@@ -45,7 +45,16 @@ from ..wire.messages import (
 from ..zygote import control
 from ..zygote.handle import Links, read_ready
 from .clocks import Clocks, process_cpu
-from .host_functions import MAX_OPEN_CALLS, Executor, HostFunction, Replies, arguments, refusal, signatures, success
+from .host_functions import (
+    MAX_OPEN_CALLS,
+    Executor,
+    HostFunction,
+    Replies,
+    arguments,
+    refusal,
+    signatures,
+    success,
+)
 from .output import MOST_PIPED, History, Stream
 
 Ready_: TypeAlias = "list[tuple[int, int]]"
@@ -162,9 +171,7 @@ class Core:
                 wake = now + _NOTICE_TIMEOUT
         return (yield from self._finish(expired, state))
 
-    def _finish(
-        self, expired: Clock | None, state: State
-    ) -> Generator[float, Ready_, AnyOutcome]:
+    def _finish(self, expired: Clock | None, state: State) -> Generator[float, Ready_, AnyOutcome]:
         reason: KillReason | None = None
         try:
             self._refuse_open_calls()
@@ -211,10 +218,21 @@ class Core:
         answers = tuple(self._answers)
         if result is None or reason is not None:
             if expired is not None and self._breach is None:
-                return TimedOut(stdout, stderr, answers=answers, usage=usage, state=state, clock=expired)
+                return TimedOut(
+                    stdout, stderr, answers=answers, usage=usage, state=state, clock=expired
+                )
             killed = reason or "protocol"
             return Killed(stdout, stderr, answers=answers, usage=usage, state=state, reason=killed)
-        shown = (stdout, stderr, result.value, result.error, result.changes, result.figures, answers, usage)
+        shown = (
+            stdout,
+            stderr,
+            result.value,
+            result.error,
+            result.changes,
+            result.figures,
+            answers,
+            usage,
+        )
         if expired is not None:
             return TimedOut(*shown, state, expired)
         if result.error is not None:
@@ -290,7 +308,9 @@ class Core:
             return
         function = self._functions.get(call.name)
         if function is None or self._replies is None:
-            self._send(refusal(call.call, "NameError", f"the host offers no function {call.name!r}"))
+            self._send(
+                refusal(call.call, "NameError", f"the host offers no function {call.name!r}")
+            )
         elif len(self._open) >= MAX_OPEN_CALLS:
             message = f"{MAX_OPEN_CALLS} calls to the host are open"
             self._send(refusal(call.call, "TooManyCalls", message))

@@ -74,7 +74,9 @@ def success(call: Call, value: object) -> Reply:
     try:
         data = dump_json(value)
     except (TypeError, ValueError) as error:
-        return refusal(call.call, "TypeError", f"{call.name} returned what JSON cannot carry: {error}")
+        return refusal(
+            call.call, "TypeError", f"{call.name} returned what JSON cannot carry: {error}"
+        )
     if len(data) > MAX_BLOB:
         return refusal(call.call, "ValueError", f"{call.name} returned {len(data):,} bytes of JSON")
     return Reply(call.call, True, data)
@@ -135,7 +137,9 @@ class Executor:
             try:
                 value = context.run(function, *args, **kwargs)
                 if inspect.isawaitable(value):
-                    asyncio.run_coroutine_threadsafe(_finish(value, call, done), self._running_loop())
+                    asyncio.run_coroutine_threadsafe(
+                        _finish(value, call, done), self._running_loop()
+                    )
                     return
                 reply = success(call, value)
             # Boundary: whatever the host's function raises is the session's to know, as text.
@@ -156,7 +160,9 @@ class Executor:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 name = "repl-host-loop"
-                threading.Thread(target=self._loop.run_forever, name=name, daemon=True).start()
+                threading.Thread(
+                    target=_run_loop, args=(self._loop,), name=name, daemon=True
+                ).start()
             return self._loop
 
     def close(self) -> None:
@@ -166,6 +172,19 @@ class Executor:
                 self._threads.shutdown(wait=False, cancel_futures=True)
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Turn `loop` until it is stopped; what still waits on it is cancelled."""
+    try:
+        loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left))
+    finally:
+        loop.close()
 
 
 async def _finish(value: Awaitable[Any], call: Call, done: Callable[[Reply], None]) -> None:

@@ -19,7 +19,11 @@ def probe(links: Links) -> Isolation:
         _root(links.worker_pid),
         _users(links.worker_pid),
         _capabilities(status),
-        Layer("no_new_privs", status.get("NoNewPrivs") == "1", f"NoNewPrivs {status.get('NoNewPrivs')}"),
+        Layer(
+            "no_new_privs",
+            status.get("NoNewPrivs") == "1",
+            f"NoNewPrivs {status.get('NoNewPrivs')}",
+        ),
         _seccomp(status),
     )
     return Isolation("jailed" if all(layer.active for layer in layers) else "process", layers)
@@ -51,7 +55,9 @@ def _nested(pid: int, name: str) -> Layer:
     if name == "pid":
         return Layer("pid namespace", len(levels) > 1, f"NSpid {' '.join(levels)}")
     # One clone(2) made all of them; the kernel makes all or none.
-    return Layer(f"{name} namespace", len(levels) > 1, "made by the clone that made the pid namespace")
+    return Layer(
+        f"{name} namespace", len(levels) > 1, "made by the clone that made the pid namespace"
+    )
 
 
 def _root(pid: int) -> Layer:
@@ -62,7 +68,9 @@ def _root(pid: int) -> Layer:
         return Layer("root", True, "not visible to this user")
     root = next((row for row in rows if row[4] == "/"), None)
     read_only = root is not None and "ro" in root[5].split(",")
-    return Layer("root", read_only, f"{len(rows)} mounts, / {'read-only' if read_only else 'writable'}")
+    return Layer(
+        "root", read_only, f"{len(rows)} mounts, / {'read-only' if read_only else 'writable'}"
+    )
 
 
 def _users(pid: int) -> Layer:
@@ -72,7 +80,9 @@ def _users(pid: int) -> Layer:
 
 
 def _capabilities(status: dict[str, str]) -> Layer:
-    sets = {name: status.get(name, "?") for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}
+    sets = {
+        name: status.get(name, "?") for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+    }
     none = all(set(value) == {"0"} for value in sets.values())
     detail = "none" if none else ", ".join(f"{name} {value}" for name, value in sets.items())
     return Layer("capabilities", none, detail)

@@ -91,8 +91,11 @@ class Stream:
 
     def _joined(self) -> str:
         tail = b"".join(self._tail)
-        if not self._dropped:
+        if not self._dropped and len(tail) <= self._half:
             return b"".join((*self._head, tail)).decode("utf-8", "replace")
+        # The tail was kept in whole chunks; what is shown is exact.
+        self._dropped += max(0, len(tail) - self._half)
+        tail = tail[-self._half :]
         head = b"".join(self._head).decode("utf-8", "replace")
         marker = f"\n... ({self._dropped:,} bytes of output dropped: over the output limit) ...\n"
         return head + marker + tail.decode("utf-8", "replace")

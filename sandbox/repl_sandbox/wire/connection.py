@@ -26,6 +26,7 @@ class _Connection(Generic[_In, _Out]):
     def __init__(self) -> None:
         self.phase = Phase.BOOTING
         self._reader = FrameReader()
+        self._broken = False
 
     def send(self, message: _Out) -> bytes:
         """The bytes that say `message`; LocalProtocolError if it may not be said now."""
@@ -40,19 +41,36 @@ class _Connection(Generic[_In, _Out]):
         return data
 
     def receive(self, data: bytes) -> Iterator[_In]:
-        """The messages that `data` completes; RemoteProtocolError if the other side misbehaves."""
+        """The messages that `data` completes; take them all before the next chunk.
+
+        Raises:
+            RemoteProtocolError: the other side broke the rules. What was buffered is dropped, and
+                nothing more is ever taken in: each further call raises as well.
+        """
+        if self._broken:
+            raise RemoteProtocolError("the other side has broken the protocol before")
         reader = self._reader
         reader.feed(data)
-        while (frame := reader.next_frame()) is not None:
-            message = decode(frame)
-            kind = type(message)
-            if kind not in self._theirs:
-                raise RemoteProtocolError(f"{kind.__name__} from the wrong side")
-            phase = TRANSITIONS[self.phase].get(kind)
-            if phase is None:
-                raise RemoteProtocolError(f"{kind.__name__} while {self.phase.name}")
-            self.phase = phase
-            yield cast(_In, message)
+        try:
+            while (frame := reader.next_frame()) is not None:
+                message = decode(frame)
+                kind = type(message)
+                if kind not in self._theirs:
+                    raise RemoteProtocolError(f"{kind.__name__} from the wrong side")
+                phase = TRANSITIONS[self.phase].get(kind)
+                if phase is None:
+                    raise RemoteProtocolError(f"{kind.__name__} while {self.phase.name}")
+                self.phase = phase
+                yield cast(_In, message)
+        except RemoteProtocolError:
+            self._broken = True
+            self._reader = FrameReader()
+            raise
+
+    @property
+    def buffered(self) -> int:
+        """Bytes received that end no frame yet."""
+        return self._reader.buffered
 
 
 class HostConnection(_Connection[WorkerMessage, HostMessage]):

@@ -16,8 +16,9 @@ from ..errors import LocalProtocolError, RemoteProtocolError
 LENGTHS = struct.Struct("!II")
 
 # A header names a message and carries short fields: previews, tracebacks, names. The largest is a
-# result with 200 changes and a full traceback, well under 256 KiB.
-MAX_HEADER = 1 << 20
+# result with 201 changes and a full traceback: some 20 KiB, and at worst, when every character is
+# one that takes 12 bytes as a JSON escape, 1.3 MB.
+MAX_HEADER = 2 << 20
 # Figures, arguments of host calls, displayed values and answers; bulk data goes by memfd instead.
 MAX_BLOB = 64 << 20
 
@@ -94,7 +95,11 @@ class FrameReader:
         end = middle + blob_size
         if len(data) < end:
             return None
-        self._start = end
+        if end == len(data):
+            # Let go: the next chunk may be long in coming, and this one may be large.
+            self._data, self._start = b"", 0
+        else:
+            self._start = end
         if type(data) is bytes:
             return Frame(data[body:middle], data[middle:end])
         with memoryview(data) as view:

@@ -6,7 +6,10 @@ Parsed strictly at the edge: a field that is missing, of another type or out of 
 
 from __future__ import annotations
 
+import array
+import itertools
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +24,18 @@ VERSION = 1
 # More than the worker ever sends; a hostile one cannot make the host build longer tuples.
 MAX_CHANGES = 256
 MAX_FIGURES = 16
+# Nobody reads a longer list; the sender cuts it.
 MAX_VARIABLES = 10_000
+# Characters. A cell can bind a name of any length and raise a message of any length; the sender
+# cuts them, so that no cell can make its own worker break the limits of a frame.
+MAX_NAME = 200
+MAX_MESSAGE = 4096
+# Sizes, numbers and lengths are below this: a signed 64-bit integer, as other languages have it.
+MAX_COUNT = 1 << 63
+# Lists and objects in one another. JSON readers have a limit of their own that depends on the
+# interpreter and its stack (serde_json: 128, CPython: some 1,000 to 10,000); this one is the same
+# on both sides, and what passes it can be walked by recursion everywhere on the host.
+MAX_DEPTH = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,13 +172,15 @@ def decode(frame: Frame) -> Message:
     Raises:
         RemoteProtocolError: the frame is not a message of this protocol.
     """
-    header = parse_json(frame.header)
+    header = _parse(frame.header)
     if type(header) is not dict:
         raise RemoteProtocolError("header is not an object")
     kind = header.get("type")
-    decoder = _DECODERS.get(kind) if type(kind) is str else None
+    if type(kind) is not str:
+        raise RemoteProtocolError("header has no message type")
+    decoder = _DECODERS.get(kind)
     if decoder is None:
-        raise RemoteProtocolError(f"unknown message type {str(kind)[:40]!r}")
+        raise RemoteProtocolError(f"unknown message type {kind[:40]!r}")
     try:
         return decoder(header, frame.blob)
     except (KeyError, TypeError, ValueError) as error:
@@ -172,11 +188,14 @@ def decode(frame: Frame) -> Message:
 
 
 def dump_json(value: object) -> bytes:
-    """`value` as JSON bytes; TypeError or ValueError where JSON cannot carry it."""
+    """`value` as JSON bytes; TypeError or ValueError where the protocol cannot carry it."""
     try:
-        return _dump_checked(value).encode()
+        data = _dump_checked(value).encode()
     except RecursionError:
-        raise ValueError("the value is nested too deeply for JSON") from None
+        raise ValueError(_TOO_DEEP) from None
+    if _too_deep(data):
+        raise ValueError(_TOO_DEEP)
+    return data
 
 
 _dump_checked = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -186,15 +205,23 @@ def parse_json(data: bytes) -> JSON:
     """JSON from the other side; text in it has no lone surrogates afterwards.
 
     Raises:
-        RemoteProtocolError: not JSON, not UTF-8, not finite, or nested too deeply.
+        RemoteProtocolError: not JSON, not UTF-8, not finite, or nested deeper than `MAX_DEPTH`.
     """
+    value = _parse(data)
+    if _too_deep(data):
+        raise RemoteProtocolError(_TOO_DEEP)
+    return value
+
+
+def _parse(data: bytes) -> JSON:
+    """As `parse_json`, but for the depth: no field of a header is more than a list of lists."""
     try:
         value = _loads(data.decode())
+        # Lone surrogates can only have come as escapes; without one there is nothing to clean.
+        if b"\\ud" in data or b"\\uD" in data:
+            return _clean(value)
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"not JSON: {error}") from None
-    # Lone surrogates can only have come as escapes; without one there is nothing to clean.
-    if b"\\ud" in data or b"\\uD" in data:
-        return _clean(value)
     return cast(JSON, value)
 
 
@@ -202,7 +229,27 @@ def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is not JSON")
 
 
-_loads = json.JSONDecoder(parse_constant=_refuse_constant).decode
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError("a number is too large")
+    return value
+
+
+_loads = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
+
+_TOO_DEEP = f"nested more than {MAX_DEPTH} deep"
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: 1 and -1
+_NO_BRACKET = bytes(set(range(256)) - set(b"[{]}"))
+
+
+def _too_deep(data: bytes) -> bool:
+    """Whether `data`, which is JSON, nests deeper than `MAX_DEPTH`; at the cost of a scan."""
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return False
+    steps = _STRING.sub(b"", data).translate(_STEPS, _NO_BRACKET)
+    return max(itertools.accumulate(array.array("b", steps)), default=0) > MAX_DEPTH
 
 
 def _clean(value: Any) -> JSON:
@@ -220,12 +267,17 @@ def clean_text(text: str) -> str:
     return text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text)
 
 
+def _text(data: bytes) -> str:
+    """Text that travels in a blob as it is, lone surrogates and all."""
+    return clean_text(data.decode("utf-8", "surrogatepass"))
+
+
 # ── header fields ─────────────────────────────────────────────────────────────────────────────
 
 
 def _int(header: _Header, name: str) -> int:
     value = header[name]
-    if type(value) is not int or not 0 <= value < 1 << 63:
+    if type(value) is not int or not 0 <= value < MAX_COUNT:
         raise ValueError(f"{name} is not a count")
     return value
 
@@ -250,6 +302,7 @@ def _texts(row: Any, count: int, name: str) -> list[Any]:
     return row
 
 
+_FAILURES = frozenset(("unknown", "not json", "too large"))
 _CHANGE_KINDS = frozenset(("new", "modified", "deleted"))
 _FORMS = frozenset(get_args(AnswerForm))
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -263,26 +316,31 @@ def _change(row: Any) -> Change:
         and type(name) is str
         and type(type_name) is str
         and type(size) is int
+        and 0 <= size < MAX_COUNT
         and type(preview) is str
     ):
         return Change(kind, name, type_name, size, preview)  # type: ignore[arg-type]
-    raise TypeError("a field of a change has the wrong type")
+    raise TypeError("a field of a change is not what it must be")
 
 
 def _variable(row: Any) -> Variable:
     name, type_name, size, preview = _texts(row, 4, "variable")
-    if all(type(text) is str for text in (name, type_name, preview)) and type(size) is int:
+    if (
+        all(type(text) is str for text in (name, type_name, preview))
+        and type(size) is int
+        and 0 <= size < MAX_COUNT
+    ):
         return Variable(name, type_name, size, preview)
-    raise TypeError("a field of a variable has the wrong type")
+    raise TypeError("a field of a variable is not what it must be")
 
 
 def _error(row: Any) -> ErrorInfo:
     type_name, message, traceback, line = _texts(row, 4, "error")
     if all(type(text) is str for text in (type_name, message, traceback)) and (
-        line is None or type(line) is int
+        line is None or (type(line) is int and 0 <= line < MAX_COUNT)
     ):
         return ErrorInfo(type_name, message, traceback, line)
-    raise TypeError("a field of the error has the wrong type")
+    raise TypeError("a field of the error is not what it must be")
 
 
 # ── encoding, one function a message ──────────────────────────────────────────────────────────
@@ -325,23 +383,48 @@ def _encode_call(m: Call) -> bytes:
 
 def _encode_answered(m: Answered) -> bytes:
     a = m.answer
-    header = {"type": "answered", "call": m.call, "cell": m.cell, "form": a.form}
-    return pack(_dumps(header).encode(), dump_json([a.text, a.value, a.printed]))
+    text = a.text.encode("utf-8", "surrogatepass")
+    printed = None if a.printed is None else a.printed.encode("utf-8", "surrogatepass")
+    try:
+        value = dump_json(a.value)
+    except (TypeError, ValueError):
+        # Nested too deeply. The text is the answer; a value is there where JSON can carry it.
+        value = b"null"
+    header = {
+        "type": "answered",
+        "call": m.call,
+        "cell": m.cell,
+        "form": a.form,
+        "text": len(text),
+        "printed": None if printed is None else len(printed),
+    }
+    return pack(_dumps(header).encode(), b"".join((text, printed or b"", value)))
+
+
+def _count(number: int) -> int:
+    """`number`, or 0 if the protocol cannot carry it: arrays can lie about their size."""
+    return number if 0 <= number < MAX_COUNT else 0
+
+
+def _error_row(error: ErrorInfo) -> str:
+    line = error.line  # of a SyntaxError that a cell made itself, it is what the cell says
+    known = line is not None and 0 <= line < MAX_COUNT
+    return _dumps([error.type, error.message, error.traceback, line if known else None])
 
 
 def _encode_result(m: Result) -> bytes:
     value = None if m.value is None else m.value.encode("utf-8", "surrogatepass")
-    error = m.error
     # Written out, because this is every step's answer and a dict through the encoder costs 4 times.
     changes = ",".join(
         [
-            f'["{c.kind}",{_quote(c.name)},{_quote(c.type)},{c.size},{_quote(c.preview)}]'
+            f'["{c.kind}",{_quote(c.name[:MAX_NAME])},{_quote(c.type)},{_count(c.size)},'
+            f"{_quote(c.preview)}]"
             for c in m.changes
         ]
     )
     header = (
         f'{{"type":"result","cell":{m.cell},"value":{"null" if value is None else len(value)},'
-        f'"error":{_dumps([error.type, error.message, error.traceback, error.line]) if error else "null"},'
+        f'"error":{"null" if m.error is None else _error_row(m.error)},'
         f'"changes":[{changes}],"figures":{[len(figure) for figure in m.figures]},'
         f'"peak":{m.peak_memory}}}'
     )
@@ -353,12 +436,15 @@ def _encode_value(m: Value) -> bytes:
 
 
 def _encode_variables(m: Variables) -> bytes:
-    rows = [[v.name, v.type, v.size, v.preview] for v in m.variables]
+    rows = [
+        [v.name[:MAX_NAME], v.type, _count(v.size), v.preview] for v in m.variables[:MAX_VARIABLES]
+    ]
     return pack(b'{"type":"variables"}', dump_json(rows))
 
 
 def _encode_failed(m: Failed) -> bytes:
-    return pack(_dumps({"type": "failed", "kind": m.kind, "message": m.message}).encode())
+    header = {"type": "failed", "kind": m.kind, "message": m.message[:MAX_MESSAGE]}
+    return pack(_dumps(header).encode())
 
 
 # ── decoding, one function a message ──────────────────────────────────────────────────────────
@@ -416,10 +502,13 @@ def _decode_answered(header: _Header, blob: bytes) -> Answered:
     form = _str(header, "form")
     if form not in _FORMS:
         raise ValueError("form")
-    text, value, printed = _texts(parse_json(blob), 3, "answer")
-    if type(text) is not str or not (printed is None or type(printed) is str):
-        raise TypeError("a field of the answer has the wrong type")
-    answer = Answer(cast(AnswerForm, form), text, value, printed)
+    start = _int(header, "text")
+    text, printed = _text(blob[:start]), None
+    if header["printed"] is not None:
+        size = _int(header, "printed")
+        printed = _text(blob[start : start + size])
+        start += size
+    answer = Answer(cast(AnswerForm, form), text, parse_json(blob[start:]), printed)
     return Answered(_int(header, "call"), _int(header, "cell"), answer)
 
 
@@ -427,7 +516,7 @@ def _decode_result(header: _Header, blob: bytes) -> Result:
     value, start = None, 0
     if header["value"] is not None:
         start = _int(header, "value")
-        value = clean_text(blob[:start].decode("utf-8", "surrogatepass"))
+        value = _text(blob[:start])
     figures = []
     for size in _list(header, "figures", MAX_FIGURES):
         figure = blob[start : start + _int({"figure": size}, "figure")]
@@ -457,7 +546,10 @@ def _decode_variables(header: _Header, blob: bytes) -> Variables:
 
 
 def _decode_failed(header: _Header, blob: bytes) -> Failed:
-    return Failed(_str(header, "kind"), _str(header, "message"))
+    kind = _str(header, "kind")
+    if kind not in _FAILURES:
+        raise ValueError("kind")
+    return Failed(kind, _str(header, "message"))
 
 
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {

@@ -52,4 +52,3 @@ TRANSITIONS: dict[Phase, dict[type, Phase]] = {
         **dict.fromkeys(_CALLS, Phase.ASKING),
     },
 }
-

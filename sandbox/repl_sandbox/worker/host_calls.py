@@ -48,8 +48,10 @@ class HostCalls:
         except TypeError as error:
             raise TypeError(f"{name}() takes JSON values only: {error}") from None
         if len(data) > MAX_BLOB:
-            raise ValueError(f"the arguments of {name}() are {len(data):,} bytes of JSON; "
-                             f"the limit is {MAX_BLOB:,}")
+            raise ValueError(
+                f"the arguments of {name}() are {len(data):,} bytes of JSON; "
+                f"the limit is {MAX_BLOB:,}"
+            )
         cell, number = self._begin()
         self._channel.send(Call(number, cell, name, data))
         return self._result(number)

@@ -69,7 +69,9 @@ class Links:
 class ZygoteHandle:
     """One zygote. Thread-safe; dead in a process that was forked from this one."""
 
-    def __init__(self, python: str | None, preload: Sequence[str], mounts: Mapping[str, str]) -> None:
+    def __init__(
+        self, python: str | None, preload: Sequence[str], mounts: Mapping[str, str]
+    ) -> None:
         ours, theirs = control.pair()
         self._socket = ours
         self._lock = threading.Lock()
@@ -154,7 +156,9 @@ class ZygoteHandle:
     def _ask(self, request: control.Message, descriptors: Sequence[int] = ()) -> control.Message:
         with self._lock:
             if self._closed or os.getpid() != self._pid:
-                raise SandboxClosed("the sandbox is closed, or belongs to the process that forked this one")
+                raise SandboxClosed(
+                    "the sandbox is closed, or belongs to the process that forked this one"
+                )
             try:
                 control.send(self._socket, request, descriptors)
                 answer = control.receive(self._socket)

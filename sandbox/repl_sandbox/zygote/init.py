@@ -60,7 +60,10 @@ class Init:
             report(self._control, error)
         # Boundary: as in be_init.
         except Exception as error:  # noqa: BLE001
-            report(self._control, IsolationError("jailed", "worker", f"{type(error).__name__}: {error}"))
+            report(
+                self._control,
+                IsolationError("jailed", "worker", f"{type(error).__name__}: {error}"),
+            )
         finally:
             os._exit(1)
 
@@ -93,7 +96,11 @@ class Init:
             if pid == self._worker:
                 self._worker = 0
                 self._kill_all()
-                notice = {"died": self._generation, "status": status, "cpu": usage.ru_utime + usage.ru_stime}
+                notice = {
+                    "died": self._generation,
+                    "status": status,
+                    "cpu": usage.ru_utime + usage.ru_stime,
+                }
                 control.send(self._control, notice)
 
     def _kill_all(self) -> None:

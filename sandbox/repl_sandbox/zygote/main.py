@@ -104,7 +104,9 @@ def serve(fd: int) -> NoReturn:
     try:
         template = build(configuration["preload"], configuration["mounts"])
     except IsolationError as error:
-        control.send(host, {"failed": error.step, "message": str(error.args[0]), "remedy": error.remedy})
+        control.send(
+            host, {"failed": error.step, "message": str(error.args[0]), "remedy": error.remedy}
+        )
         os._exit(1)
     except SandboxError as error:
         control.send(host, {"failed": "", "message": str(error)})

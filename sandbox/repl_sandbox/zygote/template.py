@@ -49,7 +49,9 @@ def build(preload: Sequence[str], extra_mounts: Mapping[str, str]) -> Template:
     for name in preload:
         _preload(name)
     if processes.thread_count() != 1:
-        raise IsolationError("jailed", "single thread", f"a module of {list(preload)} left a thread")
+        raise IsolationError(
+            "jailed", "single thread", f"a module of {list(preload)} left a thread"
+        )
     processes.forbid_new_privileges()
     seccomp.load(seccomp.base_program(arch))
     worker = Worker()

@@ -1,0 +1,309 @@
+"""What a cell did to the variables: new, modified, deleted; at bounded cost, without user code."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import weakref
+
+import pytest
+
+from repl_sandbox.worker.cell import run_cell
+from repl_sandbox.worker.changes import MORE, MOST_CHANGES, Changes
+from repl_sandbox.worker.namespace import Namespace
+
+
+@pytest.fixture
+def namespace():
+    main = sys.modules["__main__"]
+    yield Namespace()
+    sys.modules["__main__"] = main
+
+
+@pytest.fixture
+def changes(namespace):
+    return Changes(namespace)
+
+
+@pytest.fixture
+def after(namespace, changes):
+    """What the last of some cells changed, as (kind, name)."""
+
+    def collect(*cells: str) -> list[tuple[str, str]]:
+        for cell in cells:
+            found = changes.since_last()
+            ran = run_cell(cell, 1, namespace)
+            assert ran.error is None, ran.error.traceback
+            found = changes.since_last()
+        return [(change.kind, change.name) for change in found]
+
+    return collect
+
+
+def test_nothing_changes_by_itself(changes):
+    assert changes.since_last() == []
+    assert changes.since_last() == []
+
+
+def test_a_change_tells_type_size_and_preview(namespace, changes):
+    namespace.globals["x"] = [1, 2]
+    (new,) = changes.since_last()
+    assert (new.kind, new.name, new.type, new.preview) == ("new", "x", "list", "[1, 2]")
+    assert new.size == sys.getsizeof([1, 2])
+
+    namespace.globals["x"].append(3)
+    (modified,) = changes.since_last()
+    assert (modified.kind, modified.name, modified.preview) == ("modified", "x", "[1, 2, 3]")
+
+    del namespace.globals["x"]
+    (deleted,) = changes.since_last()
+    assert (deleted.kind, deleted.name, deleted.type) == ("deleted", "x", "list")
+    assert (deleted.size, deleted.preview) == (modified.size, "[1, 2, 3]")
+    assert changes.since_last() == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("x = 1", [("new", "x")]),
+        ("import os", [("new", "os")]),
+        ("def f(): pass", [("new", "f")]),
+        ("class C: pass", [("new", "C")]),
+        ("for i in range(3): pass", [("new", "i")]),
+        ("x = None", [("new", "x")]),
+        ("_private = 1", [("new", "_private")]),
+        ("a = b = 1; del a", [("new", "b")]),
+        ("5", []),
+        ("_ = 5", []),
+        ("__all__ = []", []),
+        ("_out = 1", []),
+        ("x: int", []),
+        ("b = 1; a = 2", [("new", "b"), ("new", "a")]),
+    ],
+)
+def test_new_names_are_found_in_the_order_of_binding(after, source, found):
+    assert after(source) == found
+
+
+@pytest.mark.parametrize(
+    ("before", "change"),
+    [
+        ("x = 1", "x = 2"),
+        ("x = 1000", "x += 1; x += 1"),
+        ("x = 1", "x = True"),
+        ("x = 1", "x = 1.0"),
+        ("x = -1", "x = -2"),
+        ("x = 2**100", "x += 1"),
+        ("x = 'a'", "x = 'b'"),
+        ("x = 'a'", "x = b'a'"),
+        ("x = 'a' * 10_000", "x = 'b' * 10_000"),
+        ("x = None", "x = 0"),
+        ("x = [1]", "x = [1]"),
+        ("x = [1]", "x[0] = 2"),
+        ("x = [1000]", "x[0] += 1; x[0] += 1"),
+        ("x = [-1]", "x[0] = -2"),
+        ("x = [1]", "x[0] = True"),
+        ("x = [1, 2]", "x.reverse()"),
+        ("x = []", "x.append(1)"),
+        ("x = list(range(10_000))", "x[0] = 'new'"),
+        ("x = list(range(10_000))", "x[-1] = 'new'"),
+        ("x = list(range(10_000))", "x.append(1)"),
+        ("x = list(range(10_000))", "x.reverse()"),
+        ("x = [[]]", "x[0].append(1)"),
+        ("x = {}", "x['a'] = 1"),
+        ("x = {'a': 1}", "x['a'] = 2"),
+        ("x = {'a': 1}", "x['b'] = x.pop('a')"),
+        ("x = {'a': []}", "x['a'].append(1)"),
+        ("x = dict.fromkeys(range(10_000))", "x[9_999] = 1"),
+        ("x = set()", "x.add(1)"),
+        ("x = {1}", "x.remove(1); x.add(2)"),
+        ("x = ([],)", "x[0].append(1)"),
+        ("x = bytearray(10)", "x[3] = 1"),
+        ("import collections\nx = collections.deque([1])", "x.append(2)"),
+        ("import collections\nx = collections.Counter('a')", "x.update('a')"),
+        ("import collections\nx = collections.defaultdict(list)", "x[1].append(2)"),
+        ("class L(list): pass\nx = L()", "x.append(1)"),
+        ("class L(list): pass\nx = L()", "x.note = 1"),
+        ("class C: pass\nx = C()", "x.a = 1"),
+        ("class C: pass\nx = C()\nx.a = 1", "x.a = 2"),
+        ("class C: pass\nx = C()\nx.a = []", "x.a.append(1)"),
+        ("class C: pass\nx = C()", "x = C()"),
+        ("def x(): pass", "def x(): pass"),
+    ],
+)
+def test_changes_of_a_value_are_found(after, before, change):
+    assert after(before, change) == [("modified", "x")]
+
+
+@pytest.mark.parametrize(
+    ("before", "change"),
+    [
+        ("x = 1000", "x = 1000"),
+        ("x = 'text'", "x = 'te' + str('xt')"),
+        ("x = float('nan')", "x"),
+        ("x = [float('nan'), 1, 'a', None, {}, object()]", "len(x)"),
+        ("x = [1]", "x.append(2); x.pop()"),
+        ("x = {'a': 1}", "x['a'] = 1"),
+        ("class C: pass\nx = C()", "repr(x)"),
+        ("import os", "import os"),
+        ("x = list(range(10_000))", "sum(x)"),
+        ("x = list(range(10_000))", "x[5_001] = 'between the samples: missed, as documented'"),
+    ],
+)
+def test_a_value_that_is_still_the_same_is_no_change(after, before, change):
+    assert after(before, change) == []
+
+
+def test_a_deleted_variable_that_is_bound_anew_is_modified(after):
+    assert after("x = 1", "del x\nx = 2") == [("modified", "x")]
+
+
+def test_deleted_variables_come_last_in_order(after):
+    assert after("b = a = 1", "del a, b\nc = 1") == [
+        ("new", "c"),
+        ("deleted", "a"),
+        ("deleted", "b"),
+    ]
+
+
+def test_our_own_names_are_no_variables_until_overwritten(namespace, changes):
+    namespace.inject("tool", print)
+    assert changes.since_last() == []
+
+    namespace.globals["tool"] = 5
+    assert [(c.kind, c.name) for c in changes.since_last()] == [("new", "tool")]
+
+    namespace.globals["tool"] = print
+    assert [(c.kind, c.name) for c in changes.since_last()] == [("deleted", "tool")]
+
+
+def test_what_was_there_at_the_start_is_no_change(namespace):
+    namespace.globals["context"] = "text"
+    assert Changes(namespace).since_last() == []
+
+
+def test_following_a_variable_keeps_nothing_alive(namespace, changes):
+    class Value:
+        pass
+
+    value = Value()
+    value.inner = Value()
+    alive = [weakref.ref(value), weakref.ref(value.inner)]
+    namespace.globals["x"] = value
+    namespace.globals["items"] = [value, {value: value}, (value,)]
+    changes.since_last()
+
+    del value
+    namespace.globals.clear()
+    gc.collect()
+
+    assert [ref() for ref in alive] == [None, None]
+
+
+def test_no_code_of_the_users_runs(after):
+    """Every hook of the class and of its metaclass records that it ran."""
+    assert after(
+        "calls = []\n"
+        "def hook(*args): calls.append(1); return 1\n"
+        "names = '''__eq__ __hash__ __len__ __iter__ __getitem__ __repr__ __str__ __bool__\n"
+        "__getattribute__ __sizeof__ __reduce__ __contains__ __reversed__ __instancecheck__\n"
+        "__subclasscheck__ items keys values'''.split()\n"
+        "Meta = type('Meta', (type,), {**dict.fromkeys(names, hook), '__mro__': property(hook)})\n"
+        "body = {**dict.fromkeys(names, hook), '__class__': property(hook)}\n"
+        "made = [type.__new__(Meta, 'H', (b,), dict(body)) for b in (object, list, dict, int, str)]\n"
+        "objects = [b.__new__(c) for b, c in zip((object, list, dict, int, str), made)]\n"
+        "o, l, d, i, s = objects\n"
+        "calls.clear()",
+        "pass",
+        "pass",
+    ) == []
+
+
+def test_the_number_of_changes_is_bounded_and_the_rest_is_counted(namespace, changes):
+    namespace.globals.update({f"v{n}": n for n in range(5_000)})
+    found = changes.since_last()
+
+    assert len(found) == MOST_CHANGES + 1
+    assert [c.name for c in found[:3]] == ["v0", "v1", "v2"]
+    assert (found[-1].name, found[-1].preview) == (MORE, f"{5_000 - MOST_CHANGES:,} more changes")
+    assert changes.since_last() == []
+
+    namespace.globals["v4999"] = "changed"
+    assert [(c.kind, c.name) for c in changes.since_last()] == [("modified", "v4999")]
+
+    for n in range(5_000):
+        del namespace.globals[f"v{n}"]
+    assert len(changes.since_last()) == MOST_CHANGES + 1
+
+
+def test_growing_beyond_many_variables_modifies_none(namespace, changes):
+    namespace.globals["x"] = list(range(50))
+    changes.since_last()
+    namespace.globals.update({f"v{n}": list(range(50)) for n in range(1_000)})
+    assert "x" not in [c.name for c in changes.since_last()]
+    assert changes.since_last() == []
+
+    namespace.globals["x"][25] = "new"
+    assert [c.name for c in changes.since_last()] == ["x"]
+
+
+def test_variables_that_threads_change_meanwhile_do_no_harm(namespace, changes):
+    space, stop = namespace.globals, threading.Event()
+    space["d"] = {n: n for n in range(50)}
+
+    def change() -> None:
+        n = 100
+        while not stop.is_set():
+            n += 1
+            space["d"][n] = space[f"v{n % 50}"] = n
+            space["d"].pop(n)
+            space.pop(f"v{n % 50}")
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    for _ in range(500):
+        changes.since_last()
+    stop.set()
+    thread.join()
+
+    changes.since_last()
+    assert changes.since_last() == []
+
+
+def test_all_variables_are_listed(namespace, changes):
+    namespace.inject("tool", print)
+    namespace.globals.update(x=1, name="text", sys=sys, _hidden=2)
+
+    assert [(v.name, v.type, v.preview) for v in changes.variables()] == [
+        ("x", "int", "1"),
+        ("name", "str", "'text'"),
+        ("sys", "module", "module sys"),
+        ("_hidden", "int", "2"),
+    ]
+
+
+# ── libraries, where they are installed ──────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["x += 1", "x[0, 0] = 1", "x[-1, -1] = 1", "x.shape = (20, 10)", "x = x.copy()", "x.sort()"],
+)
+def test_changes_of_arrays_are_found(after, change):
+    pytest.importorskip("numpy")
+    before = "import numpy\nx = numpy.arange(200, 0, -1).reshape(10, 20)"
+    assert after(before, change) == [("modified", "x")]
+
+
+def test_arrays_that_stay_the_same_are_no_change(after):
+    pytest.importorskip("numpy")
+    assert after("import numpy\nx = numpy.zeros((1000, 1000))[::2, ::3]", "x.sum() and None") == []
+
+
+@pytest.mark.parametrize("change", ["x['c'] = 1", "x.loc[0, 'a'] = 9", "x.drop(columns='a', inplace=True)"])
+def test_changes_of_frames_are_found(after, change):
+    pytest.importorskip("pandas")
+    before = "import pandas\nx = pandas.DataFrame({'a': [1, 2], 'b': ['x', 'y']})"
+    assert after(before, change) == [("modified", "x")]
+    assert after("x.sum() is None") == []
