@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from repl_env.previews import Preview, preview
+from repl_env.values import clean
 from repl_sandbox.types import JSON
 
 Given: TypeAlias = "str | bytes | list[Any] | dict[str, Any] | Path"
@@ -86,7 +87,8 @@ def resolve(
     elif not named:
         named = {NAME: ""}
     parts = tuple(_part(name, value) for name, value in named.items())
-    return Context(parts, _preview(parts, mode, preview_length))
+    shown = _preview(parts, mode, preview_length)
+    return Context(parts, None if shown is None else clean(shown))
 
 
 def _part(name: str, value: Given) -> Part:

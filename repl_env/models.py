@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from repl_env.parsing import strip_fence
+from repl_env.values import clean
 
 DEFAULT_MAX_ITERATIONS = 30
 DEFAULT_MAX_OUTPUT_LENGTH = 8192
@@ -137,7 +138,9 @@ class REPLState(State):
 
     @field_serializer("context", when_used="json")
     def _context_for_the_wire(self, context: str | None, _: SerializationInfo) -> str | None:
-        return context if context is not None and len(context) <= WIRE_CONTEXT_LENGTH else None
+        if context is None or len(context) > WIRE_CONTEXT_LENGTH:
+            return None
+        return clean(context)
 
 
 ResultObsT = TypeVar("ResultObsT")

@@ -24,6 +24,7 @@ from repl_env.models import (
 )
 from repl_env.previews import MODES, Preview
 from repl_env.subcalls import NAMES, SubcallSettings
+from repl_env.values import clean
 from repl_sandbox.types import Answers
 
 RESERVED = frozenset({*ANSWER_NAMES, *NAMES})
@@ -98,7 +99,7 @@ class Request:
         task_prompt = settings.task_prompt if self.task_prompt is None else self.task_prompt
         return Terms(
             episode_id=self.episode_id or uuid.uuid4().hex,
-            task_prompt=task_prompt or "",
+            task_prompt=clean(task_prompt or ""),
             context=resolved,
             files=contents(self.files),
             max_iterations=at_least(

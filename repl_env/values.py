@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
-from repl_sandbox.types import JSON
+if TYPE_CHECKING:
+    from repl_sandbox.types import JSON
 
 
 def clean(text: str) -> str:

@@ -21,6 +21,14 @@ def test_a_context_arrives_as_it_was_given(env, context, code, value):
     assert env.execute(code).observation.result.value == value
 
 
+def test_text_that_is_no_unicode_arrives_and_is_fit_for_the_wire(env):
+    first = env.reset(context="a\ud800", task_prompt="\ud801")
+    step = env.execute("context == 'a' + chr(0xd800)")
+    assert step.observation.result.value == "True"
+    for model in (first.observation, step.observation, env.state()):
+        model.model_dump_json().encode("utf-8")
+
+
 def test_a_file_is_a_context(env, tmp_path):
     file = tmp_path / "doc.txt"
     file.write_text("from a file")

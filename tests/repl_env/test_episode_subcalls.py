@@ -70,3 +70,15 @@ def test_an_asynchronous_function_serves_a_plain_episode(make):
     env.reset()
     assert env.execute("llm_query('a')").observation.result.value == "'A'"
     assert env.execute("llm_query_batched(['a', 'b'])").observation.result.value == "['A', 'B']"
+
+
+def test_a_tool_that_steps_its_own_episode_is_told_that_the_session_is_busy(make):
+    def again():
+        env.execute("1")
+
+    env = make(tools={"again": again})
+    env.reset()
+    step = env.execute("again()")
+    assert "SessionBusy" in step.observation.result.stderr
+    assert (step.observation.error_kind, env.state().iteration) == ("exception", 1)
+    assert env.execute("1 + 1").observation.result.value == "2"
