@@ -203,21 +203,26 @@ def test_following_a_variable_keeps_nothing_alive(namespace, changes):
 
 def test_no_code_of_the_users_runs(after):
     """Every hook of the class and of its metaclass records that it ran."""
-    assert after(
-        "calls = []\n"
-        "def hook(*args): calls.append(1); return 1\n"
-        "names = '''__eq__ __hash__ __len__ __iter__ __getitem__ __repr__ __str__ __bool__\n"
-        "__getattribute__ __sizeof__ __reduce__ __contains__ __reversed__ __instancecheck__\n"
-        "__subclasscheck__ items keys values'''.split()\n"
-        "Meta = type('Meta', (type,), {**dict.fromkeys(names, hook), '__mro__': property(hook)})\n"
-        "body = {**dict.fromkeys(names, hook), '__class__': property(hook)}\n"
-        "made = [type.__new__(Meta, 'H', (b,), dict(body)) for b in (object, list, dict, int, str)]\n"
-        "objects = [b.__new__(c) for b, c in zip((object, list, dict, int, str), made)]\n"
-        "o, l, d, i, s = objects\n"
-        "calls.clear()",
-        "pass",
-        "pass",
-    ) == []
+    assert (
+        after(
+            "calls = []\n"
+            "def hook(*args): calls.append(1); return 1\n"
+            "names = '''__eq__ __hash__ __len__ __iter__ __getitem__ __repr__ __str__ __bool__\n"
+            "__getattribute__ __sizeof__ __reduce__ __contains__ __reversed__ __instancecheck__\n"
+            "__subclasscheck__ items keys values'''.split()\n"
+            "hooks = dict.fromkeys(names, hook)\n"
+            "Meta = type('Meta', (type,), {**hooks, '__mro__': property(hook)})\n"
+            "body = {**hooks, '__class__': property(hook)}\n"
+            "bases = object, list, dict, int, str\n"
+            "made = [type.__new__(Meta, 'H', (base,), dict(body)) for base in bases]\n"
+            "objects = [base.__new__(cls) for base, cls in zip(bases, made)]\n"
+            "o, l, d, i, s = objects\n"
+            "calls.clear()",
+            "pass",
+            "pass",
+        )
+        == []
+    )
 
 
 def test_the_number_of_changes_is_bounded_and_the_rest_is_counted(namespace, changes):
@@ -288,7 +293,7 @@ def test_all_variables_are_listed(namespace, changes):
 
 @pytest.mark.parametrize(
     "change",
-    ["x += 1", "x[0, 0] = 1", "x[-1, -1] = 1", "x.shape = (20, 10)", "x = x.copy()", "x.sort()"],
+    ["x += 1", "x[0, 0] = 1", "x[-1, -1] = 7", "x.shape = (20, 10)", "x = x.copy()", "x.sort()"],
 )
 def test_changes_of_arrays_are_found(after, change):
     pytest.importorskip("numpy")
@@ -301,7 +306,7 @@ def test_arrays_that_stay_the_same_are_no_change(after):
     assert after("import numpy\nx = numpy.zeros((1000, 1000))[::2, ::3]", "x.sum() and None") == []
 
 
-@pytest.mark.parametrize("change", ["x['c'] = 1", "x.loc[0, 'a'] = 9", "x.drop(columns='a', inplace=True)"])
+@pytest.mark.parametrize("change", ["x['c'] = 1", "x.loc[0, 'a'] = 9", "x.insert(0, 'c', 1)"])
 def test_changes_of_frames_are_found(after, change):
     pytest.importorskip("pandas")
     before = "import pandas\nx = pandas.DataFrame({'a': [1, 2], 'b': ['x', 'y']})"

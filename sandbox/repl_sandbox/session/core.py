@@ -113,9 +113,16 @@ class Core:
         self._notice: control.Message | None = None
         self._breach: KillReason | None = None
         self._eof = False
+        # Set by a driver that looks at the worker's socket before it looks at the pipes.
+        self.worker_first = False
+        self._quiet = False
+        self._grace_over: float | None = None
+        self._asked: WorkerMessage | None = None
+        self._name_descriptors()
         self._begin_cell()
 
     def _begin_cell(self) -> None:
+        self._quiet = False
         self._open: dict[int, int] = {}
         self._answers: list[Answer] = []
         self._result: Result | None = None
@@ -123,11 +130,10 @@ class Core:
 
     # ── what drivers need ─────────────────────────────────────────────────────────────────────
 
-    @property
-    def descriptors(self) -> tuple[int, ...]:
+    def _name_descriptors(self) -> None:
         """What a driver waits for, besides room to write on the first when `writing`."""
         fds = (self._worker_fd, self._control_fd, self.links.stdout, self.links.stderr)
-        return fds if self._replies is None else (*fds, self._replies.wake_fd)
+        self.descriptors = fds if self._replies is None else (*fds, self._replies.wake_fd)
 
     # ── a cell ────────────────────────────────────────────────────────────────────────────────
 
@@ -140,8 +146,9 @@ class Core:
         """Run one cell to its outcome."""
         self.cell += 1
         self._begin_cell()
-        self._stdout.begin(on_output and functools.partial(on_output, "stdout"))
-        self._stderr.begin(on_output and functools.partial(on_output, "stderr"))
+        if on_output is not None:
+            self._stdout.begin(functools.partial(on_output, "stdout"))
+            self._stderr.begin(functools.partial(on_output, "stderr"))
         now = self.running_since = _monotonic()
         clocks = self._clocks = Clocks(timeout, self.limits.host_timeout, now, self.cpu_seconds())
         self._send_configured(Execute(self.cell, code))
@@ -154,7 +161,7 @@ class Core:
             self._send_configured(Execute(self.cell, code))
         expired: Clock | None = None
         wake = now + timeout
-        while self._result is None and not self._dead:
+        while self._result is None and not self._eof and self._notice is None:
             self._receive((yield wake))
             now = _monotonic()
             if now < wake and not clocks.paused:
@@ -174,10 +181,12 @@ class Core:
     def _finish(self, expired: Clock | None, state: State) -> Generator[float, Ready_, AnyOutcome]:
         reason: KillReason | None = None
         try:
-            self._refuse_open_calls()
-            yield from self._settle_interrupts()
+            if self._open:
+                self._refuse_open_calls()
+            if self._unacknowledged:
+                yield from self._settle_interrupts()
             now, cpu = _monotonic(), self.cpu_seconds()
-            if self._dead:
+            if self._eof or self._notice is not None:
                 yield from self._collect_death()
                 reason, state = self._death_reason(), "restarted"
                 cpu = self.cpu_seconds()
@@ -191,10 +200,8 @@ class Core:
     def _drain(self) -> None:
         """Take what the cell has written; not for ever, for what it left behind may go on."""
         taken = 0
-        while taken < MOST_PIPED and self._pipes.poll(0):
+        while not self._quiet and taken < MOST_PIPED and self._pipes.poll(0):
             taken += self._stdout.read() + self._stderr.read()
-
-    _grace_over: float | None = None
 
     def _outcome(
         self,
@@ -246,6 +253,11 @@ class Core:
         return self._eof or self._notice is not None
 
     def _receive(self, ready: Ready_) -> None:
+        if len(ready) == 1 and ready[0][0] == self._worker_fd and not self._outgoing:
+            # What the cell wrote before its result was in the pipes before this was in the socket.
+            # If that was seen first, and nothing in the pipes after it, then nothing is there.
+            self._quiet = self._read_worker() and self.worker_first
+            return
         for fd, _ in ready:
             if fd == self._worker_fd:
                 if self._outgoing:
@@ -261,23 +273,28 @@ class Core:
                 for reply in self._replies.take():
                     self._reply(reply)
 
-    def _read_worker(self) -> None:
+    def _read_worker(self) -> bool:
+        """Take in what the worker sent; whether that was the cell's result and nothing before it."""
+        connection = self.links.connection
+        whole = connection.between_messages
         try:
             data = self.links.worker.recv(_READ)
         except BlockingIOError:
-            return
+            return False
         except ConnectionResetError:
             data = b""
         if not data:
             self._eof = True
-            return
+            return False
         try:
-            for message in self.links.connection.receive(data):
+            for message in connection.receive(data):
                 self._take(message)
+                whole = whole and self._result is not None
         except RemoteProtocolError:
             self._breach = "protocol"
             self._eof = True
             self._kill_worker()
+        return whole
 
     def _take(self, message: WorkerMessage) -> None:
         kind = type(message)
@@ -292,8 +309,6 @@ class Core:
             self._take_answer(message)
         else:
             self._asked = message
-
-    _asked: WorkerMessage | None = None
 
     def _take_call(self, call: Call) -> None:
         if call.cell != self.cell or self._clocks is None or self._result is not None:
@@ -471,6 +486,7 @@ class Core:
         self.links.worker.close()
         self.links.worker, self.links.connection = ours, HostConnection()
         self._worker_fd = ours.fileno()
+        self._name_descriptors()
         self._outgoing.clear()
         self.writing = self._eof = False
         self._notice = self._breach = None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import select
-import time
 from collections.abc import Callable, Generator
+from time import monotonic as _monotonic
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -21,7 +21,9 @@ class Session(Handle):
 
     def __init__(self, core: Core, end: Callable[[Core], None]) -> None:
         super().__init__(core, end)
+        # poll(2) looks at descriptors in their order, and the worker's is the first of them.
         self._poller = select.poll()
+        core.worker_first = True
         self._registered: tuple[int, ...] = ()
         self._writing = False
 
@@ -104,15 +106,15 @@ class Session(Handle):
             self._core.busy.release()
 
     def _wait(self, steps: Generator[float, Any, _T]) -> _T:
-        core = self._core
+        core, poll = self._core, self._poller.poll
         try:
             wake = next(steps)
             while True:
-                if self._registered != core.descriptors or self._writing != core.writing:
+                if self._registered is not core.descriptors or self._writing is not core.writing:
                     self._register()
-                wait = max(0.0, wake - time.monotonic())
                 # Rounded up: poll counts whole milliseconds, and waking early would spin.
-                wake = steps.send(self._poller.poll(int(wait * 1000) + 1))
+                wait = int((wake - _monotonic()) * 1000) + 1
+                wake = steps.send(poll(wait if wait > 0 else 0))
         except StopIteration as end:
             result: _T = end.value
             return result

@@ -28,6 +28,11 @@ class _Connection(Generic[_In, _Out]):
         self._reader = FrameReader()
         self._broken = False
 
+    @property
+    def between_messages(self) -> bool:
+        """Whether the last byte received ended a message."""
+        return self._reader.buffered == 0
+
     def send(self, message: _Out) -> bytes:
         """The bytes that say `message`; LocalProtocolError if it may not be said now."""
         kind = type(message)

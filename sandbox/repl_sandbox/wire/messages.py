@@ -36,6 +36,9 @@ MAX_COUNT = 1 << 63
 # interpreter and its stack (serde_json: 128, CPython: some 1,000 to 10,000); this one is the same
 # on both sides, and what passes it can be walked by recursion everywhere on the host.
 MAX_DEPTH = 128
+# Lists and objects in one JSON text. Three bytes of text can make an object of 72 bytes, and the
+# garbage collector walks each: 64 MiB of `[],` would cost the host 1.5 GB and half a minute.
+MAX_CONTAINERS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +196,8 @@ def dump_json(value: object) -> bytes:
         data = _dump_checked(value).encode()
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
-    if _too_deep(data):
-        raise ValueError(_TOO_DEEP)
+    if problem := _misshapen(data):
+        raise ValueError(problem)
     return data
 
 
@@ -205,22 +208,25 @@ def parse_json(data: bytes) -> JSON:
     """JSON from the other side; text in it has no lone surrogates afterwards.
 
     Raises:
-        RemoteProtocolError: not JSON, not UTF-8, not finite, or nested deeper than `MAX_DEPTH`.
+        RemoteProtocolError: not JSON, not UTF-8, not finite, or past `MAX_DEPTH` or
+            `MAX_CONTAINERS`.
     """
-    value = _parse(data)
-    if _too_deep(data):
-        raise RemoteProtocolError(_TOO_DEEP)
-    return value
+    if problem := _misshapen(data):
+        raise RemoteProtocolError(problem)
+    return _parse(data)
 
 
 def _parse(data: bytes) -> JSON:
-    """As `parse_json`, but for the depth: no field of a header is more than a list of lists."""
+    """As `parse_json`, but for its two limits: a header is too small to need them."""
     try:
-        value = _loads(data.decode())
+        text = data.decode()
+        value, end = _scan(text, 0)
+        if end != len(text):
+            raise ValueError("text after the value")
         # Lone surrogates can only have come as escapes; without one there is nothing to clean.
         if b"\\ud" in data or b"\\uD" in data:
             return _clean(value)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, StopIteration) as error:
         raise RemoteProtocolError(f"not JSON: {error}") from None
     return cast(JSON, value)
 
@@ -236,20 +242,27 @@ def _finite(text: str) -> float:
     return value
 
 
-_loads = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
+# The C scanner itself, without the search for white space around the value that `decode` makes: no
+# peer of this protocol writes any.
+_scan = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).scan_once
 
-_TOO_DEEP = f"nested more than {MAX_DEPTH} deep"
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
+_TOO_DEEP = f"JSON nested more than {MAX_DEPTH} deep"
+_TOO_MANY = f"JSON of more than {MAX_CONTAINERS:,} lists and objects"
+# To the end of the data if the string does not end: each byte is looked at once, whatever it is.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: 1 and -1
 _NO_BRACKET = bytes(set(range(256)) - set(b"[{]}"))
 
 
-def _too_deep(data: bytes) -> bool:
-    """Whether `data`, which is JSON, nests deeper than `MAX_DEPTH`; at the cost of a scan."""
+def _misshapen(data: bytes) -> str:
+    """How the JSON `data` passes a limit, or ""; found without parsing it."""
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
-        return False
+        return ""
     steps = _STRING.sub(b"", data).translate(_STEPS, _NO_BRACKET)
-    return max(itertools.accumulate(array.array("b", steps)), default=0) > MAX_DEPTH
+    if steps.count(1) > MAX_CONTAINERS:
+        return _TOO_MANY
+    depth = max(itertools.accumulate(array.array("b", steps)), default=0)
+    return _TOO_DEEP if depth > MAX_DEPTH else ""
 
 
 def _clean(value: Any) -> JSON:

@@ -75,7 +75,7 @@ class Changes:
         changes: list[Change] = []
         before = self._seen
         now: dict[str, _Seen] = {}
-        sample = SAMPLE if len(before) <= _MANY else _SMALL_SAMPLE
+        sample = SAMPLE if len(self._namespace.globals) <= _MANY else _SMALL_SAMPLE
         unlisted = 0
         for name, value in self._namespace.variables():
             seen = before.get(name)

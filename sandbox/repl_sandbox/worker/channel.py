@@ -6,6 +6,7 @@ be handed what is theirs (followers); so a copy of the process is always one of 
 
 from __future__ import annotations
 
+import _thread
 import array
 import select
 import socket
@@ -19,6 +20,9 @@ from .interrupts import Interrupts
 
 # As large as a socket buffer usually is: fewer reads for a large cell, no cost for a small one.
 _CHUNK = 1 << 16
+_get_ident = _thread.get_ident
+_thread_count = _thread._count  # type: ignore[attr-defined]  # as threading's own tests use it
+_SOL_SOCKET, _SCM_RIGHTS = socket.SOL_SOCKET, socket.SCM_RIGHTS
 _FD_SPACE = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
@@ -26,6 +30,7 @@ class Channel:
     """Sends messages and waits for commands and replies. `Disconnected` when the host is gone."""
 
     _socket: socket.socket
+    _main: int
 
     def __init__(self, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
@@ -42,6 +47,7 @@ class Channel:
     def open(self, sock: socket.socket) -> None:
         """Speak over `sock` from now on."""
         self._socket = sock
+        self._main = _get_ident()
         self._poller.register(sock, select.POLLIN)
 
     def close(self) -> None:
@@ -50,7 +56,7 @@ class Channel:
 
     def send(self, message: WorkerMessage) -> None:
         """Send one message whole."""
-        main = threading.current_thread() is threading.main_thread()
+        main = _get_ident() == self._main
         with self._sending:
             if main:
                 self._interrupts.hold()
@@ -64,6 +70,11 @@ class Channel:
 
     def next_command(self) -> HostMessage:
         """Wait for what the host wants next. Only the main thread, between cells, asks."""
+        # With no other thread there is nobody to share the lead with.
+        while _thread_count() == 0 and not self._leading:
+            if self._commands:
+                return self._commands.popleft()
+            self._sort(self._read())
         while True:
             with self._turn:
                 if self._commands:
@@ -82,7 +93,7 @@ class Channel:
 
     def wait_for_reply(self, call: int) -> Reply:
         """Wait until the host has answered call number `call`."""
-        main = threading.current_thread() is threading.main_thread()
+        main = _get_ident() == self._main
         with self._turn:
             self._awaited.add(call)
         try:
@@ -111,14 +122,17 @@ class Channel:
         finally:
             with self._turn:
                 self._leading = False
-                for message in messages:
-                    if type(message) is not Reply:
-                        self._commands.append(message)
-                    elif message.call in self._awaited:
-                        self._replies[message.call] = message
+                self._sort(messages)
                 self._turn.notify_all()
             if interruptible:
                 self._interrupts.allow()
+
+    def _sort(self, messages: list[HostMessage]) -> None:
+        for message in messages:
+            if type(message) is not Reply:
+                self._commands.append(message)
+            elif message.call in self._awaited:
+                self._replies[message.call] = message
 
     def _read(self) -> list[HostMessage]:
         try:
@@ -128,7 +142,7 @@ class Channel:
         if not data:
             raise Disconnected
         for level, kind, payload in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            if level == _SOL_SOCKET and kind == _SCM_RIGHTS:
                 self._descriptors.extend(array.array("i", payload))
         return list(self._connection.receive(data))
 

@@ -66,8 +66,9 @@ def _name(error: Any, namespace: Namespace | None, frame: FrameType | None) -> s
     name = plain(read(error, "name"))
     seen: list[object] = list(frame.f_locals) if frame is not None else []
     if namespace is not None:
-        seen += [key for key in namespace.globals if type(key) is str and key[:2] != "__"]
-    found = near(name, [*seen, *vars(builtins)])
+        seen += namespace.globals
+    seen += vars(builtins)
+    found = near(name, (key for key in seen if type(key) is str and key[:2] != "__"))
     if found is not None:
         return f"Did you mean: {found!r}?"
     if name in sys.stdlib_module_names:

@@ -6,8 +6,10 @@ defers interrupts around such sections. Signal handlers run in the main thread o
 
 from __future__ import annotations
 
-import signal
+import _signal as signal  # without the enums that the public module wraps around each call
 from types import FrameType
+
+_getsignal, _signal, _SIGINT = signal.getsignal, signal.signal, signal.SIGINT
 
 
 class Interrupts:
@@ -17,10 +19,12 @@ class Interrupts:
         self._armed = False
         self._held = False
         self._pending = False
+        self._handler = self._handle
 
     def arm(self) -> None:
         """From here on a SIGINT raises; the last cell may have put a handler of its own."""
-        signal.signal(signal.SIGINT, self._handle)
+        if _getsignal(_SIGINT) is not self._handler:
+            _signal(_SIGINT, self._handler)
         self._pending = False
         self._armed = True
 

@@ -42,7 +42,7 @@ from .streams import Streams
 
 _exit = os._exit
 _getpid = os.getpid
-_getrusage = resource.getrusage
+_getrusage, _SELF = resource.getrusage, resource.RUSAGE_SELF
 _settrace = sys.settrace
 _setprofile = sys.setprofile
 
@@ -120,7 +120,7 @@ class Worker:
             ran.error,
             tuple(self._changes.since_last()),
             tuple(take_figures()),
-            _getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            _getrusage(_SELF).ru_maxrss * 1024,
         )
         self._channel.send(result)
 

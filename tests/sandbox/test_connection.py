@@ -1,0 +1,228 @@
+"""Both ends of a conversation, talking in memory: what is said arrives, what is illegal does not."""
+
+from __future__ import annotations
+
+import tracemalloc
+from itertools import product
+from typing import get_args
+
+import pytest
+
+from repl_sandbox.errors import LocalProtocolError, RemoteProtocolError
+from repl_sandbox.types import Answer, Change, ErrorInfo, Variable
+from repl_sandbox.wire.connection import HostConnection, WorkerConnection
+from repl_sandbox.wire.frames import LENGTHS, MAX_BLOB, MAX_HEADER
+from repl_sandbox.wire.messages import (
+    VERSION,
+    Answered,
+    Assign,
+    Call,
+    Configure,
+    Execute,
+    Failed,
+    Fetch,
+    HostMessage,
+    ListVariables,
+    Message,
+    Ready,
+    Reply,
+    Result,
+    Value,
+    Variables,
+    WorkerMessage,
+    encode,
+)
+from repl_sandbox.wire.state import TRANSITIONS, Phase
+
+PNG = b"\x89PNG\r\n\x1a\n and the rest"
+
+# A whole conversation with every message in it.
+TALK: list[Message] = [
+    Ready(VERSION),
+    Configure((("llm_query", "Ask."), ("größe", "")), 7, "compatible"),
+    Execute(1, b"x = llm_query('hi')\nFINAL(x)"),
+    Call(1, 1, "llm_query", b'[["hi"],{}]'),
+    Reply(1, True, b'"hello"'),
+    Answered(2, 1, Answer("FINAL", "hello", "hello")),
+    Reply(2, False, b'["ValueError","too short"]'),
+    Result(
+        1,
+        "'hello'",
+        ErrorInfo("ValueError", "too short", "Traceback …\n", 2),
+        (Change("new", "x", "str", 54, "'hello'"),),
+        (PNG, PNG + b"2"),
+        9_000_000,
+    ),
+    Call(3, 1, "llm_query", b'[["late"],{}]'),
+    Reply(3, False, b'["Cancelled","the cell has ended"]'),
+    Assign("text", "str", "größe".encode()),
+    Value(b"null"),
+    Assign("big", "bytes", b"", 1 << 30),
+    Failed("too large", "MemoryError: "),
+    Fetch("x"),
+    Value(b'"hello"'),
+    ListVariables(),
+    Variables((Variable("x", "str", 54, "'hello'"),)),
+]
+EXAMPLES: dict[type, Message] = {type(message): message for message in TALK}
+FROM_HOST = frozenset(get_args(HostMessage))
+FROM_WORKER = frozenset(get_args(WorkerMessage))
+# How to come to each phase.
+WAY: dict[Phase, list[Message]] = {
+    Phase.BOOTING: [],
+    Phase.IDLE: [Ready(VERSION)],
+    Phase.RUNNING: [Ready(VERSION), Execute(1, b"")],
+    Phase.ASKING: [Ready(VERSION), Fetch("x")],
+}
+ILLEGAL = [
+    pytest.param(phase, message, id=f"{message.__name__}-{phase.name}")
+    for phase, message in product(Phase, EXAMPLES)
+    if message not in TRANSITIONS[phase]
+]
+
+
+class Pair:
+    """A host's and a worker's end, and the wire between them."""
+
+    def __init__(self, phase: Phase = Phase.BOOTING, chunk: int = 1 << 20) -> None:
+        self.host = HostConnection()
+        self.worker = WorkerConnection()
+        self.chunk = chunk
+        for message in WAY[phase]:
+            assert self.say(message) == [message]
+        assert self.host.phase is self.worker.phase is phase
+
+    def say(self, message: Message) -> list[Message]:
+        """Send `message` from its side; what arrives at the other."""
+        speaker, listener = self.host, self.worker
+        if type(message) in FROM_WORKER:
+            speaker, listener = listener, speaker
+        data = speaker.send(message)
+        found: list[Message] = []
+        for start in range(0, len(data), self.chunk):
+            found += listener.receive(data[start : start + self.chunk])
+        return found
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 1 << 20])
+def test_every_message_arrives_as_it_was_sent_in_any_chunking(chunk):
+    assert set(EXAMPLES) == FROM_HOST | FROM_WORKER
+    pair = Pair(chunk=chunk)
+    for message in TALK:
+        assert pair.say(message) == [message]
+        assert pair.host.phase is pair.worker.phase
+    assert pair.host.buffered == pair.worker.buffered == 0
+
+
+def test_several_messages_in_one_chunk_come_one_by_one():
+    pair = Pair(Phase.RUNNING)
+    said = [EXAMPLES[Call], EXAMPLES[Answered], EXAMPLES[Result]]
+    data = b"".join(pair.worker.send(message) for message in said)
+    assert list(pair.host.receive(data)) == said
+
+
+def test_the_host_may_reply_between_the_messages_of_one_chunk():
+    """A result changes the phase only when it is taken, not when its bytes arrive."""
+    pair = Pair(Phase.RUNNING)
+    data = pair.worker.send(EXAMPLES[Call]) + pair.worker.send(EXAMPLES[Result])
+    messages = pair.host.receive(data)
+    assert next(messages) == EXAMPLES[Call]
+    assert pair.host.phase is Phase.RUNNING
+    assert pair.host.send(EXAMPLES[Reply])
+    assert next(messages) == EXAMPLES[Result]
+    assert pair.host.phase is Phase.IDLE
+
+
+# ── illegal in this phase ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("phase", "kind"), ILLEGAL)
+def test_what_the_table_does_not_allow_is_not_sent(phase, kind):
+    pair = Pair(phase)
+    speaker = pair.host if kind in FROM_HOST else pair.worker
+    with pytest.raises(LocalProtocolError, match=f"{kind.__name__} while {phase.name}"):
+        speaker.send(EXAMPLES[kind])
+    assert speaker.phase is phase
+
+
+@pytest.mark.parametrize(("phase", "kind"), ILLEGAL)
+def test_what_the_table_does_not_allow_is_refused_when_it_comes(phase, kind):
+    pair = Pair(phase)
+    listener = pair.worker if kind in FROM_HOST else pair.host
+    with pytest.raises(RemoteProtocolError, match=f"{kind.__name__} while {phase.name}"):
+        list(listener.receive(encode(EXAMPLES[kind])))
+    assert listener.phase is phase
+
+
+def test_the_phase_after_a_message_is_the_tables():
+    for phase, row in TRANSITIONS.items():
+        for kind, after in row.items():
+            pair = Pair(phase)
+            assert pair.say(EXAMPLES[kind]) == [EXAMPLES[kind]]
+            assert pair.host.phase is pair.worker.phase is after
+
+
+# ── the wrong side ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_neither_side_says_what_is_the_others_to_say(phase, kind):
+    pair = Pair(phase)
+    speaker = pair.worker if kind in FROM_HOST else pair.host
+    with pytest.raises(LocalProtocolError, match="other side's"):
+        speaker.send(EXAMPLES[kind])
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_neither_side_takes_its_own_messages_from_the_other(phase, kind):
+    pair = Pair(phase)
+    listener = pair.host if kind in FROM_HOST else pair.worker
+    with pytest.raises(RemoteProtocolError, match="wrong side"):
+        list(listener.receive(encode(EXAMPLES[kind])))
+
+
+# ── after a breach ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_after_a_breach_nothing_is_taken_in_any_more():
+    host = Pair(Phase.IDLE).host
+    with pytest.raises(RemoteProtocolError):
+        list(host.receive(LENGTHS.pack(MAX_HEADER + 1, 0) + bytes(1000)))
+    assert host.buffered == 0
+    for _ in range(3):
+        with pytest.raises(RemoteProtocolError):
+            list(host.receive(encode(EXAMPLES[Call])))
+        assert host.buffered == 0
+
+
+def test_messages_before_the_breach_in_its_chunk_are_still_given():
+    host = Pair(Phase.IDLE).host
+    messages = host.receive(encode(EXAMPLES[Call]) + encode(EXAMPLES[Result]))
+    assert next(messages) == EXAMPLES[Call]
+    with pytest.raises(RemoteProtocolError):
+        next(messages)
+
+
+def test_a_message_too_large_to_send_is_our_error_and_changes_nothing():
+    pair = Pair(Phase.RUNNING)
+    with pytest.raises(LocalProtocolError, match="limits are"):
+        pair.worker.send(Call(1, 1, "f", bytes(MAX_BLOB + 1)))
+    assert pair.say(EXAMPLES[Result]) == [EXAMPLES[Result]]
+
+
+def test_a_worker_that_announces_the_largest_blob_fills_no_more_memory_than_it_sends():
+    host = Pair(Phase.RUNNING).host
+    chunk = bytes(1 << 12)
+    tracemalloc.start()
+    try:
+        assert list(host.receive(LENGTHS.pack(MAX_HEADER, MAX_BLOB))) == []
+        for count in range(1, 257):
+            assert list(host.receive(chunk)) == []
+            assert host.buffered == LENGTHS.size + count * len(chunk)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # The buffer grows in steps of an eighth and is moved when it does.
+    assert peak < 2.5 * 256 * len(chunk)
