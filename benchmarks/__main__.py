@@ -1,8 +1,8 @@
 """`make bench`: measure, print a table, write benchmarks/results/latest.json.
 
-    python -m benchmarks [--peers PYTHON] [--check] [--markdown] [--only KEY...]
+    python -m benchmarks [--peers PYTHON] [--check] [--readme] [--only NAME...]
 
-With --check the exit status is 1 if a goal was missed.
+With --check the exit status is 1 if a goal was missed; --readme puts the table into the README.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ FIGURES: tuple[Measure, ...] = (
     many.memory,
 )
 RESULTS = Path(__file__).parent / "results" / "latest.json"
+README = Path(__file__).parents[1] / "README.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,10 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in peers.PEERS if options.peers else ():
         with console.status(f"measuring {name}"):
             others[name] = peers.ask(options.peers, name)
-    if options.markdown:
-        print(markdown(figures, others))
-    else:
-        console.print(table(figures, others))
+    console.print(table(figures, others))
+    if options.readme:
+        README.write_text(_with_numbers(README.read_text(), markdown(figures, others)))
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(record(figures, others), indent=2) + "\n")
     missed = [f.name for f in figures if f.key in GOALS and not GOALS[f.key].met(f)]
@@ -64,9 +64,18 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--peers", metavar="PYTHON", help="interpreter that has the peers")
     parser.add_argument("--check", action="store_true", help="exit 1 if a goal was missed")
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    parser.add_argument("--readme", action="store_true", help="put the table into the README")
     parser.add_argument("--only", nargs="*", choices=[m.__name__ for m in FIGURES], default=())
     return parser.parse_args(arguments)
+
+
+def _with_numbers(readme: str, numbers: str) -> str:
+    """`readme` with what stands between its two markers replaced."""
+    before, opening, rest = readme.partition("<!-- numbers -->\n")
+    _, closing, after = rest.partition("<!-- end of numbers -->")
+    if not (opening and closing):
+        raise ValueError("README.md has lost the markers around its numbers")
+    return f"{before}{opening}\n{numbers}\n\n{closing}{after}"
 
 
 if __name__ == "__main__":

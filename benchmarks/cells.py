@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import time
+import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -18,7 +18,7 @@ from .figure import ROOMY, Figure
 from .samples import Timed, interleave, timed
 from .work import CPU_LOOP, PRINT_1_MB, STEP, TEXT_LINE
 
-BATCH = 100  # steps per sample: one step is near the resolution of the clock's own call
+BATCH = 100  # steps per sample, so that caches are warm for whoever's turn it is
 
 
 def step() -> Iterator[Figure]:
@@ -118,10 +118,8 @@ def _finished(outcome: AnyOutcome) -> None:
 
 
 def _batch(action: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    for _ in range(BATCH):
-        action()
-    return (time.perf_counter() - start) / BATCH
+    """The median of single steps: other work that takes the core in between hits only some."""
+    return statistics.median(timed(action) for _ in range(BATCH))
 
 
 @contextlib.contextmanager

@@ -1,10 +1,10 @@
-"""Both ends of a conversation, talking in memory: what is said arrives, what is illegal does not."""
+"""Both ends of a conversation, in memory: what is said arrives, what is illegal does not."""
 
 from __future__ import annotations
 
 import tracemalloc
 from itertools import product
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -94,9 +94,8 @@ class Pair:
 
     def say(self, message: Message) -> list[Message]:
         """Send `message` from its side; what arrives at the other."""
-        speaker, listener = self.host, self.worker
-        if type(message) in FROM_WORKER:
-            speaker, listener = listener, speaker
+        ends: tuple[Any, Any] = (self.host, self.worker)
+        speaker, listener = ends if type(message) in FROM_HOST else reversed(ends)
         data = speaker.send(message)
         found: list[Message] = []
         for start in range(0, len(data), self.chunk):
@@ -125,12 +124,13 @@ def test_the_host_may_reply_between_the_messages_of_one_chunk():
     """A result changes the phase only when it is taken, not when its bytes arrive."""
     pair = Pair(Phase.RUNNING)
     data = pair.worker.send(EXAMPLES[Call]) + pair.worker.send(EXAMPLES[Result])
-    messages = pair.host.receive(data)
+    messages = iter(pair.host.receive(data))
     assert next(messages) == EXAMPLES[Call]
-    assert pair.host.phase is Phase.RUNNING
+    phases = [pair.host.phase]
     assert pair.host.send(EXAMPLES[Reply])
     assert next(messages) == EXAMPLES[Result]
-    assert pair.host.phase is Phase.IDLE
+    phases.append(pair.host.phase)
+    assert phases == [Phase.RUNNING, Phase.IDLE]
 
 
 # ── illegal in this phase ────────────────────────────────────────────────────────────────────────
@@ -179,7 +179,7 @@ def test_neither_side_says_what_is_the_others_to_say(phase, kind):
 def test_neither_side_takes_its_own_messages_from_the_other(phase, kind):
     pair = Pair(phase)
     listener = pair.host if kind in FROM_HOST else pair.worker
-    with pytest.raises(RemoteProtocolError, match="wrong side"):
+    with pytest.raises(RemoteProtocolError, match=f"{kind.__name__} (from the wrong side|while)"):
         list(listener.receive(encode(EXAMPLES[kind])))
 
 
@@ -199,7 +199,7 @@ def test_after_a_breach_nothing_is_taken_in_any_more():
 
 def test_messages_before_the_breach_in_its_chunk_are_still_given():
     host = Pair(Phase.IDLE).host
-    messages = host.receive(encode(EXAMPLES[Call]) + encode(EXAMPLES[Result]))
+    messages = iter(host.receive(encode(EXAMPLES[Call]) + encode(EXAMPLES[Result])))
     assert next(messages) == EXAMPLES[Call]
     with pytest.raises(RemoteProtocolError):
         next(messages)
@@ -226,3 +226,22 @@ def test_a_worker_that_announces_the_largest_blob_fills_no_more_memory_than_it_s
         tracemalloc.stop()
     # The buffer grows in steps of an eighth and is moved when it does.
     assert peak < 2.5 * 256 * len(chunk)
+
+
+# ── threads ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("after", [Phase.RUNNING, Phase.ASKING])
+def test_a_call_that_a_thread_is_sending_does_not_undo_the_phase_that_began_meanwhile(after):
+    """Threads of a session send calls while another one reads what the host wants next."""
+    pair = Pair(Phase.IDLE)
+    command = pair.host.send(WAY[after][-1])
+
+    class Text(str):
+        def encode(self, *args: str) -> bytes:
+            assert len(list(pair.worker.receive(command))) == 1
+            return b"text"
+
+    call = Answered(1, 1, Answer("FINAL", Text("text"), None))
+    assert list(pair.host.receive(pair.worker.send(call)))
+    assert pair.worker.phase is after

@@ -117,6 +117,30 @@ def test_the_limits_can_be_narrower():
         reader.next_frame()
 
 
+@pytest.mark.parametrize(
+    ("data", "frame"),
+    [
+        (pack(b"1234", b"12345678"), Frame(b"1234", b"12345678")),
+        (pack(b"12345"), None),
+        (pack(b"", b"123456789"), None),
+        (pack(b"1")[:7], None),
+        (pack(b"1")[:-1], None),
+        (pack(b"1") + b"\x00", None),
+        (pack(b"1") + pack(b"2"), None),
+    ],
+)
+def test_a_chunk_is_a_sole_frame_only_if_it_is_one_whole_frame_within_the_limits(data, frame):
+    reader = FrameReader(max_header=4, max_blob=8)
+    assert reader.sole_frame(data) == frame
+    assert reader.buffered == 0
+
+
+def test_a_chunk_after_a_partial_frame_is_no_sole_frame():
+    reader = FrameReader()
+    assert read(reader, pack(b"", bytes(20))[:10]) == []
+    assert reader.sole_frame(pack(b"1")) is None
+
+
 # ── memory ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -145,11 +169,15 @@ def test_the_largest_blob_sent_slowly_takes_no_more_memory_than_was_sent(traced)
 
 def test_a_large_frame_is_let_go_of_when_it_has_been_given(traced):
     reader = FrameReader()
-    blob = bytes(8 << 20)
-    for start in (0, 1 << 20):
-        reader.feed((pack(b"{}", blob) + b"")[start : start + (1 << 20) if not start else None])
-    assert reader.next_frame() == Frame(b"{}", blob)
-    del blob
+    size = 8 << 20
+    reader.feed(LENGTHS.pack(2, size) + b"{}")
+    for _ in range(8):
+        assert reader.next_frame() is None
+        reader.feed(bytes(size // 8))
+    frame = reader.next_frame()
+    assert frame is not None
+    assert len(frame.blob) == size
+    del frame
     assert traced()[0] < 1 << 20
 
 

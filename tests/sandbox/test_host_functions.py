@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import threading
 
 import pytest
@@ -196,3 +197,59 @@ def test_printed_forms_are_told_only_when_asked_for(sandbox: Sandbox) -> None:
     with sandbox.session(answers="compatible") as session:
         (answer,) = session.run(code).answers
     assert (answer.form, answer.text, answer.printed) == ("printed", "42", "FINAL(42)")
+
+
+# ── workers that break the rules ──────────────────────────────────────────────────────────────
+
+# Finds the worker's own socket and writes to it past the worker's code.
+RAW = """
+import json, os, struct
+def raw(header, blob=b''):
+    head = json.dumps(header).encode()
+    os.write(1000, struct.pack('!II', len(head), len(blob)) + head + blob)
+"""
+
+
+def test_a_reply_of_a_killed_worker_answers_no_call_of_the_next(sandbox: Sandbox) -> None:
+    released = threading.Event()
+
+    def slow(text: str) -> str:
+        if text == "first":
+            released.wait(30)
+        else:
+            released.set()
+            second.wait(0.3)
+        return text
+
+    second = threading.Event()
+    limits = Limits(host_timeout=0.2, grace=0.1)
+    with sandbox.session(host={"slow": slow}, limits=limits) as session:
+        outcome = session.run(
+            "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nslow('first')"
+        )
+        assert outcome.state == "restarted"
+        code = "try: print(slow('second'))\nexcept BaseException as error: print(type(error))"
+        assert "first" not in session.run(code).stdout
+
+
+def test_a_worker_that_never_reads_its_replies_costs_no_memory(sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
+        session.run(RAW + "print('x' * (4 << 20))")
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        session.run(
+            "args = json.dumps([[1, 'stdout', 0, 1 << 18], {}]).encode()\n"
+            "for call in range(1000, 2200):\n"
+            "    raw({'type': 'call', 'call': call, 'cell': 2, 'name': '_output_text'}, args)",
+            timeout=2,
+        )
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        assert grown < 64 << 10  # KiB; 1,200 replies are 300 MiB
+        assert session.run("1 + 1").value == "2"
+
+
+def test_answers_of_a_cell_are_counted(sandbox: Sandbox) -> None:
+    with sandbox.session(answers="strict") as session:
+        outcome = session.run("for i in range(1000): FINAL(i)")
+    assert len(outcome.answers) == 64
+    assert outcome.error is not None
+    assert "64 answers" in outcome.error.message

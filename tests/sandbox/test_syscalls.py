@@ -71,6 +71,18 @@ def test_dangerous_calls_are_refused():
     assert set(DANGEROUS.split()) <= REFUSED
 
 
+# Memory that counts for no process: a session could hold any amount of it. Container engines allow
+# these calls, for a cgroup counts what they hold; here they are refused on purpose.
+UNCOUNTED = """
+memfd_create mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget
+msgrcv msgsnd semctl semget semop semtimedop shmat shmctl shmdt shmget
+"""
+
+
+def test_calls_that_make_memory_of_no_process_are_refused():
+    assert set(UNCOUNTED.split()) <= REFUSED
+
+
 def test_only_clone3_pretends_not_to_exist():
     """ENOSYS makes the C library fall back to clone; EPERM would break every thread start."""
     assert {row.name for row in REFUSE if row.errno != 1} == {"clone3"}

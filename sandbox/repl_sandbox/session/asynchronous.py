@@ -121,8 +121,7 @@ class AsyncSession(Handle):
     def _register(self) -> None:
         core = self._core
         wanted = dict.fromkeys(core.descriptors, select.EPOLLIN)
-        if core.writing:
-            wanted[core.descriptors[0]] |= select.EPOLLOUT
+        wanted[core.descriptors[0]] = core.interest
         if wanted == self._registered:
             return
         for fd in self._registered:

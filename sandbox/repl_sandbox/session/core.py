@@ -55,7 +55,7 @@ from .host_functions import (
     signatures,
     success,
 )
-from .output import MOST_PIPED, History, Stream
+from .output import MOST_PIPED, PAGE, History, Stream
 
 Ready_: TypeAlias = "list[tuple[int, int]]"
 
@@ -63,6 +63,14 @@ _READ = 1 << 16
 # A worker dies within microseconds of its socket; init's notice follows. Longer means that code of
 # the session closed the socket and lives on.
 _NOTICE_TIMEOUT = 1.0
+# One answer is enough; a loop that gives them must not fill the host's memory.
+_MOST_ANSWERS = 64
+_MOST_ANSWERED = 16 << 20
+# While a worker leaves this much unread, nothing more is read from it: who wants to be answered
+# must take the answers.
+_MOST_UNSENT = 1 << 20
+# One chunk from a worker can ask for hundreds of pages; so many threads may read at once.
+_MOST_PAGED = 16 * PAGE
 # A fork in init takes milliseconds.
 _RESTART_TIMEOUT = 10.0
 
@@ -86,7 +94,7 @@ class Core:
     ) -> None:
         self.links = links
         self.limits = limits
-        self.writing = False
+        self.interest = select.POLLIN  # in the worker's socket; poll(2) and epoll(7) agree on it
         self.running_since = 0.0  # for the watchdog; 0 while nothing runs
         self.busy = threading.Lock()  # held by the one caller at a time
         self.cell = 0
@@ -123,7 +131,7 @@ class Core:
 
     def _begin_cell(self) -> None:
         self._quiet = False
-        self._open: dict[int, int] = {}
+        self._open: set[int] = set()
         self._answers: list[Answer] = []
         self._result: Result | None = None
         self._clocks: Clocks | None = None
@@ -131,7 +139,7 @@ class Core:
     # ── what drivers need ─────────────────────────────────────────────────────────────────────
 
     def _name_descriptors(self) -> None:
-        """What a driver waits for, besides room to write on the first when `writing`."""
+        """What a driver waits for: to read each, but `interest` says what of the first."""
         fds = (self._worker_fd, self._control_fd, self.links.stdout, self.links.stderr)
         self.descriptors = fds if self._replies is None else (*fds, self._replies.wake_fd)
 
@@ -201,7 +209,10 @@ class Core:
         """Take what the cell has written; not for ever, for what it left behind may go on."""
         taken = 0
         while not self._quiet and taken < MOST_PIPED and self._pipes.poll(0):
-            taken += self._stdout.read() + self._stderr.read()
+            read = self._stdout.read() + self._stderr.read()
+            if not read:  # end of file: init, which held the other ends, is gone
+                return
+            taken += read
 
     def _outcome(
         self,
@@ -262,7 +273,8 @@ class Core:
             if fd == self._worker_fd:
                 if self._outgoing:
                     self._flush()
-                self._read_worker()
+                if self.interest & select.POLLIN:
+                    self._read_worker()
             elif fd == self._stdout.fd:
                 self._stdout.read()
             elif fd == self._stderr.fd:
@@ -270,8 +282,8 @@ class Core:
             elif fd == self._control_fd:
                 self._read_control()
             elif self._replies is not None:
-                for reply in self._replies.take():
-                    self._reply(reply)
+                for cell, reply in self._replies.take():
+                    self._reply(cell, reply)
 
     def _read_worker(self) -> bool:
         """Take in what the worker sent; whether that was the cell's result and nothing before it."""
@@ -319,7 +331,10 @@ class Core:
         paged = _PAGING.get(call.name)
         if paged is not None:
             args, _ = arguments(call)
-            self._send(paged(self.history, call, args))
+            if len(self._outgoing) > _MOST_PAGED:
+                self._send(refusal(call.call, "TooManyCalls", "earlier pages are not read yet"))
+            else:
+                self._send(paged(self.history, call, args))
             return
         function = self._functions.get(call.name)
         if function is None or self._replies is None:
@@ -330,15 +345,19 @@ class Core:
             message = f"{MAX_OPEN_CALLS} calls to the host are open"
             self._send(refusal(call.call, "TooManyCalls", message))
         else:
-            generation = id(self.links.connection)
-            self._open[call.call] = generation
+            self._open.add(call.call)
             self._clocks.call_begins(_monotonic(), self.cpu_seconds())
-            self._executor.start(function, call, self._replies.put)
+            put = functools.partial(self._replies.put, self.cell)
+            self._executor.start(function, call, put)
 
-    def _reply(self, reply: Reply) -> None:
-        """Send the reply of a finished call, unless the cell that made it is over."""
-        if self._open.pop(reply.call, None) is None or self._clocks is None:
+    def _reply(self, cell: int, reply: Reply) -> None:
+        """Send the reply of a finished call, unless the cell that made it is over.
+
+        Call numbers start again with each worker; only with the cell do they name one call.
+        """
+        if cell != self.cell or reply.call not in self._open or self._clocks is None:
             return
+        self._open.remove(reply.call)
         self._clocks.call_ends(_monotonic(), self.cpu_seconds())
         self._send(reply)
 
@@ -347,13 +366,24 @@ class Core:
             self._send(refusal(answered.call, "Cancelled", "the cell that answered has ended"))
             return
         try:
-            if self._on_answer is not None:
-                self._on_answer(answered.answer)
+            self._keep_answer(answered.answer)
         except ValueError as error:
             self._send(refusal(answered.call, "ValueError", str(error)))
             return
-        self._answers.append(answered.answer)
         self._send(Reply(answered.call, True, b"null"))
+
+    def _keep_answer(self, answer: Answer) -> None:
+        """Keep an answer that the host accepts; the answer dict's latest replaces its earlier."""
+        place = len(self._answers)
+        if answer.form == "answer":
+            forms = [kept.form for kept in self._answers]
+            place = forms.index("answer") if "answer" in forms else place
+        size = len(answer.text) + sum(len(kept.text) for kept in self._answers)
+        if place >= _MOST_ANSWERS or size > _MOST_ANSWERED:
+            raise ValueError(f"a cell may give {_MOST_ANSWERS} answers of 16 MiB in all")
+        if self._on_answer is not None:
+            self._on_answer(answer)
+        self._answers[place:] = [answer, *self._answers[place + 1 :]]
 
     def _read_control(self) -> None:
         try:
@@ -377,6 +407,7 @@ class Core:
         data = self.links.connection.send(message)
         if self._outgoing:
             self._outgoing += data
+            self._set_interest()
             return
         try:
             sent = self.links.worker.send(data)
@@ -387,7 +418,12 @@ class Core:
             return
         if sent < len(data):
             self._outgoing += data[sent:]
-            self.writing = True
+            self._set_interest()
+
+    def _set_interest(self) -> None:
+        self.interest = select.POLLIN if len(self._outgoing) < _MOST_UNSENT else 0
+        if self._outgoing:
+            self.interest |= select.POLLOUT
 
     def _send_configured(self, message: HostMessage) -> None:
         """Send to a worker that may not know yet what the session offers."""
@@ -405,7 +441,7 @@ class Core:
             sent = len(self._outgoing)
             self._eof = True
         del self._outgoing[:sent]
-        self.writing = bool(self._outgoing)
+        self._set_interest()
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the running cell, if one runs. From any thread."""
@@ -488,7 +524,8 @@ class Core:
         self._worker_fd = ours.fileno()
         self._name_descriptors()
         self._outgoing.clear()
-        self.writing = self._eof = False
+        self.interest = select.POLLIN
+        self._eof = False
         self._notice = self._breach = None
         self._unacknowledged = 0
         with theirs:
@@ -564,7 +601,7 @@ class Core:
             return
         if sent < len(data):
             self._outgoing += data[sent:]
-            self.writing = True
+            self._set_interest()
 
     # ── leaving in the middle ─────────────────────────────────────────────────────────────────
 
@@ -598,7 +635,7 @@ def _length(history: History, call: Call, args: list[Any]) -> Reply:
 
 def _text(history: History, call: Call, args: list[Any]) -> Reply:
     match args:
-        case [int(cell), str(stream), int(start), int(stop)]:
+        case [int(cell), str(stream), int(start), int(stop)] if stop - start <= PAGE:
             return success(call, history.text(cell, stream, start, stop))
     _bad_paging(call)
 

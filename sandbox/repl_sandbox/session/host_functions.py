@@ -87,19 +87,19 @@ class Replies:
 
     def __init__(self) -> None:
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._done: deque[Reply] = deque()
+        self._done: deque[tuple[int, Reply]] = deque()
         self._lock = threading.Lock()
         self._closed = False
 
-    def put(self, reply: Reply) -> None:
-        """Called by whatever thread ran the function; late replies are dropped."""
+    def put(self, cell: int, reply: Reply) -> None:
+        """Called by whatever thread ran the function for cell number `cell`."""
         with self._lock:
             if not self._closed:
-                self._done.append(reply)
+                self._done.append((cell, reply))
                 os.eventfd_write(self.wake_fd, 1)
 
-    def take(self) -> list[Reply]:
-        """The replies since the last call."""
+    def take(self) -> list[tuple[int, Reply]]:
+        """The replies since the last call, each with the cell that it is for."""
         with self._lock:
             try:
                 os.eventfd_read(self.wake_fd)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Generator
 from typing import Any
 
-from ..errors import SandboxError
+from ..errors import RemoteProtocolError, SandboxError
 from ..types import JSON, Limits, Variable, check_seconds
 from ..wire.messages import (
     Assign,
@@ -118,7 +118,11 @@ def fetch(core: Core, name: str) -> Generator[float, Any, JSON]:
     answer = yield from core.ask(Fetch(check_name(name)))
     if isinstance(answer, Failed):
         raise _FETCH_ERRORS.get(answer.kind, SandboxError)(f"{name}: {answer.message}")
-    return parse_json(_expect(answer, Value).data)
+    try:
+        return parse_json(_expect(answer, Value).data)
+    except RemoteProtocolError:
+        core.breach("protocol")
+        raise
 
 
 _FETCH_ERRORS: dict[str, type[Exception]] = {

@@ -25,7 +25,7 @@ class Session(Handle):
         self._poller = select.poll()
         core.worker_first = True
         self._registered: tuple[int, ...] = ()
-        self._writing = False
+        self._interest = 0
 
     def run(
         self,
@@ -110,7 +110,7 @@ class Session(Handle):
         try:
             wake = next(steps)
             while True:
-                if self._registered is not core.descriptors or self._writing is not core.writing:
+                if self._registered is not core.descriptors or self._interest != core.interest:
                     self._register()
                 # Rounded up: poll counts whole milliseconds, and waking early would spin.
                 wait = int((wake - _monotonic()) * 1000) + 1
@@ -128,6 +128,5 @@ class Session(Handle):
                 pass
         for fd in core.descriptors:
             self._poller.register(fd, select.POLLIN)
-        if core.writing:
-            self._poller.modify(core.descriptors[0], select.POLLIN | select.POLLOUT)
-        self._registered, self._writing = core.descriptors, core.writing
+        self._poller.modify(core.descriptors[0], core.interest)
+        self._registered, self._interest = core.descriptors, core.interest

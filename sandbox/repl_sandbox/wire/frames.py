@@ -75,6 +75,22 @@ class FrameReader:
             self._data += data
         self._start = 0
 
+    def sole_frame(self, data: bytes) -> Frame | None:
+        """`data` as a frame, if it is one from end to end and nothing is buffered; else None.
+
+        What one side sends at once usually comes at once, so this is most of the traffic.
+        """
+        size = len(data)
+        if self._start != len(self._data) or size < _PREFIX:
+            return None
+        header_size, blob_size = _unpack(data)
+        middle = _PREFIX + header_size
+        if middle + blob_size != size:
+            return None
+        if header_size > self._max_header or blob_size > self._max_blob:
+            return None
+        return Frame(data[_PREFIX:middle], data[middle:])
+
     def next_frame(self) -> Frame | None:
         """The next whole frame, or None until more is fed.
 

@@ -175,7 +175,8 @@ def decode(frame: Frame) -> Message:
     Raises:
         RemoteProtocolError: the frame is not a message of this protocol.
     """
-    header = _parse(frame.header)
+    data, blob = frame
+    header = _parse(data)
     if type(header) is not dict:
         raise RemoteProtocolError("header is not an object")
     kind = header.get("type")
@@ -185,7 +186,7 @@ def decode(frame: Frame) -> Message:
     if decoder is None:
         raise RemoteProtocolError(f"unknown message type {kind[:40]!r}")
     try:
-        return decoder(header, frame.blob)
+        return decoder(header, blob)
     except (KeyError, TypeError, ValueError) as error:
         raise RemoteProtocolError(f"malformed {kind} message: {error}") from None
 
@@ -224,7 +225,7 @@ def _parse(data: bytes) -> JSON:
         if end != len(text):
             raise ValueError("text after the value")
         # Lone surrogates can only have come as escapes; without one there is nothing to clean.
-        if b"\\ud" in data or b"\\uD" in data:
+        if "\\u" in text:
             return _clean(value)
     except (ValueError, RecursionError, StopIteration) as error:
         raise RemoteProtocolError(f"not JSON: {error}") from None
@@ -244,7 +245,7 @@ def _finite(text: str) -> float:
 
 # The C scanner itself, without the search for white space around the value that `decode` makes: no
 # peer of this protocol writes any.
-_scan = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).scan_once
+_scan = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).scan_once  # type: ignore[attr-defined]
 
 _TOO_DEEP = f"JSON nested more than {MAX_DEPTH} deep"
 _TOO_MANY = f"JSON of more than {MAX_CONTAINERS:,} lists and objects"

@@ -21,7 +21,7 @@ from .interrupts import Interrupts
 # As large as a socket buffer usually is: fewer reads for a large cell, no cost for a small one.
 _CHUNK = 1 << 16
 _get_ident = _thread.get_ident
-_thread_count = _thread._count  # type: ignore[attr-defined]  # as threading's own tests use it
+_thread_count = _thread._count  # as the tests of threading use it
 _SOL_SOCKET, _SCM_RIGHTS = socket.SOL_SOCKET, socket.SCM_RIGHTS
 _FD_SPACE = socket.CMSG_SPACE(array.array("i").itemsize)
 

@@ -9,6 +9,9 @@ from typing import Any
 LENGTH = "_output_length"
 TEXT = "_output_text"
 
+# The host gives at most this many characters at once.
+_PAGE = 1 << 18
+
 
 class Output:
     """What one cell wrote to one stream. Slices are read when they are asked for."""
@@ -38,8 +41,11 @@ class Output:
         start, stop, step = index.indices(self._length)
         if step < 0:
             return str(self)[index]
-        text: str = self._call(TEXT, (self._cell, self._stream, start, stop), {})
-        return text[::step]
+        pages = [
+            self._call(TEXT, (self._cell, self._stream, place, min(place + _PAGE, stop)), {})
+            for place in range(start, stop, _PAGE)
+        ]
+        return "".join(pages)[::step]
 
     def __str__(self) -> str:
         return self[:]

@@ -1,0 +1,552 @@
+"""Messages: their form as frames, and that nothing but this form is taken for one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from repl_sandbox.errors import RemoteProtocolError
+from repl_sandbox.types import Answer, Change, ErrorInfo, Variable
+from repl_sandbox.wire import frames, messages
+from repl_sandbox.wire.frames import Frame, FrameReader
+from repl_sandbox.wire.messages import (
+    MAX_CHANGES,
+    MAX_CONTAINERS,
+    MAX_COUNT,
+    MAX_DEPTH,
+    MAX_FIGURES,
+    MAX_MESSAGE,
+    MAX_NAME,
+    MAX_VARIABLES,
+    Answered,
+    Assign,
+    Call,
+    Configure,
+    Execute,
+    Failed,
+    Fetch,
+    HostMessage,
+    ListVariables,
+    Message,
+    Ready,
+    Reply,
+    Result,
+    Value,
+    Variables,
+    decode,
+    dump_json,
+    encode,
+    parse_json,
+)
+
+PROTOCOL = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+PNG = b"\x89PNG\r\n\x1a\n and the rest"
+ERROR = ErrorInfo("ValueError", "no", "Traceback …\nValueError: no\n", 3)
+CHANGE = Change("modified", "größe", "list", 88, "[1, 2, …]")
+
+EXAMPLES: dict[str, list[Message]] = {
+    "ready": [Ready(1)],
+    "configure": [
+        Configure(),
+        Configure((("llm_query", "Ask a model."), ("größe", "")), 0, "strict"),
+        Configure((), MAX_COUNT - 1, "compatible"),
+    ],
+    "execute": [
+        Execute(1, b""),
+        Execute(2, "print('größe \ud800')".encode("utf-8", "surrogatepass")),
+    ],
+    "assign": [Assign("x", "bytes", b"\x00\xff"), Assign("größe", "json", b"", 1 << 40)],
+    "fetch": [Fetch("x"), Fetch("größe")],
+    "list": [ListVariables()],
+    "reply": [Reply(1, True, b"null"), Reply(MAX_COUNT - 1, False, b'["TypeError","no"]')],
+    "call": [Call(1, 1, "llm_query", b"[[],{}]"), Call(0, 0, "", b"")],
+    "answered": [
+        Answered(1, 1, Answer("FINAL", "42", 42)),
+        Answered(2, 1, Answer("answer", "größe 🐍", {"a": [1, None, 2.5, "🐍"]})),
+        Answered(3, 1, Answer("printed", "x", "x", "FINAL(x)\nand more")),
+        Answered(4, 1, Answer("SUBMIT", "", None, "")),
+    ],
+    "result": [
+        Result(1, None, None, (), (), 0),
+        Result(2, "größe 🐍", ERROR, (CHANGE, CHANGE), (PNG, PNG + b"2"), 1 << 33),
+        Result(3, "", dataclasses.replace(ERROR, line=None), (), (PNG,), 1),
+    ],
+    "value": [Value(b"null"), Value(b"")],
+    "variables": [Variables(()), Variables((Variable("x", "int", 28, "6"),) * 3)],
+    "failed": [
+        Failed("unknown", "no variable 'x'"),
+        Failed("not json", ""),
+        Failed("too large", ""),
+    ],
+}
+ALL = [pytest.param(m, id=f"{kind}-{n}") for kind, ms in EXAMPLES.items() for n, m in enumerate(ms)]
+
+
+def frame_of(message: Message) -> Frame:
+    reader = FrameReader()
+    reader.feed(encode(message))
+    frame = reader.next_frame()
+    assert frame is not None
+    assert reader.buffered == 0
+    return frame
+
+
+def make(header: object, blob: bytes = b"") -> Frame:
+    return Frame(json.dumps(header).encode(), blob)
+
+
+def refused(frame: Frame, match: str = ".") -> None:
+    with pytest.raises(RemoteProtocolError, match=match):
+        decode(frame)
+
+
+# ── round trips ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_there_is_an_example_of_every_message():
+    assert {type(m) for ms in EXAMPLES.values() for m in ms} == set(get_args(Message))
+
+
+@pytest.mark.parametrize("message", ALL)
+def test_a_message_is_decoded_as_it_was_encoded(message):
+    assert decode(frame_of(message)) == message
+
+
+@pytest.mark.parametrize("message", ALL)
+def test_what_is_decoded_cannot_be_changed(message):
+    decoded = decode(frame_of(message))
+    for field in dataclasses.fields(decoded):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(decoded, field.name, None)
+
+
+@pytest.mark.parametrize("message", ALL)
+def test_what_is_decoded_can_be_hashed_but_for_an_answers_json(message):
+    if isinstance(message, Answered) and isinstance(message.answer.value, (dict, list)):
+        message = Answered(1, 1, Answer("FINAL", message.answer.text))
+    assert hash(decode(frame_of(message))) == hash(message)
+
+
+@pytest.mark.parametrize("message", ALL)
+def test_headers_are_ascii(message):
+    assert frame_of(message).header.isascii()
+
+
+# ── the document ─────────────────────────────────────────────────────────────────────────────────
+
+_ROW = re.compile(r"^\| `(\w+)` \| `(\w+)` \| (host|worker) \| (.*?) \|", re.MULTILINE)
+DOCUMENTED = {
+    kind: (name, side, tuple(re.findall(r"`(\w+)`", fields)))
+    for kind, name, side, fields in _ROW.findall(PROTOCOL)
+}
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_the_document_lists_each_message_with_its_side_and_the_fields_of_its_header(kind):
+    for message in EXAMPLES[kind]:
+        side = "host" if isinstance(message, get_args(HostMessage)) else "worker"
+        header = json.loads(frame_of(message).header)
+        assert header.pop("type") == kind
+        assert DOCUMENTED[kind] == (type(message).__name__, side, tuple(header))
+
+
+def test_the_document_lists_no_other_message():
+    assert DOCUMENTED.keys() == EXAMPLES.keys()
+
+
+LIMITS = [
+    *((frames, name) for name in ("MAX_HEADER", "MAX_BLOB")),
+    *(
+        (messages, name)
+        for name in vars(messages)
+        if name.startswith("MAX_") and name not in vars(frames)
+    ),
+    (messages, "VERSION"),
+]
+
+
+@pytest.mark.parametrize(("module", "name"), LIMITS, ids=[name for _, name in LIMITS])
+def test_the_document_states_the_limits_as_they_are(module, name):
+    assert f"| `{name}` | {getattr(module, name):,} |" in PROTOCOL
+
+
+# ── malformed headers ────────────────────────────────────────────────────────────────────────────
+
+COUNT = [None, -1, MAX_COUNT, 10**400, True, False, 1.0, 1e300, "1", [1], {}]
+TEXT = [None, 1, True, 1.5, ["x"], {"x": 1}]
+BOOL = [None, 0, 1, "true", [], {}]
+# For each field of each header, values that it must not have.
+WRONG: dict[str, dict[str, list[Any]]] = {
+    "ready": {"version": COUNT},
+    "configure": {"seed": COUNT[1:], "answers": [1, True, "", "STRICT", [], {}]},
+    "execute": {"cell": COUNT},
+    "assign": {"name": TEXT, "kind": [*TEXT, "", "pickle"], "size": COUNT[1:]},
+    "fetch": {"name": TEXT},
+    "list": {},
+    "reply": {"call": COUNT, "ok": BOOL},
+    "call": {"call": COUNT, "cell": COUNT, "name": TEXT},
+    "answered": {
+        "call": COUNT,
+        "cell": COUNT,
+        "form": [*TEXT, "", "final", "ready"],
+        "text": [*COUNT, 0, 10**6],
+        "printed": [*COUNT[1:], 10**6],
+    },
+    "result": {
+        "cell": COUNT,
+        "value": [*COUNT[1:], 10**6],
+        "error": [0, True, "x", {}, [], ["a", "b", "c"], ["a", "b", "c", 1, 2]],
+        "changes": [None, 0, "x", {}, [None], [[]], [["new", "x", "int", 1]]],
+        "figures": [None, 0, "x", {}, [None], [-1], [True], ["1"], [1 << 70], [[1]]],
+        "peak": COUNT,
+    },
+    "value": {},
+    "variables": {},
+    "failed": {"kind": [*TEXT, "", "other"], "message": TEXT},
+}
+FIELDS = [(kind, field) for kind, fields in WRONG.items() for field in fields]
+
+
+def example(kind: str) -> tuple[dict[str, Any], bytes]:
+    """Header and blob of a message with as much in it as there can be."""
+    frame = frame_of(max(EXAMPLES[kind], key=lambda message: len(encode(message))))
+    return json.loads(frame.header), frame.blob
+
+
+def test_every_field_of_every_header_is_tried():
+    for kind, fields in WRONG.items():
+        assert {"type", *fields} == example(kind)[0].keys()
+
+
+@pytest.mark.parametrize(("kind", "field"), FIELDS)
+def test_a_header_without_one_of_its_fields_is_refused(kind, field):
+    header, blob = example(kind)
+    del header[field]
+    refused(make(header, blob), f"malformed {kind} message: '{field}'")
+
+
+@pytest.mark.parametrize(("kind", "field"), FIELDS)
+def test_a_field_of_another_type_or_out_of_range_is_refused(kind, field):
+    for wrong in WRONG[kind][field]:
+        header, blob = example(kind)
+        decode(make(header, blob))
+        refused(make({**header, field: wrong}, blob), f"malformed {kind} message|not JSON")
+
+
+@pytest.mark.parametrize(
+    ("position", "wrong"),
+    [
+        *((0, value) for value in [None, 1, [], {}, "", "renamed"]),
+        *((1, value) for value in TEXT),
+        *((2, value) for value in TEXT),
+        *((3, value) for value in COUNT),
+        *((4, value) for value in TEXT),
+    ],
+)
+def test_a_change_with_a_wrong_part_is_refused(position, wrong):
+    header, blob = example("result")
+    header["changes"][1][position] = wrong
+    refused(make(header, blob), "a field of a change")
+
+
+@pytest.mark.parametrize(
+    ("position", "wrong"),
+    [(at, value) for at in (0, 1, 2) for value in TEXT] + [(3, value) for value in COUNT[1:]],
+)
+def test_an_error_with_a_wrong_part_is_refused(position, wrong):
+    header, blob = example("result")
+    header["error"][position] = wrong
+    refused(make(header, blob), "a field of the error")
+
+
+@pytest.mark.parametrize(
+    ("position", "wrong"),
+    [(at, value) for at in (0, 1, 3) for value in TEXT] + [(2, value) for value in COUNT],
+)
+def test_a_variable_with_a_wrong_part_is_refused(position, wrong):
+    row: list[Any] = ["x", "int", 28, "6"]
+    row[position] = wrong
+    refused(make({"type": "variables"}, json.dumps([row]).encode()), "a field of a variable")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"", b" ", b"{", b"{}", b"[]", b"null", b'"ready"', b"1", b'{"type":"ready","version":1}x'],
+)
+def test_a_header_that_is_no_object_with_a_type_is_refused(header):
+    refused(Frame(header, b""))
+
+
+@pytest.mark.parametrize(
+    "kind", [None, 1, True, [], {}, "", "Ready", "exec", "x" * 10_000, "\ud800"]
+)
+def test_an_unknown_type_is_refused_in_few_words(kind):
+    with pytest.raises(RemoteProtocolError) as refusal:
+        decode(make({"type": kind}))
+    assert len(str(refusal.value)) < 100
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "9" * 5000])
+def test_a_number_that_is_not_finite_is_refused(number):
+    refused(Frame(b'{"type":"ready","version":%s}' % number.encode(), b""))
+    with pytest.raises(RemoteProtocolError):
+        parse_json(f"[{number}]".encode())
+
+
+@pytest.mark.parametrize(
+    "junk", [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"\xc0\x80"]
+)
+def test_bytes_that_are_not_utf8_are_refused(junk):
+    refused(Frame(b'{"type":"fetch","name":"%s"}' % junk, b""), "not JSON")
+
+
+def test_a_byte_order_mark_is_refused():
+    refused(Frame(b'\xef\xbb\xbf{"type":"list"}', b""), "not JSON")
+
+
+def test_of_a_field_given_twice_the_last_one_counts():
+    frame = Frame(b'{"type":"ready","version":2,"type":"list","version":1,"type":"ready"}', b"")
+    assert decode(frame) == Ready(1)
+
+
+def test_a_field_that_the_protocol_does_not_know_is_left_out():
+    assert decode(make({"type": "ready", "version": 1, "later": [1]})) == Ready(1)
+
+
+@pytest.mark.parametrize("depth", [500, 3_000, 100_000])
+@pytest.mark.parametrize(
+    "header",
+    [
+        '{"type":%s}',
+        '{"type":"ready","version":%s}',
+        '{"type":"ready","version":1,"x":["\\ud800",%s]}',
+    ],
+)
+def test_a_deep_header_is_refused_or_left_out_but_never_overflows(header, depth):
+    nested = header % ("[" * depth + "]" * depth)
+    try:
+        assert decode(Frame(nested.encode(), b"")) == Ready(1)
+    except RemoteProtocolError:
+        pass
+
+
+# ── blobs ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def result(blob: bytes, **fields: Any) -> Frame:
+    header = {"type": "result", "cell": 1, "value": None, "error": None}
+    return make({**header, "changes": [], "figures": [], "peak": 0, **fields}, blob)
+
+
+@pytest.mark.parametrize(
+    ("blob", "fields"),
+    [
+        (b"x", {}),
+        (b"", {"value": 1}),
+        (b"abc", {"value": 2}),
+        (PNG, {"figures": [len(PNG) - 1]}),
+        (PNG, {"figures": [len(PNG) + 1]}),
+        (PNG, {"figures": [len(PNG), 1]}),
+        (PNG + PNG, {"figures": [len(PNG)]}),
+        (b"v" + PNG, {"value": 2, "figures": [len(PNG)]}),
+        (PNG, {"figures": [len(PNG), (1 << 63) - 1]}),
+    ],
+)
+def test_parts_of_a_result_that_do_not_add_up_to_its_blob_are_refused(blob, fields):
+    refused(result(blob, **fields), "malformed result")
+
+
+@pytest.mark.parametrize("figure", [b"", b"GIF89a..", PNG[1:], PNG[:7], b"<svg/>", b" " + PNG])
+def test_a_figure_that_is_not_a_png_is_refused(figure):
+    refused(result(figure, figures=[len(figure)]), "not a PNG")
+
+
+@pytest.mark.parametrize(
+    ("field", "most", "item"),
+    [("changes", MAX_CHANGES, ["new", "x", "int", 1, "1"]), ("figures", MAX_FIGURES, len(PNG))],
+)
+def test_a_list_may_be_as_long_as_its_limit_and_no_longer(field, most, item):
+    blob = PNG * most if field == "figures" else b""
+    assert len(getattr(decode(result(blob, **{field: [item] * most})), field)) == most
+    refused(result(blob, **{field: [item] * (most + 1)}), field)
+
+
+def test_more_variables_than_the_limit_are_refused():
+    row = ["x", "int", 28, "6"]
+    refused(
+        make({"type": "variables"}, json.dumps([row] * (MAX_VARIABLES + 1)).encode()), "at most"
+    )
+
+
+def test_a_displayed_value_that_is_not_utf8_is_refused():
+    refused(result(b"\xff\xfe", value=2), "malformed result")
+
+
+@pytest.mark.parametrize(
+    "blob", [b"", b"{}", b'"x"', b"[1]", b'[["f"]]', b'[["f","",1]]', b"[[1,2]]"]
+)
+def test_functions_that_are_not_names_with_texts_are_refused(blob):
+    refused(make({"type": "configure", "seed": None, "answers": None}, blob))
+
+
+@pytest.mark.parametrize("blob", [b"", b"a", b"ab", b"ab1x", b"abNaN", b"ab1e999", b"\xff\xff1"])
+def test_an_answer_whose_blob_is_not_its_texts_and_json_is_refused(blob):
+    header = {"type": "answered", "call": 1, "cell": 1, "form": "FINAL", "text": 1, "printed": 1}
+    assert decode(make(header, b"ab1")) == Answered(1, 1, Answer("FINAL", "a", 1, "b"))
+    refused(make(header, blob))
+
+
+# ── text ─────────────────────────────────────────────────────────────────────────────────────────
+
+ODD = "a\ud800b\udfffc 🐍"
+CLEAN = "a\ufffdb\ufffdc 🐍"
+
+
+@pytest.mark.parametrize(
+    ("sent", "taken"),
+    [
+        (Fetch(ODD), Fetch(CLEAN)),
+        (Failed("unknown", ODD), Failed("unknown", CLEAN)),
+        (
+            Result(1, ODD, ErrorInfo(ODD, ODD, ODD, 1), (Change("new", ODD, ODD, 1, ODD),), (), 0),
+            Result(
+                1,
+                CLEAN,
+                ErrorInfo(CLEAN, CLEAN, CLEAN, 1),
+                (Change("new", CLEAN, CLEAN, 1, CLEAN),),
+                (),
+                0,
+            ),
+        ),
+        (
+            Answered(1, 1, Answer("FINAL", ODD, {ODD: [ODD]}, ODD)),
+            Answered(1, 1, Answer("FINAL", CLEAN, {CLEAN: [CLEAN]}, CLEAN)),
+        ),
+        (
+            Variables((Variable(ODD, ODD, 1, ODD),)),
+            Variables((Variable(CLEAN, CLEAN, 1, CLEAN),)),
+        ),
+        (Configure(((ODD, ODD),)), Configure(((CLEAN, CLEAN),))),
+    ],
+)
+def test_lone_surrogates_arrive_as_replacement_characters(sent, taken):
+    assert decode(frame_of(sent)) == taken
+
+
+@pytest.mark.parametrize("escape", ["\\ud800", "\\uD800", "\\udC00", "\\uDfff"])
+def test_an_escaped_lone_surrogate_is_replaced_however_it_is_spelt(escape):
+    assert parse_json(f'{{"{escape}":["{escape}"]}}'.encode()) == {"\ufffd": ["\ufffd"]}
+
+
+def test_an_escaped_pair_is_one_character():
+    assert parse_json(b'"\\ud83d\\udc0d \\ud800"') == "🐍 \ufffd"
+
+
+# ── what a cell can make large, its own worker cuts ──────────────────────────────────────────────
+
+
+def test_names_and_messages_of_any_length_are_cut_to_what_the_protocol_carries():
+    long = "🐍" * 3_000_000
+    taken = decode(frame_of(Result(1, None, None, (Change("new", long, "int", 1, "1"),), (), 0)))
+    assert taken == Result(1, None, None, (Change("new", long[:MAX_NAME], "int", 1, "1"),), (), 0)
+    taken = decode(frame_of(Variables((Variable(long, "int", 1, "1"),))))
+    assert taken == Variables((Variable(long[:MAX_NAME], "int", 1, "1"),))
+    assert decode(frame_of(Failed("not json", long))) == Failed("not json", long[:MAX_MESSAGE])
+
+
+@pytest.mark.parametrize("number", [-1, MAX_COUNT, 10**5000], ids=["negative", "huge", "absurd"])
+def test_numbers_that_a_cell_made_up_do_not_break_the_protocol(number):
+    error = ErrorInfo("SyntaxError", "", "", number)
+    sent = Result(1, None, error, (Change("new", "x", "ndarray", number, ""),), (), 0)
+    taken = decode(frame_of(sent))
+    assert isinstance(taken, Result)
+    assert taken.error == ErrorInfo("SyntaxError", "", "", None)
+    assert taken.changes == (Change("new", "x", "ndarray", 0, ""),)
+
+
+def test_of_too_many_variables_the_first_are_sent():
+    rows = tuple(Variable(f"x{n}", "int", 28, "1") for n in range(MAX_VARIABLES + 1))
+    assert decode(frame_of(Variables(rows))) == Variables(rows[:MAX_VARIABLES])
+
+
+def test_the_largest_result_that_a_worker_makes_fits():
+    """200 changes and the note of more, each part as long as it gets, all of it escaped."""
+    change = Change("modified", "🐍" * MAX_NAME, "🐍" * 100, MAX_COUNT - 1, "🐍" * 120)
+    error = ErrorInfo("🐍" * 200, "🐍" * 4_096, "🐍" * (17 << 10), 1)
+    sent = Result(1, "🐍" * (1 << 20), error, (change,) * 201, (PNG,) * 10, 1)
+    assert decode(frame_of(sent)) == sent
+
+
+def test_an_answer_of_eight_mebibytes_fits_whatever_characters_it_is_made_of():
+    text = "\x00" * (8 << 20)
+    sent = Answered(1, 1, Answer("FINAL", text, text))
+    assert decode(frame_of(sent)) == sent
+
+
+# ── JSON ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def nested(depth: int) -> Iterator[Any]:
+    lists: Any = []
+    dicts: Any = {}
+    for _ in range(depth - 1):
+        lists, dicts = [lists], {"a": dicts}
+    yield lists
+    yield dicts
+    yield [0, *[[]] * 200, lists][1:]
+
+
+def test_json_may_nest_up_to_the_limit_on_both_sides_and_no_deeper():
+    lists, dicts, _ = nested(MAX_DEPTH)
+    for value in (lists, dicts):
+        assert parse_json(dump_json(value)) == value
+        for deeper in ([value], {"[": value}, [[]] * 200 + [value]):
+            with pytest.raises(ValueError, match="nested more than"):
+                dump_json(deeper)
+            with pytest.raises(RemoteProtocolError, match="nested more than"):
+                parse_json(json.dumps(deeper).encode())
+
+
+@pytest.mark.parametrize("depth", [1_000, 100_000, 2_000_000])
+def test_json_of_any_depth_is_refused_and_never_overflows(depth):
+    for data in (b"[" * depth, b"[" * depth + b"]" * depth, b'{"\\ud800":' * depth):
+        with pytest.raises(RemoteProtocolError):
+            parse_json(data)
+
+
+def test_a_value_that_contains_itself_is_refused():
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(ValueError, match="Circular"):
+        dump_json(loop)
+
+
+def test_brackets_within_strings_do_not_count():
+    for text in ("[" * 1000, "\\[" * 1000 + '"' + "{" * 1000, '"[' * 1000, "\\" * 999 + "[" * 999):
+        assert parse_json(dump_json([text, {text: text}])) == [text, {text: text}]
+
+
+def test_json_of_too_many_parts_is_refused_on_both_sides_before_it_is_built():
+    assert len(parse_json(b"[" + b"[]," * (MAX_CONTAINERS - 2) + b"{}]")) == MAX_CONTAINERS - 1  # type: ignore[arg-type]
+    with pytest.raises(RemoteProtocolError, match="lists and objects"):
+        parse_json(b"[" + b"[]," * (MAX_CONTAINERS - 1) + b"{}]")
+    with pytest.raises(ValueError, match="lists and objects"):
+        dump_json([[]] * MAX_CONTAINERS)
+
+
+def test_the_value_of_an_answer_that_json_cannot_carry_is_none_and_its_text_is_kept():
+    (deep, *_) = nested(MAX_DEPTH + 1)
+    sent = Answered(1, 1, Answer("FINAL", "deep", deep))
+    assert decode(frame_of(sent)) == Answered(1, 1, Answer("FINAL", "deep", None))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), b"", {1, 2}])
+def test_what_json_cannot_carry_is_not_sent(value):
+    with pytest.raises((TypeError, ValueError)):
+        dump_json([value])

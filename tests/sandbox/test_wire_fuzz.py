@@ -1,0 +1,279 @@
+"""Whatever bytes a worker sends, the host yields a message or raises its protocol error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from repl_sandbox.errors import RemoteProtocolError
+from repl_sandbox.types import Answer, AnswerForm, Change, ErrorInfo, Variable
+from repl_sandbox.wire.connection import HostConnection, WorkerConnection
+from repl_sandbox.wire.frames import LENGTHS, MAX_BLOB, MAX_HEADER, pack
+from repl_sandbox.wire.messages import (
+    MAX_COUNT,
+    VERSION,
+    Answered,
+    Call,
+    Execute,
+    Failed,
+    Fetch,
+    HostMessage,
+    Ready,
+    Result,
+    Value,
+    Variables,
+    WorkerMessage,
+    encode,
+    parse_json,
+)
+
+PNG = b"\x89PNG\r\n\x1a\n and the rest"
+READY = Ready(VERSION)
+RESULT = Result(
+    1,
+    "'größe'",
+    ErrorInfo("E", "m", "t", 1),
+    (Change("new", "x", "int", 28, "1"), Change("deleted", "y", "str", 50, "''")),
+    (PNG, PNG),
+    9,
+)
+CALLS: list[WorkerMessage] = [
+    Call(1, 1, "llm_query", b'[["hi"],{}]'),
+    Answered(2, 1, Answer("printed", "größe", {"a": [1.5, None]}, "FINAL(größe)")),
+]
+# What the host has said, and what a worker may then say, up to where the host speaks again.
+TURNS: list[tuple[list[HostMessage], list[WorkerMessage]]] = [
+    ([], [READY, *CALLS]),
+    ([Execute(1, b"")], [*CALLS, *CALLS, RESULT, *CALLS]),
+    ([Fetch("x")], [*CALLS, Value(b"[1]")]),
+    ([Fetch("x")], [Failed("unknown", "x")]),
+    ([Fetch("x")], [Variables((Variable("x", "int", 28, "1"),))]),
+]
+
+# ── the types of what is decoded, written down a second time ─────────────────────────────────────
+
+
+def is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < MAX_COUNT
+
+
+def is_text(value: object) -> bool:
+    if type(value) is not str:
+        return False
+    value.encode()  # raises where a lone surrogate is left
+    return True
+
+
+def is_bytes(value: object) -> bool:
+    return type(value) is bytes
+
+
+def is_json(value: object) -> bool:
+    return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
+
+
+def is_optional(check: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: value is None or check(value)
+
+
+def is_one_of(*values: str) -> Callable[[object], bool]:
+    return lambda value: type(value) is str and value in values
+
+
+def is_each(cls: type, *checks: Callable[[object], bool]) -> Callable[[object], bool]:
+    """A tuple of frozen `cls`, each of whose fields passes its check."""
+    return lambda value: type(value) is tuple and all(is_a(item, cls, *checks) for item in value)
+
+
+def is_a(value: object, cls: type, *checks: Callable[[object], bool]) -> bool:
+    fields = [getattr(value, name) for name in cls.__slots__]  # type: ignore[attr-defined]
+    return type(value) is cls and all(
+        check(field) for check, field in zip(checks, fields, strict=True)
+    )
+
+
+DECLARED: dict[type, list[Callable[[object], bool]]] = {
+    Ready: [is_count],
+    Call: [is_count, is_count, is_text, is_bytes],
+    Answered: [
+        is_count,
+        is_count,
+        lambda a: is_a(
+            a, Answer, is_one_of(*get_args(AnswerForm)), is_text, is_json, is_optional(is_text)
+        ),
+    ],
+    Result: [
+        is_count,
+        is_optional(is_text),
+        is_optional(lambda e: is_a(e, ErrorInfo, is_text, is_text, is_text, is_optional(is_count))),
+        is_each(
+            Change, is_one_of("new", "modified", "deleted"), is_text, is_text, is_count, is_text
+        ),
+        lambda figures: type(figures) is tuple and all(f.startswith(PNG[:8]) for f in figures),
+        is_count,
+    ],
+    Value: [is_bytes],
+    Variables: [is_each(Variable, is_text, is_text, is_count, is_text)],
+    Failed: [is_one_of("unknown", "not json", "too large"), is_text],
+}
+
+
+def test_the_types_of_every_message_of_a_worker_are_written_down_here():
+    assert DECLARED.keys() == set(get_args(WorkerMessage))
+
+
+def listen(connection: Any, chunks: list[bytes]) -> bool:
+    """Feed `chunks`; whether the connection still listens. Any other end is a failure."""
+    fed = 0
+    for chunk in chunks:
+        fed += len(chunk)
+        try:
+            for message in connection.receive(chunk):
+                if isinstance(connection, HostConnection):
+                    assert is_a(message, type(message), *DECLARED[type(message)])
+        except RemoteProtocolError:
+            assert connection.buffered == 0
+            return False
+        assert connection.buffered <= min(fed, LENGTHS.size + MAX_HEADER + MAX_BLOB)
+    return True
+
+
+def connected(turn: int) -> HostConnection:
+    """A host that has heard everything of the turns before, and has said its part of this one."""
+    host = HostConnection()
+    for number, (said, heard) in enumerate(TURNS[: turn + 1]):
+        for message in said:
+            host.send(message)
+        if number < turn:
+            assert listen(host, [encode(message) for message in heard])
+    return host
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    places = sorted({place % (len(data) + 1) for place in places})
+    return [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
+
+
+turns = st.integers(0, len(TURNS) - 1)
+cuts = st.lists(st.integers(0, 1 << 12), max_size=20)
+many = settings(max_examples=400, deadline=None)
+
+# ── properties ───────────────────────────────────────────────────────────────────────────────────
+
+
+@given(turns, cuts)
+@settings(deadline=None)
+def test_every_turn_is_understood_in_any_cutting(turn, places):
+    """Else the mutations below would mutate what was broken before."""
+    data = b"".join(encode(message) for message in TURNS[turn][1])
+    assert listen(connected(turn), cut(data, places))
+
+
+@pytest.mark.parametrize("connection", [HostConnection, WorkerConnection])
+@given(st.lists(st.binary(max_size=64), max_size=8))
+@settings(deadline=None)
+def test_random_bytes_are_waited_on_or_refused(connection, chunks):
+    listen(connection(), chunks)
+
+
+@given(turns, st.binary(max_size=200), st.binary(max_size=200), cuts)
+@many
+def test_random_bytes_within_a_frame_are_refused_or_wait(turn, header, blob, places):
+    listen(connected(turn), cut(pack(header, blob), places))
+
+
+mutations = st.lists(
+    st.tuples(
+        st.sampled_from(["flip", "insert", "delete", "repeat", "swap"]),
+        st.integers(0, 1 << 12),
+        st.integers(0, 64),
+        st.binary(min_size=1, max_size=6),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def mutate(data: bytes, how: str, place: int, length: int, junk: bytes) -> bytes:
+    place %= len(data) + 1
+    stop = place + length
+    return {
+        "flip": lambda: (
+            data[:place] + bytes([data[place] ^ junk[0]]) + data[place + 1 :]
+            if place < len(data)
+            else data
+        ),
+        "insert": lambda: data[:place] + junk + data[place:],
+        "delete": lambda: data[:place] + data[stop:],
+        "repeat": lambda: data[:stop] + data[place:],
+        "swap": lambda: data[stop:] + data[:stop],
+    }[how]()
+
+
+@given(turns, mutations, cuts)
+@many
+def test_a_valid_turn_with_changed_bytes_is_understood_or_refused(turn, changes, places):
+    data = b"".join(encode(message) for message in TURNS[turn][1])
+    for change in changes:
+        data = mutate(data, *change)
+    listen(connected(turn), cut(data, places))
+
+
+# Bytes of headers rarely stay JSON when they are changed; these stay JSON and change what it says.
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([0, 1, len(PNG), 2**63 - 1, 2**63, 10**400])
+    | st.floats()
+    | st.text(st.characters(exclude_categories=()), max_size=8)
+    | st.sampled_from(["new", "FINAL", "unknown", "ready", "result", "\ud800"])
+)
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def header_of(message: WorkerMessage) -> tuple[dict[str, Any], bytes]:
+    data = encode(message)
+    size, _ = LENGTHS.unpack_from(data)
+    return json.loads(data[LENGTHS.size :][:size]), data[LENGTHS.size + size :]
+
+
+@given(turns, st.data())
+@many
+def test_a_valid_message_with_changed_fields_is_understood_or_refused(turn, data):
+    header, blob = header_of(data.draw(st.sampled_from(TURNS[turn][1])))
+    for field in data.draw(st.lists(st.sampled_from(sorted(header)), min_size=1, max_size=2)):
+        header[field] = data.draw(values)
+    listen(
+        connected(turn), [pack(json.dumps(header).encode(), data.draw(st.just(blob) | st.binary()))]
+    )
+
+
+@given(st.data())
+@many
+def test_a_result_with_changed_rows_is_understood_or_refused(data):
+    header, blob = header_of(RESULT)
+    rows = [header["error"], *header["changes"], header["figures"]]
+    row = data.draw(st.sampled_from(rows))
+    row[data.draw(st.integers(0, len(row) - 1))] = data.draw(values)
+    listen(connected(1), [pack(json.dumps(header).encode(), blob)])
+
+
+@given(st.binary(max_size=100) | values.map(lambda value: json.dumps(value).encode()))
+@many
+def test_bulk_json_is_json_or_refused(data):
+    try:
+        assert is_json(parse_json(data))
+    except RemoteProtocolError:
+        pass

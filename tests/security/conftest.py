@@ -1,0 +1,123 @@
+"""One sandbox for each file, a fresh session for each test, and a second user to be.
+
+What holds when root starts a sandbox must hold when an ordinary user does. `user` runs a script as
+one, with a copy of the engine that this user can read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import repl_sandbox
+from repl_sandbox import Finished, Limits, Sandbox, Session
+
+# No account has it on common systems, and nobody's (65534) files may lie about.
+ORDINARY_UID = 64321
+
+_IS_RECENT = "import sys, repl_sandbox; print(sys.version_info >= (3, 11))"
+_NAMESPACES_ALLOWED = """
+from repl_sandbox.jail import libc
+try:
+    libc.unshare(libc.CLONE_NEWUSER)
+except OSError as error:
+    print(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(limits=Limits(timeout=20)) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def session(sandbox: Sandbox) -> Iterator[Session]:
+    with sandbox.session() as session:
+        yield session
+
+
+@pytest.fixture
+def seen(session: Session) -> Callable[[str], Any]:
+    """Runs code in the session and returns what it left in the variable `seen`."""
+
+    def run(code: str) -> Any:
+        outcome = session.run(code)
+        assert isinstance(outcome, Finished), outcome
+        return session.get("seen")
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def user() -> Iterator[Callable[[str], Any]]:
+    """Runs a script as an ordinary user and returns the JSON that it prints last."""
+    with tempfile.TemporaryDirectory(prefix="repl-user-") as folder:
+        os.chmod(folder, 0o755)
+        library = Path(folder)
+        for package in (repl_sandbox, psutil):
+            source = Path(str(package.__file__)).parent
+            shutil.copytree(source, library / source.name, ignore=_without_caches)
+        run = _Runner(library)
+        refusal = run.text(_NAMESPACES_ALLOWED)
+        if refusal:
+            pytest.skip(f"the kernel refuses user namespaces to an ordinary user: {refusal}")
+        yield run
+
+
+def _without_caches(folder: str, names: list[str]) -> set[str]:
+    return {name for name in names if name in ("__pycache__", "tests")}
+
+
+class _Runner:
+    """Runs scripts as the ordinary user, with the packages of `library`."""
+
+    def __init__(self, library: Path) -> None:
+        self._library = library
+        self._python = self._interpreter()
+
+    def __call__(self, script: str) -> Any:
+        return json.loads(self.text(script).splitlines()[-1])
+
+    def text(self, script: str) -> str:
+        done = self._start(self._python, script)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def _interpreter(self) -> str:
+        # The suite's own interpreter may lie where only its owner can read.
+        for path in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
+            try:
+                done = self._start(
+                    path, "import sys, repl_sandbox; print(sys.version_info >= (3, 11))"
+                )
+            except OSError:
+                continue
+            if done.stdout.strip() == "True":
+                return path
+        pytest.skip("no Python of at least 3.11 that another user may run")
+
+    def _start(self, python: str, script: str) -> subprocess.CompletedProcess[str]:
+        identity: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            identity = {"user": ORDINARY_UID, "group": ORDINARY_UID, "extra_groups": []}
+        return subprocess.run(
+            [python, "-c", script],
+            env={"PYTHONPATH": str(self._library), "PATH": "/usr/bin:/bin"},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            **identity,
+        )

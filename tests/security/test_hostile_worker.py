@@ -1,0 +1,300 @@
+"""A worker that says anything, or nothing, costs the host neither its sense nor its memory.
+
+Code in a session finds the worker's socket easily. Whatever it does with it, the host goes on, and
+the session answers its next cell.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from repl_sandbox import Finished, Killed, Limits, Outcome, Sandbox, TimedOut
+
+# Finds the worker's socket, and speaks the protocol over it.
+PRELUDE = """
+import json, os, socket, stat, struct, time
+
+FD = next(fd for fd in range(3, 4096) if os.path.exists(f"/proc/self/fd/{fd}")
+          and stat.S_ISSOCK(os.fstat(fd).st_mode))
+wire = socket.socket(fileno=os.dup(FD))
+
+def frame(header, blob=b""):
+    head = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("!II", len(head), len(blob)) + head + blob
+
+def result(cell, **more):
+    fields = dict(type="result", cell=cell, value=None, error=None, changes=[], figures=[], peak=0)
+    return frame({**fields, **more})
+
+def call(number, cell, name, args=b"[[],{}]"):
+    return frame(dict(type="call", call=number, cell=cell, name=name), args)
+
+def answered(number, cell, blob):
+    return frame(dict(type="answered", call=number, cell=cell, form="FINAL"), blob)
+
+def say(data):
+    wire.sendall(data)
+"""
+
+WAIT = "\ntime.sleep(30)"
+
+
+def run(sandbox: Sandbox, code: str, **arguments: Any) -> Outcome:
+    """The outcome of `code` in a new session, which must be alive afterwards."""
+    functions = {"double": lambda x: 2 * x}
+    limits = Limits(timeout=1, grace=0.2)
+    with sandbox.session(host=functions, limits=limits, **arguments) as session:
+        outcome = session.run(PRELUDE + code)
+        session.run("pass")  # what is left of a torn conversation may end here
+        assert session.run("double(21)").value == "42"
+        return outcome
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        r"say(b'\xff' * 100)",
+        r"say(b'GET / HTTP/1.1\r\n\r\n' * 10)",
+        "say(struct.pack('!II', 1 << 31, 0))",
+        "say(struct.pack('!II', 0, 1 << 31))",
+        "say(frame(b''))",
+        "say(frame(b'[]'))",
+        "say(frame(b'null'))",
+        r"say(frame(b'\xff\xfe'))",
+        "say(frame(b'[' * 100_000))",
+        """say(frame(b'{"type": NaN}'))""",
+        "say(frame({'type': ['result']}))",
+        "say(frame({'type': 'nothing'}))",
+        "say(frame({'type': 'execute', 'cell': 1}))",
+        "say(frame({'type': 'ready', 'version': 1}))",
+        "say(frame({'type': 'value'}))",
+        "say(result(2))",
+        "say(result(-1))",
+        "say(result(1.0))",
+        "say(result(True))",
+        "say(result('1'))",
+        "say(result(10 ** 30))",
+        "say(result(1, value=7))",
+        "say(result(1, changes=[['new', 'x', 'int', 28]]))",
+        "say(result(1, changes=[['stolen', 'x', 'int', 28, '1']]))",
+        "say(result(1, changes=[['new', 'x', 'int', 28, '1']] * 100_000))",
+        "say(result(1, figures=[1 << 40]))",
+        "say(result(1, error=['a', 'b']))",
+        "say(call(1, 1, 'double', b'{}'))",
+        "say(call(1, 1, 'double', b'[[1], []]'))",
+        "say(call(1, 1, 'double', b'[[1], {'))",
+        "say(call(1, 1, '_output_text', b'[[], {}]'))",
+        """say(call(1, 1, '_output_text', b'[["1", 2, 3, 4], {}]'))""",
+        "say(call(1, 1, '_output_length', b'[[null, null], {}]'))",
+        "say(answered(1, 1, b'[]'))",
+        "say(answered(1, 1, b'[1, 2, 3]'))",
+        "say(frame({'type': 'answered', 'call': 1, 'cell': 1, 'form': 'bribe'}, b'[]'))",
+    ],
+)
+def test_a_worker_that_breaks_the_protocol_is_killed_and_reported(
+    sandbox: Sandbox, code: str
+) -> None:
+    outcome = run(sandbox, code + WAIT)
+    assert isinstance(outcome, Killed), outcome
+    assert (outcome.reason, outcome.state) == ("protocol", "restarted")
+
+
+@pytest.mark.parametrize("depth", [50, 200, 450, 900, 3_000, 100_000])
+@pytest.mark.parametrize("message", ["call", "answered", "value"])
+def test_deep_nesting_with_a_lone_surrogate_is_no_error_of_the_host(
+    sandbox: Sandbox, depth: int, message: str
+) -> None:
+    nest = f"b'[' * {depth} + b'\"\\\\ud800\"' + b']' * {depth}"
+    says = {
+        "call": f"say(call(9, 1, 'double', b'[[' + {nest} + b'],{{}}]'))",
+        "answered": f"say(answered(9, 1, b'[\"t\",' + {nest} + b',null]'))",
+        "value": f'say(frame(b\'{{"type":"result","cell":\' + {nest} + b\'}}\'))',
+    }
+    outcome = run(sandbox, says[message], answers="strict")
+    assert isinstance(outcome, (Finished, Killed)), outcome
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.write(FD, b'\\0\\0\\0\\x10')\nwhile True: pass",
+        "os.kill(os.getpid(), 19)",
+        "while True:\n    try: time.sleep(30)\n    except BaseException: pass",
+        "wire.shutdown(socket.SHUT_RD)\nwhile True: pass",
+        # A child keeps the socket open, so that no end of file tells the host.
+        "if os.fork() == 0:\n    while True: pass\nos.close(FD); wire.close()" + WAIT,
+    ],
+    ids=["half a frame", "SIGSTOP", "interrupts swallowed", "deaf", "hung up behind a child"],
+)
+def test_a_worker_that_says_nothing_is_ended_by_the_clock(sandbox: Sandbox, code: str) -> None:
+    assert isinstance(run(sandbox, code), (TimedOut, Killed))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.close(FD); wire.close()\nwhile True: pass",
+        "wire.shutdown(socket.SHUT_RDWR)\nwhile True: pass",
+        "os.closerange(3, 4096)\nwhile True: pass",
+    ],
+)
+def test_a_worker_that_hangs_up_and_lives_on_is_killed(sandbox: Sandbox, code: str) -> None:
+    outcome = run(sandbox, code)
+    assert isinstance(outcome, Killed), outcome
+    assert outcome.reason == "protocol"
+
+
+def test_a_forged_result_ends_that_cell_only(sandbox: Sandbox) -> None:
+    """Code may lie about its own cell. It does not gain time for the next, nor its result."""
+    with sandbox.session(limits=Limits(timeout=1, grace=0.2)) as session:
+        outcome = session.run(PRELUDE + "say(result(1))\nwhile True: pass")
+        assert isinstance(outcome, Finished)
+        assert session.run("'next'").state == "restarted"
+        assert session.run("6 * 7").value == "42"
+
+
+def test_a_result_forged_ahead_is_not_the_next_cells(sandbox: Sandbox) -> None:
+    with sandbox.session(limits=Limits(timeout=2, grace=0.2)) as session:
+        assert isinstance(session.run(PRELUDE + "say(result(1) + result(2))" + WAIT), Killed)
+
+
+def test_calls_for_another_cell_do_not_reach_the_host(sandbox: Sandbox) -> None:
+    reached: list[int] = []
+    with sandbox.session(host={"reach": reached.append}) as session:
+        code = "for cell in (0, 2, 3, 99): say(call(1000 + cell, cell, 'reach', b'[[1],{}]'))"
+        session.run(PRELUDE + code)
+        session.run("pass")
+        session.run("pass")
+    assert reached == []
+
+
+def test_functions_that_were_not_offered_cannot_be_called(sandbox: Sandbox) -> None:
+    code = "say(call(9, 1, '__class__'))\nreply = wire.recv(1000).decode(errors='replace')\nreply"
+    outcome = run(sandbox, code)
+    assert outcome.value is not None
+    assert "NameError" in outcome.value
+
+
+def test_the_late_reply_of_a_call_is_not_taken_for_anothers(sandbox: Sandbox) -> None:
+    """The next worker counts its calls from one again."""
+    release, released = threading.Event(), threading.Event()
+
+    def ask(question: str) -> str:
+        if question == "first":
+            release.wait(20)
+            released.set()
+            return "answer to the first"
+        release.set()
+        released.wait(20)
+        # The first call's reply is on its way now; a barrier for it is a call of its own.
+        return "answer to the second"
+
+    limits = Limits(timeout=1, host_timeout=0.5, grace=0.2)
+    with sandbox.session(host={"ask": ask}, limits=limits) as session:
+        block = "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
+        assert isinstance(session.run(block + "ask('first')"), TimedOut)
+        assert session.run("ask('second')").value == "'answer to the second'"
+
+
+# ── floods: each in a host of its own, whose peak of memory is its own ────────────────────────
+
+FLOOD = """
+import json, resource
+from repl_sandbox import Limits, Sandbox
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+limits = Limits(timeout=3, grace=0.3, output="4MiB")
+with Sandbox(limits=limits) as sandbox:
+    with sandbox.session(host={"double": lambda x: 2 * x}, answers="strict") as session:
+        session.run("print('x' * 2_000_000)")
+        session.run("double(21)")
+        before = peak()
+        outcome = session.run(CODE)
+        session.run("pass")
+        alive = session.run("double(21)").value
+    print(json.dumps([type(outcome).__name__, alive, peak() - before, len(outcome.stdout)]))
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "block = b'x' * (1 << 20)\nfor _ in range(1024): os.write(1, block)",
+        "for _ in range(300_000): os.write(2, b'xy')",
+        "import subprocess\nfor _ in range(4): subprocess.Popen(['yes'])\ntime.sleep(1)",
+        "for n in range(100_000): say(call(n + 100, 3, 'nothing'))",
+        "for n in range(100_000): say(call(n + 100, 99, 'double'))",
+        "page = b'[[1,\"stdout\",0,2000000],{}]'\n"
+        "for n in range(400): say(call(n + 100, 3, '_output_text', page))",
+        "for n in range(100): say(answered(n + 100, 3, json.dumps(['x' * 8_000_000, None, None])"
+        ".encode())); wire.recv(1 << 16)",
+        "block = bytes(1 << 20)\nwire.sendall(struct.pack('!II', 100, 60 << 20))\n"
+        "for _ in range(300): wire.sendall(block)",
+        "wire.sendall(frame(dict(type='call', call=100, cell=3, name='double'),"
+        " b'[[' + b'[],' * 20_000_000 + b'[]],{}]'))",
+    ],
+    ids=[
+        *("a GiB of output", "tiny writes", "children that print", "calls of nothing"),
+        *("calls of another cell", "pages never read", "answers", "a huge frame", "many lists"),
+    ],
+)
+def test_a_flood_is_bounded_in_the_memory_of_the_host(code: str) -> None:
+    """Below what one frame of the largest size may take, with its copies."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"CODE = {PRELUDE + code!r}\n{FLOOD}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    kind, alive, grown, shown = json.loads(done.stdout)
+    assert alive == "42", kind
+    assert shown <= (4 << 20) + 1000
+    assert grown < 256, f"{grown} MiB"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True:\n    try: os.fork()\n    except OSError: pass",
+        "for _ in range(500):\n    try:\n        if os.fork() == 0: os._exit(0)\n"
+        "    except OSError: break",
+        "import threading\nthreads = []\ntry:\n    while True:\n"
+        "        threads.append(threading.Thread(target=time.sleep, args=(30,), daemon=True))\n"
+        "        threads[-1].start()\nexcept RuntimeError: pass",
+        "if os.fork() == 0:\n    while True:\n        try: os.fork()\n        except OSError: pass",
+    ],
+    ids=["fork bomb", "zombies", "threads", "fork bomb left behind"],
+)
+def test_a_bomb_of_processes_hurts_its_own_session_only(sandbox: Sandbox, code: str) -> None:
+    limits = Limits(timeout=1, grace=0.2, processes=30)
+    with sandbox.session() as neighbour, sandbox.session(limits=limits) as session:
+        session.run(PRELUDE + code)
+        assert neighbour.run(
+            "import os\nos.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)"
+        ).ok
+        session.run("import os\nos._exit(0)")  # a restart ends what was left
+        assert session.run("6 * 7").value == "42"
+
+
+def test_a_thread_that_prints_between_cells_does_not_hold_up_the_next(sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
+        code = "import threading\ndef chat():\n    while True: print('.' * 200)\n"
+        session.run(code + "threading.Thread(target=chat, daemon=True).start()")
+        for number in range(5):
+            assert session.run(f"{number}").value == str(number)
+
+
+def test_an_output_that_children_hold_open_does_not_hold_up_the_cell(sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
+        outcome = session.run("import subprocess\nsubprocess.Popen(['sleep', '1000'])\n'done'")
+        assert outcome.value == "'done'"

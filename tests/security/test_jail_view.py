@@ -1,0 +1,309 @@
+"""What code in a session can see: its own, and nothing of the host's.
+
+Every fact is checked for a sandbox of the user who runs the suite (often root) and for one of an
+ordinary user.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+SECRET = "kept-by-the-host"
+
+LIMITS = {
+    "processes": 40,
+    "open_files": 200,
+    "file_size": 3 << 20,
+    "workspace": 2 << 20,
+    "cpu_seconds": 90,
+}
+
+PROBE = r"""
+import errno, fcntl, json, os, resource, socket, stat, struct
+
+def attempt(action, *args):
+    try:
+        action(*args)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return "done"
+
+def kind(fd):
+    try:
+        return stat.S_IFMT(os.fstat(fd).st_mode)
+    except OSError:
+        return None
+
+def flags(interface):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        request = struct.pack("16sH14x", interface.encode(), 0)
+        return struct.unpack("16xH14x", fcntl.ioctl(sock, 0x8913, request))[0]  # SIOCGIFFLAGS
+
+def fill(path):
+    written = 0
+    try:
+        with open(path, "wb", buffering=0) as file:
+            while True:
+                written += file.write(b"x" * 65536)
+    except OSError as error:
+        name = errno.errorcode[error.errno]
+    os.unlink(path)
+    return [written, name]
+
+with open("/proc/self/status") as file:
+    status = {name: value.strip() for name, _, value in (line.partition(":") for line in file)}
+with open("/proc/self/mountinfo") as file:
+    mounts = [[row[4], row[5].split(","), row[row.index("-") + 1]] for row in map(str.split, file)]
+with open("/proc/net/dev") as file:
+    interfaces = [line.split(":")[0].strip() for line in file.readlines()[2:]]
+with open("/proc/net/route") as file:
+    routes = file.readlines()[1:]
+with open("/proc/self/uid_map") as file:
+    uid_map = [list(map(int, line.split())) for line in file]
+with open("/proc/self/gid_map") as file:
+    gid_map = [list(map(int, line.split())) for line in file]
+with open("/proc/self/stat") as file:
+    terminal = int(file.read().rpartition(")")[2].split()[4])
+
+import signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+seen = {
+    "status": status,
+    "mounts": mounts,
+    "interfaces": {name: flags(name) for name in interfaces},
+    "routes": routes,
+    "uid_map": uid_map,
+    "gid_map": gid_map,
+    "ids": [os.getresuid(), os.getresgid(), os.getgroups()],
+    "terminal": terminal,
+    "ttys": [os.isatty(fd) for fd in range(3)],
+    "descriptors": {fd: kind(fd) for fd in range(65536) if kind(fd) is not None},
+    "stdin": os.fstat(0).st_rdev == os.stat("/dev/null").st_rdev,
+    "environment": dict(os.environ),
+    "processes": [int(name) for name in os.listdir("/proc") if name.isdigit()],
+    "pid": [os.getpid(), os.getppid()],
+    "tops": os.listdir("/"),
+    "listed": {path: os.listdir(path) for path in ("/etc", "/dev", "/home", "/root", "/var")},
+    "private": {path: os.listdir(path) for path in ("/tmp", "/workspace", "/dev/shm")},
+    "cwd": os.getcwd(),
+    "hostname": [os.uname().nodename, open("/etc/hostname").read().strip()],
+    "rlimits": {
+        name: resource.getrlimit(number)
+        for name, number in vars(resource).items() if name.startswith("RLIMIT_")
+    },
+    "writes": {
+        path: attempt(os.open, path + "/new", os.O_CREAT | os.O_WRONLY)
+        for path in ["/", "/etc", "/dev", "/usr", "/usr/bin", "/var/tmp", "/home", "/root"]
+    },
+    "touched": attempt(os.utime, os.__file__),
+    "removed": attempt(os.unlink, os.__file__),
+    "opened for writing": attempt(os.open, os.__file__, os.O_WRONLY),
+    "filled": {path: fill(path + "/full") for path in ("/tmp", "/workspace", "/dev/shm")},
+    "exists": {path: os.path.lexists(path) for path in HOST_PATHS},
+}
+"""
+
+# Run as a script by an ordinary user, and here.
+SCRIPT = """
+import json
+from dataclasses import astuple
+import psutil
+from repl_sandbox import Limits, Sandbox
+
+with Sandbox(limits=Limits(**{limits!r})) as sandbox, sandbox.session() as session:
+    session.set("HOST_PATHS", {paths!r})
+    outcome = session.run({probe!r})
+    assert outcome.ok, outcome
+    seen = session.get("seen")
+    isolation = session.isolation
+    children = psutil.Process().children()
+    inside = [process for child in children for process in child.children(recursive=True)]
+    seen["outer uids"] = [process.uids().real for process in inside]
+seen["isolation"] = [isolation.tier, [astuple(layer) for layer in isolation.layers]]
+print(json.dumps(seen))
+"""
+
+HOST_PATHS = [
+    *("/sys", "/run", "/boot", "/host", "/old_root", "/var/lib", "/var/log", "/etc/shadow"),
+    *("/etc/machine-id", "/etc/resolv.conf", "/etc/ssh", "/dev/tty", "/dev/ptmx", "/dev/pts"),
+    *("/dev/mem", "/dev/kmsg", "/dev/fuse", "/dev/vda", "/dev/sda", os.path.abspath(__file__)),
+]
+
+
+def _here() -> Any:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(limits=LIMITS, paths=HOST_PATHS, probe=PROBE)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module", params=["this user", "ordinary user"])
+def view(request: pytest.FixtureRequest) -> Any:
+    """What a session sees, as the probe found it."""
+    os.environ["REPL_TEST_SECRET"] = SECRET
+    try:
+        if request.param == "this user":
+            return _here()
+        run: Callable[[str], Any] = request.getfixturevalue("user")
+        return run(SCRIPT.format(limits=LIMITS, paths=HOST_PATHS, probe=PROBE))
+    finally:
+        del os.environ["REPL_TEST_SECRET"]
+
+
+def test_no_capability_is_in_any_set(view: Any) -> None:
+    sets = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+    assert {name: int(view["status"][name], 16) for name in sets} == dict.fromkeys(sets, 0)
+
+
+def test_a_filter_is_loaded_and_privileges_cannot_be_gained(view: Any) -> None:
+    assert view["status"]["Seccomp"] == "2"
+    assert view["status"]["NoNewPrivs"] == "1"
+
+
+def test_the_only_interface_is_a_loopback_that_is_down(view: Any) -> None:
+    assert list(view["interfaces"]) == ["lo"]
+    assert view["interfaces"]["lo"] & 1 == 0  # IFF_UP
+    assert view["routes"] == []
+
+
+def test_every_mount_is_read_only_but_the_private_ones(view: Any) -> None:
+    writable = {path for path, options, _ in view["mounts"] if "ro" not in options}
+    devices = {f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom")}
+    assert writable == {"/tmp", "/workspace", "/dev/shm", "/proc", *devices}
+
+
+def test_no_mount_honours_setuid_or_devices(view: Any) -> None:
+    """But the device nodes, which are bound one by one; and only what is on top counts."""
+    on_top = {path: set(options) for path, options, _ in view["mounts"]}
+    plain = {path for path in on_top if not path.startswith("/dev/")} | {"/dev/shm"}
+    assert {path for path in plain if not {"nosuid", "nodev"} <= on_top[path]} == set()
+
+
+def test_nothing_can_be_written_outside_the_private_places(view: Any) -> None:
+    assert set(view["writes"].values()) <= {"EROFS", "EACCES"}
+    assert view["writes"]["/usr"] == view["writes"]["/"] == "EROFS"
+    assert view["opened for writing"] in ("EROFS", "EACCES")
+    assert view["touched"] == "EROFS"
+    assert view["removed"] == "EROFS"
+
+
+def test_the_private_places_are_empty_and_the_workspace_is_home(view: Any) -> None:
+    assert view["private"] == {"/tmp": [], "/workspace": [], "/dev/shm": []}
+    assert view["cwd"] == view["environment"]["HOME"] == "/workspace"
+
+
+def test_the_private_places_are_sized(view: Any) -> None:
+    """/dev/shm is larger than the limit of a file's size, which is met first there."""
+    for path in ("/tmp", "/workspace"):
+        written, error = view["filled"][path]
+        assert error == "ENOSPC"
+        assert written <= LIMITS["workspace"]
+    assert view["filled"]["/dev/shm"] == [LIMITS["file_size"], "EFBIG"]
+
+
+def test_host_files_are_not_there(view: Any) -> None:
+    assert [path for path, exists in view["exists"].items() if exists] == []
+    assert view["listed"]["/home"] == []
+    assert view["listed"]["/var"] == ["tmp"]
+    assert set(view["listed"]["/dev"]) == {
+        *("null", "zero", "full", "random", "urandom"),
+        *("fd", "stdin", "stdout", "stderr", "shm"),
+    }
+
+
+def test_the_environment_is_made_up(view: Any) -> None:
+    assert SECRET not in str(view)
+    assert not set(view["environment"]) & {
+        "REPL_TEST_SECRET",
+        "PYTHONPATH",
+        "SSH_AUTH_SOCK",
+        "LOGNAME",
+    }
+
+
+def test_only_the_sessions_own_processes_are_visible(view: Any) -> None:
+    pid, parent = view["pid"]
+    assert parent == 1
+    assert sorted(view["processes"]) == [1, pid]
+
+
+def test_descriptors_are_the_streams_and_one_socket(view: Any) -> None:
+    kinds = {int(fd): kind for fd, kind in view["descriptors"].items()}
+    assert [kinds.pop(fd) for fd in (0, 1, 2)] == [stat.S_IFCHR, stat.S_IFIFO, stat.S_IFIFO]
+    assert list(kinds.values()) == [stat.S_IFSOCK]
+    assert view["stdin"]
+
+
+def test_there_is_no_terminal(view: Any) -> None:
+    assert view["terminal"] == 0
+    assert view["ttys"] == [False, False, False]
+
+
+def test_the_host_name_is_hidden(view: Any) -> None:
+    assert view["hostname"] == ["repl", "repl"]
+    assert socket.gethostname() not in view["hostname"]
+
+
+def test_code_is_an_ordinary_user_without_groups(view: Any) -> None:
+    users, groups, supplementary = view["ids"]
+    assert set(users) == set(groups) == {1000}
+    assert set(supplementary) <= {
+        1000,
+        65534,
+    }  # 65534: a group of the host, which means nothing here
+
+
+def test_no_user_of_the_session_is_root_outside(view: Any) -> None:
+    """Seen from outside: the map that a session reads is relative to its template's users."""
+    assert len(view["outer uids"]) == 2  # init and worker
+    assert 0 not in view["outer uids"]
+    assert {count for _, _, count in view["uid_map"] + view["gid_map"]} == {1}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NOFILE", LIMITS["open_files"]),
+        ("FSIZE", LIMITS["file_size"]),
+        ("MEMLOCK", 0),
+        ("MSGQUEUE", 0),
+        ("NICE", 0),
+        ("RTPRIO", 0),
+    ],
+)
+def test_a_resource_limit_is_hard(view: Any, name: str, value: int) -> None:
+    assert view["rlimits"][f"RLIMIT_{name}"] == [value, value]
+
+
+def test_the_limits_of_processes_memory_time_and_cores_are_set(view: Any) -> None:
+    limits = view["rlimits"]
+    assert LIMITS["processes"] <= limits["RLIMIT_NPROC"][1] <= LIMITS["processes"] + 8
+    assert limits["RLIMIT_DATA"][1] != resource.RLIM_INFINITY
+    assert limits["RLIMIT_CPU"] == [LIMITS["cpu_seconds"], LIMITS["cpu_seconds"] + 1]
+    # 1, not 0, also stops a core_pattern that is a pipe to a program of the host (core(5)).
+    assert limits["RLIMIT_CORE"][1] <= 1
+
+
+def test_isolation_reports_every_layer_active(view: Any) -> None:
+    tier, layers = view["isolation"]
+    assert tier == "jailed"
+    assert [name for name, active, _ in layers if not active] == []
+    spaces = {f"{name} namespace" for name in ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")}
+    expected = spaces | {"root", "uid", "capabilities", "no_new_privs", "seccomp"}
+    assert expected <= {name for name, _, _ in layers}

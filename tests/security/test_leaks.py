@@ -1,0 +1,187 @@
+"""Sessions leave nothing behind: no process, descriptor, mount, thread or directory."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import pytest
+
+from repl_sandbox import Killed, Limits, Sandbox, SandboxError, TimedOut
+
+
+class Belongings(NamedTuple):
+    """What a host and its zygote hold."""
+
+    host_descriptors: list[str]
+    zygote_descriptors: list[str]
+    host_mounts: int
+    zygote_mounts: int
+    processes: int
+    temporary: set[str]
+
+
+def belongings() -> Belongings:
+    """What this process and its one zygote hold now."""
+    gc.collect()
+    (zygote,) = psutil.Process().children()
+    return Belongings(
+        _descriptors("self"),
+        _descriptors(str(zygote.pid)),
+        _mounts("self"),
+        _mounts(str(zygote.pid)),
+        len(psutil.Process().children(recursive=True)),
+        {name for folder in ("/tmp", "/dev/shm") for name in os.listdir(folder) if "repl" in name},
+    )
+
+
+def _descriptors(pid: str) -> list[str]:
+    folder = Path(f"/proc/{pid}/fd")
+    # The listing itself holds one descriptor, which is gone when its link is read.
+    return sorted(path.name for path in folder.iterdir() if os.path.lexists(path))
+
+
+def _mounts(pid: str) -> int:
+    return len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
+
+
+def _open_and_close(sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
+        assert session.run("6 * 7").value == "42"
+
+
+def _never_used(sandbox: Sandbox) -> None:
+    sandbox.session().close()
+
+
+def _with_host_functions(sandbox: Sandbox) -> None:
+    with sandbox.session(host={"double": lambda x: 2 * x}) as session:
+        assert session.run("double(21)").value == "42"
+
+
+def _killed(sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
+        assert isinstance(session.run("import os\nos._exit(1)"), Killed)
+        assert isinstance(session.run("import os\nos.close(1000)\nwhile True: pass"), Killed)
+        assert session.run("6 * 7").value == "42"
+
+
+def _timed_out(sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
+        assert isinstance(session.run("while True: pass", timeout=0.01), TimedOut)
+
+
+def _with_children_left(sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
+        assert session.run("import subprocess\nsubprocess.Popen(['sleep', '1000'])").ok
+
+
+def _with_bulk_values(sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
+        session.set("text", "x" * 1_000_000)
+        session.set("data", b"x" * 1_000_000)
+        assert session.run("len(text) + len(data)").value == "2000000"
+
+
+def _refused(sandbox: Sandbox) -> None:
+    with pytest.raises(TypeError):
+        sandbox.session(limits="none")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="answers"):
+        sandbox.session(answers="loud")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("use", "times"),
+    [
+        (_open_and_close, 1000),
+        (_never_used, 50),
+        (_with_host_functions, 50),
+        (_killed, 2),
+        (_timed_out, 20),
+        (_with_children_left, 20),
+        (_with_bulk_values, 20),
+        (_refused, 20),
+    ],
+)
+def test_sessions_leave_nothing_behind(
+    sandbox: Sandbox, use: Callable[[Sandbox], None], times: int
+) -> None:
+    use(sandbox)  # threads and tables that are made once
+    before = belongings()
+    for _ in range(times):
+        use(sandbox)
+    assert belongings() == before
+
+
+def test_two_hundred_open_sessions_all_answer(sandbox: Sandbox) -> None:
+    _open_and_close(sandbox)
+    before = belongings()
+    sessions = [sandbox.session() for _ in range(200)]
+    try:
+        for number, session in enumerate(sessions):
+            assert session.run(f"number = {number}").ok
+        assert [session.get("number") for session in sessions] == list(range(200))
+        assert sandbox.statistics().open == 200
+    finally:
+        for session in sessions:
+            session.close()
+    assert belongings() == before
+
+
+def test_a_session_receives_bulk_values_without_keeping_their_descriptors(
+    sandbox: Sandbox,
+) -> None:
+    with sandbox.session(limits=Limits(open_files=32)) as session:
+        for number in range(100):
+            session.set("text", f"{number}" + "x" * 200_000)
+        assert session.run("text[:2]").value == "'99'"
+        count = "import os\nlen(os.listdir('/proc/self/fd'))"
+        assert session.run(count).value == "5"  # three streams, the socket, the listing
+
+
+def test_a_host_with_many_descriptors_can_open_sessions(sandbox: Sandbox) -> None:
+    """Above 1,024, where select(2) ends."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip(f"this system allows {hard} descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    taken: list[int] = []
+    try:
+        while not taken or taken[-1] < 1100:
+            taken.append(os.dup(0))
+        _open_and_close(sandbox)
+        _with_host_functions(sandbox)
+        _killed(sandbox)
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_closed_sandbox_leaves_nothing_behind() -> None:
+    def use(**arguments: Any) -> None:
+        with Sandbox(**arguments) as sandbox:
+            _with_host_functions(sandbox)
+            sandbox.session()
+
+    use()
+    before = _descriptors("self"), _mounts("self"), psutil.Process().children(recursive=True)
+    known = set(threading.enumerate())
+    for _ in range(5):
+        use()
+        use(ready=2)
+        with pytest.raises(SandboxError):
+            Sandbox(preload=["no_such_module"])
+    gc.collect()
+    for thread in set(threading.enumerate()) - known:
+        thread.join(20)
+        assert not thread.is_alive(), thread
+    after = _descriptors("self"), _mounts("self"), psutil.Process().children(recursive=True)
+    assert after == before

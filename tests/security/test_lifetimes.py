@@ -1,0 +1,375 @@
+"""How long things live: nothing outlasts its owner, and a handle without its process says so."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from repl_sandbox import (
+    AsyncSandbox,
+    Finished,
+    Sandbox,
+    SandboxClosed,
+    SandboxError,
+    Session,
+    SessionClosed,
+)
+
+# Each session has a worker, a child of it, an orphan, and a child in a session of its own.
+HOST = """
+import os, signal, sys
+from repl_sandbox import Sandbox
+
+sandbox = Sandbox({arguments})
+sessions = [sandbox.session() for _ in range(3)]
+for session in sessions:
+    outcome = session.run('''
+import os, signal, subprocess
+subprocess.Popen(["sleep", "1000"])
+subprocess.Popen(["sh", "-c", "sleep 1000 &"]).wait()
+subprocess.Popen(["sleep", "1000"], start_new_session=True)
+''')
+    assert outcome.ok, outcome
+print("ready", flush=True)
+sys.stdin.readline()
+{end}
+"""
+
+DEADLINE = 20
+
+
+class Watched:
+    """Processes that are to end; pidfds, so that a number given again cannot deceive."""
+
+    def __init__(self, processes: list[psutil.Process]) -> None:
+        self.descriptors = {process.pid: os.pidfd_open(process.pid) for process in processes}
+
+    def left(self) -> set[int]:
+        """The processes that have not ended after a while."""
+        return {
+            pid
+            for pid, fd in self.descriptors.items()
+            if not select.select([fd], [], [], DEADLINE)[0]
+        }
+
+    def close(self) -> None:
+        for fd in self.descriptors.values():
+            os.close(fd)
+
+
+@contextlib.contextmanager
+def watched(processes: list[psutil.Process]) -> Iterator[Watched]:
+    """Watch `processes`."""
+    watch = Watched(processes)
+    try:
+        yield watch
+    finally:
+        watch.close()
+
+
+@contextlib.contextmanager
+def host(end: str = "", arguments: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A host with three sessions; it waits for a line, then runs `end`."""
+    script = HOST.format(end=end, arguments=arguments)
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n", process.communicate(timeout=5)[1]
+            yield process
+        finally:
+            process.kill()
+
+
+def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The zygote of `process`, its sessions, and what they started."""
+    members = psutil.Process(process.pid).children(recursive=True)
+    assert len(members) >= 1 + 3 * 5
+    return members
+
+
+def zygote_of_this_process() -> psutil.Process:
+    """The youngest child: the zygote of the sandbox made last."""
+    return max(psutil.Process().children(), key=lambda child: child.create_time())
+
+
+@pytest.mark.parametrize("arguments", ["", "ready=2"])
+def test_a_host_that_is_killed_leaves_no_process(arguments: str) -> None:
+    with host(arguments=arguments) as process, watched(family(process)) as watch:
+        process.kill()
+        assert watch.left() == set()
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["", "sandbox.close()", "sessions[0].close()", "os._exit(0)", "del sandbox, sessions"],
+    ids=["end of script", "sandbox closed", "one session closed", "os._exit", "handles dropped"],
+)
+def test_a_host_that_ends_leaves_no_process_and_is_not_held_up(end: str) -> None:
+    with host(end) as process, watched(family(process)) as watch:
+        _, errors = process.communicate("\n", timeout=DEADLINE)
+        assert (process.returncode, errors) == (0, "")
+        assert watch.left() == set()
+
+
+def test_an_uncaught_exception_in_the_host_leaves_no_process() -> None:
+    with host("raise SystemExit(3)") as process, watched(family(process)) as watch:
+        process.communicate("\n", timeout=DEADLINE)
+        assert process.returncode == 3
+        assert watch.left() == set()
+
+
+def test_the_thread_that_made_a_sandbox_may_end() -> None:
+    """PR_SET_PDEATHSIG would take the end of that thread for the end of the host."""
+    made: list[Sandbox] = []
+    maker = threading.Thread(target=lambda: made.append(Sandbox()))
+    maker.start()
+    maker.join()
+    with made[0] as sandbox, sandbox.session() as session:
+        assert session.run("6 * 7").value == "42"
+
+
+def test_without_its_zygote_a_sandbox_has_no_sessions_and_says_so() -> None:
+    with Sandbox() as sandbox, sandbox.session() as session:
+        assert session.run("1").ok
+        zygote = zygote_of_this_process()
+        with watched(zygote.children(recursive=True)) as watch:
+            zygote.kill()
+            assert watch.left() == set()
+        with pytest.raises(SandboxError):
+            session.run("1")
+        with pytest.raises(SandboxError):
+            sandbox.session()
+        # And leaving both contexts is no error.
+
+
+def _run_in_thread(session: Session) -> tuple[threading.Thread, list[Any]]:
+    """Start a cell that takes long in a thread; when this returns, it runs."""
+    result: list[Any] = []
+    running = threading.Event()
+
+    def run() -> None:
+        try:
+            result.append(
+                session.run(
+                    "import time\nprint('on', flush=True)\ntime.sleep(1000)",
+                    timeout=1000,
+                    on_output=lambda name, text: running.set(),
+                )
+            )
+        # Whatever it is, the test says what it should have been.
+        except Exception as error:  # noqa: BLE001
+            result.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert running.wait(DEADLINE)
+    return thread, result
+
+
+@pytest.mark.parametrize("what", ["session", "sandbox"])
+def test_closing_ends_a_cell_that_runs_in_another_thread(what: str) -> None:
+    with Sandbox() as sandbox:
+        session = sandbox.session()
+        thread, result = _run_in_thread(session)
+        with watched(zygote_of_this_process().children(recursive=True)) as watch:
+            (session if what == "session" else sandbox).close()
+            assert watch.left() == set()
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+        assert isinstance(result[0], SessionClosed)
+
+
+def test_closing_a_running_session_does_not_disturb_one_opened_at_once(sandbox: Sandbox) -> None:
+    """Its descriptors have numbers that the next session is given again."""
+    for number in range(20):
+        old = sandbox.session()
+        thread, result = _run_in_thread(old)
+        old.close()
+        with sandbox.session() as new:
+            outcome = new.run(f"print('new {number}')\n{number}")
+        thread.join(DEADLINE)
+        assert isinstance(result[0], SessionClosed)
+        assert (outcome.stdout, outcome.value) == (f"new {number}\n", str(number))
+
+
+def test_a_sandbox_and_a_session_may_be_closed_twice() -> None:
+    sandbox = Sandbox()
+    session = sandbox.session()
+    for handle in (session, session, sandbox, sandbox, session):
+        handle.close()
+    with pytest.raises(SessionClosed):
+        session.run("1")
+    with pytest.raises(SandboxClosed):
+        sandbox.session()
+
+
+def test_handles_cannot_be_pickled(sandbox: Sandbox, session: Session) -> None:
+    for handle in (sandbox, session, AsyncSandbox()):
+        with pytest.raises(TypeError):
+            pickle.dumps(handle)
+
+
+FORKED = """
+import os, sys
+from repl_sandbox import Sandbox, SandboxClosed, SessionClosed
+
+sandbox = Sandbox()
+session = sandbox.session(host={{"double": lambda x: 2 * x}})
+assert session.run("x = double(21)").ok
+child = os.fork()
+if child == 0:
+    refused = 0
+    for use, error in (
+        (lambda: session.run("x"), SessionClosed),
+        (lambda: session.set("x", 1), SessionClosed),
+        (lambda: session.isolation, SessionClosed),
+        (session.interrupt, SessionClosed),
+        (sandbox.session, SandboxClosed),
+    ):
+        try:
+            use()
+        except error:
+            refused += 1
+    {end}
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 5, status
+print(session.run("x").value, sandbox.session().run("1").value)
+"""
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "os._exit(refused)",
+        "sys.exit(refused)",
+        "session.close(); sandbox.close(); os._exit(refused)",
+    ],
+)
+def test_a_forked_child_of_the_host_can_neither_use_nor_harm_its_sessions(end: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED.format(end=end)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "42 1\n", done.stderr
+
+
+def test_a_forked_child_that_lives_on_keeps_nothing_alive() -> None:
+    """It inherited the descriptors by which zygote and sessions know that the host is there."""
+    end = (
+        "child = os.fork()\nif child == 0: signal.pause()\nprint(child, flush=True)\nsignal.pause()"
+    )
+    with host(end) as process, watched(family(process)) as watch:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        child = int(process.stdout.readline())
+        try:
+            process.kill()
+            assert watch.left() == set()
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_ctrl_c_while_a_session_starts_does_not_mix_up_the_next_ones() -> None:
+    """The answer to the request that was given up comes later; it must not pass for another's."""
+    with Sandbox() as sandbox:
+        zygote = zygote_of_this_process()
+        zygote.suspend()
+        previous = signal.signal(signal.SIGALRM, _ctrl_c)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                sandbox.session()
+        finally:
+            signal.signal(signal.SIGALRM, previous)
+            zygote.resume()
+        try:
+            one, two = sandbox.session(), sandbox.session()
+        except SandboxError:
+            return  # refusing to go on is as good
+        two.close()
+        assert one.run("6 * 7").value == "42"
+        assert len(zygote.children()) == 1
+        one.close()
+        assert zygote.children() == []
+
+
+def _ctrl_c(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_preload_that_leaves_a_thread_is_refused(venv: Callable[[dict[str, str]], str]) -> None:
+    python = venv(
+        {
+            "threaded.py": "import threading, time\n"
+            "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n",
+            "calm.py": "value = 42\n",
+        }
+    )
+    with Sandbox(python=python, preload=["calm"]) as sandbox, sandbox.session() as session:
+        assert session.run("import calm\ncalm.value").value == "42"
+    with pytest.raises(SandboxError, match="threaded"):
+        Sandbox(python=python, preload=["threaded"])
+
+
+def test_a_preload_that_ends_its_process_is_an_error(venv: Callable[[dict[str, str]], str]) -> None:
+    python = venv({"gone.py": "import os\nos._exit(0)\n", "leaves.py": "raise SystemExit\n"})
+    for name in ("gone", "leaves"):
+        with pytest.raises(SandboxError):
+            Sandbox(python=python, preload=[name])
+
+
+@pytest.fixture
+def venv(tmp_path: Path) -> Callable[[dict[str, str]], str]:
+    """Makes a virtual environment with some modules; returns its interpreter."""
+
+    def make(modules: dict[str, str]) -> str:
+        import venv as venv_module
+
+        folder = tmp_path / "venv"
+        venv_module.EnvBuilder(symlinks=True, with_pip=False).create(folder)
+        (packages,) = folder.glob("lib/python3*/site-packages")
+        for name, text in modules.items():
+            (packages / name).write_text(text)
+        for part in (tmp_path, *tmp_path.parents):
+            if part.stat().st_uid == os.geteuid() and part != Path("/tmp"):
+                part.chmod(part.stat().st_mode | 0o055)
+            if part == Path("/tmp"):
+                break
+        return str(folder / "bin" / "python")
+
+    return make
+
+
+def test_a_session_whose_worker_is_stopped_or_killed_from_outside_goes_on(
+    session: Session,
+) -> None:
+    assert isinstance(session.run("x = 1"), Finished)
+    zygote = zygote_of_this_process()
+    workers = [worker for init in zygote.children() for worker in init.children()]
+    for worker in workers:
+        worker.kill()
+    assert session.run("1 + 1", timeout=5).state == "restarted"
+    assert session.run("1 + 1", timeout=5).value == "2"

@@ -1,0 +1,71 @@
+"""Memory of a session is bounded however it is come by, and counted once."""
+
+from __future__ import annotations
+
+import pytest
+
+from repl_sandbox import Finished, Limits, Sandbox
+
+LIBC = "import ctypes\nlibc = ctypes.CDLL(None)\n"
+
+
+def test_memory_shared_between_processes_counts(sandbox: Sandbox) -> None:
+    """MAP_SHARED, mmap.mmap's default, is in no resource limit."""
+    code = (
+        "import mmap, time\nblock = mmap.mmap(-1, 400 << 20)\n"
+        "for i in range(0, 400 << 20, 4096): block[i] = 1\ntime.sleep(15)"
+    )
+    with sandbox.session(limits=Limits(memory="100MiB", timeout=20)) as session:
+        outcome = session.run(code)
+        assert getattr(outcome, "reason", None) == "memory", outcome
+        assert session.run("1 + 1").value == "2"
+
+
+def test_memory_of_children_of_a_thread_counts(sandbox: Sandbox) -> None:
+    """The kernel lists children by the thread that made them."""
+    code = (
+        "import os, signal, threading, time\n"
+        "def family():\n"
+        "    for _ in range(6):\n"
+        "        if os.fork() == 0:\n"
+        "            block = bytearray(60 << 20)\n"
+        "            while True: signal.pause()\n"
+        "    time.sleep(15)\n"
+        "threading.Thread(target=family).start()\ntime.sleep(15)"
+    )
+    with sandbox.session(limits=Limits(memory="100MiB", timeout=20)) as session:
+        outcome = session.run(code)
+        assert getattr(outcome, "reason", None) == "memory", outcome
+
+
+def test_pages_that_processes_share_by_copy_on_write_count_once(sandbox: Sandbox) -> None:
+    code = (
+        "import os, time\nblock = bytearray(150 << 20)\n"
+        "for i in range(0, len(block), 4096): block[i] = 1\n"
+        "children = []\n"
+        "for _ in range(4):\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        time.sleep(0.5)\n        os._exit(0)\n"
+        "    children.append(child)\n"
+        "[os.waitpid(child, 0) for child in children]"
+    )
+    with sandbox.session(limits=Limits(memory="400MiB", timeout=20)) as session:
+        assert isinstance(session.run(code), Finished)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os\nfiles = [os.memfd_create('m') for _ in range(4)]\n"
+        "for file in files:\n    for _ in range(50): os.write(file, bytes(1 << 20))",
+        f"{LIBC}for _ in range(4): assert libc.shmget(0, ctypes.c_size_t(50 << 20), 0o1600) != -1",
+        f"{LIBC}for _ in range(40): assert libc.semget(0, 32000, 0o1600) != -1",
+    ],
+    ids=["memfd", "shared memory of System V", "semaphores of System V"],
+)
+def test_memory_that_no_process_maps_cannot_be_had(sandbox: Sandbox, code: str) -> None:
+    """Nothing would count it: it belongs to no process, and its tmpfs has no size."""
+    with sandbox.session(limits=Limits(memory="100MiB", timeout=20)) as session:
+        outcome = session.run(f"{code}\nimport time\ntime.sleep(0.3)")
+        assert not isinstance(outcome, Finished)

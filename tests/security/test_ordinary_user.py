@@ -1,0 +1,153 @@
+"""Sandboxes of an ordinary user, whose sessions all have that user's uid outside.
+
+The kernel's checks of uids hold nothing apart there; namespaces, missing capabilities and the
+filter must. What such a session sees is in test_jail_view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pytest
+
+User: TypeAlias = Callable[[str], Any]
+
+# `code` runs in one session; then that session, its neighbour and a new one must answer.
+ATTACK = """
+import json
+from repl_sandbox import Limits, Sandbox
+
+def value(session):
+    try:
+        session.run("pass")
+        return session.run("6 * 7").value
+    except Exception as error:
+        return repr(error)
+
+with Sandbox(limits=Limits(timeout=1, grace=0.2)) as sandbox:
+    neighbour, session = sandbox.session(), sandbox.session()
+    neighbour.run("x = 42")
+    outcome = session.run({code!r})
+    found = [value(neighbour), neighbour.run("x").value, value(session)]
+    with sandbox.session() as third:
+        found.append(value(third))
+    error = None if outcome.error is None else outcome.error.type
+    print(json.dumps([type(outcome).__name__, error, *found]))
+"""
+
+
+def attack(user: User, code: str) -> Any:
+    """[outcome, error] of `code`, after which all sessions must work, the neighbour untouched."""
+    outcome, error, *answers = user(ATTACK.format(code=code))
+    assert answers == ["42"] * 4
+    return [outcome, error]
+
+
+@pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP", "SIGTERM", "SIGINT", "SIGHUP"])
+@pytest.mark.parametrize(
+    "call", ["os.kill(0, {})", "os.killpg(0, {})", "os.killpg(os.getpgrp(), {})"]
+)
+def test_a_signal_to_the_process_group_stays_in_the_session(
+    user: User, call: str, signal: str
+) -> None:
+    """A group reaches across pid namespaces: the template's must not be the session's."""
+    attack(user, f"import os, signal\n{call.format(f'signal.{signal}')}")
+
+
+def test_every_signal_to_init_is_without_effect(user: User) -> None:
+    code = (
+        "import os\n"
+        "for number in range(1, 65):\n"
+        "    try: os.kill(1, number)\n"
+        "    except OSError: pass"
+    )
+    assert attack(user, code) == ["Finished", None]
+
+
+@pytest.mark.parametrize("limit", ["RLIMIT_CPU", "RLIMIT_NPROC", "RLIMIT_NOFILE", "RLIMIT_DATA"])
+def test_the_limits_of_init_are_not_the_codes_to_set(user: User, limit: str) -> None:
+    """prlimit(2) asks for equal uids only, and init has none of its own here."""
+    code = f"import resource\nresource.prlimit(1, resource.{limit}, (0, 0))"
+    assert attack(user, code) == ["Raised", "PermissionError"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "open('/proc/1/mem', 'rb')",
+        "open('/proc/1/environ')",
+        "open('/proc/1/maps')",
+        "import os\nos.listdir('/proc/1/fd')",
+        "import os\nos.readlink('/proc/1/root')",
+        "import os\nos.readlink('/proc/1/cwd')",
+        "import os\nos.readlink('/proc/1/ns/mnt')",
+        "import os\nos.setpgid(1, 0)",
+        "import os\nos.sched_setaffinity(1, [0])",
+        "import os\nos.setpriority(os.PRIO_PROCESS, 1, 10)",
+        "open('/proc/1/oom_score_adj', 'w').write('1000')",
+        "open('/proc/self/oom_score_adj', 'w').write('-1000')",
+        "open('/proc/sys/kernel/hostname', 'w').write('mine')",
+        "open('/proc/sys/user/max_user_namespaces', 'w').write('1')",
+        "open('/proc/self/uid_map', 'w').write('0 0 1')",
+    ],
+)
+def test_init_and_the_kernels_settings_are_closed(user: User, code: str) -> None:
+    outcome, error = attack(user, code)
+    assert outcome == "Raised"
+    assert error in ("PermissionError", "ProcessLookupError", "OSError")
+
+
+FULL = """
+import json
+from repl_sandbox import Killed, Limits, Sandbox, TimedOut
+
+with Sandbox(ready=1, limits=Limits(timeout=5, grace=0.2, memory="200MiB")) as sandbox:
+    with sandbox.session(host={"double": lambda x: 2 * x}) as session:
+        session.set("text", "x" * 1_000_000)
+        results = [
+            session.run("import os\\nopen('file', 'w').write(text)\\ndouble(len(text))").value,
+            session.run("import subprocess\\nsubprocess.run(['id', '-u'], text=True,"
+                        " capture_output=True).stdout").value,
+            isinstance(session.run("while True: pass", timeout=0.05), TimedOut),
+            session.run("bytearray(1 << 30)").error.type,
+            isinstance(session.run("os._exit(1)"), Killed),
+            session.run("import os\\nos.path.getsize('file')").value,
+        ]
+    for _ in range(20):
+        sandbox.session().close()
+print(json.dumps(results))
+"""
+
+
+def test_the_engine_works_whole(user: User) -> None:
+    """Bulk values, host calls, programs, limits, interrupts, restarts and the pool."""
+    assert user(FULL) == ["2000000", r"'1000\n'", True, "MemoryError", True, "1000000"]
+
+
+LEAK = """
+import json, os, psutil
+from repl_sandbox import Sandbox
+
+def held():
+    (zygote,) = psutil.Process().children()
+    return [psutil.Process().num_fds(), zygote.num_fds(), len(zygote.children(recursive=True))]
+
+with Sandbox() as sandbox:
+    with sandbox.session() as session:
+        session.run("1")
+    try:
+        before = held()
+    except psutil.AccessDenied:
+        held = lambda: psutil.Process().num_fds()
+        before = held()
+    for _ in range(50):
+        with sandbox.session() as session:
+            assert session.run("6 * 7").value == "42"
+    print(json.dumps([before, held()]))
+"""
+
+
+def test_sessions_leave_nothing_behind(user: User) -> None:
+    before, after = user(LEAK)
+    assert before == after

@@ -1,0 +1,142 @@
+"""The recipe of the jail: every step counts, and one that fails is named and never skipped."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from repl_sandbox import IsolationError
+from repl_sandbox.jail.recipe import INIT, WORKER, Jail, Step, contain
+
+JAIL = Jail(
+    slot=None,
+    workspace=1 << 20,
+    rlimits=[],
+    last_capability=40,
+    seal=b"",
+    wait_for_maps=lambda: None,
+)
+
+
+def _fails(jail: Jail) -> None:
+    raise OSError(1, "Operation not permitted")
+
+
+def test_a_step_that_fails_is_named_and_ends_the_recipe() -> None:
+    done: list[str] = []
+    steps: list[Step] = [
+        ("first", lambda jail: done.append("first")),
+        ("second", _fails),
+        ("third", lambda jail: done.append("third")),
+    ]
+    with pytest.raises(
+        IsolationError, match=r"jailed: second: .*Operation not permitted"
+    ) as caught:
+        contain(JAIL, steps)
+    assert (caught.value.tier, caught.value.step) == ("jailed", "second")
+    assert isinstance(caught.value.__cause__, OSError)
+    assert done == ["first"]
+
+
+def test_steps_are_applied_in_order() -> None:
+    done: list[int] = []
+    contain(JAIL, [(str(n), lambda jail, n=n: done.append(n)) for n in range(5)])
+    assert done == [0, 1, 2, 3, 4]
+
+
+def test_steps_have_names_that_tell_them_apart() -> None:
+    for steps in (INIT, WORKER):
+        names = [name for name, _ in steps]
+        assert len(set(names)) == len(names)
+        assert all(names)
+
+
+def test_the_filter_is_the_last_step_and_descriptors_are_closed_in_the_first() -> None:
+    assert WORKER[-1][0] == "seccomp"
+    assert "descriptors" in [name for name, _ in INIT[:2]]
+
+
+def test_privileges_go_in_the_order_in_which_they_are_needed() -> None:
+    """Credentials, then capabilities, then no_new_privs, which the filter needs."""
+    names = [name for name, _ in WORKER]
+    order = ["code user", "capabilities", "no new privileges", "seccomp"]
+    assert [name for name in names if name in order] == order
+    # A change of credentials clears the parent death signal (prctl(2)).
+    first = [name for name, _ in INIT]
+    assert first.index("init user") < first.index("parent death signal")
+
+
+# A process that may do less than the suite does: `deny` takes the right away, for good.
+DENIED = """
+import json
+from repl_sandbox import IsolationError, Sandbox
+{deny}
+try:
+    with Sandbox() as sandbox, sandbox.session() as session:
+        print(json.dumps([session.run("1 + 1").value]))
+except IsolationError as error:
+    print(json.dumps([error.tier, error.step, error.remedy, str(error)]))
+"""
+
+BY_FILTER = """
+from repl_sandbox.jail import processes, seccomp
+processes.forbid_new_privileges()
+seccomp.load(seccomp.program(seccomp.native_arch()))
+"""
+
+BY_LIMIT = """
+import ctypes, os
+# In a user namespace of its own, whose count of further ones may be set without touching others'.
+uid, gid = os.geteuid(), os.getegid()
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.unshare(0x10000000) == 0, os.strerror(ctypes.get_errno())
+for name, text in (("setgroups", "deny"), ("gid_map", f"0 {gid} 1"), ("uid_map", f"0 {uid} 1")):
+    with open(f"/proc/self/{name}", "w") as file:
+        file.write(text)
+with open("/proc/sys/user/max_user_namespaces", "w") as file:
+    file.write("0")
+"""
+
+BY_MAP = BY_LIMIT.partition('with open("/proc/sys')[0]
+
+
+def outcome_of(deny: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-c", DENIED.format(deny=deny)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_where_nothing_is_denied_a_session_runs() -> None:
+    assert outcome_of("") == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("deny", "step"),
+    [(BY_FILTER, "namespaces"), (BY_LIMIT, "namespaces")],
+    ids=["a filter, as of a container", "a limit of zero"],
+)
+def test_namespaces_that_are_denied_are_an_error_with_a_remedy(deny: str, step: str) -> None:
+    tier, found, remedy, text = outcome_of(deny)
+    assert (tier, found) == ("jailed", step)
+    assert remedy
+    assert text.count(remedy) == 1
+
+
+def test_root_of_a_user_namespace_without_ids_to_give_is_told_so() -> None:
+    """Rootless containers: uid 0 there, and not one uid to spare for a session."""
+    found = outcome_of(BY_MAP)
+    if found != ["2"]:
+        tier, step, remedy, text = found
+        assert (tier, step) == ("jailed", "id maps")
+        assert remedy
+        assert text.count(remedy) == 1
