@@ -158,7 +158,8 @@ class Core:
             self._stdout.begin(functools.partial(on_output, "stdout"))
             self._stderr.begin(functools.partial(on_output, "stderr"))
         now = self.running_since = _monotonic()
-        clocks = self._clocks = Clocks(timeout, self.limits.host_timeout, now, self.cpu_seconds())
+        cpu = self.cpu_seconds()
+        clocks = self._clocks = Clocks(timeout, self.limits.host_timeout, now, cpu)
         self._send_configured(Execute(self.cell, code))
         state: State = "kept"
         if self._eof:

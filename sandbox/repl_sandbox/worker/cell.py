@@ -47,6 +47,9 @@ class Ran(NamedTuple):
     error: ErrorInfo | None
 
 
+_NOTHING = Ran(None, None)
+
+
 def run_cell(
     source: str,
     number: int,
@@ -68,7 +71,7 @@ def run_cell(
         codes = _compiled(source, number, namespace, printed is not None)
         value = _run(codes, namespace)
         if value is None:
-            return Ran(None, None)
+            return _NOTHING
         namespace.show(value)
         return Ran(display(value), None)
     # Boundary: every exception of the user's code, SystemExit and KeyboardInterrupt included, is a

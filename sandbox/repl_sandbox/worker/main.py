@@ -9,6 +9,7 @@ import os
 import resource
 import socket
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -44,6 +45,11 @@ _exit = os._exit
 _getpid = os.getpid
 _getrusage, _SELF = resource.getrusage, resource.RUSAGE_SELF
 _settrace = sys.settrace
+_modules = sys.modules
+_monotonic = time.monotonic
+
+# Seconds; in this time a process touches some 2 MB of new memory.
+_SHORT = 0.001
 _setprofile = sys.setprofile
 
 
@@ -55,6 +61,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._pid = 0
+        self._peak = 0
         self._interrupts = Interrupts()
         self._channel = Channel(self._interrupts)
         self._calls = HostCalls(self._channel)
@@ -105,6 +112,7 @@ class Worker:
     def _execute(self, execute: Execute) -> None:
         self._streams.restore()
         self._calls.cell = execute.cell
+        started = _monotonic()
         ran = self._run(execute)
         if _getpid() != self._pid:
             self._end_child()
@@ -119,10 +127,16 @@ class Worker:
             ran.value,
             ran.error,
             tuple(self._changes.since_last()),
-            tuple(take_figures()),
-            _getrusage(_SELF).ru_maxrss * 1024,
+            tuple(take_figures()) if "matplotlib.pyplot" in _modules else (),
+            self._peak_memory(started),
         )
         self._channel.send(result)
+
+    def _peak_memory(self, started: float) -> int:
+        """Bytes; asked of the kernel only if the cell ran long enough to have touched much."""
+        if _monotonic() - started > _SHORT or not self._peak:
+            self._peak = _getrusage(_SELF).ru_maxrss * 1024
+        return self._peak
 
     def _run(self, execute: Execute) -> Ran:
         source = execute.code.decode("utf-8", "surrogatepass")

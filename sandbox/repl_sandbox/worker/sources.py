@@ -31,7 +31,7 @@ def keep(name: str, source: str) -> None:
     global _kept  # noqa: PLW0603 (linecache is one per process, and so is this)
     if "\r" in source:  # the tokenizer takes all three for the end of a line, and nothing else
         source = source.replace("\r\n", "\n").replace("\r", "\n")
-    lines = [line + "\n" for line in source.split("\n")]
+    lines = [line + "\n" for line in source.split("\n")] if "\n" in source else [source + "\n"]
     _entries[name] = _cache[name] = (len(source), None, lines, name)
     _order.append((name, len(source)))
     _kept += len(source)
