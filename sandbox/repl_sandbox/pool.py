@@ -20,8 +20,13 @@ class Pool:
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._refill, name="repl-pool", daemon=True)
-        for _ in range(size):
-            self._ready.append(spawn())
+        try:
+            for _ in range(size):
+                self._ready.append(spawn())
+        except BaseException:
+            for links in self._ready:
+                links.close()
+            raise
         self._thread.start()
 
     def __len__(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import secrets
@@ -37,6 +38,9 @@ _OWN_PROCESSES = 2
 _LEAVE_TIMEOUT = 5.0
 
 
+_NO_PICKLE = "cannot be pickled: it is a live process; make one where it is used"
+
+
 class Sandbox:
     """A warm, sealed template, and the sessions forked from it. Thread-safe; a context manager.
 
@@ -68,6 +72,7 @@ class Sandbox:
         _check_tiers(isolation, require)
         preload, mounts = _check_preload(preload), _check_mounts(mounts or {})
         self._max_sessions = max_sessions
+        self._preloaded = bool(preload)
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._open: dict[int, Core] = {}
@@ -76,14 +81,16 @@ class Sandbox:
         self._executor = Executor()
         self._loop_executor = LoopExecutor()
         self._zygote = ZygoteHandle(python, preload, mounts)
-        self._watchdog = Watchdog(self._zygote.data_segment)
         self._pool: Pool | None = None
-        if ready:
-            try:
+        try:
+            self._watchdog = Watchdog(self._zygote.pid)
+            # A jail that cannot be built is this call's error, not that of the first session.
+            self._zygote.end(self._jail(self._limits))
+            if ready:
                 self._pool = Pool(ready, lambda: self._spawn(self._limits))
-            except BaseException:
-                self._zygote.close()
-                raise
+        except BaseException:
+            self._zygote.close()
+            raise
 
     def session(
         self,
@@ -122,14 +129,16 @@ class Sandbox:
             self._closed = True
         if os.getpid() != self._pid:
             return
-        self._watchdog.close()
-        for links in self._pool.close() if self._pool is not None else ():
-            self._zygote.end(links)
-        for core in list(self._open.values()):
-            self._end(core)
-        self._executor.close()
-        self._loop_executor.close()
-        self._zygote.close()
+        # Every one of these is called, the last first, whatever another raises.
+        with contextlib.ExitStack() as closing:
+            closing.callback(self._zygote.close)
+            closing.callback(self._loop_executor.close)
+            closing.callback(self._executor.close)
+            for core in list(self._open.values()):
+                closing.callback(self._end, core)
+            for links in self._pool.close() if self._pool is not None else ():
+                closing.callback(self._zygote.end, links)
+            closing.callback(self._watchdog.close)
 
     def __enter__(self) -> Sandbox:
         return self
@@ -143,9 +152,7 @@ class Sandbox:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a Sandbox cannot be pickled: it is a live process; make one where it is used"
-        )
+        raise TypeError(f"a Sandbox {_NO_PICKLE}")
 
     # ── making and ending sessions ────────────────────────────────────────────────────────────
 
@@ -167,16 +174,21 @@ class Sandbox:
         self._check_open()
         links = self._pool.take() if self._pool is not None and limits == self._limits else None
         links = links or self._spawn(limits)
-        core = Core(
-            links,
-            limits,
-            self._rlimits(limits),
-            functions=functions,
-            executor=executor,
-            seed=seed,
-            answers=answers,
-            on_answer=on_answer,
-        )
+        try:
+            core = Core(
+                links,
+                limits,
+                self._rlimits(limits),
+                functions=functions,
+                executor=executor,
+                seed=seed,
+                answers=answers,
+                on_answer=on_answer,
+                preloaded=self._preloaded,
+            )
+        except BaseException:
+            self._zygote.end(links)
+            raise
         with self._lock:
             self._open[id(core)] = core
         self._watchdog.add(core)
@@ -193,10 +205,13 @@ class Sandbox:
             )
 
     def _spawn(self, limits: Limits) -> Links:
-        slot = next(_slots) % SLOTS
-        links = self._zygote.spawn(slot, int(limits.workspace), self._rlimits(limits))
+        links = self._jail(limits)
         self._started += 1
         return links
+
+    def _jail(self, limits: Limits) -> Links:
+        slot = next(_slots) % SLOTS
+        return self._zygote.spawn(slot, int(limits.workspace), self._rlimits(limits))
 
     def _rlimits(self, limits: Limits) -> dict[str, int]:
         rlimits = {
@@ -279,6 +294,9 @@ class AsyncSandbox:
         """As `Sandbox.close`."""
         if self._sandbox is not None:
             await asyncio.to_thread(self._sandbox.close)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"an AsyncSandbox {_NO_PICKLE}")
 
 
 class SessionRequest:

@@ -1,17 +1,18 @@
 """Limits that no single process can be held to: what all processes of a session use together.
 
-Covers: the sum of private memory and of CPU time over a session's processes, looked at 20 times a
-second while a cell runs and now and then while none does. Does not cover: bursts between two
-looks (RLIMIT_DATA bounds each process), and the memory of the session's tmpfs, which have sizes.
+Covers: the sum of memory and of CPU time over a session's processes, looked at 20 times a second
+while a cell runs and now and then while none does. Does not cover: bursts between two looks
+(RLIMIT_DATA bounds each process), the memory of the session's tmpfs, which have sizes, and shared
+anonymous memory that is kept without being in view (unmapped in part, or given to madvise).
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Iterator
-
-import psutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from .session.core import Core
 from .types import KillReason
@@ -21,23 +22,43 @@ _PERIOD = 0.05
 # Sessions without a running cell, looked at in turn: this many a period.
 _IDLE_A_PERIOD = 4
 
+# proc(5): private pages, pages of shared memory, page tables. Mapped files count for nobody.
+_RESIDENT = (b"RssAnon:", b"RssShmem:", b"VmPTE:")
+# The same, where a page that n processes map counts 1/n for each.
+_PROPORTIONAL = (b"Pss_Anon:", b"Pss_Shmem:")
+_PAGE_TABLES = (b"VmPTE:",)
+_PRIVATE = (b"RssAnon:",)
+
+# proc_pid_stat(5), counted after the name: utime, stime, cutime, cstime.
+_CPU_FIELDS = slice(11, 15)
+
+
+@dataclass(slots=True)
+class _Watched:
+    core: Core
+    exact_due: float = 0.0  # on the monotonic clock
+
 
 class Watchdog:
-    """One thread for all sessions of a sandbox; it starts with the first session."""
+    """One thread for all sessions of a sandbox; it starts with the first session.
 
-    def __init__(self, template_memory: int) -> None:
-        self._template_memory = template_memory
-        self._cores: dict[int, Core] = {}
+    `template` is the process that sessions are forked from; what it holds is not theirs.
+    """
+
+    def __init__(self, template: int) -> None:
+        self._template_memory = _kilobytes(f"/proc/{template}/status", _PRIVATE) << 10
+        self._ticks = os.sysconf("SC_CLK_TCK")
+        self._watched: dict[int, _Watched] = {}
         self._lock = threading.Lock()
         self._wanted = threading.Event()
-        self._closed = False
+        self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self._turn = 0
 
     def add(self, core: Core) -> None:
         """Watch a session."""
         with self._lock:
-            self._cores[id(core)] = core
+            self._watched[id(core)] = _Watched(core)
             if self._thread is None:
                 name = "repl-watchdog"
                 self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
@@ -47,68 +68,125 @@ class Watchdog:
     def remove(self, core: Core) -> None:
         """Stop watching a session."""
         with self._lock:
-            self._cores.pop(id(core), None)
-            if not self._cores:
+            self._watched.pop(id(core), None)
+            if not self._watched and not self._closed.is_set():
                 self._wanted.clear()
 
     def close(self) -> None:
-        """End the thread."""
-        self._closed = True
-        self._wanted.set()
+        """End the thread, and wait for its end."""
+        with self._lock:
+            self._closed.set()
+            self._wanted.set()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
 
     def _watch(self) -> None:
         while True:
             self._wanted.wait()
-            if self._closed:
+            if self._closed.wait(_PERIOD):
                 return
-            for core in self._due():
-                reason = self._breach(core)
+            for watched in self._due():
+                reason = self._breach(watched)
                 if reason is not None:
-                    core.breach(reason)
-            time.sleep(_PERIOD)
+                    watched.core.breach(reason)
 
-    def _due(self) -> list[Core]:
+    def _due(self) -> list[_Watched]:
         with self._lock:
-            cores = list(self._cores.values())
+            everybody = list(self._watched.values())
         # A cell younger than a period is left alone: most steps take microseconds.
         young = time.monotonic() - _PERIOD
-        due = [core for core in cores if 0 < core.running_since < young]
-        idle = [core for core in cores if not core.running_since]
+        due = [watched for watched in everybody if 0 < watched.core.running_since < young]
+        idle = [watched for watched in everybody if not watched.core.running_since]
         for _ in range(min(_IDLE_A_PERIOD, len(idle))):
             self._turn += 1
             due.append(idle[self._turn % len(idle)])
         return due
 
-    def _breach(self, core: Core) -> KillReason | None:
-        memory, cpu = self._usage(core)
-        if memory > int(core.limits.memory):
+    def _breach(self, watched: _Watched) -> KillReason | None:
+        limits = watched.core.limits
+        processes = list(_descendants(watched.core.links.pid))
+        if self._exceeds(watched, processes, int(limits.memory)):
             return "memory"
-        limit = core.limits.cpu_seconds
-        return "cpu" if limit is not None and cpu > limit else None
+        if limits.cpu_seconds is not None and self._cpu(processes) > limits.cpu_seconds:
+            return "cpu"
+        return None
 
-    def _usage(self, core: Core) -> tuple[int, float]:
-        """Private bytes beyond the template's, and CPU seconds, of all processes of a session."""
-        memory, cpu = 0, 0.0
-        for pid in _descendants(core.links.pid):
-            try:
-                process = psutil.Process(pid)
-                held = process.memory_info()
-                times = process.cpu_times()
-            except psutil.Error:
-                continue
-            memory += max(0, held.rss - held.shared - self._template_memory)
-            cpu += times.user + times.system
-            cpu += times.children_user + times.children_system
-        return memory, cpu
+    def _exceeds(self, watched: _Watched, processes: list[int], limit: int) -> bool:
+        """Whether a session holds more than `limit` bytes beyond its template's."""
+        # init and the worker are forks of the template: its pages show in both, and are shared.
+        if _resident(processes) - 2 * self._template_memory <= limit:
+            return False
+        # That counts a page once for each process that maps it, as after os.fork. What counts it
+        # once walks the page tables, 16 ms for each process's gigabyte: half of the time at most.
+        start = time.monotonic()
+        if start < watched.exact_due:
+            return False
+        exceeded = _proportional(processes) - self._template_memory > limit
+        end = time.monotonic()
+        watched.exact_due = end + (end - start)
+        return exceeded
+
+    def _cpu(self, processes: list[int]) -> float:
+        """CPU seconds of `processes` and of the children that they have waited for."""
+        return sum(map(_ticks, processes)) / self._ticks
+
+
+def _resident(processes: Iterable[int]) -> int:
+    """Bytes that `processes` hold, each looked at alone."""
+    return sum(_kilobytes(f"/proc/{pid}/status", _RESIDENT) for pid in processes) << 10
+
+
+def _proportional(processes: Iterable[int]) -> int:
+    """Bytes that `processes` hold, a page that several map shared out among them."""
+    total = 0
+    for pid in processes:
+        try:
+            shares = _kilobytes(f"/proc/{pid}/smaps_rollup", _PROPORTIONAL)
+        except PermissionError:
+            # Too much is better than nothing: this side of a limit is the safe one.
+            total += _resident((pid,))
+        else:
+            total += (shares + _kilobytes(f"/proc/{pid}/status", _PAGE_TABLES)) << 10
+    return total
+
+
+def _kilobytes(path: str, names: tuple[bytes, ...]) -> int:
+    """The sum of the rows `names` of a file that says "NAME: 123 kB"; 0 for a process that is gone.
+
+    Raises:
+        PermissionError: this process may not look.
+    """
+    try:
+        with open(path, "rb", buffering=0) as file:
+            rows = file.read().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return sum(int(row.split()[1]) for row in rows if row.startswith(names))
+
+
+def _ticks(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            # The name comes second, in parentheses, and may hold any byte.
+            fields = file.read().rpartition(b") ")[2].split()
+    except OSError:
+        return 0
+    return sum(map(int, fields[_CPU_FIELDS]))
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    """`pid` and all processes below it, as /proc/PID/task/TID/children lists them (proc(5))."""
+    """`pid` and all processes below it; proc(5) lists them by the thread that made them."""
     yield pid
     try:
-        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
-            children = file.read().split()
+        threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return
-    for child in children:
-        yield from _descendants(int(child))
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
+                children = file.read().split()
+        except OSError:
+            continue
+        for child in children:
+            yield from _descendants(int(child))

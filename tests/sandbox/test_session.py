@@ -385,6 +385,15 @@ def test_a_seed_makes_random_numbers_repeat(sandbox: Sandbox) -> None:
     assert len(set(drawn)) == 4
 
 
+def test_sessions_of_a_template_that_holds_random_draw_their_own_numbers() -> None:
+    with Sandbox(preload=["random"]) as sandbox:
+        drawn = []
+        for _ in range(3):
+            with sandbox.session() as session:
+                drawn.append(session.run("import random; random.random()").value)
+    assert len(set(drawn)) == 3
+
+
 # ── handles ───────────────────────────────────────────────────────────────────────────────────
 
 

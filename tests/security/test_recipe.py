@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from repl_sandbox import IsolationError
-from repl_sandbox.jail.recipe import INIT, WORKER, Jail, Step, contain
+from repl_sandbox.jail.recipe import INIT, VIEW, WORKER, Jail, Step, contain
 
 JAIL = Jail(
     slot=None,
@@ -18,7 +18,7 @@ JAIL = Jail(
     rlimits=[],
     last_capability=40,
     seal=b"",
-    wait_for_maps=lambda: None,
+    mapped=-1,
 )
 
 
@@ -49,7 +49,7 @@ def test_steps_are_applied_in_order() -> None:
 
 
 def test_steps_have_names_that_tell_them_apart() -> None:
-    for steps in (INIT, WORKER):
+    for steps in (INIT, VIEW, WORKER):
         names = [name for name, _ in steps]
         assert len(set(names)) == len(names)
         assert all(names)
@@ -57,7 +57,8 @@ def test_steps_have_names_that_tell_them_apart() -> None:
 
 def test_the_filter_is_the_last_step_and_descriptors_are_closed_in_the_first() -> None:
     assert WORKER[-1][0] == "seccomp"
-    assert "descriptors" in [name for name, _ in INIT[:2]]
+    for steps in (INIT, WORKER):
+        assert "descriptors" in [name for name, _ in steps[:2]]
 
 
 def test_privileges_go_in_the_order_in_which_they_are_needed() -> None:

@@ -64,6 +64,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 # PyDLL keeps the GIL held: a clone through it leaves the child with the interpreter's lock.
 _libc_with_gil = ctypes.PyDLL(None, use_errno=True)
 _long = ctypes.c_long
+# Declared once, so that a call does not have to make its arguments' types.
+_libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 _libc.syscall.restype = _long
 _libc_with_gil.syscall.restype = _long
 
@@ -130,10 +132,9 @@ def mount_setattr(path: str, attributes: int, *, recursive: bool) -> None:
     _check(result, f"mount_setattr {path}")
 
 
-def prctl(option: int, *args: int) -> int:
-    """prctl(2) with integer arguments."""
-    padded = (*args, 0, 0, 0, 0)[:4]
-    result: int = _libc.prctl(option, *map(ctypes.c_ulong, padded))
+def prctl(option: int, first: int = 0, second: int = 0) -> int:
+    """prctl(2) with up to two integer arguments."""
+    result: int = _libc.prctl(option, first, second, 0, 0)
     return result if result != -1 else _check(result, f"prctl {option}")
 
 

@@ -131,4 +131,3 @@ def mount_private(workspace_size: int, owner: int) -> None:
     libc.mount("tmpfs", "/tmp", "tmpfs", flags, f"mode=1777,size={workspace_size},{options}")
     libc.mount("tmpfs", WORKSPACE, "tmpfs", flags, f"mode=700,size={workspace_size},{options}")
     libc.mount("tmpfs", "/dev/shm", "tmpfs", flags, f"mode=1777,size={_SHM_SIZE},{options}")
-    os.chdir(WORKSPACE)

@@ -1,6 +1,7 @@
 """What a process of a session may never do again, and when it must die.
 
-Covers: gaining privileges by exec, outliving its parent, being inspected by others of its uid.
+Covers: gaining privileges by exec, outliving its parent, being inspected by others of its uid,
+sharing a process group with what is not of the session.
 Does not cover: inspection by the session's own code of itself, which is its right.
 """
 
@@ -20,6 +21,11 @@ def forbid_new_privileges() -> None:
 def die_with_parent() -> None:
     """PR_SET_PDEATHSIG: SIGKILL when the parent goes. A change of credentials clears it."""
     libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def leave_group() -> None:
+    """Own session and process group, setsid(2), without a terminal."""
+    os.setsid()
 
 
 def hide_memory() -> None:

@@ -1,4 +1,4 @@
-"""The jail as two ordered lists: what a session's init does, then what each worker does.
+"""The jail as ordered lists: of a session's init, of its view, and of each worker.
 
 The order is the security property. Every step raises when it fails; there is no half-built jail to
 fall back to.
@@ -6,15 +6,15 @@ fall back to.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ..errors import IsolationError
-from . import capabilities, mounts, namespaces, processes, rlimits, seccomp, users
+from . import capabilities, mounts, namespaces, processes, remedies, rlimits, seccomp, users
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Jail:
     """What the steps need to know of one session."""
 
@@ -23,8 +23,9 @@ class Jail:
     rlimits: list[tuple[int, tuple[int, int]]]  # as rlimits.plan makes them
     last_capability: int
     seal: bytes  # the filter that closes what the template still needs
-    wait_for_maps: Callable[[], None]
-    kept: set[int] = field(default_factory=set)  # descriptors
+    mapped: int  # a pipe that brings one byte for each process that waits for the id maps
+    contained: int = -1  # a pipe that brings a byte when init has done all its steps
+    kept: set[int] = field(default_factory=set)  # descriptors of the process that is contained
 
 
 Step: TypeAlias = tuple[str, Callable[[Jail], None]]
@@ -41,24 +42,52 @@ def _become_code(jail: Jail) -> None:
         users.become(users.CODE_ID)
 
 
-# As pid 1 of the new namespaces, with every capability in them and none outside.
+def _wait_for_maps(jail: Jail) -> None:
+    # End of file: the zygote could not write them, and has told the host why.
+    if os.read(jail.mapped, 1) != b"1":
+        raise OSError(0, "they were not written")
+    os.close(jail.mapped)
+
+
+def _wait_for_init(jail: Jail) -> None:
+    if os.read(jail.contained, 1) != b"1":
+        raise OSError(0, "it failed")
+    os.close(jail.contained)
+
+
+# In init, pid 1 of the new namespaces, with every capability in them and none outside.
 INIT: Sequence[Step] = (
+    # Process groups reach across pid namespaces, and an ordinary user's sessions have one uid: a
+    # signal to "my group" would meet the template and all of them.
+    ("process group", lambda jail: processes.leave_group()),
     ("descriptors", lambda jail: processes.keep_descriptors(jail.kept)),
-    ("hostname", lambda jail: namespaces.set_hostname()),
-    ("proc", lambda jail: mounts.mount_proc()),
-    # While init still may; its workers inherit it.
-    ("bounding set", lambda jail: capabilities.empty_bounding_set(jail.last_capability)),
     # The maps are written by the zygote meanwhile; uids mean nothing before.
-    ("id maps", lambda jail: jail.wait_for_maps()),
+    ("id maps", _wait_for_maps),
     ("init user", _become_init),
-    ("private mounts", lambda jail: mounts.mount_private(jail.workspace, users.CODE_ID)),
     # After the last change of credentials, which would clear both.
     ("parent death signal", lambda jail: processes.die_with_parent()),
     ("memory access", lambda jail: processes.hide_memory()),
 )
 
-# In the worker, forked from init, before any code of the session runs.
+# In the first worker, which is in init's namespaces and still has its capabilities there. It, and
+# not init, because what a process touches after a fork is copied, and the worker will need it.
+VIEW: Sequence[Step] = (
+    ("hostname", lambda jail: namespaces.set_hostname()),
+    ("proc", lambda jail: mounts.mount_proc()),
+    ("id maps", _wait_for_maps),
+    ("private mounts", lambda jail: mounts.mount_private(jail.workspace, users.CODE_ID)),
+    # Not before init has closed itself off may code run beside it.
+    ("init", _wait_for_init),
+)
+
+# In each worker, before any code of the session runs.
 WORKER: Sequence[Step] = (
+    # Away from init's: a signal of the code to its group is not for init.
+    ("process group", lambda jail: processes.leave_group()),
+    ("descriptors", lambda jail: processes.keep_descriptors(jail.kept)),
+    ("workspace", lambda jail: os.chdir(mounts.WORKSPACE)),
+    # While it still may.
+    ("bounding set", lambda jail: capabilities.empty_bounding_set(jail.last_capability)),
     ("resource limits", lambda jail: rlimits.apply(jail.rlimits)),
     ("code user", _become_code),
     ("capabilities", lambda jail: capabilities.drop_all()),
@@ -75,4 +104,4 @@ def contain(jail: Jail, steps: Sequence[Step]) -> None:
         try:
             apply(jail)
         except OSError as error:
-            raise IsolationError("jailed", name, str(error)) from error
+            raise remedies.failed(name, error) from error

@@ -9,7 +9,10 @@ from __future__ import annotations
 import resource
 
 # Names as in setrlimit(2); 0 for what a session has no use for.
-_NONE = {"CORE": 0, "MSGQUEUE": 0, "NICE": 0, "RTPRIO": 0, "MEMLOCK": 0}
+_NONE = {"MSGQUEUE": 0, "NICE": 0, "RTPRIO": 0, "MEMLOCK": 0}
+# No core file, which would be below a page, and none for a pipe either: where core_pattern is a
+# pipe to a program of the host, 0 starts that program as root, and only 1 does not (core(5)).
+_CORE = {"CORE": 1}
 # CPython's own recursion limit stays well inside this, and threads take it from address space.
 _STACK = {"STACK": 8 << 20}
 
@@ -21,7 +24,7 @@ def plan(limits: dict[str, int]) -> list[tuple[int, tuple[int, int]]]:
     is above what this process may set.
     """
     rows = []
-    for name, value in {**_NONE, **_STACK, **limits}.items():
+    for name, value in {**_NONE, **_CORE, **_STACK, **limits}.items():
         number = getattr(resource, f"RLIMIT_{name}")
         _, hard = resource.getrlimit(number)
         most = value + 1 if name == "CPU" else value

@@ -3,8 +3,9 @@
 This table is the policy; `seccomp` makes a filter of it. A call with no row here does not exist in
 a session: it fails with ENOSYS, so that new calls of the kernel stay closed until somebody decides,
 and the C library takes its older path. What code needs is allowed. What is dangerous is refused
-with EPERM, so that programs print a sensible error. No call ends the process: one library that
-probes for a feature at import would end the session.
+with EPERM, so that programs print a sensible error. No row ends the process: one library that
+probes for a feature at import would end the session. (Kernels from 6.14 on let uretprobe pass all
+filters, and answer it with SIGILL by themselves.)
 
 Numbers are those of the kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl and
 include/uapi/asm-generic/unistd.h), None where an architecture lacks the call.
@@ -56,6 +57,8 @@ TIOCLINUX: Final = 0x541C
 TIOCCONS: Final = 0x541D
 TIOCSETD: Final = 0x5423
 EVERY_PROCESS: Final = 0xFFFFFFFF  # the int -1
+THIS_PROCESS: Final = 0
+INIT_PROCESS: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +173,19 @@ RULES: Final[tuple[Rule, ...]] = (
         (NoneOf(0, (EVERY_PROCESS,)),),
         EPERM,
         "kill(-1) would take the waiting copy of the worker along",
+    ),
+    Rule(
+        "prlimit64",
+        (OneOf(0, (THIS_PROCESS,)),),
+        EPERM,
+        "an ordinary user's session shares its uid with init, whose limits could be made deadly",
+    ),
+    Rule(
+        "sched_setaffinity",
+        # Not this process only: OpenMP and torch name their own threads by their ids.
+        (NoneOf(0, (INIT_PROCESS,)),),
+        EPERM,
+        "an ordinary user's session shares its uid with init, which is not the code's to place",
     ),
 )
 
@@ -319,7 +335,6 @@ ALLOW: Final[tuple[Allow, ...]] = (
     Allow("mseal", 462, 462, "newer ld.so seals its own mappings"),
     Allow("map_shadow_stack", 453, 453, "newer C libraries: shadow stacks for threads"),
     Allow("membarrier", 324, 283, "native threads: cheap barriers"),
-    Allow("memfd_create", 319, 279, "os.memfd_create; bulk values of the wire"),
     Allow("pkey_alloc", 330, 289, "memory protection keys; they only narrow access"),
     Allow("pkey_free", 331, 290, "undoes pkey_alloc"),
     Allow("pkey_mprotect", 329, 288, "as mprotect, with a key"),
@@ -365,7 +380,7 @@ ALLOW: Final[tuple[Allow, ...]] = (
     Allow("getpriority", 140, 141, "os.getpriority"),
     Allow("getrlimit", 97, 163, "resource.getrlimit"),
     Allow("setrlimit", 160, 164, "resource.setrlimit; hard limits only go down"),
-    Allow("prlimit64", 302, 261, "resource of newer C libraries; bounded by pid namespace and uid"),
+    Allow("prlimit64", 302, 261, "resource of newer C libraries; the own limits only, see RULES"),
     Allow("getrusage", 98, 165, "resource.getrusage"),
     Allow("times", 100, 153, "os.times"),
     Allow("sysinfo", 99, 179, "memory size; os.getloadavg"),
@@ -429,25 +444,6 @@ ALLOW: Final[tuple[Allow, ...]] = (
     Allow("sendmmsg", 307, 269, "the resolver asks for both address families at once"),
     Allow("recvmmsg", 299, 243, "the receiving side of sendmmsg"),
     Allow("shutdown", 48, 210, "socket.shutdown"),
-    # System V and POSIX messages; private by the ipc namespace
-    Allow("shmget", 29, 194, "shared memory between processes of the session"),
-    Allow("shmat", 30, 196, "shared memory between processes of the session"),
-    Allow("shmdt", 67, 197, "shared memory between processes of the session"),
-    Allow("shmctl", 31, 195, "shared memory between processes of the session"),
-    Allow("semget", 64, 190, "semaphores between processes of the session"),
-    Allow("semop", 65, 193, "semaphores between processes of the session"),
-    Allow("semtimedop", 220, 192, "semaphores between processes of the session"),
-    Allow("semctl", 66, 191, "semaphores between processes of the session"),
-    Allow("msgget", 68, 186, "messages between processes of the session"),
-    Allow("msgsnd", 69, 189, "messages between processes of the session"),
-    Allow("msgrcv", 70, 188, "messages between processes of the session"),
-    Allow("msgctl", 71, 187, "messages between processes of the session"),
-    Allow("mq_open", 240, 180, "message queues between processes of the session"),
-    Allow("mq_unlink", 241, 181, "message queues between processes of the session"),
-    Allow("mq_timedsend", 242, 182, "message queues between processes of the session"),
-    Allow("mq_timedreceive", 243, 183, "message queues between processes of the session"),
-    Allow("mq_notify", 244, 184, "message queues between processes of the session"),
-    Allow("mq_getsetattr", 245, 185, "message queues between processes of the session"),
 )
 
 # Columns: name, number on x86-64, number on aarch64, what it would give away.
@@ -568,6 +564,29 @@ REFUSE: Final[tuple[Refuse, ...]] = (
     Refuse("removexattrat", 466, 466, "takes security attributes off"),
     Refuse("getxattrat", 464, 464, "new path form; getxattr serves"),
     Refuse("listxattrat", 465, 465, "new path form; listxattr serves"),
+    # Memory that no limit sees: it belongs to no process, and to no mount with a size. Python uses
+    # none of it (multiprocessing works in /dev/shm), so the reference lists that allow it are left.
+    Refuse(
+        "memfd_create", 319, 279, "unmapped, it counts nowhere; the host makes those of the wire"
+    ),
+    Refuse("shmget", 29, 194, "segments outlive their processes, and nothing counts those"),
+    Refuse("shmat", 30, 196, "segments outlive their processes, and nothing counts those"),
+    Refuse("shmdt", 67, 197, "segments outlive their processes, and nothing counts those"),
+    Refuse("shmctl", 31, 195, "segments outlive their processes, and nothing counts those"),
+    Refuse("semget", 64, 190, "up to 60 GiB of kernel memory that counts for no process"),
+    Refuse("semop", 65, 193, "up to 60 GiB of kernel memory that counts for no process"),
+    Refuse("semtimedop", 220, 192, "up to 60 GiB of kernel memory that counts for no process"),
+    Refuse("semctl", 66, 191, "up to 60 GiB of kernel memory that counts for no process"),
+    Refuse("msgget", 68, 186, "queues hold kernel memory that counts for no process"),
+    Refuse("msgsnd", 69, 189, "queues hold kernel memory that counts for no process"),
+    Refuse("msgrcv", 70, 188, "queues hold kernel memory that counts for no process"),
+    Refuse("msgctl", 71, 187, "queues hold kernel memory that counts for no process"),
+    Refuse("mq_open", 240, 180, "queues hold kernel memory that counts for no process"),
+    Refuse("mq_unlink", 241, 181, "queues hold kernel memory that counts for no process"),
+    Refuse("mq_timedsend", 242, 182, "queues hold kernel memory that counts for no process"),
+    Refuse("mq_timedreceive", 243, 183, "queues hold kernel memory that counts for no process"),
+    Refuse("mq_notify", 244, 184, "queues hold kernel memory that counts for no process"),
+    Refuse("mq_getsetattr", 245, 185, "queues hold kernel memory that counts for no process"),
     # Scheduling and placement of memory: shares of the machine
     Refuse("sched_setscheduler", 144, 119, "real-time classes starve the host"),
     Refuse("sched_setparam", 142, 118, "real-time classes starve the host"),

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 
+from . import libc
+
 INIT_ID = 0
 CODE_ID = 1000
 
@@ -19,11 +21,6 @@ FIRST_OUTER_ID = 1_900_000_000
 IDS_PER_SESSION = 2
 # Enough for every process id that Linux can give; slots repeat only after that many sessions.
 SLOTS = 1 << 22
-
-
-def privileged() -> bool:
-    """Whether this process may give a session uids of its own (root on the host)."""
-    return os.geteuid() == 0
 
 
 def map_session(pid: int, slot: int | None) -> None:
@@ -43,11 +40,13 @@ def map_session(pid: int, slot: int | None) -> None:
     _write(pid, "uid_map", rows)
 
 
-def map_self(uid: int, gid: int) -> None:
-    """In a user namespace just made by an ordinary user: that user is root in it."""
+def enter_namespace(inside: int) -> None:
+    """Make a user namespace of this process's own; its user is `inside` there, and the only one."""
+    uid, gid = os.geteuid(), os.getegid()
+    libc.unshare(libc.CLONE_NEWUSER)
     _write("self", "setgroups", "deny")
-    _write("self", "gid_map", f"0 {gid} 1\n")
-    _write("self", "uid_map", f"0 {uid} 1\n")
+    _write("self", "gid_map", f"{inside} {gid} 1\n")
+    _write("self", "uid_map", f"{inside} {uid} 1\n")
 
 
 def become(number: int) -> None:

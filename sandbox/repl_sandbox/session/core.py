@@ -91,6 +91,7 @@ class Core:
         seed: int | None,
         answers: str | None,
         on_answer: Callable[[Answer], None] | None,
+        preloaded: bool,
     ) -> None:
         self.links = links
         self.limits = limits
@@ -103,7 +104,10 @@ class Core:
         self._executor = executor
         self._configure = Configure(signatures(functions), seed, answers)
         self._on_answer = on_answer
-        self._configured = not functions and seed is None and answers is None
+        # A module of the template may hold random numbers' state, which is every session's until
+        # the session is told to draw its own.
+        self._plain = not (functions or preloaded or answers is not None or seed is not None)
+        self._configured = self._plain
         self._outgoing = bytearray()
         self._stdout = Stream(links.stdout, int(limits.output))
         self._stderr = Stream(links.stderr, int(limits.output))
@@ -539,7 +543,7 @@ class Core:
         self.links.worker_pid = read_ready(ours, self.links.connection)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
         self._cpu_clock = process_cpu(self.links.worker_pid)
-        self._configured = False
+        self._configured = self._plain
 
     def _remaining(self) -> dict[str, int]:
         rlimits = dict(self._rlimits)

@@ -12,10 +12,18 @@ _NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
 
 
 def probe(links: Links) -> Isolation:
-    """The layers around the session's worker, read from /proc of the host."""
+    """The layers around the session's worker, read from /proc of the host.
+
+    A layer that cannot be seen is reported as not active, and only a session with all layers active
+    as `jailed`.
+
+    Raises:
+        SandboxError: the session's processes are gone.
+    """
     status = _status(links.worker_pid)
+    template = int(_status(links.pid)["PPid"])
     layers = (
-        *(_namespace(links.worker_pid, name) for name in _NAMESPACES),
+        *(_namespace(links.worker_pid, template, name) for name in _NAMESPACES),
         _root(links.worker_pid),
         _users(links.worker_pid),
         _capabilities(status),
@@ -38,34 +46,25 @@ def _status(pid: int) -> dict[str, str]:
         raise SandboxError(f"the session's process cannot be looked at: {error}") from error
 
 
-def _namespace(pid: int, name: str) -> Layer:
-    # Reading another process's links needs the right to trace it; as an ordinary user the worker
-    # hides them, and init's are its own.
+def _namespace(pid: int, template: int, name: str) -> Layer:
+    """Own if it is neither the host's nor that of the template, which is every session's parent."""
     try:
-        theirs = os.stat(f"/proc/{pid}/ns/{name}")
-        ours = os.stat(f"/proc/self/ns/{name}")
-    except PermissionError:
-        return _nested(pid, name)
-    return Layer(f"{name} namespace", theirs.st_ino != ours.st_ino, f"{name}:[{theirs.st_ino}]")
-
-
-def _nested(pid: int, name: str) -> Layer:
-    """Without the right to look, the pid namespace still shows: NSpid lists a pid for each level."""
-    levels = _status(pid).get("NSpid", "").split()
-    if name == "pid":
-        return Layer("pid namespace", len(levels) > 1, f"NSpid {' '.join(levels)}")
-    # One clone(2) made all of them; the kernel makes all or none.
-    return Layer(
-        f"{name} namespace", len(levels) > 1, "made by the clone that made the pid namespace"
-    )
+        theirs, others = (
+            {os.stat(f"/proc/{number}/ns/{name}").st_ino for number in numbers}
+            for numbers in ((pid,), ("self", template))
+        )
+    except OSError as error:
+        return Layer(f"{name} namespace", active=False, detail=_unseen(error))
+    (number,) = theirs
+    return Layer(f"{name} namespace", number not in others, f"{name}:[{number}]")
 
 
 def _root(pid: int) -> Layer:
     try:
         with open(f"/proc/{pid}/mountinfo", encoding="utf-8") as file:
             rows = [line.split() for line in file]
-    except OSError:
-        return Layer("root", True, "not visible to this user")
+    except OSError as error:
+        return Layer("root", active=False, detail=_unseen(error))
     root = next((row for row in rows if row[4] == "/"), None)
     read_only = root is not None and "ro" in root[5].split(",")
     return Layer(
@@ -74,9 +73,16 @@ def _root(pid: int) -> Layer:
 
 
 def _users(pid: int) -> Layer:
-    with open(f"/proc/{pid}/uid_map", encoding="utf-8") as file:
-        outer = [int(line.split()[1]) for line in file]
+    try:
+        with open(f"/proc/{pid}/uid_map", encoding="utf-8") as file:
+            outer = [int(line.split()[1]) for line in file]
+    except OSError as error:
+        return Layer("uid", active=False, detail=_unseen(error))
     return Layer("uid", bool(outer) and 0 not in outer, f"outer uids {', '.join(map(str, outer))}")
+
+
+def _unseen(error: OSError) -> str:
+    return f"not visible: {error.strerror}"
 
 
 def _capabilities(status: dict[str, str]) -> Layer:

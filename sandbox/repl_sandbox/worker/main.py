@@ -72,7 +72,6 @@ class Worker:
         self._namespace.inject("_out", Outputs(self._calls.call, lambda: self._calls.cell))
         builtins.HostCallError = HostCallError  # type: ignore[attr-defined]
         self._changes = Changes(self._namespace)
-        os.register_at_fork(after_in_child=self._after_fork)
         self._commands: dict[type, Callable[[Any], None]] = {
             Execute: self._execute,
             Configure: self._configure,
@@ -83,15 +82,28 @@ class Worker:
 
     def serve(self, fd: int) -> NoReturn:
         """Obey the host on socket `fd` until it closes the conversation; then the process ends."""
-        self._pid = _getpid()
-        self._channel.open(socket.socket(fileno=fd))
+        os.register_at_fork(after_in_child=self._after_fork)
         try:
-            self._channel.send(Ready(VERSION))
+            self.open(fd)
             while True:
-                command = self._channel.next_command()
-                self._commands[type(command)](command)
+                self.obey()
         except Disconnected:
             _exit(0)
+
+    def open(self, fd: int) -> None:
+        """Begin the conversation on socket `fd`."""
+        self._pid = _getpid()
+        self._channel.open(socket.socket(fileno=fd))
+        self._channel.send(Ready(VERSION))
+
+    def obey(self) -> None:
+        """Wait for one command and do it."""
+        command = self._channel.next_command()
+        self._commands[type(command)](command)
+
+    def close(self) -> None:
+        """End the conversation."""
+        self._channel.close()
 
     def _after_fork(self) -> None:
         # The conversation is the parent's; a child that wrote into it would tear it.

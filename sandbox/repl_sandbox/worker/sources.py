@@ -48,3 +48,13 @@ def put_back(name: str) -> None:
     entry = _entries.get(name)
     if entry is not None:
         linecache.cache[name] = entry
+
+
+def forget() -> None:
+    """Drop all cells."""
+    global _kept  # noqa: PLW0603 (as in keep)
+    for name in _entries:
+        _cache.pop(name, None)
+    _entries.clear()
+    _order.clear()
+    _kept = 0

@@ -11,11 +11,18 @@ import socket
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from ..errors import IsolationError
+
 Message: TypeAlias = dict[str, Any]
 
 # The largest is a zygote's configuration: paths and mounts, a few KiB.
 MAX_MESSAGE = 1 << 16
 _MAX_DESCRIPTORS = 4
+
+
+def failure(error: IsolationError) -> Message:
+    """What says to the host that a step of the jail failed."""
+    return {"failed": error.step, "message": str(error), "remedy": error.remedy}
 
 
 def pair() -> tuple[socket.socket, socket.socket]:

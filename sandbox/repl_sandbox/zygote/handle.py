@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import socket
@@ -9,7 +10,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,6 +50,7 @@ _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 class Links:
     """What connects the host to one session. `pid` is that of its init, as the host sees it."""
 
+    number: int  # of the request that made the session
     pid: int
     worker_pid: int
     control: socket.socket
@@ -66,8 +67,19 @@ class Links:
         os.close(self.stderr)
 
 
+class _Gone(SandboxError):
+    """There is no zygote any more, and so none of its sessions."""
+
+    def __init__(self) -> None:
+        super().__init__("the zygote is gone; its standard error says why")
+
+
 class ZygoteHandle:
-    """One zygote. Thread-safe; dead in a process that was forked from this one."""
+    """One zygote. Thread-safe; dead in a process that was forked from this one.
+
+    Requests are numbered and so are their answers. A caller may leave before the answer is there,
+    by a time-out or Ctrl-C; what then comes late is passed over.
+    """
 
     def __init__(
         self, python: str | None, preload: Sequence[str], mounts: Mapping[str, str]
@@ -77,6 +89,7 @@ class ZygoteHandle:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._closed = False
+        self._numbers = itertools.count(1)
         executable = python or sys.executable
         bin_path = f"{os.path.dirname(executable)}:/usr/local/bin:/usr/bin:/bin"
         try:
@@ -96,7 +109,8 @@ class ZygoteHandle:
         _alive.add(self)
         try:
             ours.settimeout(_START_TIMEOUT)
-            answer = self._ask({"preload": list(preload), "mounts": dict(mounts)})
+            configuration = {"preload": list(preload), "mounts": dict(mounts)}
+            answer = self._ask(next(self._numbers), configuration)
             ours.settimeout(_SPAWN_TIMEOUT)
         except BaseException:
             self.close()
@@ -120,23 +134,20 @@ class ZygoteHandle:
         host_worker, their_worker = socket.socketpair()
         stdout, their_stdout = os.pipe2(os.O_CLOEXEC)
         stderr, their_stderr = os.pipe2(os.O_CLOEXEC)
-        links = Links(0, 0, host_control, host_worker, stdout, stderr, HostConnection())
+        number = next(self._numbers)
+        links = Links(number, 0, 0, host_control, host_worker, stdout, stderr, HostConnection())
         try:
             with their_control, their_worker:
                 theirs = (their_control.fileno(), their_worker.fileno(), their_stdout, their_stderr)
                 host_worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-                links.pid = self._ask(request, theirs)["pid"]
+                links.pid = self._ask(number, request, theirs)["pid"]
+            links.worker_pid = _await_ready(links)
         except BaseException:
-            links.close()
+            self._abandon(links)
             raise
         finally:
             os.close(their_stdout)
             os.close(their_stderr)
-        try:
-            links.worker_pid = _await_ready(links)
-        except BaseException:
-            self.end(links)
-            raise
         for fd in (stdout, stderr):
             os.set_blocking(fd, False)
         host_worker.setblocking(False)
@@ -145,29 +156,51 @@ class ZygoteHandle:
 
     def end(self, links: Links) -> None:
         """End a session: when this returns, all its processes are gone."""
-        self.kill(links)
-        links.close()
+        try:
+            self.kill(links)
+        finally:
+            links.close()
 
     def kill(self, links: Links) -> None:
         """End a session's processes, and leave its links to whoever still reads them."""
-        if not self._closed and os.getpid() == self._pid:
-            self._ask({"op": "end", "pid": links.pid})
+        if self._closed or os.getpid() != self._pid:
+            return
+        try:
+            self._ask(next(self._numbers), {"op": "end", "session": links.number})
+        except _Gone:
+            pass  # and the session with it: the kernel kills each init when its zygote ends
 
-    def _ask(self, request: control.Message, descriptors: Sequence[int] = ()) -> control.Message:
+    def _abandon(self, links: Links) -> None:
+        """Have a session ended that did not come up, without waiting: the zygote may hang."""
+        links.close()
+        request = {"op": "end", "session": links.number, "number": next(self._numbers)}
+        try:
+            # Without the lock, which another caller may hold for long: it pairs sends with answers,
+            # and nobody waits for this one's.
+            control.send(self._socket, request)
+        except OSError:
+            pass  # the zygote is gone, or ends the session when its own request is done
+
+    def _ask(
+        self, number: int, request: control.Message, descriptors: Sequence[int] = ()
+    ) -> control.Message:
         with self._lock:
             if self._closed or os.getpid() != self._pid:
                 raise SandboxClosed(
                     "the sandbox is closed, or belongs to the process that forked this one"
                 )
             try:
-                control.send(self._socket, request, descriptors)
+                control.send(self._socket, {**request, "number": number}, descriptors)
                 answer = control.receive(self._socket)
-            except TimeoutError:
-                answer = None
+                while answer is not None and answer["number"] != number:
+                    answer = control.receive(self._socket)
+            except TimeoutError as error:
+                seconds = self._socket.gettimeout()
+                raise SandboxError(f"the zygote did not answer within {seconds} s") from error
             except OSError as error:
-                raise SandboxError(f"the zygote does not answer: {error}") from error
+                raise _Gone from error
         if answer is None:
-            raise SandboxError("the zygote is gone; its standard error says why")
+            raise _Gone
         if "failed" in answer:
             raise _failure(answer)
         return answer
@@ -192,24 +225,27 @@ class ZygoteHandle:
 def _failure(answer: control.Message) -> SandboxError:
     if not answer["failed"]:
         return SandboxError(answer["message"])
-    message = str(answer["message"])
-    # What comes through init was formatted there already.
-    prefix = f"jailed: {answer['failed']}: "
-    return IsolationError(
-        "jailed", answer["failed"], message.removeprefix(prefix), answer.get("remedy", "")
-    )
+    step, remedy = answer["failed"], answer.get("remedy", "")
+    # It was formatted where it was raised, and would be again.
+    message = str(answer["message"]).removeprefix(f"jailed: {step}: ")
+    if remedy:
+        message = message.removesuffix(f". {remedy}")
+    return IsolationError("jailed", step, message, remedy)
 
 
 def _await_ready(links: Links) -> int:
     """Wait for the worker's first message; its pid, as the kernel attests it."""
-    deadline = time.monotonic() + _SPAWN_TIMEOUT
-    while True:
-        left = max(0.0, deadline - time.monotonic())
-        readable, _, _ = select.select([links.worker, links.control], [], [], left)
-        if links.worker in readable and (pid := read_ready(links.worker, links.connection)):
+    # Not select(2), which ends at descriptor 1,023.
+    poller = select.poll()
+    poller.register(links.worker, select.POLLIN)
+    poller.register(links.control, select.POLLIN)
+    readable = {fd for fd, _ in poller.poll(_SPAWN_TIMEOUT * 1000)}
+    if links.worker.fileno() in readable:
+        pid = read_ready(links.worker, links.connection)
+        if pid:
             links.worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
             return pid
-        raise _why_not_ready(links)
+    raise _why_not_ready(links)
 
 
 def read_ready(worker: socket.socket, connection: HostConnection) -> int:

@@ -1,6 +1,6 @@
 """pid 1 of a session: trusted, tiny, alive as long as the session is.
 
-It builds the jail, starts the worker, reaps what the session leaves, and does for the host what
+It starts the workers, which build the jail around themselves, reaps what the session leaves, and does for the host what
 only it can do inside: interrupt, kill, start the next worker. It parses nothing but the host's
 control messages. When it ends, the kernel ends every process of the session.
 """
@@ -12,12 +12,12 @@ import os
 import select
 import signal
 import socket
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import NoReturn
 
 from ..errors import IsolationError
 from ..jail import libc, rlimits
-from ..jail.recipe import INIT, WORKER, Jail, contain
+from ..jail.recipe import INIT, VIEW, WORKER, Jail, Step, contain
 from ..worker.main import Worker
 from . import control
 
@@ -26,46 +26,26 @@ _WORKER_FD = 1000
 
 
 class Init:
-    """The session's init process, from the first step of the jail on."""
+    """The session's init process; `worker` is the pid of its first worker."""
 
-    def __init__(self, jail: Jail, sock: socket.socket, template: Worker) -> None:
+    def __init__(self, jail: Jail, sock: socket.socket, template: Worker, worker: int) -> None:
         self._jail = jail
         self._template = template
         self._control = sock
-        self._worker = 0
-        self._generation = 0
-        self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        self._worker = worker
+        self._generation = 1
+        self._woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
 
-    def start_worker(self, fd: int) -> None:
+    def _start_worker(self, fd: int) -> None:
         """Fork a worker of the next generation on socket `fd`."""
         self._generation += 1
         pid = libc.fork()
         if pid == 0:
-            self._be_worker(fd)
+            signal.set_wakeup_fd(-1)
+            _be_worker(self._jail, WORKER, self._control.fileno(), fd, self._template)
         os.close(fd)
         self._worker = pid
-
-    def _be_worker(self, fd: int) -> NoReturn:
-        try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            high = _move_up(fd)
-            contain(self._jail, WORKER)
-            os.close(self._woken)
-            os.close(self._wake)
-            self._control.close()
-            self._template.serve(high)
-        except IsolationError as error:
-            report(self._control, error)
-        # Boundary: as in be_init.
-        except Exception as error:  # noqa: BLE001
-            report(
-                self._control,
-                IsolationError("jailed", "worker", f"{type(error).__name__}: {error}"),
-            )
-        finally:
-            os._exit(1)
 
     def serve(self) -> NoReturn:
         """Obey the host and reap, until the host closes the control socket."""
@@ -73,9 +53,10 @@ class Init:
         poller.register(self._control, select.POLLIN)
         poller.register(self._woken, select.POLLIN)
         while True:
+            # First, for the first worker may have died before its death could wake anybody.
+            self._reap()
             poller.poll()
             self._drain()
-            self._reap()
             self._obey()
 
     def _drain(self) -> None:
@@ -131,8 +112,8 @@ class Init:
             if self._worker:
                 os.kill(self._worker, signal.SIGKILL)
         elif message["op"] == "start":
-            self._jail = replace(self._jail, rlimits=rlimits.plan(message["rlimits"]))
-            self.start_worker(descriptors[0])
+            self._jail.rlimits = rlimits.plan(message["rlimits"])
+            self._start_worker(descriptors[0])
 
     def _receive(self) -> tuple[control.Message | None, list[int]]:
         self._control.setblocking(False)
@@ -142,36 +123,56 @@ class Init:
             self._control.setblocking(True)
 
 
-def _move_up(fd: int) -> int:
-    high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _WORKER_FD)
-    os.close(fd)
-    return high
+def be_session(
+    jail: Jail, descriptors: tuple[int, int, int, int], template: Worker
+) -> NoReturn:
+    """Be the first process of a new session: fork its first worker at once, then be its init.
 
-
-def report(sock: socket.socket, error: IsolationError) -> None:
-    """Tell the host which step failed."""
-    control.send(sock, {"failed": error.step, "message": str(error)})
-
-
-def be_init(jail: Jail, descriptors: tuple[int, int, int, int], template: Worker) -> NoReturn:
-    """Be the init of a new session; `descriptors`: control, worker socket, stdout, stderr.
-
-    `template` is a worker that was made before the fork and serves in a fork of this process.
+    `descriptors`: control, worker socket, stdout, stderr. `template` is a worker that was made
+    before the fork and serves in a fork of this process. Nothing is done before that fork, because
+    every page that this process writes first, the worker would have to copy again.
     """
     control_fd, worker_fd, stdout, stderr = descriptors
-    sock = socket.socket(fileno=control_fd)
     try:
+        jail.contained, done = os.pipe2(os.O_CLOEXEC)
+        worker = libc.fork()
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)
-        contain(replace(jail, kept={0, 1, 2, control_fd, worker_fd, *jail.kept}), INIT)
-        init = Init(jail, sock, template)
-        init.start_worker(worker_fd)
-        init.serve()
-    except IsolationError as error:
-        report(sock, error)
+        if worker == 0:
+            os.close(done)
+            _be_worker(jail, (*VIEW, *WORKER), control_fd, worker_fd, template)
+        jail.kept = {0, 1, 2, control_fd, jail.mapped, done}
+        contain(jail, INIT)
+        os.write(done, b"1")
+        os.close(done)
+        Init(jail, socket.socket(fileno=control_fd), template, worker).serve()
     # Boundary: this process has nowhere else to say what went wrong in it.
     except Exception as error:  # noqa: BLE001
-        report(sock, IsolationError("jailed", "init", f"{type(error).__name__}: {error}"))
+        _report(control_fd, "init", error)
     finally:
         # Whatever happened, this process must not return into the zygote's code.
         os._exit(1)
+
+
+def _be_worker(
+    jail: Jail, steps: Sequence[Step], control_fd: int, worker_fd: int, template: Worker
+) -> NoReturn:
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        high = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, _WORKER_FD)
+        jail.kept = {0, 1, 2, control_fd, high}
+        contain(jail, steps)
+        os.close(control_fd)
+        template.serve(high)
+    # Boundary: as in be_session.
+    except Exception as error:  # noqa: BLE001
+        _report(control_fd, "worker", error)
+    finally:
+        os._exit(1)
+
+
+def _report(control_fd: int, who: str, error: Exception) -> None:
+    """Tell the host which step failed."""
+    if not isinstance(error, IsolationError):
+        error = IsolationError("jailed", who, f"{type(error).__name__}: {error}")
+    control.send(socket.socket(fileno=control_fd), control.failure(error))

@@ -12,12 +12,12 @@ import socket
 from typing import NoReturn
 
 from ..errors import IsolationError, SandboxError
-from ..jail import processes, rlimits, users
+from ..jail import processes, remedies, rlimits, users
 from ..jail.libc import fork_into
 from ..jail.namespaces import FLAGS
 from ..jail.recipe import Jail
 from . import control
-from .init import be_init
+from .init import be_session
 from .template import Template, build
 
 
@@ -27,7 +27,7 @@ class Zygote:
     def __init__(self, host: socket.socket, template: Template) -> None:
         self._host = host
         self._template = template
-        self._children: set[int] = set()
+        self._sessions: dict[int, int] = {}  # number of the request: pid of the init
 
     def serve(self) -> NoReturn:
         """Answer requests until end of file."""
@@ -37,63 +37,87 @@ class Zygote:
                 os._exit(0)
             try:
                 answer = self._answer(message, descriptors)
+            except IsolationError as error:
+                answer = control.failure(error)
             except OSError as error:
-                answer = {"failed": "fork", "message": str(error)}
+                answer = {"failed": "zygote", "message": str(error)}
             finally:
                 for fd in descriptors:
                     os.close(fd)
+            answer["number"] = message["number"]
             control.send(self._host, answer)
 
     def _answer(self, message: control.Message, descriptors: list[int]) -> control.Message:
         if message["op"] == "spawn":
             return {"pid": self._spawn(message, descriptors)}
-        return {"gone": self._end(message["pid"])}
+        return {"gone": self._end(message["session"])}
 
     def _spawn(self, message: control.Message, descriptors: list[int]) -> int:
         if processes.thread_count() != 1:
-            raise OSError(0, "the template has more than one thread")
+            raise IsolationError("jailed", "single thread", "the template has more than one")
         mapped, written = os.pipe2(os.O_CLOEXEC)
         slot = message["slot"] if self._template.privileged else None
-
-        def wait_for_maps() -> None:
-            if os.read(mapped, 1) != b"1":
-                raise OSError(0, "the zygote could not write them")
+        jail = Jail(
+            slot,
+            message["workspace"],
+            rlimits.plan(message["rlimits"]),
+            self._template.last_capability,
+            self._template.seal,
+            mapped,
+        )
+        control_fd, worker_fd, stdout, stderr = descriptors
+        try:
+            pid = fork_into(FLAGS)
+        except OSError as error:
             os.close(mapped)
-
-        limits = rlimits.plan(message["rlimits"])
-        pid = fork_into(FLAGS)
+            os.close(written)
+            raise remedies.failed("namespaces", error) from error
         if pid == 0:
-            jail = Jail(
-                slot,
-                message["workspace"],
-                limits,
-                self._template.last_capability,
-                self._template.seal,
-                wait_for_maps,
-                {mapped},
-            )
-            be_init(jail, tuple(descriptors), self._template.worker)  # type: ignore[arg-type]
-        self._children.add(pid)
+            be_session(jail, (control_fd, worker_fd, stdout, stderr), self._template.worker)
+        self._sessions[message["number"]] = pid
         os.close(mapped)
         try:
-            users.map_session(pid, slot)
-            os.write(written, b"1")
+            self._map(message["number"], slot, written)
         finally:
             os.close(written)
         return pid
 
-    def _end(self, pid: int) -> bool:
-        """Kill the session whose init is `pid` and wait until the kernel has ended all of it."""
-        if pid not in self._children:
+    def _map(self, session: int, slot: int | None, written: int) -> None:
+        """Write the id maps of the session's init, which waits for a byte in the pipe."""
+        try:
+            users.map_session(self._sessions[session], slot)
+        except OSError as error:
+            self._end(session)
+            raise remedies.failed("id maps", error) from error
+        try:
+            os.write(written, b"11")  # for init and for the first worker
+        except BrokenPipeError:
+            pass  # init failed in an earlier step, and has told the host which
+
+    def _end(self, session: int) -> bool:
+        """Kill what request `session` made and wait until the kernel has ended all of it."""
+        pid = self._sessions.pop(session, None)
+        if pid is None:
             return False
-        self._children.remove(pid)
+        # Its init may have ended by itself; until it is waited for, the pid is nobody else's.
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         return True
 
 
-def serve(fd: int) -> NoReturn:
-    """Be the zygote on socket `fd`: the first message configures it, the answer says how it went."""
+def refuse(fd: int, error: IsolationError) -> NoReturn:
+    """Say on socket `fd`, to the request that configures the zygote, that there will be none."""
+    with socket.socket(fileno=fd) as host:
+        if (configuration := control.receive(host)) is not None:
+            control.send(host, {**control.failure(error), "number": configuration["number"]})
+    os._exit(1)
+
+
+def serve(fd: int, *, privileged: bool) -> NoReturn:
+    """Be the zygote on socket `fd`: the first message configures it, the answer says how it went.
+
+    `privileged`: this process is root on the host, and not only of a user namespace of its own.
+    """
     host = socket.socket(fileno=fd)
     # Its sessions decide about their own; the terminal's Ctrl-C is the host's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -101,15 +125,15 @@ def serve(fd: int) -> NoReturn:
     configuration = control.receive(host)
     if configuration is None:
         os._exit(0)
+    number = configuration["number"]
     try:
-        template = build(configuration["preload"], configuration["mounts"])
+        template = build(configuration["preload"], configuration["mounts"], privileged=privileged)
     except IsolationError as error:
-        control.send(
-            host, {"failed": error.step, "message": str(error.args[0]), "remedy": error.remedy}
-        )
+        control.send(host, {**control.failure(error), "number": number})
         os._exit(1)
     except SandboxError as error:
-        control.send(host, {"failed": "", "message": str(error)})
+        control.send(host, {"failed": "", "message": str(error), "number": number})
         os._exit(1)
-    control.send(host, {"data_segment": template.data_segment, "privileged": template.privileged})
+    facts = {"data_segment": template.data_segment, "privileged": template.privileged}
+    control.send(host, {**facts, "number": number})
     Zygote(host, template).serve()

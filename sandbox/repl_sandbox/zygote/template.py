@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import IsolationError, SandboxError
-from ..jail import capabilities, libc, mounts, processes, seccomp, users
+from ..jail import capabilities, libc, mounts, processes, remedies, seccomp, users
 from ..worker.main import Worker
+from ..worker.warmth import warm_up
 from ..worker.streams import open_streams
 
 
@@ -22,21 +23,20 @@ from ..worker.streams import open_streams
 class Template:
     """What every session of this template has in common."""
 
-    privileged: bool
+    privileged: bool  # each session has uids of its own
     last_capability: int
     seal: bytes
     worker: Worker  # made here once, so that a session has nothing left to build
     data_segment: int  # bytes of private writable memory before a session has done anything
 
 
-def build(preload: Sequence[str], extra_mounts: Mapping[str, str]) -> Template:
-    """Turn this process into a template.
+def build(preload: Sequence[str], extra_mounts: Mapping[str, str], *, privileged: bool) -> Template:
+    """Turn this process into a template. `privileged`: it is root on the host, not only inside.
 
     Raises:
         IsolationError: the view could not be built, or a thread was left running.
         SandboxError: a module of `preload` cannot be imported in the session's view.
     """
-    privileged = users.privileged()
     arch = seccomp.native_arch()
     seal = seccomp.seal_program(arch)
     last = capabilities.last_capability()
@@ -54,6 +54,7 @@ def build(preload: Sequence[str], extra_mounts: Mapping[str, str]) -> Template:
         )
     processes.forbid_new_privileges()
     seccomp.load(seccomp.base_program(arch))
+    warm_up()
     worker = Worker()
     gc.collect()
     gc.freeze()
@@ -61,23 +62,17 @@ def build(preload: Sequence[str], extra_mounts: Mapping[str, str]) -> Template:
 
 
 def _enter_view(privileged: bool, extra_mounts: Mapping[str, str]) -> None:
-    uid, gid = os.geteuid(), os.getegid()
-    try:
-        libc.unshare(libc.CLONE_NEWNS if privileged else libc.CLONE_NEWNS | libc.CLONE_NEWUSER)
-    except OSError as error:
-        raise IsolationError("jailed", "namespaces", str(error), _NAMESPACE_REMEDY) from error
     try:
         if not privileged:
-            users.map_self(uid, gid)
+            # An ordinary user may mount only as root of a user namespace.
+            users.enter_namespace(0)
+        libc.unshare(libc.CLONE_NEWNS)
+    except OSError as error:
+        raise remedies.failed("namespaces", error) from error
+    try:
         mounts.stage(_interpreter_paths(), extra_mounts)
     except OSError as error:
-        raise IsolationError("jailed", "root", str(error)) from error
-
-
-_NAMESPACE_REMEDY = (
-    "Allow user namespaces (sysctl user.max_user_namespaces, "
-    "kernel.apparmor_restrict_unprivileged_userns=0), or run as root"
-)
+        raise remedies.failed("root", error) from error
 
 
 def _interpreter_paths() -> list[str]:

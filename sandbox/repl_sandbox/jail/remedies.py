@@ -1,0 +1,50 @@
+"""What the operator can change when a step of the jail fails: rows of step, errno and remedy.
+
+Covers: refusals that are met on real systems. Does not cover: any step itself; a failure without a
+row is reported without a remedy.
+"""
+
+from __future__ import annotations
+
+from errno import EAGAIN, ENOSPC, ENOSYS
+
+from ..errors import IsolationError
+
+_NAMESPACES = (
+    "Allow user namespaces (sysctl user.max_user_namespaces, "
+    "kernel.apparmor_restrict_unprivileged_userns=0), or run as root with CAP_SYS_ADMIN; in a "
+    "container both are its engine's to allow"
+)
+
+# (step, errno or None for every other): remedy
+_REMEDIES: dict[tuple[str, int | None], str] = {
+    # clone(2): ENOSPC is a limit of namespaces, EAGAIN one of processes.
+    ("namespaces", ENOSPC): (
+        "Raise the limits of namespaces: sysctl user.max_user_namespaces and its neighbours"
+    ),
+    ("namespaces", EAGAIN): "Raise the limit of processes: RLIMIT_NPROC, pids.max of the cgroup",
+    ("namespaces", None): _NAMESPACES,
+    # user_namespaces(7): who writes the map must hold the ids, and the right to give them away.
+    ("id maps", None): (
+        "Give the container the whole range of ids (no user namespace of its own) and CAP_SETUID "
+        "and CAP_SETGID, or run as an ordinary user"
+    ),
+    # mount_setattr(2) is of Linux 5.12.
+    ("root", ENOSYS): "Use Linux 5.12 or newer",
+    ("root", None): (
+        "Allow mounts in user namespaces (kernel.apparmor_restrict_unprivileged_userns=0), or run "
+        "as root with CAP_SYS_ADMIN"
+    ),
+    # mount_too_revealing() in fs/namespace.c: container engines cover parts of /proc.
+    ("proc", None): (
+        "Run the container with an uncovered /proc: --security-opt systempaths=unconfined in "
+        "Docker, --security-opt unmask=ALL in Podman, procMount: Unmasked in Kubernetes"
+    ),
+    ("seccomp", None): "Use a kernel with CONFIG_SECCOMP_FILTER",
+}
+
+
+def failed(step: str, error: OSError) -> IsolationError:
+    """The error for a `step` of the jail that met `error`, with what is known to help."""
+    remedy = _REMEDIES.get((step, error.errno)) or _REMEDIES.get((step, None), "")
+    return IsolationError("jailed", step, str(error), remedy)

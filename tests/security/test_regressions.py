@@ -1,0 +1,179 @@
+"""Holes that were found and closed, each by the way in which it was used."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import psutil
+import pytest
+
+from repl_sandbox import Finished, Limits, Sandbox, SandboxError
+
+User: TypeAlias = Callable[[str], Any]
+
+# What the memory of a session is made of, run as an ordinary user: the kernel shows that user less
+# of the session's processes than it shows root.
+AS_USER = """
+import json
+from repl_sandbox import Limits, Sandbox
+
+with Sandbox(limits=Limits(timeout=20)) as sandbox:
+    with sandbox.session(limits=Limits(memory={memory!r}, timeout=20)) as session:
+        outcome = session.run({code!r})
+        print(json.dumps([type(outcome).__name__, getattr(outcome, "reason", None)]))
+"""
+
+FAMILY = (
+    "import os, time\nblock = bytearray(150 << 20)\n"
+    "for i in range(0, len(block), 4096): block[i] = 1\n"
+    "children = []\n"
+    "for _ in range(4):\n"
+    "    child = os.fork()\n"
+    "    if child == 0:\n"
+    "        {work}time.sleep(0.5)\n        os._exit(0)\n"
+    "    children.append(child)\n"
+    "[os.waitpid(child, 0) for child in children]"
+)
+WRITE = "for i in range(0, len(block), 4096): block[i] = 2\n        "
+
+SHARED = (
+    "import mmap, time\nblock = mmap.mmap(-1, 400 << 20)\n"
+    "for i in range(0, 400 << 20, 4096): block[i] = 1\ntime.sleep(15)"
+)
+
+
+def test_for_an_ordinary_user_too_a_page_counts_once(user: User) -> None:
+    assert user(AS_USER.format(memory="400MiB", code=FAMILY.format(work=""))) == ["Finished", None]
+
+
+def test_pages_that_children_write_count_for_each(sandbox: Sandbox) -> None:
+    with sandbox.session(limits=Limits(memory="400MiB", timeout=20)) as session:
+        outcome = session.run(FAMILY.format(work=WRITE).replace("sleep(0.5)", "sleep(15)"))
+        assert getattr(outcome, "reason", None) == "memory", outcome
+
+
+def test_for_an_ordinary_user_too_shared_memory_counts(user: User) -> None:
+    assert user(AS_USER.format(memory="100MiB", code=SHARED)) == ["Killed", "memory"]
+
+
+def test_page_tables_count(sandbox: Sandbox) -> None:
+    """Memory that is only read has no pages of its own, but tables that lead to the zero page."""
+    code = (
+        "import mmap, time\n"
+        "flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000\n"  # MAP_NORESERVE
+        "block = mmap.mmap(-1, 64 << 30, flags=flags, prot=mmap.PROT_READ)\n"
+        "for i in range(0, 64 << 30, 2 << 20): block[i]\n"
+        "time.sleep(15)"
+    )
+    with sandbox.session(limits=Limits(memory="64MiB", timeout=20)) as session:
+        outcome = session.run(code)
+        assert getattr(outcome, "reason", None) == "memory", outcome
+
+
+def test_what_the_template_holds_does_not_count() -> None:
+    heavy = ["asyncio", "doctest", "pydoc_data.topics", "unittest.mock", "xml.dom.minidom"]
+    with (
+        Sandbox(preload=heavy) as sandbox,
+        sandbox.session(limits=Limits(memory="4MiB")) as session,
+    ):
+        held = _youngest_zygote().memory_info()
+        assert held.rss - held.shared > 4 << 20
+        assert isinstance(session.run("import time\ntime.sleep(0.3)"), Finished)
+
+
+def test_no_crash_starts_a_program_of_the_host(sandbox: Sandbox) -> None:
+    """A core_pattern that is a pipe is followed with a limit of 0, but not with 1 (core(5))."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    expected = 1 if hard == resource.RLIM_INFINITY else min(1, hard)
+    with sandbox.session() as session:
+        outcome = session.run("import resource\nresource.getrlimit(resource.RLIMIT_CORE)")
+        assert outcome.value == f"({expected}, {expected})"
+
+
+NAMESPACES = """
+import json
+from repl_sandbox import Sandbox
+
+with Sandbox() as sandbox, sandbox.session() as one, sandbox.session() as two:
+    print(json.dumps([[[layer.name, layer.active, layer.detail] for layer in s.isolation.layers
+                       if layer.name.endswith("namespace")] for s in (one, two)]))
+"""
+
+
+def test_an_ordinary_user_is_shown_which_namespaces_hold_a_session(user: User) -> None:
+    """Seen, not inferred: each with its number, and no two sessions with the same."""
+    one, two = user(NAMESPACES)
+    assert len(one) == len(two) == 7
+    for (name, active, first), (_, _, second) in zip(one, two, strict=True):
+        assert active
+        kind = name.partition(" ")[0]
+        assert first.startswith(f"{kind}:[")
+        assert first != second
+
+
+REFUSED_TO_USER = """
+import json, os
+from repl_sandbox import IsolationError, Sandbox
+from repl_sandbox.jail import users
+
+users.enter_namespace(users.CODE_ID)
+with open("/proc/sys/user/max_user_namespaces", "w") as file:
+    file.write("0")
+try:
+    Sandbox()
+except IsolationError as error:
+    print(json.dumps([error.step, error.remedy, str(error)]))
+"""
+
+
+def test_an_ordinary_user_without_user_namespaces_is_told_what_helps(user: User) -> None:
+    step, remedy, text = user(REFUSED_TO_USER)
+    assert step == "namespaces"
+    assert "max_user_namespaces" in remedy
+    assert text.count(remedy) == 1
+
+
+WITHOUT_IDS = """
+import json, os
+from repl_sandbox import IsolationError, Sandbox
+from repl_sandbox.jail import users
+
+users.enter_namespace(0)
+try:
+    Sandbox()
+except IsolationError as error:
+    with open("/proc/thread-self/children") as file:
+        print(json.dumps([error.step, file.read()]))
+"""
+
+
+def test_a_jail_that_cannot_be_built_is_an_error_of_the_sandbox() -> None:
+    """Not of its first session: who chooses a tier must learn it while there is a choice."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_IDS], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["id maps", ""]
+
+
+def _youngest_zygote() -> psutil.Process:
+    return max(psutil.Process().children(), key=lambda child: child.create_time())
+
+
+def test_a_session_that_cannot_be_built_leaves_nothing_and_disturbs_none(sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
+        zygote = _youngest_zygote()
+        before = len(zygote.children()), psutil.Process().num_fds()
+        for _ in range(5):
+            with pytest.raises(SandboxError):
+                # More than setrlimit(2) can carry: the worker cannot finish its jail.
+                sandbox.session(limits=Limits(file_size=1 << 70))
+        assert session.run("6 * 7").value == "42"
+        with sandbox.session() as other:
+            assert other.run("6 * 7").value == "42"
+        assert (len(zygote.children()), psutil.Process().num_fds()) == before
