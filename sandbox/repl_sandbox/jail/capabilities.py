@@ -17,8 +17,7 @@ def last_capability() -> int:
 
 def empty_bounding_set(last: int) -> None:
     """No exec below this process may gain a capability, up to number `last`."""
-    for capability in range(last + 1):
-        libc.prctl(libc.PR_CAPBSET_DROP, capability)
+    libc.empty_bounding_set(last)
 
 
 def drop_all() -> None:

@@ -138,6 +138,14 @@ def prctl(option: int, first: int = 0, second: int = 0) -> int:
     return result if result != -1 else _check(result, f"prctl {option}")
 
 
+def empty_bounding_set(last: int) -> None:
+    """PR_CAPBSET_DROP for every capability up to `last`: one loop, because each session runs it."""
+    call = _libc.prctl
+    for capability in range(last + 1):
+        if call(PR_CAPBSET_DROP, capability, 0, 0, 0):
+            _check(-1, f"prctl {PR_CAPBSET_DROP}")
+
+
 def sethostname(name: str) -> None:
     """sethostname(2)."""
     encoded = name.encode()

@@ -76,8 +76,6 @@ VIEW: Sequence[Step] = (
     ("proc", lambda jail: mounts.mount_proc()),
     ("id maps", _wait_for_maps),
     ("private mounts", lambda jail: mounts.mount_private(jail.workspace, users.CODE_ID)),
-    # Not before init has closed itself off may code run beside it.
-    ("init", _wait_for_init),
 )
 
 # In each worker, before any code of the session runs.
@@ -96,6 +94,10 @@ WORKER: Sequence[Step] = (
     # Last: it forbids what the steps above need.
     ("seccomp", lambda jail: seccomp.load(jail.seal)),
 )
+
+# The first worker's, whole. Not before init has closed itself off may code run beside it; it does
+# so meanwhile, and is waited for at the very end.
+FIRST_WORKER: Sequence[Step] = (*VIEW, *WORKER, ("init", _wait_for_init))
 
 
 def contain(jail: Jail, steps: Sequence[Step]) -> None:

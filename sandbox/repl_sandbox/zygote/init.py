@@ -7,6 +7,7 @@ control messages. When it ends, the kernel ends every process of the session.
 
 from __future__ import annotations
 
+import _signal  # the public module's enums are a hundred pages to copy in each session
 import fcntl
 import os
 import select
@@ -17,7 +18,7 @@ from typing import NoReturn
 
 from ..errors import IsolationError
 from ..jail import libc, rlimits
-from ..jail.recipe import INIT, VIEW, WORKER, Jail, Step, contain
+from ..jail.recipe import FIRST_WORKER, INIT, WORKER, Jail, Step, contain
 from ..worker.main import Worker
 from . import control
 
@@ -140,11 +141,12 @@ def be_session(
         os.dup2(stderr, 2)
         if worker == 0:
             os.close(done)
-            _be_worker(jail, (*VIEW, *WORKER), control_fd, worker_fd, template)
+            _be_worker(jail, FIRST_WORKER, control_fd, worker_fd, template)
         jail.kept = {0, 1, 2, control_fd, jail.mapped, done}
         contain(jail, INIT)
         os.write(done, b"1")
         os.close(done)
+        jail.contained = -1  # its number may be another descriptor's by the next worker
         Init(jail, socket.socket(fileno=control_fd), template, worker).serve()
     # Boundary: this process has nowhere else to say what went wrong in it.
     except Exception as error:  # noqa: BLE001
@@ -158,9 +160,9 @@ def _be_worker(
     jail: Jail, steps: Sequence[Step], control_fd: int, worker_fd: int, template: Worker
 ) -> NoReturn:
     try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         high = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, _WORKER_FD)
-        jail.kept = {0, 1, 2, control_fd, high}
+        jail.kept = {0, 1, 2, control_fd, high, jail.contained}
         contain(jail, steps)
         os.close(control_fd)
         template.serve(high)
