@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from ..errors import IsolationError, SandboxError
 from ..jail import capabilities, libc, mounts, processes, remedies, seccomp, users
 from ..worker.main import Worker
-from ..worker.warmth import warm_up
 from ..worker.streams import open_streams
+from ..worker.warmth import warm_up
 
 
 @dataclass(frozen=True, slots=True)
