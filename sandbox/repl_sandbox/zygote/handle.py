@@ -140,8 +140,11 @@ class ZygoteHandle:
             with their_control, their_worker:
                 theirs = (their_control.fileno(), their_worker.fileno(), their_stdout, their_stderr)
                 host_worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-                links.pid = self._ask(number, request, theirs)["pid"]
-            links.worker_pid = _await_ready(links)
+                self._send(number, request, theirs)
+            # There is no answer: the session itself speaks, or what went wrong comes through its
+            # control socket. A wait less, and other callers need not wait for this one.
+            links.worker_pid = self._await_ready(links)
+            links.pid = _parent(links.worker_pid)
         except BaseException:
             self._abandon(links)
             raise
@@ -181,16 +184,47 @@ class ZygoteHandle:
         except OSError:
             pass  # the zygote is gone, or ends the session when its own request is done
 
-    def _ask(
-        self, number: int, request: control.Message, descriptors: Sequence[int] = ()
-    ) -> control.Message:
+    def _send(self, number: int, request: control.Message, descriptors: Sequence[int]) -> None:
         with self._lock:
-            if self._closed or os.getpid() != self._pid:
-                raise SandboxClosed(
-                    "the sandbox is closed, or belongs to the process that forked this one"
-                )
+            self._check_open()
             try:
                 control.send(self._socket, {**request, "number": number}, descriptors)
+            except OSError as error:
+                raise _Gone from error
+
+    def _check_open(self) -> None:
+        if self._closed or os.getpid() != self._pid:
+            raise SandboxClosed(
+                "the sandbox is closed, or belongs to the process that forked this one"
+            )
+
+    def _await_ready(self, links: Links) -> int:
+        """Wait for the worker's first message; its pid, as the kernel attests it."""
+        # Not select(2), which ends at descriptor 1,023.
+        poller = select.poll()
+        poller.register(links.worker, select.POLLIN)
+        poller.register(links.control, select.POLLIN)
+        seconds = self._socket.gettimeout() or _SPAWN_TIMEOUT
+        readable = {fd for fd, _ in poller.poll(seconds * 1000)}
+        if not readable:
+            raise SandboxError(f"the zygote did not answer within {seconds} s")
+        if links.worker.fileno() in readable:
+            pid = read_ready(links.worker, links.connection)
+            if pid:
+                links.worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+                return pid
+        report = _report(links)
+        if report is None and self._process.poll() is not None:
+            raise _Gone
+        if report and "failed" in report:
+            raise _failure(report)
+        raise SandboxError(f"the session did not start: {report or 'its init is gone'}")
+
+    def _ask(self, number: int, request: control.Message) -> control.Message:
+        with self._lock:
+            self._check_open()
+            try:
+                control.send(self._socket, {**request, "number": number})
                 answer = control.receive(self._socket)
                 while answer is not None and answer["number"] != number:
                     answer = control.receive(self._socket)
@@ -233,21 +267,6 @@ def _failure(answer: control.Message) -> SandboxError:
     return IsolationError("jailed", step, message, remedy)
 
 
-def _await_ready(links: Links) -> int:
-    """Wait for the worker's first message; its pid, as the kernel attests it."""
-    # Not select(2), which ends at descriptor 1,023.
-    poller = select.poll()
-    poller.register(links.worker, select.POLLIN)
-    poller.register(links.control, select.POLLIN)
-    readable = {fd for fd, _ in poller.poll(_SPAWN_TIMEOUT * 1000)}
-    if links.worker.fileno() in readable:
-        pid = read_ready(links.worker, links.connection)
-        if pid:
-            links.worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-            return pid
-    raise _why_not_ready(links)
-
-
 def read_ready(worker: socket.socket, connection: HostConnection) -> int:
     """The pid of the worker that has just said `Ready`; 0 if it said nothing and is gone."""
     space = socket.CMSG_SPACE(_CREDENTIALS.size)
@@ -262,16 +281,19 @@ def read_ready(worker: socket.socket, connection: HostConnection) -> int:
     return 0
 
 
-def _why_not_ready(links: Links) -> SandboxError:
-    """The error for a session that did not come up, from what its init reported."""
+def _report(links: Links) -> dict[str, Any] | None:
+    """What the zygote or the session's init has to say of a session that did not come up."""
     try:
         links.control.settimeout(1.0)
-        report: dict[str, Any] | None = control.receive(links.control)
+        return control.receive(links.control)
     except OSError:
-        report = None
-    if report and "failed" in report:
-        return _failure(report)
-    return SandboxError(f"the session did not start: {report or 'its init is gone'}")
+        return None
+
+
+def _parent(pid: int) -> int:
+    """The parent of process `pid`: proc(5), the second field behind the name in parentheses."""
+    with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+        return int(file.read(1024).rpartition(b")")[2].split(None, 2)[1])
 
 
 _alive: weakref.WeakSet[ZygoteHandle] = weakref.WeakSet()

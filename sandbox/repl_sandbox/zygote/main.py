@@ -36,23 +36,24 @@ class Zygote:
             if message is None:
                 os._exit(0)
             try:
-                answer = self._answer(message, descriptors)
-            except IsolationError as error:
-                answer = control.failure(error)
-            except OSError as error:
-                answer = {"failed": "zygote", "message": str(error)}
+                self._answer(message, descriptors)
             finally:
                 for fd in descriptors:
                     os.close(fd)
-            answer["number"] = message["number"]
-            control.send(self._host, answer)
 
-    def _answer(self, message: control.Message, descriptors: list[int]) -> control.Message:
-        if message["op"] == "spawn":
-            return {"pid": self._spawn(message, descriptors)}
-        return {"gone": self._end(message["session"])}
+    def _answer(self, message: control.Message, descriptors: list[int]) -> None:
+        if message["op"] == "end":
+            gone = self._end(message["session"])
+            control.send(self._host, {"gone": gone, "number": message["number"]})
+            return
+        try:
+            self._spawn(message, descriptors)
+        except OSError as error:
+            _tell(descriptors[0], IsolationError("jailed", "zygote", str(error)))
+        except IsolationError as error:
+            _tell(descriptors[0], error)
 
-    def _spawn(self, message: control.Message, descriptors: list[int]) -> int:
+    def _spawn(self, message: control.Message, descriptors: list[int]) -> None:
         if processes.thread_count() != 1:
             raise IsolationError("jailed", "single thread", "the template has more than one")
         mapped, written = os.pipe2(os.O_CLOEXEC)
@@ -80,7 +81,6 @@ class Zygote:
             self._map(message["number"], slot, written)
         finally:
             os.close(written)
-        return pid
 
     def _map(self, session: int, slot: int | None, written: int) -> None:
         """Write the id maps of the session's init, which waits for a byte in the pipe."""
@@ -103,6 +103,15 @@ class Zygote:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         return True
+
+
+def _tell(control_fd: int, error: IsolationError) -> None:
+    """Say through a session's control socket why there is no session."""
+    with socket.socket(fileno=os.dup(control_fd)) as session:
+        try:
+            control.send(session, control.failure(error))
+        except OSError:
+            pass  # the host has left, or init was there first
 
 
 def refuse(fd: int, error: IsolationError) -> NoReturn:
