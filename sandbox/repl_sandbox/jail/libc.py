@@ -65,6 +65,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc_with_gil = ctypes.PyDLL(None, use_errno=True)
 _long = ctypes.c_long
 # Declared once, so that a call does not have to make its arguments' types.
+_prctl_of_ints = ctypes.CDLL(None, use_errno=True).prctl
 _libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 _libc.syscall.restype = _long
 _libc_with_gil.syscall.restype = _long
@@ -140,7 +141,7 @@ def prctl(option: int, first: int = 0, second: int = 0) -> int:
 
 def empty_bounding_set(last: int) -> None:
     """PR_CAPBSET_DROP for every capability up to `last`: one loop, because each session runs it."""
-    call = _libc.prctl
+    call = _prctl_of_ints
     for capability in range(last + 1):
         if call(PR_CAPBSET_DROP, capability, 0, 0, 0):
             _check(-1, f"prctl {PR_CAPBSET_DROP}")

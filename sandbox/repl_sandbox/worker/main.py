@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from ..errors import HostCallError
 from ..types import ErrorInfo
-from ..wire.frames import MAX_BLOB
+from ..wire.frames import MAX_BLOB, Frame
 from ..wire.messages import (
     VERSION,
     Assign,
@@ -28,8 +28,11 @@ from ..wire.messages import (
     Result,
     Value,
     Variables,
+    decode,
     dump_json,
+    encode,
 )
+from . import sources
 from .answers import Answers
 from .cell import Ran, run_cell
 from .changes import Changes
@@ -85,6 +88,7 @@ class Worker:
         os.register_at_fork(after_in_child=self._after_fork)
         try:
             self.open(fd)
+            self._touch_pages()
             while True:
                 self.obey()
         except Disconnected:
@@ -93,8 +97,21 @@ class Worker:
     def open(self, fd: int) -> None:
         """Begin the conversation on socket `fd`."""
         self._pid = _getpid()
-        self._channel.open(socket.socket(fileno=fd))
+        # Named, so that the kernel need not be asked what it is.
+        self._channel.open(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=fd))
         self._channel.send(Ready(VERSION))
+
+    def _touch_pages(self) -> None:
+        """Run a cell that does nothing, and send no result.
+
+        The first write to a page after the fork copies it. A cell writes some two hundred; this
+        has them copied while the host, which knows by now that the session is there, is busy.
+        """
+        command = decode(Frame(b'{"type":"execute","cell":0}', b"None"))
+        assert isinstance(command, Execute)
+        ran = self._run(command)
+        encode(self._result(command, ran, _monotonic()))
+        sources.forget()
 
     def obey(self) -> None:
         """Wait for one command and do it."""
@@ -134,7 +151,10 @@ class Worker:
             self._answers.poll()
         self._streams.flush()
         self._calls.cell = 0
-        result = Result(
+        self._channel.send(self._result(execute, ran, started))
+
+    def _result(self, execute: Execute, ran: Ran, started: float) -> Result:
+        return Result(
             execute.cell,
             ran.value,
             ran.error,
@@ -142,7 +162,6 @@ class Worker:
             tuple(take_figures()) if "matplotlib.pyplot" in _modules else (),
             self._peak_memory(started),
         )
-        self._channel.send(result)
 
     def _peak_memory(self, started: float) -> int:
         """Bytes; asked of the kernel only if the cell ran long enough to have touched much."""

@@ -27,6 +27,7 @@ class Zygote:
     def __init__(self, host: socket.socket, template: Template) -> None:
         self._host = host
         self._template = template
+        self._planned: tuple[dict[str, int], list[tuple[int, tuple[int, int]]]] = ({}, [])
         self._sessions: dict[int, int] = {}  # number of the request: pid of the init
 
     def serve(self) -> NoReturn:
@@ -61,7 +62,7 @@ class Zygote:
         jail = Jail(
             slot,
             message["workspace"],
-            rlimits.plan(message["rlimits"]),
+            self._rlimits(message["rlimits"]),
             self._template.last_capability,
             self._template.seal,
             mapped,
@@ -81,6 +82,12 @@ class Zygote:
             self._map(message["number"], slot, written)
         finally:
             os.close(written)
+
+    def _rlimits(self, limits: dict[str, int]) -> list[tuple[int, tuple[int, int]]]:
+        """As `rlimits.plan`, which is the same for most sessions of a template."""
+        if limits != self._planned[0]:
+            self._planned = limits, rlimits.plan(limits)
+        return self._planned[1]
 
     def _map(self, session: int, slot: int | None, written: int) -> None:
         """Write the id maps of the session's init, which waits for a byte in the pipe."""
