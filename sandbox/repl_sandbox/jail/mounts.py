@@ -32,6 +32,7 @@ _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 # Read by the dynamic loader, fontconfig, matplotlib and Debian's BLAS; none says who the host is.
 _ETC = ("alternatives", "fonts", "ld.so.cache", "matplotlibrc", "localtime", "mime.types")
+_MOST_ETC = 4 << 20  # the largest, ld.so.cache, has some 30 KiB, on a full desktop 300
 _ETC_FILES = {
     "passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\nuser:x:1000:1000:user:/workspace:/bin/sh\n",
     "group": "root:x:0:\nuser:x:1000:\n",
@@ -87,13 +88,31 @@ def _fill(binds: Mapping[str, str]) -> None:
 
 def _fill_etc() -> None:
     for name, text in _ETC_FILES.items():
-        # Without the codecs of open(): nothing can be imported until the interpreter is in view.
-        fd = os.open(f"/root/etc/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o444)
-        os.write(fd, text.encode())
-        os.close(fd)
+        _write(f"/root/etc/{name}", text.encode())
     for name in _ETC:
         if os.path.exists(f"/host/etc/{name}"):
-            _bind(f"/etc/{name}", f"/etc/{name}")
+            # Copied, for each session copies every mount of its template, and these are small.
+            _copy(f"/host/etc/{name}", f"/root/etc/{name}")
+
+
+def _copy(source: str, target: str) -> None:
+    if os.path.islink(source):
+        os.symlink(os.readlink(source), target)
+    elif os.path.isdir(source):
+        os.mkdir(target)
+        for name in os.listdir(source):
+            _copy(f"{source}/{name}", f"{target}/{name}")
+    else:
+        fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        _write(target, os.read(fd, _MOST_ETC))
+        os.close(fd)
+
+
+def _write(target: str, data: bytes) -> None:
+    # Without the codecs of open(): nothing can be imported until the interpreter is in view.
+    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o444)
+    os.write(fd, data)
+    os.close(fd)
 
 
 def _fill_dev() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import json
 import mmap
 import os
@@ -89,6 +90,7 @@ class Worker:
         try:
             self.open(fd)
             self._touch_pages()
+            gc.enable()
             while True:
                 self.obey()
         except Disconnected:

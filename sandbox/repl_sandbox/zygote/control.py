@@ -6,7 +6,6 @@ The sockets are SOCK_SEQPACKET, so a message arrives whole or not at all; descri
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -47,7 +46,6 @@ def receive(sock: socket.socket, flags: int = 0) -> Message | None:
 
 def receive_with_descriptors(sock: socket.socket) -> tuple[Message | None, list[int]]:
     """The next message and the descriptors sent with it, which close on exec."""
-    data, descriptors, _, _ = socket.recv_fds(sock, MAX_MESSAGE, _MAX_DESCRIPTORS)
-    for fd in descriptors:
-        os.set_inheritable(fd, False)
+    flags = socket.MSG_CMSG_CLOEXEC
+    data, descriptors, _, _ = socket.recv_fds(sock, MAX_MESSAGE, _MAX_DESCRIPTORS, flags)
     return (json.loads(data) if data else None), descriptors
