@@ -21,8 +21,12 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMG]I?)?B?\s*", re.IGNORECASE)
 
 
+# Above this no machine can mean it, and the kernel's signed 64-bit sizes could wrap.
+_LARGEST = 1 << 50
+
+
 def parse_size(size: int | str, name: str = "size") -> int:
-    """Bytes in `size`: an int, or text such as "512MiB" or "1.5 GB".
+    """Bytes in `size`: an int, or text such as "512MiB" or "1.5 GB"; at most 1 PiB.
 
     Raises:
         TypeError, ValueError: naming the argument `name`.
@@ -36,9 +40,13 @@ def parse_size(size: int | str, name: str = "size") -> int:
         if match is None:
             raise ValueError(f"{name}={size!r} is not a size; write bytes or for example '512MiB'")
         size = int(float(match[1]) * _UNITS[(match[2] or "").upper()])
-    if size <= 0:
-        raise ValueError(f"{name} must be more than 0")
+    if not 0 < size <= _LARGEST:
+        raise ValueError(f"{name} must be more than 0 and at most 1 PiB")
     return size
+
+
+# As many processes as Linux can number on a 64-bit machine (PID_MAX_LIMIT).
+_MOST_COUNTED = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -69,8 +77,8 @@ class Limits:
             count = getattr(self, name)
             if isinstance(count, bool) or not isinstance(count, int):
                 raise TypeError(f"{name} must be an int, not {type(count).__name__}")
-            if count < least:
-                raise ValueError(f"{name} must be at least {least}")
+            if not least <= count <= _MOST_COUNTED:
+                raise ValueError(f"{name} must be from {least} to {_MOST_COUNTED:,}")
         for name in ("timeout", "grace", "host_timeout"):
             object.__setattr__(self, name, check_seconds(getattr(self, name), name))
         if self.cpu_seconds is not None:
@@ -108,7 +116,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A variable that a cell made, changed or deleted (then type, size and preview are of what was)."""
+    """A variable that a cell made or changed, or what was one before the cell deleted it."""
 
     kind: Literal["new", "modified", "deleted"]
     name: str
@@ -211,7 +219,7 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A sandbox at one moment: sessions open, ready in the pool, and started since the beginning."""
+    """A sandbox at one moment: sessions open, ready in the pool, and started so far."""
 
     open: int
     ready: int

@@ -104,7 +104,7 @@ def test_a_thread_that_holds_a_call_open_does_not_stop_the_clock(sandbox: Sandbo
     released = threading.Event()
     with sandbox.session(host={"hang": lambda: released.wait(30)}) as session:
         outcome = session.run(
-            "import threading\nthreading.Thread(target=hang, daemon=True).start()\nwhile True: pass",
+            "import threading\nthreading.Thread(target=hang).start()\nwhile True: pass",
             timeout=0.3,
         )
         released.set()
@@ -225,7 +225,7 @@ def test_a_reply_of_a_killed_worker_answers_no_call_of_the_next(sandbox: Sandbox
     limits = Limits(host_timeout=0.2, grace=0.1)
     with sandbox.session(host={"slow": slow}, limits=limits) as session:
         outcome = session.run(
-            "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nslow('first')"
+            "from signal import *\npthread_sigmask(SIG_BLOCK, [SIGINT])\nslow('first')"
         )
         assert outcome.state == "restarted"
         code = "try: print(slow('second'))\nexcept BaseException as error: print(type(error))"

@@ -62,6 +62,9 @@ def test_bad_arguments_are_named(
         ({"grace": True}, TypeError),
         ({"processes": 0}, ValueError),
         ({"open_files": "many"}, TypeError),
+        ({"file_size": 1 << 70}, ValueError),
+        ({"workspace": "9999999GiB"}, ValueError),
+        ({"processes": 1 << 40}, ValueError),
     ],
 )
 def test_bad_limits_are_named(arguments: dict[str, Any], error: type[Exception]) -> None:

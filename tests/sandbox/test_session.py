@@ -242,7 +242,8 @@ def test_a_session_that_died_between_cells_says_that_it_was_restarted(session: S
 
 def test_a_forked_child_of_a_cell_does_not_answer_for_it(session: Session) -> None:
     outcome = session.run(
-        "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nprint('parent' if pid else 'child')"
+        "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\n"
+        "print('parent' if pid else 'child')"
     )
     assert outcome.stdout == "child\nparent\n"
     assert session.run("1 + 1").value == "2"

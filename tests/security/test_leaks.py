@@ -27,9 +27,10 @@ class Belongings(NamedTuple):
 
 
 def belongings() -> Belongings:
-    """What this process and its one zygote hold now."""
+    """What this process and its zygote hold now."""
     gc.collect()
-    (zygote,) = psutil.Process().children()
+    # Other tests of this run may have left a sandbox open; this file's is the youngest.
+    zygote = max(psutil.Process().children(), key=psutil.Process.create_time)
     return Belongings(
         _descriptors("self"),
         _descriptors(str(zygote.pid)),

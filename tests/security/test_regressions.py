@@ -165,14 +165,17 @@ def _youngest_zygote() -> psutil.Process:
     return max(psutil.Process().children(), key=lambda child: child.create_time())
 
 
-def test_a_session_that_cannot_be_built_leaves_nothing_and_disturbs_none(sandbox: Sandbox) -> None:
+def test_a_session_that_cannot_be_built_leaves_nothing_and_disturbs_none(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with sandbox.session() as session:
         zygote = _youngest_zygote()
         before = len(zygote.children()), psutil.Process().num_fds()
         for _ in range(5):
-            with pytest.raises(SandboxError):
-                # More than setrlimit(2) can carry: the worker cannot finish its jail.
-                sandbox.session(limits=Limits(file_size=1 << 70))
+            # More than setrlimit(2) can carry: the worker cannot finish its jail.
+            with monkeypatch.context() as patch, pytest.raises(SandboxError):
+                patch.setattr(sandbox, "_rlimits", lambda limits: {"FSIZE": 1 << 70})
+                sandbox.session()
         assert session.run("6 * 7").value == "42"
         with sandbox.session() as other:
             assert other.run("6 * 7").value == "42"

@@ -291,7 +291,7 @@ class Core:
                     self._reply(cell, reply)
 
     def _read_worker(self) -> bool:
-        """Take in what the worker sent; whether that was the cell's result and nothing before it."""
+        """Take in what the worker sent; whether that was the result and nothing before it."""
         connection = self.links.connection
         whole = connection.between_messages
         try:
@@ -611,7 +611,7 @@ class Core:
     # ── leaving in the middle ─────────────────────────────────────────────────────────────────
 
     def abandon(self) -> Generator[float, Ready_, None]:
-        """The caller left amid a cell: interrupt it, kill it if need be, and be ready for the next."""
+        """The caller left amid a cell: interrupt or kill it, and be ready for the next."""
         self._stdout.begin(None)
         self._stderr.begin(None)
         if self.running_since and self._result is None and not self._dead:

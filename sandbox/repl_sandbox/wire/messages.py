@@ -181,10 +181,10 @@ def decode(frame: Frame) -> Message:
         RemoteProtocolError: the frame is not a message of this protocol.
     """
     data, blob = frame
-    if data.startswith(_EXECUTE) and (digits := data[_EXECUTE_SIZE:-1]).isdigit():
+    digits = data[_EXECUTE_SIZE:-1] if data.startswith(_EXECUTE) and data.endswith(b"}") else b""
+    if digits.isdigit() and len(digits) < _COUNT_DIGITS:
         # Each step's command, read as it was written; what it is not goes through the parser.
-        if len(digits) < _COUNT_DIGITS and data.endswith(b"}"):
-            return Execute(int(digits), blob)
+        return Execute(int(digits), blob)
     header = _parse(data)
     if type(header) is not dict:
         raise RemoteProtocolError("header is not an object")

@@ -1,7 +1,7 @@
 """When a SIGINT becomes a KeyboardInterrupt: only in the running cell, never amid the wire.
 
 An exception raised between reading bytes and keeping them would tear the stream, so the worker
-defers interrupts around such sections. Signal handlers run in the main thread only, and so do cells.
+defers interrupts around such sections. Signal handlers run in the main thread only, as cells do.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """pid 1 of a session: trusted, tiny, alive as long as the session is.
 
-It starts the workers, which build the jail around themselves, reaps what the session leaves, and does for the host what
-only it can do inside: interrupt, kill, start the next worker. It parses nothing but the host's
-control messages. When it ends, the kernel ends every process of the session.
+It starts the workers, which build the jail around themselves, reaps what the session leaves, and
+does for the host what only it can do inside: interrupt, kill, start the next worker. It parses
+nothing but the host's control messages. When it ends, the kernel ends all of the session.
 """
 
 from __future__ import annotations
@@ -124,9 +124,7 @@ class Init:
             self._control.setblocking(True)
 
 
-def be_session(
-    jail: Jail, descriptors: tuple[int, int, int, int], template: Worker
-) -> NoReturn:
+def be_session(jail: Jail, descriptors: tuple[int, int, int, int], template: Worker) -> NoReturn:
     """Be the first process of a new session: fork its first worker at once, then be its init.
 
     `descriptors`: control, worker socket, stdout, stderr. `template` is a worker that was made

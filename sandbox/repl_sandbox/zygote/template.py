@@ -58,7 +58,7 @@ def build(preload: Sequence[str], extra_mounts: Mapping[str, str], *, privileged
     worker = Worker()
     gc.collect()
     gc.freeze()
-    # A collection would write to, and so copy, what init and the zygote only read; workers do theirs.
+    # A collection would write to, and so copy, what init and the zygote only read.
     gc.disable()
     return Template(privileged, last, seal, worker, _data_segment())
 
