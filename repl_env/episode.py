@@ -146,10 +146,10 @@ class Episode:
         self.iteration += 1
         self.cells += 1
         self.totals.add(outcome.usage)
-        if outcome.state == "kept":
-            self._follow(outcome.changes)
-        else:
+        if outcome.state == "restarted":
             self.restart_names()
+        # After a restart there are changes only if that came first, and so they are the session's.
+        self._follow(outcome.changes)
         final = self.sheet.settle(outcome.stdout)
         failed = self._judge(outcome, final)
         if final is not None:
@@ -200,7 +200,9 @@ class Episode:
             return failed
         if failed is None:
             return Failure("answer", f"ValueError: the answer was refused: {refusal}")
-        if outcome.error is not None and refusal in outcome.error.message:
+        # What is ours stays ours: the policy may have been refused for what it had lost.
+        ours = failed.kind in OURS
+        if not ours and outcome.error is not None and refusal in outcome.error.message:
             return Failure("answer", failed.text)
         return failed
 

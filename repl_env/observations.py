@@ -58,6 +58,13 @@ TEXT_BY_STATE: dict[State, str] = {
     "restarted": "The session was restarted: variables are gone, the context is loaded again.",
 }
 
+# A worker can die between two cells, by a thread that a cell left or for the system's want of
+# memory. The next cell then runs, to its end or to an exception, in a new and empty session.
+RESTARTED_BEFORE = (
+    "SystemError: the session died and was restarted before this code ran: earlier variables are "
+    "gone, and the context was loaded again only after it."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -73,6 +80,8 @@ def failure(outcome: AnyOutcome) -> Failure | None:
         case Finished():
             return None
         case Raised():
+            if outcome.state == "restarted":
+                return Failure("sandbox", _with_traceback(outcome, RESTARTED_BEFORE))
             name = outcome.error.type if outcome.error else ""
             return Failure(KIND_BY_EXCEPTION.get(name, "exception"), _with_traceback(outcome, ""))
         case TimedOut():
@@ -93,6 +102,8 @@ def render(
         stdout = f"{on_new_line(stdout)}{clean(outcome.value)}\n"
     if failed is not None:
         stderr = f"{on_new_line(stderr)}{failed.text}"
+    elif outcome.state == "restarted":
+        stderr = f"{on_new_line(stderr)}{RESTARTED_BEFORE}"
     snapshot: dict[str, str] = {}
     changes: list[dict[str, str | int]] = []
     for change in outcome.changes:

@@ -55,17 +55,18 @@ def test_the_worker_runs_where_only_the_engine_s_source_root_is() -> None:
     assert not any(name.startswith(("repl_env", "repl_server")) for name in modules)
 
 
-@pytest.mark.parametrize("name", ["numpy", "asyncio", "unittest", "matplotlib", "psutil"])
+@pytest.mark.parametrize("name", ["numpy", "asyncio", "unittest", "matplotlib"])
 def test_the_worker_leaves_to_cells_what_only_cells_need(name: str) -> None:
     """Every module of the template is paid again by each session in copied pages."""
     assert name not in loaded_by("repl_sandbox.worker.main", "sandbox", flags=("-I", "-S"))
 
 
-def test_the_engine_loads_neither_the_environment_nor_the_server() -> None:
+def test_the_engine_runs_on_the_standard_library_alone() -> None:
     modules = loaded_by("repl_sandbox.sandbox", "sandbox")
 
+    assert "repl_sandbox.watchdog" in modules
     assert not any(name.startswith(("repl_env", "repl_server")) for name in modules)
-    assert foreign(modules) <= {"psutil"}
+    assert foreign(modules) == set()
 
 
 def test_importing_the_package_loads_no_engine_and_no_library() -> None:
@@ -82,7 +83,7 @@ def test_the_vocabulary_of_the_environment_loads_no_engine(module: str) -> None:
 
     assert f"repl_env.{module}" in modules
     assert not any(name.startswith(("repl_sandbox", "repl_server")) for name in modules)
-    assert not modules & {"rich", "typer", "psutil"}
+    assert not modules & {"rich", "typer"}
 
 
 def test_the_command_line_loads_no_engine_until_a_command_needs_it() -> None:

@@ -1,5 +1,6 @@
 """Whatever code does, the step says what happened and the episode goes on."""
 
+import psutil
 import pytest
 
 from repl_env.errors import EpisodeAborted, NotReset
@@ -97,3 +98,64 @@ def test_a_long_output_is_cut_and_the_rest_can_be_read(make):
     assert "the middle" not in step.observation.result.stdout
     assert "_out[2]" in step.observation.result.stdout
     assert "the middle" in env.execute("_out[2][990:1020]").observation.result.value
+
+
+def lose_the_worker(before):
+    """End the worker that is not among `before`, as the system does when it runs out of memory."""
+    started = set(psutil.Process().children(recursive=True)) - before
+    (worker,) = (process for process in started if process.parent() in started)
+    worker.kill()
+    _, alive = psutil.wait_procs([worker], timeout=10)
+    assert not alive
+
+
+@pytest.fixture
+def between_cells(env):
+    """An episode one cell old, whose worker has died since; y was its variable."""
+    before = set(psutil.Process().children(recursive=True))
+    env.reset(context="still here")
+    env.execute("y = 1")
+    lose_the_worker(before)
+    return env
+
+
+def test_an_exception_for_want_of_what_died_between_cells_is_not_the_policy_s(between_cells):
+    step = between_cells.execute("x = 1\nlen(context)")
+    assert step.observation.error_kind == "sandbox"
+    assert step.metadata["mask"]
+    assert step.reward == 0.0
+    assert "NameError" in step.observation.result.stderr
+    assert "before this code" in step.observation.result.stderr
+    assert {"context", "x"} <= set(step.observation.available_variables)
+    assert "y" not in step.observation.available_variables
+    again = between_cells.execute("len(context) + x")
+    assert again.observation.result.value == "11"
+    assert again.metadata["mask"]
+
+
+def test_a_cell_that_did_without_what_died_between_cells_counts_and_is_told(between_cells):
+    step = between_cells.execute("x = 1")
+    assert step.observation.result.success
+    assert step.observation.error_kind is None
+    assert not step.metadata["mask"]
+    assert "before this code" in step.observation.result.stderr
+    assert {"context", "x"} <= set(step.observation.available_variables)
+    assert "y" not in step.observation.available_variables
+    assert between_cells.execute("context").observation.result.value == "'still here'"
+
+
+def test_all_variables_of_a_cell_after_a_death_are_known(between_cells):
+    step = between_cells.execute("globals().update({f'v{n}': n for n in range(300)})")
+    names = set(step.observation.available_variables)
+    assert {"context", "v0", "v299"} <= names
+    assert "y" not in names
+
+
+def test_an_answer_refused_for_what_died_between_cells_is_not_the_policy_s(make):
+    env = make()
+    before = set(psutil.Process().children(recursive=True))
+    env.reset(answer_schema=int)
+    lose_the_worker(before)
+    step = env.execute("FINAL('no number')")
+    assert step.observation.error_kind == "sandbox"
+    assert not step.done

@@ -122,3 +122,18 @@ def test_text_that_is_no_unicode_is_fit_for_the_wire():
     error = ErrorInfo("E", "\udcff", "", None)
     outcome = Raised(stdout="\ud800", value="\ud801", changes=changes, error=error)
     rendered(outcome).model_dump_json().encode("utf-8")
+
+
+def test_code_that_raised_in_a_session_that_had_died_before_it_failed_by_our_fault():
+    error = ErrorInfo("NameError", "name 'x' is not defined", "Traceback: NameError", 1)
+    failed = failure(Raised(error=error, state="restarted"))
+    assert failed.kind == "sandbox"
+    assert "restarted before this code" in failed.text
+    assert error.traceback in failed.text
+
+
+def test_code_that_finished_in_a_session_that_had_died_before_it_is_told_so():
+    result = rendered(Finished(stderr="warned", state="restarted"))
+    assert result.success and result.exception is None
+    assert result.stderr.startswith("warned\n")
+    assert "restarted before this code" in result.stderr

@@ -1,0 +1,54 @@
+"""docs/design.md says what is there: each module once, and the steps of the jail in their order."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from repl_sandbox.jail.recipe import FIRST_WORKER, INIT, VIEW, WORKER, Step
+
+ROOT = Path(__file__).parents[1]
+DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+
+
+def first_column(header: str) -> list[str]:
+    """The first cells of the rows of the one table whose first heading is `header`."""
+    _, table = DESIGN.split(f"\n| {header} |")
+    rows = table.partition("\n\n")[0].splitlines()[2:]
+    return [row.split("|")[1].strip() for row in rows]
+
+
+@pytest.mark.parametrize("package", ["sandbox/repl_sandbox", "repl_env", "server/repl_server"])
+def test_each_module_has_one_row_in_the_map(package: str) -> None:
+    """But for the `__init__` of inner folders, which hold nothing."""
+    files = [file.relative_to(ROOT / package) for file in (ROOT / package).rglob("*.py")]
+    modules = [f"`{file}`" for file in files if file.name != "__init__.py" or len(file.parts) == 1]
+
+    assert modules
+    assert sorted(first_column(f"file in `{package}/`")) == sorted(modules)
+
+
+@pytest.mark.parametrize("package", ["sandbox/repl_sandbox", "repl_env"])
+def test_the_init_modules_that_the_map_leaves_out_hold_no_code(package: str) -> None:
+    for file in (ROOT / package).glob("*/**/__init__.py"):
+        statements = ast.parse(file.read_text(encoding="utf-8")).body
+        assert all(isinstance(statement, ast.Expr) for statement in statements)
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("INIT", INIT),
+        ("VIEW", VIEW),
+        ("WORKER", WORKER),
+        ("FIRST_WORKER", FIRST_WORKER[len(VIEW) + len(WORKER) :]),
+    ],
+)
+def test_the_steps_of_the_jail_stand_there_in_their_order(name: str, steps: list[Step]) -> None:
+    assert first_column(f"step of `{name}`") == [step for step, _ in steps]
+
+
+def test_a_first_worker_does_what_the_page_says_before_its_own_steps() -> None:
+    assert [*FIRST_WORKER[: len(VIEW) + len(WORKER)]] == [*VIEW, *WORKER]
