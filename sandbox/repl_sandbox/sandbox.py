@@ -173,8 +173,9 @@ class Sandbox:
             raise TypeError(f"seed must be a count, not {seed!r}")
         self._check_open()
         links = self._pool.take() if self._pool is not None and limits == self._limits else None
-        links = links or self._spawn(limits)
+        links = links or self._begin(limits)
         try:
+            # Made while the zygote is busy with the session.
             core = Core(
                 links,
                 limits,
@@ -187,8 +188,11 @@ class Sandbox:
                 preloaded=self._preloaded,
             )
         except BaseException:
-            self._zygote.end(links)
+            self._zygote.abandon(links)
             raise
+        if not links.worker_pid:
+            self._zygote.finish(links)
+        core.ready()
         with self._lock:
             self._open[id(core)] = core
         self._watchdog.add(core)
@@ -204,14 +208,16 @@ class Sandbox:
                 f"max_sessions={self._max_sessions} sessions are open; close one first"
             )
 
-    def _spawn(self, limits: Limits) -> Links:
-        links = self._jail(limits)
+    def _begin(self, limits: Limits) -> Links:
         self._started += 1
-        return links
+        return self._zygote.begin(_slot(), int(limits.workspace), self._rlimits(limits))
+
+    def _spawn(self, limits: Limits) -> Links:
+        self._started += 1
+        return self._jail(limits)
 
     def _jail(self, limits: Limits) -> Links:
-        slot = next(_slots) % SLOTS
-        return self._zygote.spawn(slot, int(limits.workspace), self._rlimits(limits))
+        return self._zygote.spawn(_slot(), int(limits.workspace), self._rlimits(limits))
 
     def _rlimits(self, limits: Limits) -> dict[str, int]:
         rlimits = {
@@ -238,6 +244,10 @@ class Sandbox:
             if core.busy.acquire(timeout=_LEAVE_TIMEOUT):
                 core.links.close()
                 core.close()
+
+
+def _slot() -> int:
+    return next(_slots) % SLOTS
 
 
 class AsyncSandbox:

@@ -118,7 +118,7 @@ class Core:
         self._replies = Replies() if functions else None
         self._worker_fd = links.worker.fileno()
         self._control_fd = links.control.fileno()
-        self._cpu_clock = process_cpu(links.worker_pid)
+        self._cpu_clock = 0
         self._cpu_of_dead = 0.0
         self._interrupt_lock = threading.Lock()
         self._unacknowledged = 0
@@ -139,6 +139,10 @@ class Core:
         self._answers: list[Answer] = []
         self._result: Result | None = None
         self._clocks: Clocks | None = None
+
+    def ready(self) -> None:
+        """The worker is there; called once, before anything else is asked."""
+        self._cpu_clock = process_cpu(self.links.worker_pid)
 
     # ── what drivers need ─────────────────────────────────────────────────────────────────────
 

@@ -129,6 +129,12 @@ class ZygoteHandle:
         Raises:
             IsolationError: a step of the jail failed.
         """
+        links = self.begin(slot, workspace, rlimits)
+        self.finish(links)
+        return links
+
+    def begin(self, slot: int, workspace: int, rlimits: Mapping[str, int]) -> Links:
+        """Ask for a session, and leave the caller the time it takes; `finish` must follow."""
         request = {"op": "spawn", "slot": slot, "workspace": workspace, "rlimits": dict(rlimits)}
         host_control, their_control = control.pair()
         host_worker, their_worker = socket.socketpair()
@@ -141,12 +147,8 @@ class ZygoteHandle:
                 theirs = (their_control.fileno(), their_worker.fileno(), their_stdout, their_stderr)
                 host_worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
                 self._send(number, request, theirs)
-            # There is no answer: the session itself speaks, or what went wrong comes through its
-            # control socket. A wait less, and other callers need not wait for this one.
-            links.worker_pid = self._await_ready(links)
-            links.pid = _parent(links.worker_pid)
         except BaseException:
-            self._abandon(links)
+            self.abandon(links)
             raise
         finally:
             os.close(their_stdout)
@@ -156,6 +158,17 @@ class ZygoteHandle:
         host_worker.setblocking(False)
         host_control.setblocking(False)
         return links
+
+    def finish(self, links: Links) -> None:
+        """Wait until the session that was asked for is there; as `spawn`."""
+        try:
+            # The zygote does not answer: the session itself speaks, or what went wrong comes
+            # through its control socket. A wait less, and callers need not wait for one another.
+            links.worker_pid = self._await_ready(links)
+            links.pid = _parent(links.worker_pid)
+        except BaseException:
+            self.abandon(links)
+            raise
 
     def end(self, links: Links) -> None:
         """End a session: when this returns, all its processes are gone."""
@@ -173,7 +186,7 @@ class ZygoteHandle:
         except _Gone:
             pass  # and the session with it: the kernel kills each init when its zygote ends
 
-    def _abandon(self, links: Links) -> None:
+    def abandon(self, links: Links) -> None:
         """Have a session ended that did not come up, without waiting: the zygote may hang."""
         links.close()
         request = {"op": "end", "session": links.number, "number": next(self._numbers)}
