@@ -16,6 +16,23 @@ def test_preloaded_modules_are_there_at_once() -> None:
     assert outcome.value == "Decimal('3.0')"
 
 
+def test_numpy_and_figures_work_in_a_session() -> None:
+    with (
+        Sandbox(preload=["numpy"], limits=Limits(timeout=60)) as sandbox,
+        sandbox.session() as session,
+    ):
+        outcome = session.run("import numpy\na = numpy.arange(6).reshape(2, 3)\nint(a.sum())")
+        assert outcome.value == "15"
+        previews = {change.name: change.preview for change in outcome.changes}
+        assert "(2, 3)" in previews["a"]
+
+        outcome = session.run("import matplotlib.pyplot as plt\nplt.plot(a)\nNone")
+        assert isinstance(outcome, Finished), outcome.error
+        (figure,) = outcome.figures
+        assert figure.startswith(b"\x89PNG")
+        assert session.run("plt.get_fignums()").value == "[]"
+
+
 def test_a_module_that_cannot_be_preloaded_is_named() -> None:
     with pytest.raises(SandboxError, match="preload: no_such_module: ModuleNotFoundError"):
         Sandbox(preload=["no_such_module"])
