@@ -121,7 +121,7 @@ class AsyncSession(Handle):
     def _register(self) -> None:
         core = self._core
         wanted = dict.fromkeys(core.descriptors, select.EPOLLIN)
-        wanted[core.descriptors[0]] = core.interest
+        wanted[core.descriptors[0]] = core.outbox.interest
         if wanted == self._registered:
             return
         for fd in self._registered:

@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, NoReturn, TypeAlias
+from typing import TypeAlias
 
 from ..errors import RemoteProtocolError, SandboxError, SessionClosed
 from ..types import (
@@ -44,6 +44,7 @@ from ..wire.messages import (
 )
 from ..zygote import control
 from ..zygote.handle import Links, read_ready
+from .answers import AnswersOfCell
 from .clocks import Clocks, process_cpu
 from .host_functions import (
     MAX_OPEN_CALLS,
@@ -53,9 +54,10 @@ from .host_functions import (
     arguments,
     refusal,
     signatures,
-    success,
 )
+from .outbox import Outbox
 from .output import MOST_PIPED, PAGE, History, Stream
+from .paging import PAGING
 
 Ready_: TypeAlias = "list[tuple[int, int]]"
 
@@ -63,12 +65,6 @@ _READ = 1 << 16
 # A worker dies within microseconds of its socket; init's notice follows. Longer means that code of
 # the session closed the socket and lives on.
 _NOTICE_TIMEOUT = 1.0
-# One answer is enough; a loop that gives them must not fill the host's memory.
-_MOST_ANSWERS = 64
-_MOST_ANSWERED = 16 << 20
-# While a worker leaves this much unread, nothing more is read from it: who wants to be answered
-# must take the answers.
-_MOST_UNSENT = 1 << 20
 # One chunk from a worker can ask for hundreds of pages; so many threads may read at once.
 _MOST_PAGED = 16 * PAGE
 # A fork in init takes milliseconds.
@@ -95,7 +91,6 @@ class Core:
     ) -> None:
         self.links = links
         self.limits = limits
-        self.interest = select.POLLIN  # in the worker's socket; poll(2) and epoll(7) agree on it
         self.running_since = 0.0  # for the watchdog; 0 while nothing runs
         self.busy = threading.Lock()  # held by the one caller at a time
         self.cell = 0
@@ -108,7 +103,7 @@ class Core:
         # the session is told to draw its own.
         self._plain = not (functions or preloaded or answers is not None or seed is not None)
         self._configured = self._plain
-        self._outgoing = bytearray()
+        self.outbox = Outbox(links.worker)
         self._stdout = Stream(links.stdout, int(limits.output))
         self._stderr = Stream(links.stderr, int(limits.output))
         self._pipes = select.poll()
@@ -136,7 +131,7 @@ class Core:
     def _begin_cell(self) -> None:
         self._quiet = False
         self._open: set[int] = set()
-        self._answers: list[Answer] = []
+        self._answers = AnswersOfCell()
         self._result: Result | None = None
         self._clocks: Clocks | None = None
 
@@ -147,7 +142,7 @@ class Core:
     # ── what drivers need ─────────────────────────────────────────────────────────────────────
 
     def _name_descriptors(self) -> None:
-        """What a driver waits for: to read each, but `interest` says what of the first."""
+        """What a driver waits for: to read each, but the outbox says what of the first."""
         fds = (self._worker_fd, self._control_fd, self.links.stdout, self.links.stderr)
         self.descriptors = fds if self._replies is None else (*fds, self._replies.wake_fd)
 
@@ -242,7 +237,7 @@ class Core:
             clocks.cpu(cpu),
             0 if result is None else result.peak_memory,
         )
-        answers = tuple(self._answers)
+        answers = self._answers.all()
         if result is None or reason is not None:
             if expired is not None and self._breach is None:
                 return TimedOut(
@@ -273,16 +268,16 @@ class Core:
         return self._eof or self._notice is not None
 
     def _receive(self, ready: Ready_) -> None:
-        if len(ready) == 1 and ready[0][0] == self._worker_fd and not self._outgoing:
+        if len(ready) == 1 and ready[0][0] == self._worker_fd and not self.outbox:
             # What the cell wrote before its result was in the pipes before this was in the socket.
             # If that was seen first, and nothing in the pipes after it, then nothing is there.
             self._quiet = self._read_worker() and self.worker_first
             return
         for fd, _ in ready:
             if fd == self._worker_fd:
-                if self._outgoing:
-                    self._flush()
-                if self.interest & select.POLLIN:
+                if self.outbox and not self.outbox.flush():
+                    self._eof = True
+                if self.outbox.interest & select.POLLIN:
                     self._read_worker()
             elif fd == self._stdout.fd:
                 self._stdout.read()
@@ -337,10 +332,10 @@ class Core:
             return
         if call.call in self._open:
             raise RemoteProtocolError("a call number is used twice")
-        paged = _PAGING.get(call.name)
+        paged = PAGING.get(call.name)
         if paged is not None:
             args, _ = arguments(call)
-            if len(self._outgoing) > _MOST_PAGED:
+            if len(self.outbox) > _MOST_PAGED:
                 self._send(refusal(call.call, "TooManyCalls", "earlier pages are not read yet"))
             else:
                 self._send(paged(self.history, call, args))
@@ -375,24 +370,11 @@ class Core:
             self._send(refusal(answered.call, "Cancelled", "the cell that answered has ended"))
             return
         try:
-            self._keep_answer(answered.answer)
+            self._answers.keep(answered.answer, self._on_answer)
         except ValueError as error:
             self._send(refusal(answered.call, "ValueError", str(error)))
             return
         self._send(Reply(answered.call, True, b"null"))
-
-    def _keep_answer(self, answer: Answer) -> None:
-        """Keep an answer that the host accepts; the answer dict's latest replaces its earlier."""
-        place = len(self._answers)
-        if answer.form == "answer":
-            forms = [kept.form for kept in self._answers]
-            place = forms.index("answer") if "answer" in forms else place
-        size = len(answer.text) + sum(len(kept.text) for kept in self._answers)
-        if place >= _MOST_ANSWERS or size > _MOST_ANSWERED:
-            raise ValueError(f"a cell may give {_MOST_ANSWERS} answers of 16 MiB in all")
-        if self._on_answer is not None:
-            self._on_answer(answer)
-        self._answers[place:] = [answer, *self._answers[place + 1 :]]
 
     def _read_control(self) -> None:
         try:
@@ -412,27 +394,9 @@ class Core:
 
     # ── what goes out ─────────────────────────────────────────────────────────────────────────
 
-    def _send(self, message: HostMessage) -> None:
-        data = self.links.connection.send(message)
-        if self._outgoing:
-            self._outgoing += data
-            self._set_interest()
-            return
-        try:
-            sent = self.links.worker.send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
+    def _send(self, message: HostMessage, descriptor: int | None = None) -> None:
+        if not self.outbox.send(self.links.connection.send(message), descriptor):
             self._eof = True
-            return
-        if sent < len(data):
-            self._outgoing += data[sent:]
-            self._set_interest()
-
-    def _set_interest(self) -> None:
-        self.interest = select.POLLIN if len(self._outgoing) < _MOST_UNSENT else 0
-        if self._outgoing:
-            self.interest |= select.POLLOUT
 
     def _send_configured(self, message: HostMessage) -> None:
         """Send to a worker that may not know yet what the session offers."""
@@ -440,17 +404,6 @@ class Core:
             self._configured = True
             self._send(self._configure)
         self._send(message)
-
-    def _flush(self) -> None:
-        try:
-            sent = self.links.worker.send(self._outgoing)
-        except BlockingIOError:
-            return
-        except OSError:
-            sent = len(self._outgoing)
-            self._eof = True
-        del self._outgoing[:sent]
-        self._set_interest()
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the running cell, if one runs. From any thread."""
@@ -532,8 +485,7 @@ class Core:
         self.links.worker, self.links.connection = ours, HostConnection()
         self._worker_fd = ours.fileno()
         self._name_descriptors()
-        self._outgoing.clear()
-        self.interest = select.POLLIN
+        self.outbox = Outbox(ours)
         self._eof = False
         self._notice = self._breach = None
         self._unacknowledged = 0
@@ -581,15 +533,12 @@ class Core:
             self._configured = True
             self._send(self._configure)
         deadline = _monotonic() + max(self.limits.timeout, _RESTART_TIMEOUT)
-        while self._outgoing and not self._dead:
+        while self.outbox and not self._dead:
             self._receive((yield deadline))
             if _monotonic() >= deadline:
                 self._kill_worker()
                 break
-        if memfd is None:
-            self._send(question)
-        else:
-            self._send_with_descriptor(question, memfd)
+        self._send(question, memfd)
         while self._asked is None and not self._dead:
             self._receive((yield deadline))
             if self._asked is None and _monotonic() >= deadline:
@@ -600,17 +549,6 @@ class Core:
             yield from self._restart()
             raise SandboxError("the session did not answer; it was restarted and is empty")
         return self._asked
-
-    def _send_with_descriptor(self, message: HostMessage, fd: int) -> None:
-        data = self.links.connection.send(message)
-        try:
-            sent = socket.send_fds(self.links.worker, [data], [fd])
-        except OSError:
-            self._eof = True
-            return
-        if sent < len(data):
-            self._outgoing += data[sent:]
-            self._set_interest()
 
     # ── leaving in the middle ─────────────────────────────────────────────────────────────────
 
@@ -633,28 +571,3 @@ class Core:
         """Drop what belongs to the host; the links are the sandbox's to end."""
         if self._replies is not None:
             self._replies.close()
-
-
-def _length(history: History, call: Call, args: list[Any]) -> Reply:
-    match args:
-        case [int(cell), str(stream)]:
-            return success(call, history.length(cell, stream))
-    _bad_paging(call)
-
-
-def _text(history: History, call: Call, args: list[Any]) -> Reply:
-    match args:
-        case [int(cell), str(stream), int(start), int(stop)] if stop - start <= PAGE:
-            return success(call, history.text(cell, stream, start, stop))
-    _bad_paging(call)
-
-
-def _bad_paging(call: Call) -> NoReturn:
-    raise RemoteProtocolError(f"arguments of {call.name}")
-
-
-# What `_out` in the session asks for; answered without leaving the driver's thread.
-_PAGING: dict[str, Callable[[History, Call, list[Any]], Reply]] = {
-    "_output_length": _length,
-    "_output_text": _text,
-}

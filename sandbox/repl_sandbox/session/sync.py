@@ -110,7 +110,10 @@ class Session(Handle):
         try:
             wake = next(steps)
             while True:
-                if self._registered is not core.descriptors or self._interest != core.interest:
+                if (
+                    self._registered is not core.descriptors
+                    or self._interest != core.outbox.interest
+                ):
                     self._register()
                 # Rounded up: poll counts whole milliseconds, and waking early would spin.
                 wait = int((wake - _monotonic()) * 1000) + 1
@@ -128,5 +131,5 @@ class Session(Handle):
                 pass
         for fd in core.descriptors:
             self._poller.register(fd, select.POLLIN)
-        self._poller.modify(core.descriptors[0], core.interest)
-        self._registered, self._interest = core.descriptors, core.interest
+        self._poller.modify(core.descriptors[0], core.outbox.interest)
+        self._registered, self._interest = core.descriptors, core.outbox.interest
