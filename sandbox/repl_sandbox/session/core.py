@@ -239,7 +239,9 @@ class Core:
         )
         answers = self._answers.all()
         if result is None or reason is not None:
-            if expired is not None and self._breach is None:
+            # The kill that ends a cell past its time reads as a signal; a limit that was passed
+            # meanwhile has the better claim.
+            if expired is not None and reason not in ("memory", "cpu", "protocol"):
                 return TimedOut(
                     stdout, stderr, answers=answers, usage=usage, state=state, clock=expired
                 )
@@ -445,7 +447,7 @@ class Core:
             self._receive((yield deadline))
             if _monotonic() > deadline:
                 self._kill_worker()
-                return
+                self._eof = True  # nothing more is taken from it
 
     def _collect_death(self) -> Generator[float, Ready_, None]:
         """Wait for init's notice that the worker and all that it left are gone."""
