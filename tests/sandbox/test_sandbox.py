@@ -49,6 +49,21 @@ def test_mounts_are_shown_read_only(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["data.txt"]
 
 
+@pytest.mark.parametrize("place", ["/tmp/deep/data", "/workspace/data", "/dev/shm/data"])
+def test_mounts_may_lie_in_a_place_that_is_private_to_each_session(
+    tmp_path: Path, place: str
+) -> None:
+    """As a virtual environment or a checkout under /tmp does."""
+    (tmp_path / "data.txt").write_text("from the host")
+    tmp_path.chmod(0o755)
+    with Sandbox(mounts={place: str(tmp_path)}) as sandbox, sandbox.session() as session:
+        assert session.run(f"open('{place}/data.txt').read()").value == "'from the host'"
+        outcome = session.run(f"open('{place}/new', 'w')")
+        assert outcome.error is not None
+        assert "Read-only file system" in outcome.error.message
+        assert session.run("open('/tmp/own', 'w').write('x')").value == "1"
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [

@@ -62,7 +62,8 @@ def seen(session: Session) -> Callable[[str], Any]:
 @pytest.fixture(scope="session")
 def user() -> Iterator[Callable[[str], Any]]:
     """Runs a script as an ordinary user and returns the JSON that it prints last."""
-    with tempfile.TemporaryDirectory(prefix="repl-user-") as folder:
+    # Not under /tmp: what of the host lies there must be shown in each session's own /tmp.
+    with tempfile.TemporaryDirectory(prefix="repl-user-", dir="/var/tmp") as folder:
         os.chmod(folder, 0o755)
         library = Path(folder)
         for package in (repl_sandbox, psutil):

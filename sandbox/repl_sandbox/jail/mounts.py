@@ -22,6 +22,8 @@ PRIVATE = ("/tmp", WORKSPACE, "/dev/shm")
 
 # A tmpfs file costs kernel memory besides its size; this bounds it at some 64 MiB a mount.
 _INODES = 65_536
+# Where the template keeps what lies below a private place, which each session covers with its own.
+_ASIDE = "/run/aside"
 _SHM_SIZE = 64 << 20  # as container engines give it
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -55,7 +57,9 @@ def stage(paths: Iterable[str], mounts: Mapping[str, str]) -> None:
     os.mkdir("/tmp/root")
     libc.pivot_root("/tmp", "/tmp/host")
     os.chdir("/")
-    _fill({**{path: path for path in paths}, **mounts})
+    binds = {**{path: path for path in paths}, **mounts}
+    aside = {place: binds[path] for path, place in covered(binds).items()}
+    _fill({**binds, **aside})
     # pivot_root wants a mount point; the self-bind makes one of the plain directory.
     libc.mount("/root", "/root", "", libc.MS_BIND | libc.MS_REC)
     os.chdir("/root")
@@ -141,6 +145,23 @@ def mount_proc() -> None:
     """Show the processes of this pid namespace, and only those."""
     flags = libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC
     libc.mount("proc", "/proc", "proc", flags)
+
+
+def covered(paths: Iterable[str]) -> dict[str, str]:
+    """Those of `paths` that a private mount hides, and where else the template has each."""
+    hidden = [path for path in paths if path.startswith(tuple(f"{place}/" for place in PRIVATE))]
+    return {path: f"{_ASIDE}/{number}" for number, path in enumerate(sorted(hidden))}
+
+
+def uncover(covered: Mapping[str, str]) -> None:
+    """Show again what the private mounts have hidden, read-only as it was."""
+    for path, aside in covered.items():
+        if os.path.isdir(aside):
+            os.makedirs(path, exist_ok=True)
+        else:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o444))
+        libc.mount(aside, path, "", libc.MS_BIND | libc.MS_REC)
 
 
 def mount_private(workspace_size: int, owner: int) -> None:

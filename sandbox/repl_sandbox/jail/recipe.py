@@ -7,7 +7,7 @@ fall back to.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -24,6 +24,7 @@ class Jail:
     last_capability: int
     seal: bytes  # the filter that closes what the template still needs
     mapped: int  # a pipe that brings one byte for each process that waits for the id maps
+    covered: Mapping[str, str] = field(default_factory=dict)  # as mounts.covered has it
     contained: int = -1  # a pipe that brings a byte when init has done all its steps
     kept: set[int] = field(default_factory=set)  # descriptors of the process that is contained
 
@@ -55,6 +56,13 @@ def _wait_for_init(jail: Jail) -> None:
     os.close(jail.contained)
 
 
+def _uncover(jail: Jail) -> None:
+    if jail.covered:
+        # To make directories there, this process must be somebody in the session.
+        _become_init(jail)
+        mounts.uncover(jail.covered)
+
+
 # In init, pid 1 of the new namespaces, with every capability in them and none outside.
 INIT: Sequence[Step] = (
     # Process groups reach across pid namespaces, and an ordinary user's sessions have one uid: a
@@ -76,6 +84,7 @@ VIEW: Sequence[Step] = (
     ("proc", lambda jail: mounts.mount_proc()),
     ("id maps", _wait_for_maps),
     ("private mounts", lambda jail: mounts.mount_private(jail.workspace, users.CODE_ID)),
+    ("covered mounts", _uncover),
 )
 
 # In each worker, before any code of the session runs.

@@ -163,10 +163,15 @@ def _be_worker(
         jail.kept = {0, 1, 2, control_fd, high, jail.contained}
         contain(jail, steps)
         os.close(control_fd)
-        template.serve(high)
     # Boundary: as in be_session.
     except Exception as error:  # noqa: BLE001
         _report(control_fd, "worker", error)
+        os._exit(1)
+    try:
+        template.serve(high)
+    # Boundary: the session ends with its worker, and its own standard error is what is left to it.
+    except Exception as error:  # noqa: BLE001
+        os.write(2, f"the session's worker failed: {type(error).__name__}: {error}\n".encode())
     finally:
         os._exit(1)
 

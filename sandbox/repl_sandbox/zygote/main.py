@@ -66,6 +66,7 @@ class Zygote:
             self._template.last_capability,
             self._template.seal,
             mapped,
+            self._template.covered,
         )
         control_fd, worker_fd, stdout, stderr = descriptors
         try:

@@ -26,6 +26,7 @@ class Template:
     privileged: bool  # each session has uids of its own
     last_capability: int
     seal: bytes
+    covered: Mapping[str, str]  # as mounts.covered has it
     worker: Worker  # made here once, so that a session has nothing left to build
     data_segment: int  # bytes of private writable memory before a session has done anything
 
@@ -60,7 +61,8 @@ def build(preload: Sequence[str], extra_mounts: Mapping[str, str], *, privileged
     gc.freeze()
     # A collection would write to, and so copy, what init and the zygote only read.
     gc.disable()
-    return Template(privileged, last, seal, worker, _data_segment())
+    covered = mounts.covered({*_interpreter_paths(), *extra_mounts})
+    return Template(privileged, last, seal, covered, worker, _data_segment())
 
 
 def _enter_view(privileged: bool, extra_mounts: Mapping[str, str]) -> None:
