@@ -117,7 +117,7 @@ class Watchdog:
     def _breach(self, watched: _Watched) -> KillReason | None:
         limits = watched.core.limits
         processes = list(_descendants(watched.core.links.pid))
-        if self._exceeds(watched, processes, int(limits.memory)):
+        if self._exceeds(watched, processes, int(limits.memory) + watched.core.lent):
             return "memory"
         if limits.cpu_seconds is not None and self._cpu(processes) > limits.cpu_seconds:
             return "cpu"

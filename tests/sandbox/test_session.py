@@ -464,3 +464,12 @@ def test_handles_are_dead_in_a_forked_process(sandbox: Sandbox, session: Session
             os._exit(code)
     assert os.waitpid(pid, 0)[1] == 0
     assert session.run("x").value == "1"
+
+
+def test_a_value_of_more_than_half_of_the_memory_limit_can_be_set(sandbox: Sandbox) -> None:
+    """While it is copied the session maps it twice; only its own copy counts."""
+    with sandbox.session(limits=Limits(memory="200MiB")) as session:
+        for _ in range(8):  # the watchdog looks at a session without a cell twice a second
+            session.set("value", b"x" * (150 << 20))
+            session.run("del value")
+        assert session.run("1 + 1").state == "kept"

@@ -68,9 +68,11 @@ def store(core: Core, name: str, value: str | bytes | JSON) -> Generator[float, 
         answer = yield from core.ask(Assign(name, kind, data))
     else:
         fd, size = _memfd(source)
+        core.lent = size
         try:
             answer = yield from core.ask(Assign(name, kind, b"", size), fd)
         finally:
+            core.lent = 0
             os.close(fd)
     if isinstance(answer, Failed):
         raise SandboxError(f"{name}: the session has no room for it: {answer.message}")
