@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 JSON: TypeAlias = "None | bool | int | float | str | list[JSON] | dict[str, JSON]"
@@ -224,8 +224,3 @@ class Statistics:
     open: int
     ready: int
     started: int
-
-
-def as_record(value: object) -> dict[str, object]:
-    """The fields of a frozen dataclass as a dict, one level deep."""
-    return {f.name: getattr(value, f.name) for f in fields(value)}  # type: ignore[arg-type]

@@ -95,3 +95,16 @@ async def test_the_loop_turns_while_a_cell_runs(sandbox: AsyncSandbox) -> None:
             await asyncio.sleep(0.01)
             turns += 1
         assert turns > 3
+
+
+async def test_coroutine_functions_run_on_the_callers_loop(sandbox: AsyncSandbox) -> None:
+    here = asyncio.get_running_loop()
+
+    async def same_loop(number: int) -> list[object]:
+        return [number, asyncio.get_running_loop() is here]
+
+    async with sandbox.session(host={"same_loop": same_loop}) as session:
+        assert (await session.run("same_loop(7)")).value == "[7, True]"
+        outcome = await session.run("same_loop()")
+        assert outcome.error is not None
+        assert "TypeError" in outcome.error.message

@@ -20,7 +20,6 @@ CLONE_NEWPID: Final = 0x20000000
 CLONE_NEWNET: Final = 0x40000000
 
 # uapi/linux/mount.h
-MS_RDONLY: Final = 0x1
 MS_NOSUID: Final = 0x2
 MS_NODEV: Final = 0x4
 MS_NOEXEC: Final = 0x8
@@ -38,13 +37,11 @@ AT_RECURSIVE: Final = 0x8000
 
 # uapi/linux/prctl.h
 PR_SET_PDEATHSIG: Final = 1
-PR_GET_DUMPABLE: Final = 3
 PR_SET_DUMPABLE: Final = 4
 PR_CAPBSET_DROP: Final = 24
 PR_SET_NO_NEW_PRIVS: Final = 38
 PR_CAP_AMBIENT: Final = 47
 PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
-PR_SET_THP_DISABLE: Final = 41
 
 SIGCHLD: Final = 17
 

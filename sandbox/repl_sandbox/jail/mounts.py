@@ -6,8 +6,9 @@ Does not cover: kernel bugs (seccomp), network (namespaces), memory of the tmpfs
 
 The root is staged once, by the zygote, in a mount namespace of its own that it then pivots into: a
 session starts in a copy of that view and adds only what is private to it. Nothing of the host's
-tree is reachable from there, not even by the zygote. In the session's user namespace the copied
-mounts are locked (mount_namespaces(7)): nobody inside can take one away or make it writable.
+tree is reachable from there. (The zygote still sees the host's /proc, which each session covers
+with its own; so modules to preload are trusted.) In the session's user namespace the copied mounts
+are locked (mount_namespaces(7)): nobody inside can take one away or make it writable.
 """
 
 from __future__ import annotations

@@ -205,26 +205,15 @@ class LoopExecutor(Executor):
             super().start(function, call, done)
             return
         args, kwargs = arguments(call)
-        task = asyncio.get_running_loop().create_task(
-            _finish_call(function, args, kwargs, call, done)
-        )
+        finish = _finish(_await(function, args, kwargs), call, done)
+        task = asyncio.get_running_loop().create_task(finish)
         _tasks.add(task)
         task.add_done_callback(_tasks.discard)
 
 
-async def _finish_call(
-    function: HostFunction,
-    args: list[Any],
-    kwargs: dict[str, Any],
-    call: Call,
-    done: Callable[[Reply], None],
-) -> None:
-    try:
-        reply = success(call, await function(*args, **kwargs))
-    # Boundary: as in Executor.start.
-    except Exception as error:  # noqa: BLE001
-        reply = refusal(call.call, type(error).__name__, str(error))
-    done(reply)
+async def _await(function: HostFunction, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Call and await `function`: wrong arguments then fail where its other errors are caught."""
+    return await function(*args, **kwargs)
 
 
 # A loop keeps only weak references to its tasks.

@@ -38,9 +38,9 @@ def send(sock: socket.socket, message: Message, descriptors: Sequence[int] = ())
         sock.send(data)
 
 
-def receive(sock: socket.socket, flags: int = 0) -> Message | None:
+def receive(sock: socket.socket) -> Message | None:
     """The next message, or None when the other end is closed."""
-    data = sock.recv(MAX_MESSAGE, flags)
+    data = sock.recv(MAX_MESSAGE)
     return json.loads(data) if data else None
 
 
