@@ -37,6 +37,8 @@ def namespace():
         made.loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
         made.loop.close()
         asyncio.set_event_loop(None)
+    made.globals.clear()
+    gc.collect()  # what this session left complains here, not in the middle of another test
 
 
 class Session:
@@ -269,6 +271,27 @@ def test_an_interrupt_ends_the_cell_and_leaves_a_usable_session(run, source):
     assert result.error.type == "KeyboardInterrupt"
     assert run("go").value == "1"
     assert run("import asyncio\nawait asyncio.sleep(0, 'on')").value == "'on'"
+
+
+def test_an_interrupted_task_is_not_complained_of_in_a_later_cell(run, capfd, caplog):
+    with interrupt_when(run.namespace, "go"):
+        run(
+            "import asyncio\nasync def f():\n    global go\n    go = 1\n    while True: pass\n\n"
+            "t = asyncio.create_task(f())\nawait asyncio.sleep(100)"
+        )
+    run("import gc\ndel t\ngc.collect()")
+
+    assert "never retrieved" not in caplog.text + capfd.readouterr().err
+
+
+def test_a_task_whose_error_nobody_awaited_is_complained_of(run, capfd, caplog):
+    run(
+        "import asyncio\nasync def f(): 1 / 0\n"
+        "t = asyncio.create_task(f())\nawait asyncio.sleep(0.001)"
+    )
+    run("import gc\ndel t\ngc.collect()")
+
+    assert "never retrieved" in caplog.text + capfd.readouterr().err
 
 
 def test_an_interrupted_await_runs_its_finally_blocks(run):

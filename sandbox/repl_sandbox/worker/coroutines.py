@@ -44,8 +44,19 @@ def _loop(namespace: Namespace) -> asyncio.AbstractEventLoop:
         import asyncio
 
         loop = namespace.loop = asyncio.new_event_loop()
+        loop.set_exception_handler(_complain)
         asyncio.set_event_loop(loop)
     return loop
+
+
+def _complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report what nobody awaited, but not what went through the loop and ended a cell.
+
+    A task that an interrupt struck keeps it as its exception. The cell's outcome told of it; a
+    complaint whenever the collector finds the task would land in an unrelated cell's output.
+    """
+    if not isinstance(context.get("exception"), (KeyboardInterrupt, SystemExit)):
+        loop.default_exception_handler(context)
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[object]) -> None:
