@@ -125,7 +125,8 @@ class Change:
     preview: str
 
 
-@dataclass(frozen=True, slots=True)
+# Without slots, as the outcomes: see `session/core.py` for how each step's are made.
+@dataclass(frozen=True)
 class Usage:
     """What a cell cost, as the host measured it, but for `peak_memory`, which the session reports.
 
@@ -153,7 +154,7 @@ class Answer:
     printed: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Outcome:
     """What a cell came to; one of `Finished`, `Raised`, `TimedOut`, `Killed`."""
 
@@ -173,24 +174,24 @@ class Outcome:
         return isinstance(self, Finished)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Finished(Outcome):
     """The cell ran to its end. `value` is its last expression as a REPL displays it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Raised(Outcome):
     """The cell raised, or could not be compiled; `error` says what and where."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TimedOut(Outcome):
     """The cell was stopped by a clock: its own execution, or the host calls it waited for."""
 
     clock: Clock = "execution"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Killed(Outcome):
     """The process that ran the cell is gone; `reason` names the limit or the event."""
 

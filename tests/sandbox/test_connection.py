@@ -245,3 +245,129 @@ def test_a_call_that_a_thread_is_sending_does_not_undo_the_phase_that_began_mean
     call = Answered(1, 1, Answer("FINAL", Text("text"), None))
     assert list(pair.host.receive(pair.worker.send(call)))
     assert pair.worker.phase is after
+
+
+# ── the two messages of a step, and what only looks like them ────────────────────────────────────
+
+EMPTY = Result(7, None, None, (), (), 12_345_678)
+
+
+@pytest.mark.parametrize("cell", [1, 10, (1 << 63) - 1])
+@pytest.mark.parametrize("code", [b"", b"x = 1", b"}" * 300])
+def test_a_cell_is_said_and_read_in_one_piece_as_any_message_is(cell, code):
+    pair, twin = Pair(Phase.IDLE), Pair(Phase.IDLE)
+    data = pair.host.execute(cell, code)
+
+    assert data == twin.host.send(Execute(cell, code))
+    if cell < 10**18:
+        assert pair.worker.command(data) == Execute(cell, code)
+    else:
+        assert pair.worker.command(data) is None
+        assert list(pair.worker.receive(data)) == [Execute(cell, code)]
+    assert pair.host.phase is pair.worker.phase is Phase.RUNNING
+
+
+def test_an_empty_result_is_said_and_read_in_one_piece_as_any_message_is():
+    pair, twin = Pair(Phase.RUNNING), Pair(Phase.RUNNING)
+    data = pair.worker.empty_result(EMPTY.cell, EMPTY.peak_memory)
+
+    assert data == twin.worker.send(EMPTY)
+    assert pair.host.empty_result(data, EMPTY.cell) == EMPTY.peak_memory
+    assert pair.host.phase is pair.worker.phase is Phase.IDLE
+
+
+def _changed(data: bytes, *edits: tuple[bytes, bytes]) -> bytes:
+    """Another header in the same frame."""
+    for old, new in edits:
+        data = data.replace(old, new)
+    header, blob = data[LENGTHS.size :], b""
+    return LENGTHS.pack(len(header), len(blob)) + header + blob
+
+
+_RESULT = encode(EMPTY)
+_CELL = encode(Execute(7, b"x = 1"))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        _RESULT[:5],
+        _RESULT[:-1],
+        _RESULT + b"}",
+        _RESULT + _RESULT,
+        LENGTHS.pack(len(_RESULT) - LENGTHS.size - 1, 1) + _RESULT[LENGTHS.size :],
+        _changed(_RESULT, (b"12345678", b"")),
+        _changed(_RESULT, (b"12345678", b"-1")),
+        _changed(_RESULT, (b"12345678", b"1" * 20)),
+        _changed(_RESULT, (b"12345678", b"1_000")),
+        _changed(_RESULT, (b"12345678", b" 1")),
+        _changed(_RESULT, (b'"cell":7', b'"cell":8')),
+        _changed(_RESULT, (b'"value":null', b'"value":0')),
+        _changed(_RESULT, (b"}", b"]")),
+        _CELL,
+    ],
+)
+def test_what_only_looks_like_an_empty_result_is_not_taken_in(data):
+    host = Pair(Phase.RUNNING).host
+
+    assert host.empty_result(data, EMPTY.cell) is None
+    assert host.phase is Phase.RUNNING
+    assert host.buffered == 0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        _CELL[:5],
+        _CELL[:-1],
+        _CELL + b"x",
+        _CELL + _CELL,
+        _changed(encode(Execute(7, b"")), (b":7", b":-7")),
+        _changed(encode(Execute(7, b"")), (b":7", b":")),
+        _changed(encode(Execute(7, b"")), (b"}", b"]")),
+        _RESULT,
+    ],
+)
+def test_what_only_looks_like_a_cell_is_not_taken_in(data):
+    worker = Pair(Phase.IDLE).worker
+
+    assert worker.command(data) is None
+    assert worker.phase is Phase.IDLE
+    assert worker.buffered == 0
+
+
+@pytest.mark.parametrize("phase", [Phase.BOOTING, Phase.IDLE, Phase.ASKING])
+def test_an_empty_result_out_of_turn_is_neither_said_nor_taken_in(phase):
+    pair = Pair(phase)
+
+    assert pair.host.empty_result(_RESULT, EMPTY.cell) is None
+    with pytest.raises(LocalProtocolError):
+        pair.worker.empty_result(EMPTY.cell, 0)
+
+
+@pytest.mark.parametrize("phase", [Phase.BOOTING, Phase.RUNNING, Phase.ASKING])
+def test_a_cell_out_of_turn_is_neither_said_nor_taken_in(phase):
+    pair = Pair(phase)
+
+    assert pair.worker.command(_CELL) is None
+    with pytest.raises(LocalProtocolError):
+        pair.host.execute(8, b"")
+
+
+def test_a_message_amid_another_is_not_read_in_one_piece():
+    host, worker = Pair(Phase.RUNNING).host, Pair(Phase.IDLE).worker
+    assert not list(host.receive(_RESULT[:9]))
+    assert not list(worker.receive(_CELL[:9]))
+
+    assert host.empty_result(_RESULT, EMPTY.cell) is None
+    assert worker.command(_CELL) is None
+
+
+def test_after_a_breach_no_result_is_read_in_one_piece_either():
+    host = Pair(Phase.RUNNING).host
+    with pytest.raises(RemoteProtocolError):
+        list(host.receive(encode(Ready(VERSION))))
+
+    assert host.empty_result(_RESULT, EMPTY.cell) is None

@@ -117,30 +117,6 @@ def test_the_limits_can_be_narrower():
         reader.next_frame()
 
 
-@pytest.mark.parametrize(
-    ("data", "frame"),
-    [
-        (pack(b"1234", b"12345678"), Frame(b"1234", b"12345678")),
-        (pack(b"12345"), None),
-        (pack(b"", b"123456789"), None),
-        (pack(b"1")[:7], None),
-        (pack(b"1")[:-1], None),
-        (pack(b"1") + b"\x00", None),
-        (pack(b"1") + pack(b"2"), None),
-    ],
-)
-def test_a_chunk_is_a_sole_frame_only_if_it_is_one_whole_frame_within_the_limits(data, frame):
-    reader = FrameReader(max_header=4, max_blob=8)
-    assert reader.sole_frame(data) == frame
-    assert reader.buffered == 0
-
-
-def test_a_chunk_after_a_partial_frame_is_no_sole_frame():
-    reader = FrameReader()
-    assert read(reader, pack(b"", bytes(20))[:10]) == []
-    assert reader.sole_frame(pack(b"1")) is None
-
-
 # ── memory ───────────────────────────────────────────────────────────────────────────────────────
 
 

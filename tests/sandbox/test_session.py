@@ -473,3 +473,51 @@ def test_a_value_of_more_than_half_of_the_memory_limit_can_be_set(sandbox: Sandb
             session.set("value", b"x" * (150 << 20))
             session.run("del value")
         assert session.run("1 + 1").state == "kept"
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "sys.stdout.close()",
+        "sys.stdout.detach()",
+        "sys.stdout.buffer.close()",
+        "del sys.stdout",
+        "sys.stdout = None",
+        "sys.stdout = object()",
+        "sys.stdout = io.StringIO(); sys.stdout.close()",
+        "sys.stdout.close(); sys.__stdout__.close()",
+    ],
+)
+def test_a_stream_that_a_cell_takes_away_is_there_again_in_the_next(
+    sandbox: Sandbox, cell: str
+) -> None:
+    with sandbox.session() as session:
+        session.run("import io, sys\nkept = 1")
+        assert session.run(cell).state == "kept"
+        session.run("None")  # the outcome of a stream that cannot be used is the user's
+        outcome = session.run("print(kept)")
+
+        if cell == "sys.stdout = object()":
+            assert isinstance(outcome, Raised)
+            assert session.run("kept").value == "1"
+        else:
+            assert outcome.stdout == "1\n"
+
+
+def test_an_open_stream_of_the_users_stays_in_place(sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
+        session.run("import io, sys\nsys.stdout = mine = io.StringIO()")
+        session.run("sys.__stdout__.close()")
+        session.run("print('there')")
+
+        assert session.run("mine.getvalue()").value == repr("there\n")
+        assert session.run("sys.stdout = sys.__stdout__\nprint('here')").stdout == "here\n"
+
+
+def test_what_c_code_writes_is_in_order_with_what_python_writes(sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
+        outcome = session.run(
+            "import ctypes\nlibc = ctypes.CDLL(None)\n"
+            "print('one')\nlibc.printf(b'two\\n')\nprint('three')\nlibc.puts(b'four')\nNone"
+        )
+        assert outcome.stdout == "one\ntwo\nthree\nfour\n"

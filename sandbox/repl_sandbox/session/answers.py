@@ -12,14 +12,14 @@ _MOST_CHARACTERS = 16 << 20
 
 
 class AnswersOfCell:
-    """Empty when a cell begins."""
+    """`kept`: in order; empty when a cell begins."""
 
     def __init__(self) -> None:
-        self._kept: list[Answer] = []
+        self.kept: list[Answer] = []
 
     def all(self) -> tuple[Answer, ...]:
         """What was kept."""
-        return tuple(self._kept)
+        return tuple(self.kept)
 
     def keep(self, answer: Answer, accept: Callable[[Answer], None] | None) -> None:
         """Keep `answer` if `accept` does not refuse it by a ValueError, and if there is room.
@@ -27,13 +27,13 @@ class AnswersOfCell:
         Raises:
             ValueError: the words for the cell.
         """
-        place = len(self._kept)
+        place = len(self.kept)
         if answer.form == "answer":
-            forms = [kept.form for kept in self._kept]
+            forms = [kept.form for kept in self.kept]
             place = forms.index("answer") if "answer" in forms else place
-        size = len(answer.text) + sum(len(kept.text) for kept in self._kept)
+        size = len(answer.text) + sum(len(kept.text) for kept in self.kept)
         if place >= _MOST or size > _MOST_CHARACTERS:
             raise ValueError(f"a cell may give {_MOST} answers of {_MOST_CHARACTERS:,} characters")
         if accept is not None:
             accept(answer)
-        self._kept[place:] = [answer, *self._kept[place + 1 :]]
+        self.kept[place:] = [answer, *self.kept[place + 1 :]]

@@ -36,7 +36,12 @@ class AsyncSession(Handle):
         """As `Session.run`."""
         data = check_code(code)
         seconds = check_timeout(timeout, self._core.limits)
-        return await self._drive(lambda core: core.run(data, seconds, on_output))
+
+        def run(core: Core) -> Generator[float, Any, AnyOutcome]:
+            core.begin(data, seconds, on_output)
+            return core.run()
+
+        return await self._drive(run)
 
     async def set(self, name: str, value: str | bytes | JSON) -> None:
         """As `Session.set`."""

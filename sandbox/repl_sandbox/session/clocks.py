@@ -7,21 +7,25 @@ thread that holds a call open cannot stop the clock for a thread that computes.
 
 from __future__ import annotations
 
-from ..types import Clock
+from ..types import Clock, Usage
+
+# A frozen dataclass sets each field by a call, which is too slow for what each step makes.
+_new = object.__new__
 
 
 class Clocks:
     """Started when the cell is sent. Seconds; `now` is monotonic, `cpu` the session's CPU time."""
+
+    _waited = 0.0
+    _open_calls = 0
+    _pause_started = 0.0
+    _pause_cpu = 0.0
 
     def __init__(self, limit: float, host_limit: float, now: float, cpu: float) -> None:
         self._limit = limit
         self._host_limit = host_limit
         self._started = now
         self._cpu_started = cpu
-        self._waited = 0.0
-        self._open_calls = 0
-        self._pause_started = 0.0
-        self._pause_cpu = 0.0
 
     @property
     def paused(self) -> bool:
@@ -51,9 +55,17 @@ class Clocks:
         """Seconds executed so far."""
         return now - self._started - self.waiting(now, cpu)
 
-    def cpu(self, cpu: float) -> float:
-        """CPU seconds used so far."""
-        return max(0.0, cpu - self._cpu_started)
+    def usage(self, now: float, cpu: float, peak_memory: int) -> Usage:
+        """What the cell has cost so far."""
+        waited = self.waiting(now, cpu) if self._waited or self._open_calls else 0.0
+        used = max(0.0, cpu - self._cpu_started)
+        usage = _new(Usage)
+        fields = usage.__dict__
+        fields["execution_seconds"] = now - self._started - waited
+        fields["waiting_seconds"] = waited
+        fields["cpu_seconds"] = used
+        fields["peak_memory"] = peak_memory
+        return usage
 
     def next_check(self, now: float, cpu: float) -> float:
         """When to look at `expired` again; no clock can run out earlier."""

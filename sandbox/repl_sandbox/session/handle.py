@@ -11,6 +11,8 @@ from ..types import Isolation
 from .core import Core
 from .isolation import probe
 
+_getpid = os.getpid
+
 
 class Handle:
     """What sync and async sessions share: whose they are and whether they are open."""
@@ -34,7 +36,8 @@ class Handle:
             raise SessionClosed("the session belongs to the process that forked this one")
 
     def _claim(self) -> None:
-        self._check_open()
+        if self._closed or _getpid() != self._pid:
+            self._check_open()
         if not self._core.busy.acquire(blocking=False):
             raise SessionBusy("the session is busy with another call; use one session per thread")
 

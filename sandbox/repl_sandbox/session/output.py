@@ -19,7 +19,10 @@ MOST_PIPED = 2 * _LARGE_PIPE
 
 
 class Stream:
-    """One output stream of one session; `begin` and `end` mark a cell."""
+    """One output stream of one session; `begin` and `end` mark a cell.
+
+    `head_size`: bytes kept of its beginning, 0 only if nothing came.
+    """
 
     def __init__(self, fd: int, limit: int) -> None:
         self.fd = fd
@@ -31,7 +34,7 @@ class Stream:
 
     def _clear(self) -> None:
         self._head: list[bytes] = []
-        self._head_size = 0
+        self.head_size = 0
         self._tail: deque[bytes] = deque()
         self._tail_size = 0
         self._dropped = 0
@@ -65,10 +68,10 @@ class Stream:
         self._read_size = _LARGE_PIPE
 
     def _keep(self, data: bytes) -> None:
-        room = self._half - self._head_size
+        room = self._half - self.head_size
         if room > 0:
             self._head.append(data[:room])
-            self._head_size += len(self._head[-1])
+            self.head_size += len(self._head[-1])
             data = data[room:]
         if not data:
             return

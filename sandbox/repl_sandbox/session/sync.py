@@ -45,8 +45,17 @@ class Session(Handle):
             SessionClosed, SessionBusy: the session cannot be used now.
         """
         data = check_code(code)
-        seconds = check_timeout(timeout, self._core.limits)
-        return self._drive(lambda core: core.run(data, seconds, on_output))
+        core = self._core
+        seconds = check_timeout(timeout, core.limits)
+        self._claim()
+        try:
+            ready = self._ready(core.begin(data, seconds, on_output))
+            return core.at_once(ready) or self._wait(core.run())
+        except BaseException:
+            self._leave()
+            raise
+        finally:
+            core.busy.release()
 
     def set(self, name: str, value: str | bytes | JSON) -> None:
         """Bind `name` in the namespace to a copy of `value`.
@@ -98,29 +107,33 @@ class Session(Handle):
         try:
             return self._wait(operation(self._core))
         except BaseException:
-            # Ctrl-C, or an `on_output` that raised: leave the session as one that can go on.
-            if not self._closed and self._core.running_since:
-                self._wait(self._core.abandon())
+            self._leave()
             raise
         finally:
             self._core.busy.release()
 
+    def _leave(self) -> None:
+        """Ctrl-C, or an `on_output` that raised: leave the session as one that can go on."""
+        if not self._closed and self._core.running_since:
+            self._wait(self._core.abandon())
+
     def _wait(self, steps: Generator[float, Any, _T]) -> _T:
-        core, poll = self._core, self._poller.poll
         try:
             wake = next(steps)
             while True:
-                if (
-                    self._registered is not core.descriptors
-                    or self._interest != core.outbox.interest
-                ):
-                    self._register()
-                # Rounded up: poll counts whole milliseconds, and waking early would spin.
-                wait = int((wake - _monotonic()) * 1000) + 1
-                wake = steps.send(poll(wait if wait > 0 else 0))
+                wake = steps.send(self._ready(wake))
         except StopIteration as end:
             result: _T = end.value
             return result
+
+    def _ready(self, wake: float) -> list[tuple[int, int]]:
+        """The descriptors that are ready by the time `wake`, or none."""
+        core = self._core
+        if self._registered is not core.descriptors or self._interest != core.outbox.interest:
+            self._register()
+        # Rounded up: poll counts whole milliseconds, and waking early would spin.
+        wait = int((wake - _monotonic()) * 1000) + 1
+        return self._poller.poll(wait if wait > 0 else 0)
 
     def _register(self) -> None:
         core = self._core

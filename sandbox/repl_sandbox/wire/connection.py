@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Generic, TypeVar, cast, get_args
 
 from ..errors import LocalProtocolError, RemoteProtocolError
-from .frames import Frame, FrameReader
-from .messages import HostMessage, Message, WorkerMessage, decode, encode
+from .frames import LENGTHS, Frame, FrameReader
+from .messages import MAX_COUNT, Execute, HostMessage, Message, WorkerMessage, decode, encode
 from .state import TRANSITIONS, Phase
 
 _In = TypeVar("_In", bound=Message)
@@ -35,7 +35,7 @@ class _Connection(Generic[_In, _Out]):
     @property
     def between_messages(self) -> bool:
         """Whether the last byte received ended a message."""
-        return self._reader.buffered == 0
+        return not self._reader.partial
 
     def send(self, message: _Out) -> bytes:
         """The bytes that say `message`; LocalProtocolError if it may not be said now."""
@@ -51,23 +51,13 @@ class _Connection(Generic[_In, _Out]):
             self.phase = after
         return data
 
-    def receive(self, data: bytes) -> Iterable[_In]:
+    def receive(self, data: bytes) -> Iterator[_In]:
         """The messages that `data` completes; take them all before the next chunk.
 
         Raises:
             RemoteProtocolError: the other side broke the rules. What was buffered is dropped, and
                 nothing more is ever taken in: each further call raises as well.
         """
-        frame = self._reader.sole_frame(data)
-        if frame is None or self._broken:
-            return self._receive_many(data)
-        try:
-            return (self._accept(frame),)
-        except RemoteProtocolError:
-            self._break()
-            raise
-
-    def _receive_many(self, data: bytes) -> Iterator[_In]:
         if self._broken:
             raise RemoteProtocolError("the other side has broken the protocol before")
         reader = self._reader
@@ -76,7 +66,8 @@ class _Connection(Generic[_In, _Out]):
             while (frame := reader.next_frame()) is not None:
                 yield self._accept(frame)
         except RemoteProtocolError:
-            self._break()
+            self._broken = True
+            self._reader = FrameReader()
             raise
 
     def _accept(self, frame: Frame) -> _In:
@@ -91,14 +82,22 @@ class _Connection(Generic[_In, _Out]):
             self.phase = after
         return cast(_In, message)
 
-    def _break(self) -> None:
-        self._broken = True
-        self._reader = FrameReader()
-
     @property
     def buffered(self) -> int:
         """Bytes received that end no frame yet."""
         return self._reader.buffered
+
+
+# Two messages make up nearly every step: a cell, and a result that has nothing to tell. They are
+# frames like all others, byte for byte as `messages.py` writes them, but written and read without a
+# detour through objects and JSON. A chunk that is not exactly one of them goes the common way.
+_EXECUTE = b'{"type":"execute","cell":'
+_RESULT = b'{"type":"result","cell":%d,"value":null,"error":null,"changes":[],"figures":[],"peak":'
+_pack, _unpack = LENGTHS.pack, LENGTHS.unpack_from
+_PREFIX = LENGTHS.size
+_CELL = _PREFIX + len(_EXECUTE)
+_CLOSE = ord("}")
+_DIGITS = len(str(MAX_COUNT)) - 1  # a number of so many digits is below it
 
 
 class HostConnection(_Connection[WorkerMessage, HostMessage]):
@@ -107,9 +106,63 @@ class HostConnection(_Connection[WorkerMessage, HostMessage]):
     _mine = _FROM_HOST
     _theirs = _FROM_WORKER
 
+    def execute(self, cell: int, code: bytes) -> bytes:
+        """As `send(Execute(cell, code))`, for code within the limits of a frame."""
+        if self.phase is not Phase.IDLE:
+            raise LocalProtocolError(f"Execute while {self.phase.name}")
+        self.phase = Phase.RUNNING
+        header = b"%b%d}" % (_EXECUTE, cell)
+        return _pack(len(header), len(code)) + header + code
+
+    def empty_result(self, data: bytes, cell: int) -> int | None:
+        """The peak memory, if `data` is the whole and empty result of `cell`; else not taken in."""
+        before = _RESULT % cell
+        peak = data[_PREFIX + len(before) : -1]
+        if (
+            not data.startswith(before, _PREFIX)
+            or not peak.isdigit()
+            or len(peak) > _DIGITS
+            or data[-1] != _CLOSE
+            or _unpack(data) != (len(data) - _PREFIX, 0)
+            or self.phase is not Phase.RUNNING
+            or self._reader.partial
+            or self._broken
+        ):
+            return None
+        self.phase = Phase.IDLE
+        return int(peak)
+
 
 class WorkerConnection(_Connection[HostMessage, WorkerMessage]):
     """The worker's end."""
 
     _mine = _FROM_WORKER
     _theirs = _FROM_HOST
+
+    def command(self, data: bytes) -> Execute | None:
+        """The command, if `data` is one whole `Execute`; else it is not taken in."""
+        if not data.startswith(_EXECUTE, _PREFIX):
+            return None
+        header_size, code_size = _unpack(data)
+        end = _PREFIX + header_size
+        cell = data[_CELL : end - 1]
+        if (
+            len(data) != end + code_size
+            or not cell.isdigit()
+            or len(cell) > _DIGITS
+            or data[end - 1] != _CLOSE
+            or self.phase is not Phase.IDLE
+            or self._reader.partial
+            or self._broken
+        ):
+            return None
+        self.phase = Phase.RUNNING
+        return Execute(int(cell), data[end:])
+
+    def empty_result(self, cell: int, peak_memory: int) -> bytes:
+        """As `send` of a `Result` that carries nothing but these."""
+        if self.phase is not Phase.RUNNING:
+            raise LocalProtocolError(f"Result while {self.phase.name}")
+        self.phase = Phase.IDLE
+        header = b"%b%d}" % (_RESULT % cell, peak_memory)
+        return _pack(len(header), 0) + header

@@ -50,11 +50,13 @@ class FrameReader:
     """Collects bytes and gives whole frames; holds at most one partial frame.
 
     The common case, one chunk that is one frame, is sliced without a copy into a buffer.
+    `partial`: something is held that ends no frame yet.
     """
 
     def __init__(self, max_header: int = MAX_HEADER, max_blob: int = MAX_BLOB) -> None:
         self._data: bytes | bytearray = b""
         self._start = 0
+        self.partial = False
         self._max_header = max_header
         self._max_blob = max_blob
 
@@ -74,22 +76,7 @@ class FrameReader:
             self._data = bytearray(self._data[self._start :])
             self._data += data
         self._start = 0
-
-    def sole_frame(self, data: bytes) -> Frame | None:
-        """`data` as a frame, if it is one from end to end and nothing is buffered; else None.
-
-        What one side sends at once usually comes at once, so this is most of the traffic.
-        """
-        size = len(data)
-        if self._start != len(self._data) or size < _PREFIX:
-            return None
-        header_size, blob_size = _unpack(data)
-        middle = _PREFIX + header_size
-        if middle + blob_size != size:
-            return None
-        if header_size > self._max_header or blob_size > self._max_blob:
-            return None
-        return Frame(data[_PREFIX:middle], data[middle:])
+        self.partial = True
 
     def next_frame(self) -> Frame | None:
         """The next whole frame, or None until more is fed.
@@ -98,6 +85,7 @@ class FrameReader:
             RemoteProtocolError: a frame announces more than the limits allow.
         """
         data, start = self._data, self._start
+        self.partial = start < len(data)
         if len(data) - start < _PREFIX:
             return None
         header_size, blob_size = _unpack(data, start)
@@ -113,7 +101,7 @@ class FrameReader:
             return None
         if end == len(data):
             # Let go: the next chunk may be long in coming, and this one may be large.
-            self._data, self._start = b"", 0
+            self._data, self._start, self.partial = b"", 0, False
         else:
             self._start = end
         if type(data) is bytes:

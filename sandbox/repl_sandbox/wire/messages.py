@@ -164,11 +164,6 @@ _quote = json.encoder.encode_basestring_ascii
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-_EXECUTE = b'{"type":"execute","cell":'
-_EXECUTE_SIZE = len(_EXECUTE)
-_COUNT_DIGITS = len(str(MAX_COUNT))
-
-
 def encode(message: Message) -> bytes:
     """`message` as one frame."""
     return _ENCODERS[type(message)](message)
@@ -181,10 +176,6 @@ def decode(frame: Frame) -> Message:
         RemoteProtocolError: the frame is not a message of this protocol.
     """
     data, blob = frame
-    digits = data[_EXECUTE_SIZE:-1] if data.startswith(_EXECUTE) and data.endswith(b"}") else b""
-    if digits.isdigit() and len(digits) < _COUNT_DIGITS:
-        # Each step's command, read as it was written; what it is not goes through the parser.
-        return Execute(int(digits), blob)
     header = _parse(data)
     if type(header) is not dict:
         raise RemoteProtocolError("header is not an object")
@@ -379,7 +370,7 @@ def _encode_configure(m: Configure) -> bytes:
 
 
 def _encode_execute(m: Execute) -> bytes:
-    return pack(b"%b%d}" % (_EXECUTE, m.cell), m.code)
+    return pack(b'{"type":"execute","cell":%d}' % m.cell, m.code)
 
 
 def _encode_assign(m: Assign) -> bytes:

@@ -21,8 +21,8 @@ from .messages import (
 )
 
 
-class Phase(enum.Enum):
-    """Where a conversation stands."""
+class Phase(enum.IntEnum):
+    """Where a conversation stands. Integers, whose hash is not a call of Python's."""
 
     BOOTING = enum.auto()
     IDLE = enum.auto()

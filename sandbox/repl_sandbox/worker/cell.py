@@ -18,7 +18,7 @@ from .coroutines import run_coroutine
 from .display import display
 from .namespace import Namespace
 from .printed import install, rewrite
-from .sources import cell_name, keep
+from .sources import keep
 from .tracebacks import describe
 
 _COROUTINE = 0x80  # CO_COROUTINE: the cell awaits at its top level
@@ -27,10 +27,6 @@ _TREE = PyCF_ONLY_AST | _FLAGS
 # Compiler flags of `from __future__` statements, in the code that has them (Include/cpython/code.h:
 # CO_FUTURE_DIVISION = 0x20000 up to CO_FUTURE_ANNOTATIONS = 0x1000000).
 _FUTURE = 0x1FE0000
-
-# A whole cell that is one assignment to a name, as `x = f(1)`. It has no last expression, so it is
-# compiled from its text, which takes half the time of going through a tree.
-_is_assignment = re.compile(r"[A-Za-z_]\w*[ \t]*=(?!=)[^;\r\n]*\n*\Z").match
 
 _no_text = re.compile("[\0\ud800-\udfff]").search
 
@@ -47,14 +43,13 @@ class Ran(NamedTuple):
     error: ErrorInfo | None
 
 
-_NOTHING = Ran(None, None)
+NOTHING = Ran(None, None)
 
 
 def run_cell(
     source: str,
     number: int,
     namespace: Namespace,
-    *,
     printed: Callable[[str, bool], None] | None = None,
 ) -> Ran:
     """Run `source` as cell `number`. Never raises, but for an interrupt while it returns.
@@ -64,20 +59,29 @@ def run_cell(
     and with whether it is the cell's last expression; without it, no such form is looked for.
     """
     try:
-        for name in namespace.restore():
-            _write(2, f"{name} belongs to the session and was put back\n".encode())
-        keep(cell_name(number), source)
-        install(printed)
-        codes = _compiled(source, number, namespace, printed is not None)
-        value = _run(codes, namespace)
+        if namespace.protected:
+            _put_back(namespace)
+        name = keep(number, source)
+        if printed is not None:
+            install(printed)
+        codes = _compiled(source, name, namespace, printed is not None)
+        if len(codes) == 1 and not codes[0].co_flags & _COROUTINE:
+            value = _eval(codes[0], namespace.globals)
+        else:
+            value = _run(codes, namespace)
         if value is None:
-            return _NOTHING
+            return NOTHING
         namespace.show(value)
         return Ran(display(value), None)
     # Boundary: every exception of the user's code, SystemExit and KeyboardInterrupt included, is a
     # result of the cell.
     except BaseException as error:  # noqa: BLE001
         return Ran(None, describe(error, number, namespace))
+
+
+def _put_back(namespace: Namespace) -> None:
+    for name in namespace.restore():
+        _write(2, f"{name} belongs to the session and was put back\n".encode())
 
 
 def _run(codes: list[CodeType], namespace: Namespace) -> object:
@@ -103,7 +107,7 @@ async def _run_awaiting(codes: list[CodeType], namespace: Namespace) -> object:
 
 def _compiled(
     source: str,
-    number: int,
+    name: str,
     namespace: Namespace,
     forms: bool,
 ) -> list[CodeType]:
@@ -114,10 +118,19 @@ def _compiled(
     Raises:
         SyntaxError: also for source that Python refuses in other ways.
     """
-    name = cell_name(number)
     forms = forms and "FINAL" in source
     try:
-        if not forms and _is_assignment(source):
+        # A line that assigns to a name, as `x = f(1)`, has no last expression, so it is compiled
+        # from its text, which takes half the time of going through a tree. When in doubt, it is no
+        # such line.
+        target, equals, _ = source.partition(" = ")
+        if (
+            equals
+            and target.isidentifier()
+            and source.isprintable()
+            and ";" not in source
+            and not forms
+        ):
             return [_compile(source, name, "exec", _FLAGS | namespace.future, True)]
         tree = _compile(source, name, "exec", _TREE | namespace.future, True)
         if forms:

@@ -8,11 +8,12 @@ nothing alive.
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Literal
 
 from ..types import Change, Variable
 from .anatomy import type_name
-from .marks import SAMPLE, is_scalar, mark
+from .marks import SAMPLE, is_scalar, is_small, mark
 from .namespace import Namespace
 from .preview import preview, shallow_size
 
@@ -27,13 +28,18 @@ _MANY = 500
 _SMALL_SAMPLE = 8
 
 
+_NOTHING = object()
+
+
 class _Seen:
     """What was known of a variable when it was last looked at."""
 
-    __slots__ = ("cls", "identity", "mark", "preview", "sample", "size", "type")
+    __slots__ = ("cls", "held", "identity", "mark", "preview", "sample", "size", "type")
 
     def __init__(self, value: object, sample: int) -> None:
-        # Identities and not the objects: they belong to the user, and may go at any time.
+        # Identities and not the objects: they belong to the user, and may go at any time. A small
+        # scalar is nobody's, and while it is held nothing else has its identity.
+        self.held = value if is_small(value) else _NOTHING
         self.identity = id(value)
         self.cls = id(type(value))
         self.sample = sample
@@ -64,6 +70,8 @@ class Changes:
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
         self._seen: dict[str, _Seen] = {}
+        # Names that a module has from the start, and that are never variables.
+        self._constants = frozenset(vars(ModuleType("__main__"))) | {"__builtins__"}
         self.since_last()
 
     def since_last(self) -> list[Change]:
@@ -72,6 +80,32 @@ class Changes:
         At most `MOST_CHANGES`; if there were more, one further Change follows, whose name is
         `MORE` and whose preview says how many. Those are not reported again.
         """
+        known = 0
+        seen_as, injected, constants = self._seen.get, self._namespace.injected.get, self._constants
+        try:
+            # The usual case first: nothing changed, and nothing is made to find that out.
+            for name, value in self._namespace.globals.items():
+                if type(name) is not str:
+                    continue
+                seen = seen_as(name)
+                if seen is None:
+                    if (
+                        name not in constants
+                        and injected(name, _NOTHING) is not value
+                        and not self._namespace.hides(name, value)
+                    ):
+                        return self._compare()
+                elif value is seen.held or (
+                    seen.is_still(value) and not self._namespace.hides(name, value)
+                ):
+                    known += 1
+                else:
+                    return self._compare()
+        except RuntimeError:  # a thread of the user bound a name meanwhile
+            return self._compare()
+        return [] if known == len(self._seen) else self._compare()
+
+    def _compare(self) -> list[Change]:
         changes: list[Change] = []
         before = self._seen
         now: dict[str, _Seen] = {}

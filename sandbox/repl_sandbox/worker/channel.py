@@ -46,7 +46,7 @@ class Channel:
 
     def open(self, sock: socket.socket) -> None:
         """Speak over `sock` from now on."""
-        self._socket = sock
+        self._socket, self._recvmsg = sock, sock.recvmsg
         self._main = _get_ident()
         self._poller.register(sock, select.POLLIN)
 
@@ -68,13 +68,23 @@ class Channel:
                 if main:
                     self._interrupts.allow()
 
+    def send_empty_result(self, cell: int, peak_memory: int) -> None:
+        """Send the result of a cell that has nothing to tell; the main thread, between cells."""
+        with self._sending:
+            try:
+                self._socket.sendall(self._connection.empty_result(cell, peak_memory))
+            except OSError:
+                raise Disconnected from None
+
     def next_command(self) -> HostMessage:
         """Wait for what the host wants next. Only the main thread, between cells, asks."""
         # With no other thread there is nobody to share the lead with.
-        while _thread_count() == 0 and not self._leading:
-            if self._commands:
-                return self._commands.popleft()
-            self._sort(self._read())
+        while _thread_count() == 0 and not self._leading and not self._commands:
+            data = self._receive()
+            command = self._connection.command(data)
+            if command is not None:
+                return command
+            self._sort(list(self._connection.receive(data)))
         while True:
             with self._turn:
                 if self._commands:
@@ -118,7 +128,7 @@ class Channel:
             if interruptible:
                 self._poller.poll()
                 self._interrupts.hold()
-            messages = self._read()
+            messages = list(self._connection.receive(self._receive()))
         finally:
             with self._turn:
                 self._leading = False
@@ -134,9 +144,9 @@ class Channel:
             elif message.call in self._awaited:
                 self._replies[message.call] = message
 
-    def _read(self) -> list[HostMessage]:
+    def _receive(self) -> bytes:
         try:
-            data, ancillary, _, _ = self._socket.recvmsg(_CHUNK, _FD_SPACE)
+            data, ancillary, _, _ = self._recvmsg(_CHUNK, _FD_SPACE)
         except OSError:
             raise Disconnected from None
         if not data:
@@ -144,7 +154,7 @@ class Channel:
         for level, kind, payload in ancillary:
             if level == _SOL_SOCKET and kind == _SCM_RIGHTS:
                 self._descriptors.extend(array.array("i", payload))
-        return list(self._connection.receive(data))
+        return data
 
 
 class Disconnected(Exception):

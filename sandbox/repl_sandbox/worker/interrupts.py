@@ -13,10 +13,10 @@ _getsignal, _signal, _SIGINT = signal.getsignal, signal.signal, signal.SIGINT
 
 
 class Interrupts:
-    """The SIGINT handler of a worker."""
+    """The SIGINT handler of a worker. `armed`: a SIGINT raises; what arrives later is dropped."""
 
     def __init__(self) -> None:
-        self._armed = False
+        self.armed = False
         self._held = False
         self._pending = False
         self._handler = self._handle
@@ -26,11 +26,7 @@ class Interrupts:
         if _getsignal(_SIGINT) is not self._handler:
             _signal(_SIGINT, self._handler)
         self._pending = False
-        self._armed = True
-
-    def disarm(self) -> None:
-        """The cell is over; what arrives late is dropped."""
-        self._armed = False
+        self.armed = True
 
     def hold(self) -> None:
         """Defer interrupts: what follows must not be torn."""
@@ -41,11 +37,11 @@ class Interrupts:
         self._held = False
         if self._pending:
             self._pending = False
-            if self._armed:
+            if self.armed:
                 raise KeyboardInterrupt
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self._held:
             self._pending = True
-        elif self._armed:
+        elif self.armed:
             raise KeyboardInterrupt

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ..errors import HostCallError
-from ..types import ErrorInfo
-from ..wire.frames import MAX_BLOB, Frame
+from ..types import Change, ErrorInfo
+from ..wire.frames import MAX_BLOB
 from ..wire.messages import (
     VERSION,
     Assign,
@@ -29,13 +29,12 @@ from ..wire.messages import (
     Result,
     Value,
     Variables,
-    decode,
     dump_json,
     encode,
 )
 from . import sources
 from .answers import Answers
-from .cell import Ran, run_cell
+from .cell import NOTHING, Ran, run_cell
 from .changes import Changes
 from .channel import Channel, Disconnected
 from .figures import take_figures
@@ -51,6 +50,8 @@ _getrusage, _SELF = resource.getrusage, resource.RUSAGE_SELF
 _settrace = sys.settrace
 _modules = sys.modules
 _monotonic = time.monotonic
+
+_PYPLOT = "matplotlib.pyplot"
 
 # Seconds; in this time a process touches some 2 MB of new memory.
 _SHORT = 0.001
@@ -77,7 +78,6 @@ class Worker:
         builtins.HostCallError = HostCallError  # type: ignore[attr-defined]
         self._changes = Changes(self._namespace)
         self._commands: dict[type, Callable[[Any], None]] = {
-            Execute: self._execute,
             Configure: self._configure,
             Assign: self._assign,
             Fetch: self._fetch,
@@ -109,16 +109,16 @@ class Worker:
         The first write to a page after the fork copies it. A cell writes some two hundred; this
         has them copied while the host, which knows by now that the session is there, is busy.
         """
-        command = decode(Frame(b'{"type":"execute","cell":0}', b"None"))
-        assert isinstance(command, Execute)
-        ran = self._run(command)
-        encode(self._result(command, ran, _monotonic()))
+        encode(self._result(0, self._run(0, b"None"), self._changes.since_last()))
         sources.forget()
 
     def obey(self) -> None:
         """Wait for one command and do it."""
         command = self._channel.next_command()
-        self._commands[type(command)](command)
+        if type(command) is Execute:
+            self._execute(command)
+        else:
+            self._commands[type(command)](command)
 
     def close(self) -> None:
         """End the conversation."""
@@ -141,50 +141,45 @@ class Worker:
         self._changes.since_last()
 
     def _execute(self, execute: Execute) -> None:
-        self._streams.restore()
-        self._calls.cell = execute.cell
+        cell = self._calls.cell = execute.cell
         started = _monotonic()
-        ran = self._run(execute)
+        ran = self._run(cell, execute.code)
         if _getpid() != self._pid:
             self._end_child()
         _settrace(None)
         _setprofile(None)
         if self._answers is not None:
             self._answers.poll()
-        self._streams.flush()
+        self._streams.tidy()
         self._calls.cell = 0
-        self._channel.send(self._result(execute, ran, started))
-
-    def _result(self, execute: Execute, ran: Ran, started: float) -> Result:
-        return Result(
-            execute.cell,
-            ran.value,
-            ran.error,
-            tuple(self._changes.since_last()),
-            tuple(take_figures()) if "matplotlib.pyplot" in _modules else (),
-            self._peak_memory(started),
-        )
-
-    def _peak_memory(self, started: float) -> int:
-        """Bytes; asked of the kernel only if the cell ran long enough to have touched much."""
+        changes = self._changes.since_last()
+        # Asked of the kernel only if the cell ran long enough to have touched much.
         if _monotonic() - started > _SHORT or not self._peak:
             self._peak = _getrusage(_SELF).ru_maxrss * 1024
-        return self._peak
+        if ran is NOTHING and not changes and _PYPLOT not in _modules:
+            self._channel.send_empty_result(cell, self._peak)
+        else:
+            self._channel.send(self._result(cell, ran, changes))
 
-    def _run(self, execute: Execute) -> Ran:
-        source = execute.code.decode("utf-8", "surrogatepass")
+    def _result(self, cell: int, ran: Ran, changes: list[Change]) -> Result:
+        figures = tuple(take_figures()) if _PYPLOT in _modules else ()
+        return Result(cell, ran.value, ran.error, tuple(changes), figures, self._peak)
+
+    def _run(self, cell: int, code: bytes) -> Ran:
         try:
             self._interrupts.arm()
-            return run_cell(source, execute.cell, self._namespace, printed=self._printed)
+            return run_cell(
+                str(code, "utf-8", "surrogatepass"), cell, self._namespace, self._printed
+            )
         except KeyboardInterrupt:
             # It struck outside of the cell's own code, while that was starting or ending.
             return Ran(None, ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None))
         finally:
-            self._interrupts.disarm()
+            self._interrupts.armed = False
 
     def _end_child(self) -> NoReturn:
         """A child that the cell forked has come to the cell's end: it must not answer for it."""
-        self._streams.flush()
+        self._streams.tidy()
         _exit(0)
 
     def _assign(self, assign: Assign) -> None:

@@ -50,6 +50,14 @@ def is_scalar(value: object) -> bool:
     return id(type(value)) in _SCALAR_IDS
 
 
+def is_small(value: Any) -> bool:
+    """Whether to hold the value itself costs nothing worth counting: a scalar of a few bytes."""
+    cls = type(value)
+    if cls is int:
+        return bool(value.bit_length() <= _BITS)
+    return value is None or cls is bool or cls is float or (cls is str and len(value) <= _BITS)
+
+
 def _token(value: Any) -> object:
     """What stands for an item: its value if it is a scalar, else its identity and length."""
     cls = type(value)

@@ -25,10 +25,11 @@ class Namespace:
     """A fresh `__main__`, registered in `sys.modules`.
 
     `future` holds the compiler flags of the `from __future__` statements seen so far, and `loop`
-    the event loop of top-level `await`, made when it is first needed.
+    the event loop of top-level `await`, made when it is first needed; `protected` is what `restore`
+    puts back.
     """
 
-    __slots__ = ("_injected", "_protected", "_shown", "future", "globals", "loop", "module")
+    __slots__ = ("_shown", "future", "globals", "injected", "loop", "module", "protected")
 
     def __init__(self) -> None:
         self.module = ModuleType("__main__")
@@ -36,8 +37,8 @@ class Namespace:
         self.globals["__builtins__"] = builtins
         self.future = 0
         self.loop: asyncio.AbstractEventLoop | None = None
-        self._injected: dict[str, object] = {}
-        self._protected: dict[str, object] = {}
+        self.injected: dict[str, object] = {}
+        self.protected: dict[str, object] = {}
         self._shown: object = _MISSING
         sys.modules["__main__"] = self.module
 
@@ -48,17 +49,17 @@ class Namespace:
         `protected`, `restore` puts ours back.
         """
         self.globals[name] = value
-        self._injected[name] = value
+        self.injected[name] = value
         if protected:
-            self._protected[name] = value
+            self.protected[name] = value
         else:
-            self._protected.pop(name, None)
+            self.protected.pop(name, None)
 
     def restore(self) -> list[str]:
         """Put the protected names back, and return those that were gone or overwritten."""
         restored = []
         present = self.globals.get
-        for name, value in self._protected.items():
+        for name, value in self.protected.items():
             if present(name) is not value:
                 self.globals[name] = value
                 restored.append(name)
@@ -68,7 +69,7 @@ class Namespace:
     def hidden(self) -> set[str]:
         """The injected names that still hold what was injected."""
         present = self.globals.get
-        return {name for name, value in self._injected.items() if present(name, None) is value}
+        return {name for name, value in self.injected.items() if present(name, None) is value}
 
     def variables(self) -> Iterator[tuple[str, object]]:
         """The user's variables, in the order in which their names were first bound.
@@ -76,14 +77,16 @@ class Namespace:
         Not theirs are what is ours, `_`, and names with two underscores at both ends. Keys of the
         dictionary that are not plain str cannot be named, and are left out.
         """
-        injected = self._injected.get
         # A copy, because threads of the user may bind names meanwhile; copying is one C call.
         for name, value in self.globals.copy().items():
-            if type(name) is not str or injected(name, _MISSING) is value:
-                continue
-            if name[:1] == "_" and (name in REPL_NAMES or (name[:2] == "__" == name[-2:])):
-                continue
-            yield name, value
+            if not self.hides(name, value):
+                yield name, value
+
+    def hides(self, name: object, value: object) -> bool:
+        """Whether what `globals` holds under `name` is no variable of the user's."""
+        if type(name) is not str or self.injected.get(name, _MISSING) is value:
+            return True
+        return name[:1] == "_" and (name in REPL_NAMES or (name[:2] == "__" == name[-2:]))
 
     def show(self, value: object) -> None:
         """Bind a displayed `value` to `_`, unless the user keeps something of their own there."""

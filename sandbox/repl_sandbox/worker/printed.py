@@ -99,18 +99,26 @@ def rewrite(tree: Module) -> None:
         last.value = _hooked(last.value, True)
 
 
-def install(printed: Callable[[str, bool], None] | None) -> None:
+def install(printed: Callable[[str, bool], None]) -> None:
     """Set what rewritten cells call with each form, and whether it is the last expression.
 
-    Functions keep the calls that they were compiled with, so there always is a hook.
+    It stays: functions keep the calls that they were compiled with.
     """
+    held = _builtins.get(HOOK)
+    if type(held) is not _Hook or held.printed is not printed:
+        _builtins[HOOK] = _Hook(printed)
 
-    def pass_on(value: Any, last: bool) -> Any:
-        if printed is not None and type(value) is str and value.startswith(PREFIXES):
-            printed(value, last)
+
+class _Hook:
+    __slots__ = ("printed",)
+
+    def __init__(self, printed: Callable[[str, bool], None]) -> None:
+        self.printed = printed
+
+    def __call__(self, value: Any, last: bool) -> Any:
+        if type(value) is str and value.startswith(PREFIXES):
+            self.printed(value, last)
         return value
-
-    _builtins[HOOK] = pass_on
 
 
 def _is_form(node: expr) -> bool:

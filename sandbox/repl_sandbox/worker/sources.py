@@ -16,8 +16,7 @@ _Entry = tuple[int, None, list[str], str]
 
 # The very dictionary of linecache: the user may bind another one to its name, or empty this one.
 _cache: dict[str, object] = linecache.cache  # type: ignore[assignment]
-_entries: dict[str, _Entry] = {}
-_order: deque[tuple[str, int]] = deque()
+_entries: deque[_Entry] = deque()
 _kept = 0
 
 
@@ -26,35 +25,46 @@ def cell_name(number: int) -> str:
     return f"<cell {number}>"
 
 
-def keep(name: str, source: str) -> None:
-    """Make the lines of the cell `name` known, and forget the oldest beyond the limits."""
+def keep(number: int, source: str) -> str:
+    """Make the lines of a cell known, and forget the oldest beyond the limits; its file name."""
     global _kept  # noqa: PLW0603 (linecache is one per process, and so is this)
+    name = f"<cell {number}>"
+    size = len(source)
+    entry = _cache[name] = (size, None, _lines(source), name)
+    _entries.append(entry)
+    _kept += size
+    if len(_entries) > KEPT_CELLS or _kept > KEPT_CHARACTERS:
+        _trim()
+    return name
+
+
+def _lines(source: str) -> list[str]:
     if "\r" in source:  # the tokenizer takes all three for the end of a line, and nothing else
         source = source.replace("\r\n", "\n").replace("\r", "\n")
-    lines = [line + "\n" for line in source.split("\n")] if "\n" in source else [source + "\n"]
-    _entries[name] = _cache[name] = (len(source), None, lines, name)
-    _order.append((name, len(source)))
-    _kept += len(source)
-    while len(_order) > KEPT_CELLS or (_kept > KEPT_CHARACTERS and len(_order) > 1):
-        oldest, size = _order.popleft()
-        _kept -= size
-        if oldest != name:
-            _entries.pop(oldest, None)
-            _cache.pop(oldest, None)
+    return [line + "\n" for line in source.split("\n")] if "\n" in source else [source + "\n"]
+
+
+def _trim() -> None:
+    global _kept  # noqa: PLW0603 (as in keep)
+    while len(_entries) > KEPT_CELLS or (_kept > KEPT_CHARACTERS and len(_entries) > 1):
+        oldest = _entries.popleft()
+        _kept -= oldest[0]
+        if _cache.get(oldest[3]) is oldest:
+            del _cache[oldest[3]]
 
 
 def put_back(name: str) -> None:
     """Undo what the user's code did to the lines of the cell `name`, for example clearcache()."""
-    entry = _entries.get(name)
-    if entry is not None:
-        linecache.cache[name] = entry
+    for entry in reversed(_entries):
+        if entry[3] == name:
+            linecache.cache[name] = entry
+            return
 
 
 def forget() -> None:
     """Drop all cells."""
     global _kept  # noqa: PLW0603 (as in keep)
-    for name in _entries:
-        _cache.pop(name, None)
+    for entry in _entries:
+        _cache.pop(entry[3], None)
     _entries.clear()
-    _order.clear()
     _kept = 0

@@ -10,8 +10,41 @@ import ctypes
 import io
 import os
 import sys
+from typing import Any
+
+_IONBF = 2  # stdio.h, the same in glibc and musl
+_stream = vars(sys).get  # by name; None also where the user deleted it
 
 STDIN, STDOUT, STDERR = 0, 1, 2
+
+
+class _Descriptor(io.FileIO):
+    """A standard descriptor; it stays open, and knows whether its stream is lost to later cells."""
+
+    lost = False
+
+    def close(self) -> None:
+        self.lost = True
+        super().close()
+
+
+class _Stream(io.TextIOWrapper):
+    """Text straight to a descriptor. Closed or detached by a cell, it is replaced for the next."""
+
+    def __init__(self, fd: int) -> None:
+        # write_through without a buffer is what `python -u` has: one write to the pipe for each.
+        self.descriptor = _Descriptor(fd, "w", closefd=False)
+        super().__init__(
+            self.descriptor,
+            "utf-8",
+            errors="backslashreplace",
+            newline="\n",
+            write_through=True,
+        )
+
+    def detach(self) -> Any:
+        self.descriptor.lost = True
+        return super().detach()
 
 
 def open_streams() -> None:
@@ -19,19 +52,19 @@ def open_streams() -> None:
     sys.stdin = io.TextIOWrapper(io.FileIO(STDIN, "r", closefd=False), "utf-8")
     _install("stdout", STDOUT)
     _install("stderr", STDERR)
+    _unbuffer_c()
     builtins.input = _no_input
 
 
-def _writer(fd: int) -> io.TextIOWrapper:
-    # write_through without a buffer is what `python -u` has: one write to the pipe for each.
-    raw = io.FileIO(fd, "w", closefd=False)
-    return io.TextIOWrapper(
-        raw, "utf-8", errors="backslashreplace", newline="\n", write_through=True
-    )
+def _unbuffer_c() -> None:
+    """Let C code write at once, too: else its text would come after what followed it."""
+    libc = ctypes.PyDLL(None)
+    for name in ("stdout", "stderr"):
+        libc.setvbuf(ctypes.c_void_p.in_dll(libc, name), None, _IONBF, 0)
 
 
-def _install(name: str, fd: int) -> io.TextIOWrapper:
-    stream = _writer(fd)
+def _install(name: str, fd: int) -> _Stream:
+    stream = _Stream(fd)
     setattr(sys, name, stream)
     setattr(sys, f"__{name}__", stream)
     return stream
@@ -43,30 +76,50 @@ def _no_input(prompt: object = "", /) -> str:
 
 
 class Streams:
-    """The streams of one worker, put back and flushed between cells."""
+    """The streams of one worker, flushed and put back after each cell."""
 
     def __init__(self) -> None:
-        self._stdout = sys.stdout
-        self._stderr = sys.stderr
-        self._flush_c = ctypes.PyDLL(None).fflush
+        self._open("stdout", STDOUT)
+        self._open("stderr", STDERR)
 
-    def restore(self) -> None:
-        """Before a cell: undo the closing of a stream, which would silence all later cells."""
-        if sys.stdout is not self._stdout and getattr(sys.stdout, "closed", False):
-            sys.stdout = self._stdout
-        if self._stdout.closed:
-            self._stdout = _install("stdout", STDOUT)
-        if self._stderr.closed:
-            self._stderr = _install("stderr", STDERR)
+    def tidy(self) -> None:
+        """After a cell: flush what user code put in place, and undo the closing of a stream.
 
-    def flush(self) -> None:
-        """After a cell: what C code has buffered, and streams that user code put in place."""
-        self._flush_c(None)
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not self._stdout and stream is not self._stderr:
-                try:
-                    stream.flush()
-                # Boundary: the stream is the user's and may do anything.
-                except Exception as error:  # noqa: BLE001
-                    note = f"flushing {type(stream).__name__} failed: {type(error).__name__}\n"
-                    os.write(STDERR, note.encode())
+        Closed, it would silence all later cells. A stream of the user's that is open stays.
+        """
+        if (
+            _stream("stdout") is self._stdout
+            and _stream("stderr") is self._stderr
+            and not (self._stdout_fd.lost or self._stderr_fd.lost)
+        ):
+            return
+        for name, fd in (("stdout", STDOUT), ("stderr", STDERR)):
+            self._put_back(name, fd)
+
+    def _put_back(self, name: str, fd: int) -> None:
+        current, ours = _stream(name), self._stdout if fd == STDOUT else self._stderr
+        usable = current is not None and current is not ours and _flushed(current)
+        if ours.descriptor.lost:
+            ours = self._open(name, fd)
+        setattr(sys, name, current if usable else ours)
+
+    def _open(self, name: str, fd: int) -> _Stream:
+        stream = _install(name, fd)
+        if fd == STDOUT:
+            self._stdout, self._stdout_fd = stream, stream.descriptor
+        else:
+            self._stderr, self._stderr_fd = stream, stream.descriptor
+        return stream
+
+
+def _flushed(stream: Any) -> bool:
+    """Flush a stream of the user's; whether it is open."""
+    try:
+        if getattr(stream, "closed", False):
+            return False
+        stream.flush()
+    # Boundary: the stream is the user's and may do anything.
+    except Exception as error:  # noqa: BLE001
+        note = f"flushing {type(stream).__name__} failed: {type(error).__name__}\n"
+        os.write(STDERR, note.encode())
+    return True
