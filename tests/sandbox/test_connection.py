@@ -260,9 +260,9 @@ def test_a_cell_is_said_and_read_in_one_piece_as_any_message_is(cell, code):
 
     assert data == twin.host.send(Execute(cell, code))
     if cell < 10**18:
-        assert pair.worker.command(data) == Execute(cell, code)
+        assert pair.worker.cell(data) == (cell, code)
     else:
-        assert pair.worker.command(data) is None
+        assert pair.worker.cell(data) is None
         assert list(pair.worker.receive(data)) == [Execute(cell, code)]
     assert pair.host.phase is pair.worker.phase is Phase.RUNNING
 
@@ -333,7 +333,7 @@ def test_what_only_looks_like_an_empty_result_is_not_taken_in(data):
 def test_what_only_looks_like_a_cell_is_not_taken_in(data):
     worker = Pair(Phase.IDLE).worker
 
-    assert worker.command(data) is None
+    assert worker.cell(data) is None
     assert worker.phase is Phase.IDLE
     assert worker.buffered == 0
 
@@ -351,7 +351,7 @@ def test_an_empty_result_out_of_turn_is_neither_said_nor_taken_in(phase):
 def test_a_cell_out_of_turn_is_neither_said_nor_taken_in(phase):
     pair = Pair(phase)
 
-    assert pair.worker.command(_CELL) is None
+    assert pair.worker.cell(_CELL) is None
     with pytest.raises(LocalProtocolError):
         pair.host.execute(8, b"")
 
@@ -362,7 +362,7 @@ def test_a_message_amid_another_is_not_read_in_one_piece():
     assert not list(worker.receive(_CELL[:9]))
 
     assert host.empty_result(_RESULT, EMPTY.cell) is None
-    assert worker.command(_CELL) is None
+    assert worker.cell(_CELL) is None
 
 
 def test_after_a_breach_no_result_is_read_in_one_piece_either():

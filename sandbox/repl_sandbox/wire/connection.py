@@ -7,7 +7,7 @@ from typing import Generic, TypeVar, cast, get_args
 
 from ..errors import LocalProtocolError, RemoteProtocolError
 from .frames import LENGTHS, Frame, FrameReader
-from .messages import MAX_COUNT, Execute, HostMessage, Message, WorkerMessage, decode, encode
+from .messages import MAX_COUNT, HostMessage, Message, WorkerMessage, decode, encode
 from .state import TRANSITIONS, Phase
 
 _In = TypeVar("_In", bound=Message)
@@ -139,17 +139,17 @@ class WorkerConnection(_Connection[HostMessage, WorkerMessage]):
     _mine = _FROM_WORKER
     _theirs = _FROM_HOST
 
-    def command(self, data: bytes) -> Execute | None:
-        """The command, if `data` is one whole `Execute`; else it is not taken in."""
+    def cell(self, data: bytes) -> tuple[int, bytes] | None:
+        """The cell and its code, if `data` is one whole `Execute`; else it is not taken in."""
         if not data.startswith(_EXECUTE, _PREFIX):
             return None
         header_size, code_size = _unpack(data)
         end = _PREFIX + header_size
-        cell = data[_CELL : end - 1]
+        number = data[_CELL : end - 1]
         if (
             len(data) != end + code_size
-            or not cell.isdigit()
-            or len(cell) > _DIGITS
+            or not number.isdigit()
+            or len(number) > _DIGITS
             or data[end - 1] != _CLOSE
             or self.phase is not Phase.IDLE
             or self._reader.partial
@@ -157,7 +157,7 @@ class WorkerConnection(_Connection[HostMessage, WorkerMessage]):
         ):
             return None
         self.phase = Phase.RUNNING
-        return Execute(int(cell), data[end:])
+        return int(number), data[end:]
 
     def empty_result(self, cell: int, peak_memory: int) -> bytes:
         """As `send` of a `Result` that carries nothing but these."""

@@ -70,20 +70,28 @@ class Channel:
 
     def send_empty_result(self, cell: int, peak_memory: int) -> None:
         """Send the result of a cell that has nothing to tell; the main thread, between cells."""
-        with self._sending:
-            try:
-                self._socket.sendall(self._connection.empty_result(cell, peak_memory))
-            except OSError:
-                raise Disconnected from None
+        alone = _thread_count() == 0  # then nobody else is sending
+        if not alone:
+            self._sending.acquire()
+        try:
+            self._socket.sendall(self._connection.empty_result(cell, peak_memory))
+        except OSError:
+            raise Disconnected from None
+        finally:
+            if not alone:
+                self._sending.release()
 
-    def next_command(self) -> HostMessage:
-        """Wait for what the host wants next. Only the main thread, between cells, asks."""
+    def next_command(self) -> HostMessage | tuple[int, bytes]:
+        """Wait for what the host wants next; a cell may come as its number and code.
+
+        Only the main thread, between cells, asks.
+        """
         # With no other thread there is nobody to share the lead with.
         while _thread_count() == 0 and not self._leading and not self._commands:
             data = self._receive()
-            command = self._connection.command(data)
-            if command is not None:
-                return command
+            cell = self._connection.cell(data)
+            if cell is not None:
+                return cell
             self._sort(list(self._connection.receive(data)))
         while True:
             with self._turn:

@@ -47,7 +47,8 @@ from .streams import Streams
 _exit = os._exit
 _getpid = os.getpid
 _getrusage, _SELF = resource.getrusage, resource.RUSAGE_SELF
-_settrace = sys.settrace
+_gettrace, _settrace = sys.gettrace, sys.settrace
+_getprofile, _setprofile = sys.getprofile, sys.setprofile
 _modules = sys.modules
 _monotonic = time.monotonic
 
@@ -55,7 +56,6 @@ _PYPLOT = "matplotlib.pyplot"
 
 # Seconds; in this time a process touches some 2 MB of new memory.
 _SHORT = 0.001
-_setprofile = sys.setprofile
 
 
 class Worker:
@@ -115,8 +115,10 @@ class Worker:
     def obey(self) -> None:
         """Wait for one command and do it."""
         command = self._channel.next_command()
-        if type(command) is Execute:
-            self._execute(command)
+        if type(command) is tuple:
+            self._execute(*command)
+        elif type(command) is Execute:  # a chunk of its own does not hold it, whole and alone
+            self._execute(command.cell, command.code)
         else:
             self._commands[type(command)](command)
 
@@ -140,14 +142,15 @@ class Worker:
         # What was injected is not a change that the first cell made.
         self._changes.since_last()
 
-    def _execute(self, execute: Execute) -> None:
-        cell = self._calls.cell = execute.cell
+    def _execute(self, cell: int, code: bytes) -> None:
+        self._calls.cell = cell
         started = _monotonic()
-        ran = self._run(cell, execute.code)
+        ran = self._run(cell, code)
         if _getpid() != self._pid:
             self._end_child()
-        _settrace(None)
-        _setprofile(None)
+        if _gettrace() is not None or _getprofile() is not None:
+            _settrace(None)
+            _setprofile(None)
         if self._answers is not None:
             self._answers.poll()
         self._streams.tidy()
