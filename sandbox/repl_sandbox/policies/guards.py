@@ -157,7 +157,7 @@ class Writing:
             return owner
         if kind is FunctionType and owner.__builtins__ is self.builtins:
             return owner
-        raise PolicyError(f"a {kind.__name__} cannot be changed: no code of the session made it")
+        raise PolicyError(f"an object of type {kind.__name__!r} cannot be changed here")
 
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
         """`setattr` of cells."""

@@ -48,8 +48,9 @@ def refuse(violations: list[Violation]) -> None:
 
 def listed(names: Collection[str]) -> str:
     """Names for a message."""
-    shown = ", ".join(sorted(names)[:_LISTED])
-    more = len(names) - _LISTED
+    wanted = sorted(name for name in names if name != "__future__")  # nobody asks for it
+    shown = ", ".join(wanted[:_LISTED])
+    more = len(wanted) - _LISTED
     return f"{shown} and {more} more" if more > 0 else shown or "none"
 
 

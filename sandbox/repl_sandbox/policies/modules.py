@@ -175,8 +175,10 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         "copy",
-        "copies; cells cannot define the methods by which a class says how it is copied",
-        "copy deepcopy",
+        "copies; cells cannot define the methods by which a class says how it is copied. The memo "
+        "of deepcopy, which fills with the insides of what is copied, is left out",
+        "",
+        replaced="copy deepcopy",
         default=False,
     ),
     Row(
@@ -212,12 +214,12 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         "typing",
-        "names for annotations; get_type_hints and the classes that read annotations evaluate "
-        "text, and get_origin hands out `type`: left out",
+        "names for annotations. get_type_hints and the classes that read annotations evaluate "
+        "text, TypeVar hands out what does so, and get_origin hands out `type`: left out",
         """
-        Any Callable ClassVar Collection Dict Final FrozenSet Generator Generic Hashable Iterable
-        Iterator List Literal Mapping MutableMapping NoReturn Optional Sequence Set Tuple TypeAlias
-        TypeVar Union cast
+        Any Callable ClassVar Collection Dict Final FrozenSet Generator Hashable Iterable Iterator
+        List Literal Mapping MutableMapping NoReturn Optional Sequence Set Tuple TypeAlias Union
+        cast
         """,
         default=False,
     ),

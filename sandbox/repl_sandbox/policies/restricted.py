@@ -9,7 +9,7 @@ Loaded by "restricted" only.
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import Any, TypeVar
 
 from RestrictedPython.transformer import (
     ALLOWED_FUNC_NAMES,
@@ -22,6 +22,8 @@ from .lint import Lint, Violation, refuse
 from .names import METHODS, READABLE
 from .proxies import Proxies
 
+Node = TypeVar("Node", bound=ast.AST)
+
 
 class Guarding(RestrictingNodeTransformer):
     """Guards one cell; what it must not say is collected in `refused`."""
@@ -30,6 +32,7 @@ class Guarding(RestrictingNodeTransformer):
         super().__init__()
         self.refused: list[Violation] = []
         self._proxies = proxies
+        self._values = 0
 
     def error(self, node: ast.AST, info: str) -> None:
         """Note that `node` is refused."""
@@ -60,6 +63,21 @@ class Guarding(RestrictingNodeTransformer):
 
     # ── statements ────────────────────────────────────────────────────────────────────────────
 
+    def visit_Assign(self, node: ast.Assign) -> Any:  # noqa: N802
+        """As RestrictedPython's, which evaluates the right side of `a, b = c = f()` twice."""
+        if len(node.targets) == 1 or not any(isinstance(t, ast.Tuple) for t in node.targets):
+            return super().visit_Assign(node)
+        self._values += 1
+        held = f"<value {self._values}>"  # no identifier: no cell can write it
+        first = ast.Assign([ast.Name(held, ast.Store())], self.visit(node.value))
+        body: list[ast.stmt] = []
+        for target in node.targets:
+            each = ast.Assign([target], ast.Name(held, ast.Load()))
+            guarded = super().visit_Assign(_placed(each, node))
+            body += guarded if isinstance(guarded, list) else [guarded]
+        last = ast.Delete([ast.Name(held, ast.Del())])
+        return [_placed(first, node), _placed(ast.Try(body, [], [], [last]), node)]
+
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:  # noqa: N802
         """An assignment; the annotation is dropped."""
         if node.value is None:
@@ -87,8 +105,16 @@ class Guarding(RestrictingNodeTransformer):
         """Allowed: names are checked where they are bound."""
         return self.node_contents_visit(node)
 
+    def visit_comprehension(self, node: ast.comprehension) -> Any:
+        """As RestrictedPython's, which overlooks `async for` in here."""
+        if node.is_async:
+            self.error(node.target, "AsyncFor statements are not allowed.")
+        return super().visit_comprehension(node)
+
     def visit_ClassDef(self, node: ast.ClassDef) -> Any:  # noqa: N802
-        """As RestrictedPython's, with the place that its new node lacks."""
+        """As RestrictedPython's, which drops keywords without a word and leaves places out."""
+        if any(keyword.arg != "metaclass" for keyword in node.keywords):
+            self.error(node, "Keyword arguments of a class statement are not allowed.")
         guarded: Any = super().visit_ClassDef(node)
         for part in (
             guarded,
@@ -97,10 +123,20 @@ class Guarding(RestrictingNodeTransformer):
             ast.copy_location(part, node)
         return guarded
 
+    def visit_Import(self, node: ast.Import) -> Any:  # noqa: N802
+        """A module without a proxy is refused here, also below one that has its own."""
+        for alias in node.names:
+            if not self._proxies.knows(alias.name):
+                self.error(alias, f"import of {alias.name!r} is not allowed")
+        return super().visit_Import(node)
+
     def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:  # noqa: N802
         """Names that the module does not offer are refused here, before anything runs."""
         module = node.module or ""
-        for alias in node.names if self._proxies.knows(module) else ():
+        if not self._proxies.knows(module):
+            self.error(node, f"import of {module!r} is not allowed")
+            return node
+        for alias in node.names:
             if alias.name != "*" and (reason := self._proxies.missing(module, alias.name)):
                 self.error(alias, reason)
         return super().visit_ImportFrom(node)
@@ -111,7 +147,7 @@ class Guarding(RestrictingNodeTransformer):
 
     def _call(self, node: ast.AST, guard: str, *args: ast.expr) -> ast.Call:
         call = ast.Call(func=ast.Name(guard, ast.Load()), args=list(args), keywords=[])
-        return ast.fix_missing_locations(ast.copy_location(call, node))
+        return _placed(call, node)
 
 
 class Restricted:
@@ -129,6 +165,11 @@ class Restricted:
         refuse(guarding.refused)
         assert isinstance(guarded, ast.Module)
         return guarded
+
+
+def _placed(new: Node, old: ast.AST) -> Node:
+    """`new`, at the place of `old`."""
+    return ast.fix_missing_locations(ast.copy_location(new, old))
 
 
 def _is_super(node: ast.expr) -> bool:

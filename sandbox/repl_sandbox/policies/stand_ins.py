@@ -5,6 +5,7 @@ They do what most code uses of the originals. A cell gets them under the origina
 
 from __future__ import annotations
 
+import copy as library
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -47,8 +48,19 @@ def wraps(wrapped: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callabl
     return decorate
 
 
+def copy(value: Any) -> Any:
+    """A shallow copy of `value`."""
+    return library.copy(value)
+
+
+def deepcopy(value: Any) -> Any:
+    """A deep copy of `value`, without the memo, which would show the insides of what is copied."""
+    return library.deepcopy(value)
+
+
 # By module and name, as the rows of `modules.py` have them under `replaced`.
 STAND_INS: dict[str, dict[str, object]] = {
+    "copy": {"copy": copy, "deepcopy": deepcopy},
     "functools": {"partial": partial, "reduce": reduce, "wraps": wraps},
 }
 

@@ -113,7 +113,9 @@ def _line(error: BaseException, frames: list[tuple[FrameType, int, int]], cell: 
     if id(type(error)) in _SYNTAX_ERRORS and error.filename == cell:  # type: ignore[attr-defined]
         line = error.lineno  # type: ignore[attr-defined]
         return line if type(line) is int else None
-    return error.line if type(error) is PolicyError else None
+    if type(error) is PolicyError and type(error.line) is int:  # a cell can make one itself
+        return error.line
+    return None
 
 
 def _user_frames(error: BaseException) -> Iterator[tuple[FrameType, int, int]]:
