@@ -60,7 +60,7 @@ def test_a_wrong_policy_is_refused_when_the_environment_is_made():
 
 def test_a_sandbox_has_its_own_policy():
     with Sandbox() as sandbox:
-        with pytest.raises(TypeError, match="sandbox goes without .*policy"):
+        with pytest.raises(TypeError, match=r"sandbox goes without .*policy"):
             LocalREPLEnv(sandbox=sandbox, policy=LINT)
 
 

@@ -142,7 +142,7 @@ def test_lint_needs_nothing_installed():
 def test_a_session_loads_nothing_of_a_policy_that_it_does_not_have(policy):
     with Sandbox(policy=policy) as sandbox, sandbox.session() as session:
         loaded = "import sys\n[n for n in sys.modules if 'polic' in n or 'Restricted' in n]"
-        found = session.run(loaded).value
+        found = str(session.run(loaded).value)
 
     assert "Restricted" not in found
     assert ("repl_sandbox.policies.lint" in found) is (

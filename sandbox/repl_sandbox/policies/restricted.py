@@ -73,7 +73,7 @@ class Guarding(RestrictingNodeTransformer):
         body: list[ast.stmt] = []
         for target in node.targets:
             each = ast.Assign([target], ast.Name(held, ast.Load()))
-            guarded = super().visit_Assign(_placed(each, node))
+            guarded: Any = super().visit_Assign(_placed(each, node))
             body += guarded if isinstance(guarded, list) else [guarded]
         last = ast.Delete([ast.Name(held, ast.Del())])
         return [_placed(first, node), _placed(ast.Try(body, [], [], [last]), node)]
