@@ -77,7 +77,8 @@ class Sandbox:
         _check_tiers(isolation, require)
         preload, mounts = _check_preload(preload), _check_mounts(mounts or {})
         self._max_sessions = max_sessions
-        self._preloaded = bool(preload)
+        # A policy brings modules as well, among them `random`, whose state is then every session's.
+        self._preloaded = bool(preload) or policy is not None
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._open: dict[int, Core] = {}

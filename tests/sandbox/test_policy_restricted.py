@@ -675,6 +675,18 @@ def test_denied_calls_are_denied_here_too():
             assert session.run("import math\nmath.sqrt(4)").value == "2.0"
 
 
+def test_sessions_have_random_numbers_of_their_own(sandbox):
+    """The proxies are made in the template, and so is the generator behind them."""
+    draw = "import random\n[random.random() for _ in range(4)]"
+
+    def drawn(**arguments):
+        with sandbox.session(**arguments) as session:
+            return session.run(draw).value
+
+    assert drawn() != drawn()
+    assert drawn(seed=5) == drawn(seed=5) != drawn(seed=6)
+
+
 def test_python_s_own_builtins_are_as_they_were():
     """The policy is the sandbox's: what is preloaded works with all of Python."""
     with Sandbox(policy=Policy("restricted"), preload=["json", "email"]) as sandbox:

@@ -119,7 +119,7 @@ def steps(value: object) -> Iterator[tuple[str, object]]:
     for name in dir(value):
         try:
             yield name, get_attribute(value, name)
-        except Exception:
+        except Exception:  # noqa: BLE001 (descriptors raise what they like; then there is no way)
             continue
     if isinstance(value, dict):
         yield from ((f"[{key!r}]", item) for key, item in value.items())
