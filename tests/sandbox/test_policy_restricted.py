@@ -412,6 +412,18 @@ from collections.abc import Mapping
 """,
         "[True, True, True, True, True, True, False, None, True]",
     ),
+    "names of classes and annotations": (
+        """
+from typing import Dict, List, Optional
+def total(table: Dict[str, List[int]], key: Optional[str] = None) -> int:
+    values: List[int] = table.get(key, []) if key else []
+    return sum(values)
+error = ValueError("x")
+type = type(error)
+total({"a": [1, 2]}, "a"), error.__class__.__name__, type.__name__, total.__name__
+""",
+        "(3, 'ValueError', 'ValueError', 'total')",
+    ),
     "attributes by name": (
         """
 class Box: pass
@@ -584,6 +596,7 @@ def test_earlier_output_can_be_paged(session):
         ("class A:\n    def __getattr__(self, n): pass", 2, 5, "__getattr__"),
         ("self = 1\nself._x = 2", 2, 1, '"_x" is an invalid attribute name'),
         ("self = 1\nself._x += 2", 2, 1, '"_x" is an invalid attribute name'),
+        ("x = 1\nx.__class__.__name__ = 2", 2, 1, '"__name__" is an invalid attribute name'),
         ("print = 1", 1, 1, '"print" is a reserved name'),
         ("exec('1')", 1, 1, "Exec calls are not allowed"),
         ("g = 1\ng.gi_frame", 2, 1, "gi_frame"),
@@ -637,6 +650,15 @@ def test_an_ordinary_error_has_its_ordinary_traceback(session):
     assert session.run("class").error.type == "SyntaxError"
     assert session.run("(" * 5000).error.type == "SyntaxError"
     assert session.run("-" * 50_000 + "1").error.type == "SyntaxError"
+
+
+def test_a_hint_names_nothing_that_the_policy_refuses(session):
+    session.run("counts = 1")
+
+    assert "Did you mean: 'counts'?" in session.run("count").error.traceback
+    assert "Did you mean: 'sorted'?" in session.run("sortd([1])").error.traceback
+    assert "import" not in session.run("os.getcwd()").error.traceback
+    assert "_getattr_" not in session.run("getattr_").error.traceback
 
 
 def test_the_clock_runs_and_the_state_is_kept(session):

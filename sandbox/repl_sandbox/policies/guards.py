@@ -21,7 +21,7 @@ from types import (
     ModuleType,
     TracebackType,
 )
-from typing import Any
+from typing import Any, ForwardRef
 
 from RestrictedPython.Guards import (
     guarded_iter_unpack_sequence,
@@ -38,7 +38,8 @@ from .proxies import ModuleProxy, Proxies
 from .stand_ins import GuardedFormatter
 
 # Never given to a cell, whatever holds them.
-_INSIDES = frozenset({ModuleType, FrameType, CodeType, CellType})
+# A ForwardRef evaluates text.
+_INSIDES = frozenset({ModuleType, FrameType, CodeType, CellType, ForwardRef})
 # Classes of which `type(x)` would make new functions, code or modules.
 _MAKERS = _INSIDES | {FunctionType, TracebackType, ModuleProxy}
 _print = print
@@ -267,6 +268,7 @@ def guarded_builtins(proxies: Proxies) -> dict[str, object]:
         "_inplaceitem_": writing.in_place_item,
         "_inplaceattribute_": writing.in_place_attribute,
         "_apply_": call,
+        "_kind_": kind_of,
     }
     writing.builtins = found
     return found

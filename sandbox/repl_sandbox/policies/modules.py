@@ -154,6 +154,16 @@ TABLE: tuple[Row, ...] = (
         """,
     ),
     Row("textwrap", "text to text", "dedent fill indent shorten wrap"),
+    Row(
+        "typing",
+        "names for annotations. get_type_hints and the classes that read annotations evaluate "
+        "text, TypeVar hands out what does so, and get_origin hands out `type`: left out",
+        """
+        Any Callable ClassVar Collection Dict Final FrozenSet Generator Hashable Iterable Iterator
+        List Literal Mapping MutableMapping NoReturn Optional Sequence Set Tuple TypeAlias Union
+        cast
+        """,
+    ),
     # ── only if `imports` names them ─────────────────────────────────────────────────────────────
     Row(
         "base64",
@@ -209,17 +219,6 @@ TABLE: tuple[Row, ...] = (
         "clocks and waiting, within the session's own time limit",
         """
         gmtime localtime mktime monotonic perf_counter process_time sleep strftime strptime time
-        """,
-        default=False,
-    ),
-    Row(
-        "typing",
-        "names for annotations. get_type_hints and the classes that read annotations evaluate "
-        "text, TypeVar hands out what does so, and get_origin hands out `type`: left out",
-        """
-        Any Callable ClassVar Collection Dict Final FrozenSet Generator Hashable Iterable Iterator
-        List Literal Mapping MutableMapping NoReturn Optional Sequence Set Tuple TypeAlias Union
-        cast
         """,
         default=False,
     ),

@@ -9,6 +9,7 @@ from ast import (
     AST,
     AnnAssign,
     Assign,
+    AsyncFunctionDef,
     Attribute,
     Call,
     ClassDef,
@@ -141,6 +142,8 @@ def _bound(tree: Module) -> set[str]:
     bound = set()
     for node in walk(tree):
         match node:
-            case Name(id=name, ctx=Store()) | FunctionDef(name=name) | ClassDef(name=name):
+            case Name(id=name, ctx=Store()):
                 bound.add(name)
+            case FunctionDef() | AsyncFunctionDef() | ClassDef():
+                bound.add(node.name)
     return bound

@@ -9,7 +9,7 @@ Loaded by "restricted" only.
 from __future__ import annotations
 
 import ast
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from RestrictedPython.transformer import (
     ALLOWED_FUNC_NAMES,
@@ -55,9 +55,13 @@ class Guarding(RestrictingNodeTransformer):
         return super().visit_Name(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:  # noqa: N802
-        """`x.__name__` may be read, and `super().__init__`."""
-        allowed = node.attr == "__name__" or (node.attr == "__init__" and _is_super(node.value))
-        if allowed and isinstance(node.ctx, ast.Load):
+        """`x.__name__` may be read, `x.__class__.__name__`, and `super().__init__`."""
+        if not isinstance(node.ctx, ast.Load):
+            return super().visit_Attribute(node)
+        if node.attr == "__name__" and _is_class_of(node.value):
+            kind = self._call(node.value, "_kind_", self.visit(node.value.value))
+            return self._call(node, "_getattr_", kind, ast.Constant(node.attr))
+        if node.attr == "__name__" or (node.attr == "__init__" and _is_super(node.value)):
             return self._call(node, "_getattr_", self.visit(node.value), ast.Constant(node.attr))
         return super().visit_Attribute(node)
 
@@ -176,6 +180,10 @@ def _is_super(node: ast.expr) -> bool:
     return (
         isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
     )
+
+
+def _is_class_of(node: ast.expr) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and node.attr == "__class__"
 
 
 # What is allowed here besides must not be something that RestrictedPython has come to allow itself.
