@@ -138,3 +138,15 @@ def test_no_attribute_of_what_cells_are_given_leads_to_the_insides_of_python() -
         assert id(value) not in POWERS, way
         assert not isinstance(value, INSIDES) or type(value) is ModuleProxy, way
         assert value is not sys.modules and value is not vars(builtins), way
+
+
+def test_a_policy_holds_for_an_ordinary_user_s_sandbox_too(user) -> None:
+    seen = user(
+        "import json\nfrom repl_sandbox import Policy, Sandbox\n"
+        "with Sandbox(policy=Policy('lint', imports=['json'])) as sandbox:\n"
+        "    with sandbox.session() as session:\n"
+        "        print(json.dumps([session.run(c).error is None for c in"
+        " ('import json', 'import os')]))\n"
+    )
+
+    assert seen == [True, False]

@@ -11,7 +11,7 @@ import re
 from ast import Expr, Expression, Module, PyCF_ALLOW_TOP_LEVEL_AWAIT, PyCF_ONLY_AST
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from ..types import ErrorInfo
 from .coroutines import run_coroutine
@@ -20,8 +20,6 @@ from .namespace import Namespace
 from .printed import install, rewrite
 from .sources import cell_name, keep
 from .tracebacks import describe
-
-Check: TypeAlias = Callable[[Module], Module]
 
 _COROUTINE = 0x80  # CO_COROUTINE: the cell awaits at its top level
 _FLAGS = PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -58,21 +56,19 @@ def run_cell(
     namespace: Namespace,
     *,
     printed: Callable[[str, bool], None] | None = None,
-    check: Check | None = None,
 ) -> Ran:
     """Run `source` as cell `number`. Never raises, but for an interrupt while it returns.
 
     A last statement that is an expression is displayed, and bound to `_`, unless it is None.
     `printed` is called with each printed form of an answer (see `printed.py`) as it is evaluated,
     and with whether it is the cell's last expression; without it, no such form is looked for.
-    `check` is a language policy's: it takes the syntax tree, and returns the one to run or raises.
     """
     try:
         for name in namespace.restore():
             _write(2, f"{name} belongs to the session and was put back\n".encode())
         keep(cell_name(number), source)
         install(printed)
-        codes = _compiled(source, number, namespace, printed is not None, check)
+        codes = _compiled(source, number, namespace, printed is not None)
         value = _run(codes, namespace)
         if value is None:
             return _NOTHING
@@ -110,7 +106,6 @@ def _compiled(
     number: int,
     namespace: Namespace,
     forms: bool,
-    check: Check | None,
 ) -> list[CodeType]:
     """The code of a cell's statements, then that of its last expression if it ends with one.
 
@@ -118,18 +113,18 @@ def _compiled(
 
     Raises:
         SyntaxError: also for source that Python refuses in other ways.
-        PolicyError: `check` refuses it.
+        PolicyError: the session's language policy refuses it.
     """
     name = cell_name(number)
     forms = forms and "FINAL" in source
     try:
-        if not forms and check is None and _is_assignment(source):
+        if not forms and namespace.check is None and _is_assignment(source):
             return [_compile(source, name, "exec", _FLAGS | namespace.future, True)]
         tree = _compile(source, name, "exec", _TREE | namespace.future, True)
         if forms:
             rewrite(tree)
-        if check is not None:
-            tree = check(tree)
+        if namespace.check is not None:
+            tree = namespace.check(tree)
         return _split(tree, name, namespace)
     except (SyntaxError, ValueError) as error:
         raise _located(error, source, name) from None

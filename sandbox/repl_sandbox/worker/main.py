@@ -35,7 +35,7 @@ from ..wire.messages import (
 )
 from . import sources
 from .answers import Answers
-from .cell import Check, Ran, run_cell
+from .cell import Ran, run_cell
 from .changes import Changes
 from .channel import Channel, Disconnected
 from .figures import take_figures
@@ -79,7 +79,6 @@ class Worker:
         self._printed: Callable[[str, bool], None] | None = None
         self._namespace.inject("_out", Outputs(self._calls.call, lambda: self._calls.cell))
         builtins.HostCallError = HostCallError  # type: ignore[attr-defined]
-        self._check: Check | None = None
         if rules is not None:
             self._follow(rules)
         self._changes = Changes(self._namespace)
@@ -92,7 +91,7 @@ class Worker:
         }
 
     def _follow(self, rules: Rules) -> None:
-        self._check = rules.check
+        self._namespace.check = rules.check
         builtins.PolicyError = PolicyError  # type: ignore[attr-defined]
         if rules.builtins is not None:
             rules.builtins[HOOK] = call_hook
@@ -189,9 +188,7 @@ class Worker:
         source = execute.code.decode("utf-8", "surrogatepass")
         try:
             self._interrupts.arm()
-            return run_cell(
-                source, execute.cell, self._namespace, printed=self._printed, check=self._check
-            )
+            return run_cell(source, execute.cell, self._namespace, printed=self._printed)
         except KeyboardInterrupt:
             # It struck outside of the cell's own code, while that was starting or ending.
             return Ran(None, ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None))
