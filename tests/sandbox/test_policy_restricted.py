@@ -596,7 +596,7 @@ def test_earlier_output_can_be_paged(session):
         ("class A:\n    def __getattr__(self, n): pass", 2, 5, "__getattr__"),
         ("self = 1\nself._x = 2", 2, 1, '"_x" is an invalid attribute name'),
         ("self = 1\nself._x += 2", 2, 1, '"_x" is an invalid attribute name'),
-        ("x = 1\nx.__class__.__name__ = 2", 2, 1, '"__name__" is an invalid attribute name'),
+        ("x = 1\nx.__class__.__name__ = 2", 2, 1, '"__class__" is an invalid attribute name'),
         ("print = 1", 1, 1, '"print" is a reserved name'),
         ("exec('1')", 1, 1, "Exec calls are not allowed"),
         ("g = 1\ng.gi_frame", 2, 1, "gi_frame"),
