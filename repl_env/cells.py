@@ -39,13 +39,20 @@ def loading(session: Any, context: Context) -> Turn[None]:
 
 
 def filling(session: Any, episode: Episode) -> Turn[None]:
-    """Write the episode's files into the workspace; OSError if there is no room for one."""
+    """Write the episode's files into the workspace.
+
+    Raises:
+        OSError: there is no room for one.
+        ValueError: the sandbox's language policy refuses the cell that writes them.
+    """
     for path, data in episode.terms.files.items():
         yield partial(session.set, CARRIER, data)
         outcome = yield partial(session.run, writing(path))
         episode.cells += 1
         if not isinstance(outcome, Finished):
             reason = outcome.error.message if outcome.error else type(outcome).__name__
+            if outcome.error is not None and outcome.error.type == "PolicyError":
+                raise ValueError(f"files: the policy refuses to write them: {reason}")
             raise OSError(f"files: {path!r} could not be written: {reason}")
 
 

@@ -34,7 +34,7 @@ from repl_env.rubrics import REPLRubric, Rubric
 from repl_env.settings import REQUEST_NAMES, Request, Settings
 from repl_env.subcalls import CallableProvider, HostFunction, Provider, SubcallSettings
 from repl_env.turns import Turn, play, play_async
-from repl_sandbox import AsyncSandbox, Limits, Sandbox
+from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
 from repl_sandbox.errors import SandboxError, SessionBusy
 from repl_sandbox.types import Answers
 
@@ -48,8 +48,8 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
     """Episodes of a policy that writes Python code, each in a session of its own.
 
     The positional arguments are OpenEnv's. The session comes from `sandbox`, or from one that
-    equal environments share, started at the first reset with `isolation`, `require`, `limits` and
-    `preload` (see `repl_sandbox.Sandbox`).
+    equal environments share, started at the first reset with `isolation`, `require`, `limits`,
+    `policy` and `preload` (see `repl_sandbox.Sandbox`).
 
     Args:
         context: the context of episodes whose reset names none.
@@ -90,6 +90,7 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         isolation: str = "auto",
         require: str | None = None,
         limits: Limits | None = None,
+        policy: Policy | None = None,
         preload: Sequence[str] = (),
         tools: Mapping[str, HostFunction] | None = None,
         answers: Answers = "compatible",
@@ -113,7 +114,7 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
             llm_query_fn, llm_batch_fn, subcall_fn, subcall_batch_fn
         )
         self._sandboxes = sandboxes.Source(
-            sandbox, sandboxes.SandboxSettings.of(isolation, require, limits, preload)
+            sandbox, sandboxes.SandboxSettings.of(isolation, require, limits, preload, policy)
         )
         self._mode: Mode = "plain"
         # OpenEnv's names for the two things an episode is made of; None between episodes.

@@ -26,7 +26,7 @@ from repl_env.models import (
 from repl_env.previews import Preview
 from repl_env.rubrics import Rubric
 from repl_env.subcalls import HostFunction
-from repl_sandbox import AsyncSandbox, Limits, Sandbox
+from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
 from repl_sandbox.types import JSON, Answers
 
 Result = StepResult[REPLObservation]
@@ -51,6 +51,7 @@ class _Local:
         isolation: str = "auto",
         require: str | None = None,
         limits: Limits | None = None,
+        policy: Policy | None = None,
         preload: Sequence[str] = (),
         tools: Mapping[str, HostFunction] | None = None,
         answers: Answers = "compatible",
@@ -70,6 +71,7 @@ class _Local:
             isolation=isolation,
             require=require,
             limits=limits,
+            policy=policy,
             preload=preload,
             tools=tools,
             answers=answers,

@@ -22,6 +22,7 @@ KIND_BY_EXCEPTION = {
     "IndentationError": "syntax",
     "TabError": "syntax",
     "MemoryError": "memory",
+    "PolicyError": "policy",
 }
 
 KIND_BY_REASON = {

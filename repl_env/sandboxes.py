@@ -15,28 +15,43 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from repl_sandbox import AsyncSandbox, Limits, Sandbox
+from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
+from repl_sandbox.policies import modules
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxSettings:
-    """What makes two sandboxes the same. `limits` None stands for the engine's defaults."""
+    """What makes two sandboxes the same. None stands for the engine's defaults."""
 
     isolation: str = "auto"
     require: str | None = None
     limits: Limits | None = None
     preload: tuple[str, ...] = ()
+    policy: Policy | None = None
 
     @classmethod
     def of(
-        cls, isolation: str, require: str | None, limits: Limits | None, preload: Sequence[str]
+        cls,
+        isolation: str,
+        require: str | None,
+        limits: Limits | None,
+        preload: Sequence[str],
+        policy: Policy | None = None,
     ) -> SandboxSettings:
-        """Settings from arguments as they are given; TypeError for one that is not what it is."""
+        """Settings from arguments as they are given.
+
+        Raises:
+            TypeError, ValueError: naming the one that is not what it must be.
+        """
         if isinstance(preload, str):
             raise TypeError("preload must be a list of module names, not a str")
         if limits is not None and not isinstance(limits, Limits):
             raise TypeError(f"limits must be a Limits, not {type(limits).__name__}")
-        return cls(isolation, require, limits, tuple(preload))
+        if policy is not None and not isinstance(policy, Policy):
+            raise TypeError(f"policy must be a Policy, not {type(policy).__name__}")
+        if policy is not None and policy.language == "restricted":
+            modules.check(policy.imports)
+        return cls(isolation, require, limits, tuple(preload), policy)
 
     def arguments(self) -> dict[str, Any]:
         """The arguments for a new sandbox."""
@@ -45,6 +60,7 @@ class SandboxSettings:
             "require": self.require,
             "limits": self.limits or Limits(),
             "preload": self.preload,
+            "policy": self.policy,
         }
 
 
@@ -66,7 +82,8 @@ class Source:
             raise TypeError(f"sandbox must be a Sandbox, not {type(self.given).__name__}")
         if self.settings != SandboxSettings():
             raise TypeError(
-                "sandbox goes without isolation, require, limits and preload: it has its own"
+                "sandbox goes without isolation, require, limits, policy and preload: "
+                "it has its own"
             )
 
     def plain(self) -> Sandbox:

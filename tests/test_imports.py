@@ -55,7 +55,7 @@ def test_the_worker_runs_where_only_the_engine_s_source_root_is() -> None:
     assert not any(name.startswith(("repl_env", "repl_server")) for name in modules)
 
 
-@pytest.mark.parametrize("name", ["numpy", "asyncio", "unittest", "matplotlib"])
+@pytest.mark.parametrize("name", ["numpy", "asyncio", "unittest", "matplotlib", "RestrictedPython"])
 def test_the_worker_leaves_to_cells_what_only_cells_need(name: str) -> None:
     """Every module of the template is paid again by each session in copied pages."""
     assert name not in loaded_by("repl_sandbox.worker.main", "sandbox", flags=("-I", "-S"))

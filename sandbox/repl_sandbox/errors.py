@@ -10,7 +10,8 @@
         └── RemoteProtocolError   nobody: the other side is hostile or broken; it is cut off
 
 Code that raises inside a session is an `Outcome`, never one of these. Bad arguments are `TypeError`
-and `ValueError`, and name the argument. `HostCallError` is raised inside cells only.
+and `ValueError`, and name the argument. `HostCallError` and `PolicyError` are raised inside cells
+only.
 """
 
 from __future__ import annotations
@@ -70,3 +71,19 @@ class HostCallError(Exception):
         self.type = type
         self.message = message
         super().__init__(f"{type}: {message}" if message else type)
+
+
+class PolicyError(Exception):
+    """Raised in place of what the session's language policy refuses.
+
+    `line` and `column` (from 1) say where in the cell, for what was found before any of it ran; for
+    what was found while it ran they are None, and the traceback says it.
+    """
+
+    # Read by models and people, as the names of Python's own errors are.
+    __module__ = "builtins"
+
+    def __init__(self, message: str, line: int | None = None, column: int | None = None) -> None:
+        self.line = line
+        self.column = column
+        super().__init__(message if line is None else f"line {line}, column {column}: {message}")

@@ -15,12 +15,13 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 from .errors import IsolationError, SandboxClosed, SandboxError
 from .jail.users import SLOTS
+from .policies import modules
 from .pool import Pool
 from .session.asynchronous import AsyncSession
 from .session.core import Core
 from .session.host_functions import Executor, HostFunction, LoopExecutor, check
 from .session.sync import Session
-from .types import Answer, Answers, Limits, Statistics
+from .types import Answer, Answers, Limits, Policy, Statistics
 from .watchdog import Watchdog
 from .zygote.handle import Links, ZygoteHandle
 
@@ -46,13 +47,15 @@ class Sandbox:
 
     `python`: the interpreter (default: this one). `preload`: modules imported once, in the
     template. `mounts`: {path inside: path of the host}, shown read-only; started by root, sessions
-    are users of their own and read there what everybody may. `limits`: of each session.
+    are users of their own and read there what everybody may. `limits`: of each session. `policy`:
+    which Python its cells may use, all of it by default; no policy is a wall.
     `isolation`: "auto" or a tier; `require`: the weakest tier to accept. `ready`: sessions made
     ahead of time. `max_sessions`: how many may be open at once.
 
     Raises:
         IsolationError: the tier cannot be had here; says which step failed and what helps.
-        SandboxError: the interpreter does not start, or a module of `preload` cannot be imported.
+        SandboxError: the interpreter does not start, or lacks a module of `preload` or one that
+            the policy is built on.
         TypeError, ValueError: naming the argument.
     """
 
@@ -63,16 +66,19 @@ class Sandbox:
         preload: Sequence[str] = (),
         mounts: Mapping[str, str] | None = None,
         limits: Limits | None = None,
+        policy: Policy | None = None,
         isolation: Tier = "auto",
         require: Literal["jailed"] | None = None,
         ready: int = 0,
         max_sessions: int | None = None,
     ) -> None:
         self._limits = _check_limits(limits) or Limits()
+        policy = _check_policy(policy)
         _check_tiers(isolation, require)
         preload, mounts = _check_preload(preload), _check_mounts(mounts or {})
         self._max_sessions = max_sessions
-        self._preloaded = bool(preload)
+        # A policy brings modules as well, among them `random`, whose state is then every session's.
+        self._preloaded = bool(preload) or policy is not None
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._open: dict[int, Core] = {}
@@ -80,7 +86,7 @@ class Sandbox:
         self._closed = False
         self._executor = Executor()
         self._loop_executor = LoopExecutor()
-        self._zygote = ZygoteHandle(python, preload, mounts)
+        self._zygote = ZygoteHandle(python, preload, mounts, policy)
         self._pool: Pool | None = None
         try:
             self._watchdog = Watchdog(self._zygote.pid)
@@ -340,6 +346,17 @@ def _check_limits(limits: Limits | None) -> Limits | None:
     if limits is not None and not isinstance(limits, Limits):
         raise TypeError(f"limits must be a Limits, not {type(limits).__name__}")
     return limits
+
+
+def _check_policy(policy: Policy | None) -> Policy | None:
+    """`policy`, or None where it asks for nothing."""
+    if policy is None:
+        return None
+    if not isinstance(policy, Policy):
+        raise TypeError(f"policy must be a Policy, not {type(policy).__name__}")
+    if policy.language == "restricted":
+        modules.check(policy.imports)
+    return None if policy.language == "full" else policy
 
 
 def _check_tiers(isolation: str, require: str | None) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import keyword
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -16,6 +18,7 @@ KillReason: TypeAlias = Literal[
 ]
 AnswerForm: TypeAlias = Literal["FINAL", "FINAL_VAR", "SUBMIT", "final_answer", "answer", "printed"]
 Answers: TypeAlias = Literal["compatible", "strict"]
+Language: TypeAlias = Literal["full", "lint", "restricted"]
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMG]I?)?B?\s*", re.IGNORECASE)
@@ -92,6 +95,72 @@ def check_seconds(value: float, name: str) -> float:
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{name} must be a finite number of seconds above 0")
     return float(value)
+
+
+LANGUAGES: tuple[Language, ...] = ("full", "lint", "restricted")
+
+# A policy travels in the message that starts a template, and is read by people when it refuses.
+_MOST_NAMES = 256
+_LONGEST_NAME = 100
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Which Python the cells of a sandbox may use: a rule for well-meant code, never a wall.
+
+    `language`: "full", all of it; "lint", a look at each cell's syntax tree before it runs;
+    "restricted", RestrictedPython compiled in the session, with modules behind proxies. `imports`:
+    the modules that may be imported; a name allows its submodules. None is all of them under
+    "lint", and the default rows of `repl_sandbox.policies.modules` under "restricted".
+    `calls_denied`: functions that may not be called, as "eval" or "os.system"; a module or class
+    stands for everything in it. What a policy refuses is a `PolicyError` of the cell.
+
+    Raises:
+        TypeError, ValueError: naming the field.
+    """
+
+    language: Language = "full"
+    imports: Iterable[str] | None = None
+    calls_denied: Iterable[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.language not in LANGUAGES:
+            raise ValueError(
+                f"language must be one of {', '.join(LANGUAGES)}, not {self.language!r}"
+            )
+        if self.imports is not None:
+            object.__setattr__(self, "imports", _dotted_names(self.imports, "imports"))
+        object.__setattr__(self, "calls_denied", _dotted_names(self.calls_denied, "calls_denied"))
+        for name, given in (
+            ("imports", self.imports is not None),
+            ("calls_denied", self.calls_denied),
+        ):
+            if given and self.language == "full":
+                raise ValueError(f"{name} says nothing under language='full'; use 'lint'")
+
+
+def _dotted_names(names: Iterable[str], field_name: str) -> tuple[str, ...]:
+    """`names` without repetitions and in order, so that equal rules are equal values."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TypeError(f"{field_name} must be a list of names, not {type(names).__name__}")
+    from unicodedata import normalize  # no session needs it
+
+    checked = set()
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"{field_name}: {name!r} must be a str, not {type(name).__name__}")
+        parts = name.split(".")
+        # The parser normalises identifiers; a rule in another form would never be met.
+        if (
+            len(name) > _LONGEST_NAME
+            or normalize("NFKC", name) != name
+            or not all(part.isidentifier() and not keyword.iskeyword(part) for part in parts)
+        ):
+            raise ValueError(f"{field_name}: {name!r} is not a name, or names joined by dots")
+        checked.add(name)
+    if len(checked) > _MOST_NAMES:
+        raise ValueError(f"{field_name} has {len(checked):,} names; at most {_MOST_NAMES} are read")
+    return tuple(sorted(checked))
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,7 @@ def _compiled(
 
     Raises:
         SyntaxError: also for source that Python refuses in other ways.
+        PolicyError: the session's language policy refuses it.
     """
     forms = forms and "FINAL" in source
     try:
@@ -130,11 +131,14 @@ def _compiled(
             and source.isprintable()
             and ";" not in source
             and not forms
+            and namespace.check is None
         ):
             return [_compile(source, name, "exec", _FLAGS | namespace.future, True)]
         tree = _compile(source, name, "exec", _TREE | namespace.future, True)
         if forms:
             rewrite(tree)
+        if namespace.check is not None:
+            tree = namespace.check(tree)
         return _split(tree, name, namespace)
     except (SyntaxError, ValueError) as error:
         raise _located(error, source, name) from None

@@ -65,13 +65,18 @@ def near(name: str, candidates: Iterable[object]) -> str | None:
 def _name(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
     name = plain(read(error, "name"))
     seen: list[object] = list(frame.f_locals) if frame is not None else []
+    offered: object = builtins
     if namespace is not None:
         seen += namespace.globals
-    seen += vars(builtins)
+        offered = namespace.globals.get("__builtins__")
+    if type(offered) is dict:  # a language policy's
+        seen += [key for key in offered if type(key) is str and key[:1] not in "_<"]
+    else:
+        seen += vars(builtins)
     found = near(name, (key for key in seen if type(key) is str and key[:2] != "__"))
     if found is not None:
         return f"Did you mean: {found!r}?"
-    if name in sys.stdlib_module_names:
+    if name in sys.stdlib_module_names and type(offered) is not dict:
         return f"Did you forget to import {name!r}?"
     return ""
 

@@ -12,9 +12,9 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..errors import HostCallError
+from ..errors import HostCallError, PolicyError
 from ..types import Change, ErrorInfo
 from ..wire.frames import MAX_BLOB
 from ..wire.messages import (
@@ -42,7 +42,11 @@ from .host_calls import HostCalls
 from .interrupts import Interrupts
 from .namespace import Namespace
 from .outputs import Outputs
+from .printed import HOOK, call_hook
 from .streams import Streams
+
+if TYPE_CHECKING:
+    from ..policies.rules import Rules
 
 _exit = os._exit
 _getpid = os.getpid
@@ -64,7 +68,7 @@ class Worker:
     Made once, in the template; each session's process is a fork of that and calls `serve`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Rules | None = None) -> None:
         self._pid = 0
         self._peak = 0
         self._interrupts = Interrupts()
@@ -76,6 +80,8 @@ class Worker:
         self._printed: Callable[[str, bool], None] | None = None
         self._namespace.inject("_out", Outputs(self._calls.call, lambda: self._calls.cell))
         builtins.HostCallError = HostCallError  # type: ignore[attr-defined]
+        if rules is not None:
+            self._follow(rules)
         self._changes = Changes(self._namespace)
         self._commands: dict[type, Callable[[Any], None]] = {
             Configure: self._configure,
@@ -83,6 +89,13 @@ class Worker:
             Fetch: self._fetch,
             ListVariables: self._list,
         }
+
+    def _follow(self, rules: Rules) -> None:
+        self._namespace.check = rules.check
+        builtins.PolicyError = PolicyError  # type: ignore[attr-defined]
+        if rules.builtins is not None:
+            rules.builtins[HOOK] = call_hook
+            self._namespace.globals["__builtins__"] = rules.builtins
 
     def serve(self, fd: int) -> NoReturn:
         """Obey the host on socket `fd` until it closes the conversation; then the process ends."""

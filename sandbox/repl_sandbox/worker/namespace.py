@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
+    from ast import Module
 
 # The last displayed value, and the pages of earlier output: the REPL's, not the user's.
 REPL_NAMES = frozenset({"_", "_out"})
@@ -26,16 +27,27 @@ class Namespace:
 
     `future` holds the compiler flags of the `from __future__` statements seen so far, and `loop`
     the event loop of top-level `await`, made when it is first needed; `protected` is what `restore`
-    puts back.
+    puts back. `check` is a language policy's: it takes a cell's syntax tree, and returns the one to
+    run or raises.
     """
 
-    __slots__ = ("_shown", "future", "globals", "injected", "loop", "module", "protected")
+    __slots__ = (
+        "_shown",
+        "check",
+        "future",
+        "globals",
+        "injected",
+        "loop",
+        "module",
+        "protected",
+    )
 
     def __init__(self) -> None:
         self.module = ModuleType("__main__")
         self.globals: dict[str, object] = self.module.__dict__
         self.globals["__builtins__"] = builtins
         self.future = 0
+        self.check: Callable[[Module], Module] | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.injected: dict[str, object] = {}
         self.protected: dict[str, object] = {}

@@ -14,6 +14,7 @@ from itertools import islice
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
+from ..errors import PolicyError
 from ..types import ErrorInfo
 from .anatomy import full_name, instance_dict, plain
 from .display import cut, encodable
@@ -112,6 +113,8 @@ def _line(error: BaseException, frames: list[tuple[FrameType, int, int]], cell: 
     if id(type(error)) in _SYNTAX_ERRORS and error.filename == cell:  # type: ignore[attr-defined]
         line = error.lineno  # type: ignore[attr-defined]
         return line if type(line) is int else None
+    if type(error) is PolicyError and type(error.line) is int:  # a cell can make one itself
+        return error.line
     return None
 
 

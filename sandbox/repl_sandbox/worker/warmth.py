@@ -7,11 +7,15 @@ shared by all sessions; done in a session, it copies the pages.
 from __future__ import annotations
 
 import socket
+from typing import TYPE_CHECKING
 
 from ..wire.connection import HostConnection
 from ..wire.messages import Execute
 from . import sources
 from .main import Worker
+
+if TYPE_CHECKING:
+    from ..policies.rules import Rules
 
 # CPython 3.11 specialises at the 8th run, later versions earlier.
 _RUNS = 16
@@ -19,11 +23,11 @@ _CELLS = (b"1 + 1", b"x = 1", b"print('', end='')", b"x")
 _READ = 1 << 16
 
 
-def warm_up() -> None:
+def warm_up(rules: Rules | None = None) -> None:
     """Have a worker that is then forgotten run some cells."""
     ours, theirs = socket.socketpair()
     host = HostConnection()
-    worker = Worker()
+    worker = Worker(rules)
     with ours:
         worker.open(theirs.detach())
         list(host.receive(ours.recv(_READ)))

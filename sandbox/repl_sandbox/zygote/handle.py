@@ -12,10 +12,11 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import IsolationError, RemoteProtocolError, SandboxClosed, SandboxError
+from ..types import Policy
 from ..wire.connection import HostConnection
 from ..wire.messages import VERSION, Ready
 from . import control
@@ -82,7 +83,11 @@ class ZygoteHandle:
     """
 
     def __init__(
-        self, python: str | None, preload: Sequence[str], mounts: Mapping[str, str]
+        self,
+        python: str | None,
+        preload: Sequence[str],
+        mounts: Mapping[str, str],
+        policy: Policy | None = None,
     ) -> None:
         ours, theirs = control.pair()
         self._socket = ours
@@ -109,7 +114,11 @@ class ZygoteHandle:
         _alive.add(self)
         try:
             ours.settimeout(_START_TIMEOUT)
-            configuration = {"preload": list(preload), "mounts": dict(mounts)}
+            configuration = {
+                "preload": list(preload),
+                "mounts": dict(mounts),
+                "policy": None if policy is None else asdict(policy),
+            }
             answer = self._ask(next(self._numbers), configuration)
             ours.settimeout(_SPAWN_TIMEOUT)
         except BaseException:

@@ -16,6 +16,7 @@ from ..jail import processes, remedies, rlimits, users
 from ..jail.libc import fork_into
 from ..jail.namespaces import FLAGS
 from ..jail.recipe import Jail
+from ..types import Policy
 from . import control
 from .init import be_session
 from .template import Template, build
@@ -144,7 +145,10 @@ def serve(fd: int, *, privileged: bool) -> NoReturn:
         os._exit(0)
     number = configuration["number"]
     try:
-        template = build(configuration["preload"], configuration["mounts"], privileged=privileged)
+        policy = None if configuration["policy"] is None else Policy(**configuration["policy"])
+        template = build(
+            configuration["preload"], configuration["mounts"], policy, privileged=privileged
+        )
     except IsolationError as error:
         control.send(host, {**control.failure(error), "number": number})
         os._exit(1)

@@ -11,12 +11,17 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..errors import IsolationError, SandboxError
 from ..jail import capabilities, libc, mounts, processes, remedies, seccomp, users
+from ..types import Policy
 from ..worker.main import Worker
 from ..worker.streams import open_streams
 from ..worker.warmth import warm_up
+
+if TYPE_CHECKING:
+    from ..policies.rules import Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +36,19 @@ class Template:
     data_segment: int  # bytes of private writable memory before a session has done anything
 
 
-def build(preload: Sequence[str], extra_mounts: Mapping[str, str], *, privileged: bool) -> Template:
+def build(
+    preload: Sequence[str],
+    extra_mounts: Mapping[str, str],
+    policy: Policy | None = None,
+    *,
+    privileged: bool,
+) -> Template:
     """Turn this process into a template. `privileged`: it is root on the host, not only inside.
 
     Raises:
         IsolationError: the view could not be built, or a thread was left running.
-        SandboxError: a module of `preload` cannot be imported in the session's view.
+        SandboxError: a module of `preload`, or what `policy` is built on, cannot be imported in the
+            session's view.
     """
     arch = seccomp.native_arch()
     seal = seccomp.seal_program(arch)
@@ -49,14 +61,15 @@ def build(preload: Sequence[str], extra_mounts: Mapping[str, str], *, privileged
     sys.argv[:] = [""]
     for name in preload:
         _preload(name)
+    rules = None if policy is None else _rules(policy)
     if processes.thread_count() != 1:
         raise IsolationError(
             "jailed", "single thread", f"a module of {list(preload)} left a thread"
         )
     processes.forbid_new_privileges()
     seccomp.load(seccomp.base_program(arch))
-    warm_up()
-    worker = Worker()
+    warm_up(rules)
+    worker = Worker(rules)
     gc.collect()
     gc.freeze()
     # A collection would write to, and so copy, what init and the zygote only read.
@@ -98,6 +111,13 @@ def _preload(name: str) -> None:
     # Boundary: importing runs any code, and what it raises must reach the host as ours.
     except Exception as error:
         raise SandboxError(f"preload: {name}: {type(error).__name__}: {error}") from error
+
+
+def _rules(policy: Policy) -> Rules | None:
+    # Not loaded where there is no policy, for what a template has every session pays for.
+    from ..policies.rules import prepare
+
+    return prepare(policy)
 
 
 def _data_segment() -> int:

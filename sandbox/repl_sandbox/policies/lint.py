@@ -1,0 +1,129 @@
+"""Imports and calls of a cell, read from its syntax tree before any of it runs.
+
+It sees what a cell says, and not what its values do: a function in a list, a name made of parts, or
+code given to `exec` passes. It tells well-meant code the rules; it holds nobody.
+"""
+
+from __future__ import annotations
+
+from ast import (
+    AST,
+    AsyncFunctionDef,
+    Call,
+    ClassDef,
+    FunctionDef,
+    Import,
+    ImportFrom,
+    Module,
+    expr,
+    walk,
+)
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from ..errors import PolicyError
+from .origins import Origins
+
+# Names that a message lists; a model reads it.
+_LISTED = 40
+
+
+class Violation(NamedTuple):
+    """What a cell may not say, and where: line and column, both from 1."""
+
+    line: int
+    column: int
+    text: str
+
+
+def refuse(violations: list[Violation]) -> None:
+    """Raise a PolicyError for the first of `violations` in the cell's order, if there is one."""
+    if not violations:
+        return
+    first = min(violations)
+    more = len(set(violations)) - 1
+    rest = f" (and {more} more in this cell)" if more else ""
+    raise PolicyError(f"{first.text}{rest}", first.line, first.column)
+
+
+def listed(names: Collection[str]) -> str:
+    """Names for a message."""
+    wanted = sorted(name for name in names if name != "__future__")  # nobody asks for it
+    shown = ", ".join(wanted[:_LISTED])
+    more = len(wanted) - _LISTED
+    return f"{shown} and {more} more" if more > 0 else shown or "none"
+
+
+class Lint:
+    """The rules for one session's cells. `imports` None: any module."""
+
+    def __init__(self, imports: Collection[str] | None, calls_denied: Collection[str]) -> None:
+        self._imports = None if imports is None else frozenset(imports)
+        self._denied = frozenset(calls_denied)
+        self._origins = Origins(max((name.count(".") + 1 for name in calls_denied), default=1))
+
+    def __call__(self, tree: Module) -> Module:
+        """`tree`, unchanged; PolicyError with line and column if it breaks a rule."""
+        origins = self._origins.learn(tree)
+        refuse([found for node in walk(tree) for found in self._violations(node, origins)])
+        self._origins = origins
+        return tree
+
+    def _violations(self, node: AST, origins: Origins) -> Iterator[Violation]:
+        match node:
+            case Import(names=names):
+                for alias in names:
+                    yield from self._module(alias, alias.name)
+            case ImportFrom(module=module, level=level, names=names):
+                origin = "." * level + (module or "")
+                whole = [f"{origin}.{alias.name}" for alias in names]
+                if not all(self._allows(name) for name in whole):
+                    yield from self._module(node, origin)
+            case Call(func=func):
+                yield from self._call(node, func, origins)
+                yield from self._dynamic(node, origins)
+            case FunctionDef() | AsyncFunctionDef() | ClassDef():
+                for decorator in node.decorator_list:
+                    yield from self._call(decorator, decorator, origins)
+
+    def _module(self, node: AST, module: str) -> Iterator[Violation]:
+        if not self._allows(module):
+            yield self._at(node, f"import of {module!r} is not allowed; {self._allowed()}")
+
+    def _dynamic(self, node: Call, origins: Origins) -> Iterator[Violation]:
+        modules = None if self._imports is None else origins.imported(node)
+        if modules is None:
+            return
+        for module in modules:
+            yield from self._module(node, module)
+        if not modules:
+            yield self._at(
+                node, f"an import must name its module as a plain text; {self._allowed()}"
+            )
+
+    def _call(self, node: expr, func: expr, origins: Origins) -> Iterator[Violation]:
+        if not self._denied:
+            return
+        for name in sorted(origins.of(func)):
+            rule = next((rule for rule in self._denied if _is_below(name, rule)), None)
+            if rule is not None:
+                yield self._at(
+                    node,
+                    f"the call of {name!r} is not allowed; calls denied: {listed(self._denied)}",
+                )
+                return
+
+    def _allows(self, module: str) -> bool:
+        if self._imports is None or module == "__future__" or module.startswith("__future__."):
+            return True
+        return any(_is_below(module, allowed) for allowed in self._imports)
+
+    def _allowed(self) -> str:
+        return f"imports allowed: {listed(self._imports or ())}"
+
+    def _at(self, node: AST, text: str) -> Violation:
+        return Violation(getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1, text)
+
+
+def _is_below(name: str, rule: str) -> bool:
+    return name == rule or name.startswith(f"{rule}.")

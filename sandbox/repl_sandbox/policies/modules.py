@@ -1,0 +1,289 @@
+"""What modules offer to cells under `Policy(language="restricted")`: one row each, with its reason.
+
+A cell gets a proxy that holds the names of the row and nothing else, above all no other module.
+Names that a version of Python lacks are left out of the proxy. A module without a row cannot be
+imported: what it offers has not been read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One module: the names that it offers, and why these are harmless.
+
+    `replaced` are names whose function is one of ours (`stand_ins.py`), `writable` classes whose
+    instances take assignments, and `default` says whether `imports=None` has the module.
+    """
+
+    module: str
+    reason: str
+    names: str
+    replaced: str = ""
+    writable: str = ""
+    default: bool = True
+
+
+_ABSTRACT = """
+    Awaitable Callable Collection Container Generator Hashable ItemsView Iterable Iterator KeysView
+    Mapping MappingView MutableMapping MutableSequence MutableSet Reversible Sequence Set Sized
+    ValuesView
+"""
+
+TABLE: tuple[Row, ...] = (
+    Row(
+        "__future__",
+        "statements for the compiler; the features themselves do nothing",
+        "annotations division generator_stop",
+    ),
+    Row(
+        "bisect",
+        "searches in lists; key functions are the cell's own",
+        "bisect bisect_left bisect_right insort insort_left insort_right",
+    ),
+    Row(
+        "collections",
+        "containers; namedtuple checks that each name is an exact str and an identifier before its "
+        "eval. UserDict and its like are left out: they hand out their insides",
+        "ChainMap Counter OrderedDict defaultdict deque namedtuple",
+        writable="ChainMap deque",
+    ),
+    Row("collections.abc", "abstract classes, to ask what a value is", _ABSTRACT),
+    Row(
+        "datetime",
+        "values; `sys`, which the Python version of the module has, is left out",
+        "MAXYEAR MINYEAR UTC date datetime time timedelta timezone tzinfo",
+    ),
+    Row(
+        "decimal",
+        "numbers, and contexts that only numbers read",
+        """
+        BasicContext Clamped Context Decimal DecimalException DefaultContext DivisionByZero
+        ExtendedContext FloatOperation Inexact InvalidOperation MAX_EMAX MAX_PREC MIN_EMIN
+        MIN_ETINY Overflow ROUND_05UP ROUND_CEILING ROUND_DOWN ROUND_FLOOR ROUND_HALF_DOWN
+        ROUND_HALF_EVEN ROUND_HALF_UP ROUND_UP Rounded Subnormal Underflow getcontext localcontext
+        setcontext
+        """,
+        writable="Context",
+    ),
+    Row("fractions", "numbers", "Fraction"),
+    Row(
+        "functools",
+        "wraps and update_wrapper are left out or replaced: the real ones copy attributes of any "
+        "name. singledispatch is left out: it evaluates annotations that are text",
+        "cache cached_property cmp_to_key lru_cache total_ordering",
+        replaced="partial reduce wraps",
+    ),
+    Row(
+        "heapq",
+        "works on lists; key functions are the cell's own",
+        "heapify heappop heappush heappushpop heapreplace merge nlargest nsmallest",
+    ),
+    Row(
+        "itertools",
+        "iterators over what the cell has",
+        """
+        accumulate batched chain combinations combinations_with_replacement compress count cycle
+        dropwhile filterfalse groupby islice pairwise permutations product repeat starmap takewhile
+        tee zip_longest
+        """,
+    ),
+    Row(
+        "json",
+        "text to values and back. `codecs`, `decoder`, `encoder` and `scanner` lead to the "
+        "builtins; load and dump are for files, which there are none of",
+        "JSONDecodeError JSONEncoder dumps loads",
+    ),
+    Row(
+        "math",
+        "functions of numbers",
+        """
+        acos acosh asin asinh atan atan2 atanh cbrt ceil comb copysign cos cosh degrees dist e erf
+        erfc exp exp2 expm1 fabs factorial floor fma fmod frexp fsum gamma gcd hypot inf isclose
+        isfinite isinf isnan isqrt lcm ldexp lgamma log log10 log1p log2 modf nan nextafter perm pi
+        pow prod radians remainder sin sinh sqrt sumprod tan tanh tau trunc ulp
+        """,
+    ),
+    Row(
+        "operator",
+        "attrgetter and methodcaller read attributes of any name; setitem, delitem and the "
+        "in-place functions write past the guard: left out",
+        """
+        abs add and_ concat contains countOf eq floordiv ge getitem gt index indexOf inv invert
+        is_ is_not itemgetter le length_hint lshift lt matmul mod mul ne neg not_ or_ pos pow
+        rshift sub truediv truth xor
+        """,
+    ),
+    Row(
+        "random",
+        "numbers from the session's own generator; SystemRandom and `_os` are left out",
+        """
+        Random betavariate binomialvariate choice choices expovariate gammavariate gauss getrandbits
+        lognormvariate normalvariate paretovariate randbytes randint random randrange sample seed
+        shuffle triangular uniform vonmisesvariate weibullvariate
+        """,
+    ),
+    Row(
+        "re",
+        "patterns over text; the modules it shows (`enum`, `functools`, `copyreg`) are left out, "
+        "and RegexFlag, whose metaclass makes classes",
+        """
+        A ASCII DOTALL I IGNORECASE L LOCALE M MULTILINE Match NOFLAG Pattern PatternError
+        S U UNICODE VERBOSE X compile error escape findall finditer fullmatch match search split
+        sub subn
+        """,
+    ),
+    Row(
+        "statistics",
+        "functions of numbers; `sys`, `math` and the other modules that it shows are left out",
+        """
+        NormalDist StatisticsError correlation covariance fmean geometric_mean harmonic_mean kde
+        kde_random linear_regression mean median median_grouped median_high median_low mode
+        multimode pstdev pvariance quantiles stdev variance
+        """,
+    ),
+    Row(
+        "string",
+        "constants and templates; Formatter reads attributes of any name, and is left out",
+        """
+        Template ascii_letters ascii_lowercase ascii_uppercase capwords digits hexdigits octdigits
+        printable punctuation whitespace
+        """,
+    ),
+    Row("textwrap", "text to text", "dedent fill indent shorten wrap"),
+    Row(
+        "typing",
+        "names for annotations. get_type_hints and the classes that read annotations evaluate "
+        "text, TypeVar hands out what does so, and get_origin hands out `type`: left out",
+        """
+        Any Callable ClassVar Collection Dict Final FrozenSet Generator Hashable Iterable Iterator
+        List Literal Mapping MutableMapping NoReturn Optional Sequence Set Tuple TypeAlias Union
+        cast
+        """,
+    ),
+    # ── only if `imports` names them ─────────────────────────────────────────────────────────────
+    Row(
+        "base64",
+        "bytes to bytes; the functions for files and the command line are left out",
+        """
+        a85decode a85encode b16decode b16encode b32decode b32encode b64decode b64encode b85decode
+        b85encode standard_b64decode standard_b64encode urlsafe_b64decode urlsafe_b64encode
+        """,
+        default=False,
+    ),
+    Row(
+        "cmath",
+        "functions of numbers",
+        """
+        acos acosh asin asinh atan atanh cos cosh e exp inf infj isclose isfinite isinf isnan log
+        log10 nan nanj phase pi polar rect sin sinh sqrt tan tanh tau
+        """,
+        default=False,
+    ),
+    Row(
+        "copy",
+        "copies; cells cannot define the methods by which a class says how it is copied. The memo "
+        "of deepcopy, which fills with the insides of what is copied, is left out",
+        "",
+        replaced="copy deepcopy",
+        default=False,
+    ),
+    Row(
+        "csv",
+        "rows from and to what the cell gives; there are no files",
+        """
+        DictReader DictWriter Error QUOTE_ALL QUOTE_MINIMAL QUOTE_NONE QUOTE_NONNUMERIC reader
+        writer
+        """,
+        default=False,
+    ),
+    Row(
+        "difflib",
+        "comparison of texts; the classes, which show their insides, are left out",
+        "context_diff get_close_matches ndiff unified_diff",
+        default=False,
+    ),
+    Row(
+        "hashlib",
+        "sums of bytes; file_digest is left out",
+        """
+        blake2b blake2s md5 pbkdf2_hmac sha1 sha224 sha256 sha384 sha3_256 sha3_512 sha512
+        """,
+        default=False,
+    ),
+    Row(
+        "time",
+        "clocks and waiting, within the session's own time limit",
+        """
+        gmtime localtime mktime monotonic perf_counter process_time sleep strftime strptime time
+        """,
+        default=False,
+    ),
+    Row(
+        "unicodedata",
+        "facts about characters",
+        "bidirectional category combining decimal digit lookup name normalize numeric",
+        default=False,
+    ),
+)
+
+ROWS: dict[str, Row] = {row.module: row for row in TABLE}
+
+_OS = "it reaches files and processes"
+_INSIDES = "it reads or makes the insides of Python: code, frames, modules"
+_LARGE = (
+    "its arrays and modules lead to files, ctypes and every loaded module, past any proxy; "
+    "use language='lint' with it"
+)
+
+# Modules that people ask for, and why no proxy makes them safe.
+NEVER: dict[str, str] = {
+    **dict.fromkeys("os posix shutil pathlib tempfile glob io subprocess fcntl mmap".split(), _OS),
+    **dict.fromkeys("pty resource signal socket ssl select selectors".split(), _OS),
+    **dict.fromkeys("http urllib requests sqlite3 zipfile tarfile logging".split(), _OS),
+    **dict.fromkeys("sys builtins importlib imp runpy pkgutil inspect gc".split(), _INSIDES),
+    **dict.fromkeys("types ast code codeop dis marshal symtable traceback".split(), _INSIDES),
+    **dict.fromkeys("codecs warnings weakref atexit site linecache tracemalloc".split(), _INSIDES),
+    **dict.fromkeys("numpy pandas scipy sklearn torch matplotlib".split(), _LARGE),
+    "ctypes": "it reads and writes any memory of the process",
+    "cffi": "it reads and writes any memory of the process",
+    "pickle": "what it loads may call anything",
+    "shelve": "what it loads may call anything",
+    "dill": "what it loads may call anything",
+    "dataclasses": "it evaluates annotations that are text",
+    "enum": "its classes need a metaclass",
+    "threading": "threads and their frames are not guarded",
+    "multiprocessing": "it starts interpreters without the policy",
+    "concurrent": "it starts threads and interpreters without the policy",
+    "asyncio": "coroutines are refused, and its loops reach sockets and processes",
+    "RestrictedPython": "it is what guards the session",
+    "repl_sandbox": "it is what guards the session",
+}
+
+
+def offered(imports: Iterable[str] | None) -> frozenset[str]:
+    """The modules with a row that `imports` allows; a name allows the rows below it."""
+    if imports is None:
+        return frozenset(row.module for row in TABLE if row.default)
+    wanted = tuple(imports)
+    return frozenset(
+        module
+        for module in ROWS
+        if module == "__future__" or any(f"{module}.".startswith(f"{name}.") for name in wanted)
+    )
+
+
+def check(imports: Iterable[str] | None) -> None:
+    """ValueError naming `imports` and the reason, if a module cannot be had under "restricted"."""
+    for name in imports or ():
+        if name in ROWS:
+            continue
+        known = NEVER.get(name.partition(".")[0])
+        reason = known or "what it offers has not been read"
+        raise ValueError(
+            f"imports: {name!r} cannot be had under language='restricted': {reason}. "
+            f"Modules that can: {', '.join(sorted(ROWS))}"
+        )

@@ -1,0 +1,56 @@
+"""The builtins of cells under `Policy(language="restricted")`: which they have, and why not all.
+
+RestrictedPython's own list (`safe_builtins`) is the base. Exceptions are all there.
+"""
+
+from __future__ import annotations
+
+# Added to RestrictedPython's list, which leaves them out for hosts whose guards decide about each
+# item of an iteration. These guards do not: what a cell holds, it may walk through.
+ITERATION = """
+    all any bytearray bytes dict enumerate filter frozenset iter list map max min next reversed set
+    sorted sum tuple zip
+"""
+
+# Added: they make values and read nothing.
+VALUES = "NotImplemented ascii bin classmethod format object property staticmethod super"
+
+_CODE = "it would run code that the policy has not read"
+_NAMESPACES = "it hands out namespaces past the guards"
+_FILES = "the policy offers no files"
+
+# Known to Python, refused when called.
+REFUSED: dict[str, str] = {
+    "breakpoint": "there is no terminal",
+    "compile": _CODE,
+    "dir": "it lists the insides of objects",
+    "eval": _CODE,
+    "exec": _CODE,
+    "globals": _NAMESPACES,
+    "help": "there is no terminal",
+    "input": "there is no terminal",
+    "locals": _NAMESPACES,
+    "memoryview": "it writes past the guards",
+    "open": _FILES,
+    "vars": _NAMESPACES,
+}
+
+# Names with an underscore in front that a cell may read; RestrictedPython refuses all of them.
+READABLE = {
+    "__name__": "the idiom `if __name__ == '__main__'`; it is a plain text",
+    "_out": "the pages of earlier output",
+}
+
+# Methods with two underscores that a class may define, besides RestrictedPython's `__init__` and
+# comparisons. Each is called with values of the cell's own; an `__exit__` gets a traceback, whose
+# frames the guards refuse. Not here are those that change how attributes, classes, copies and
+# formats work.
+METHODS = frozenset(
+    """
+    __abs__ __add__ __and__ __bool__ __call__ __delitem__ __divmod__ __enter__ __exit__ __float__
+    __floordiv__ __getitem__ __hash__ __iadd__ __int__ __invert__ __isub__ __iter__ __len__
+    __lshift__ __matmul__ __mod__ __mul__ __neg__ __next__ __or__ __pos__ __pow__ __radd__ __repr__
+    __reversed__ __rmul__ __rshift__ __rsub__ __rtruediv__ __setitem__ __str__ __sub__ __truediv__
+    __xor__
+    """.split()
+)

@@ -1,0 +1,190 @@
+"""A cell's syntax tree with the guards written into it, or what of it is refused and where.
+
+On RestrictedPython's transformer, which knows each kind of node that is safe and refuses the rest.
+Added is what ordinary code needs and the guards can hold: `print` as it is, annotated and in-place
+assignment, `nonlocal`, `super().__init__`, some names with underscores (`names.py`).
+Loaded by "restricted" only.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, TypeGuard, TypeVar
+
+from RestrictedPython.transformer import (
+    ALLOWED_FUNC_NAMES,
+    INSPECT_ATTRIBUTES,
+    IOPERATOR_TO_STR,
+    RestrictingNodeTransformer,
+)
+
+from .lint import Lint, Violation, refuse
+from .names import METHODS, READABLE
+from .proxies import Proxies
+
+Node = TypeVar("Node", bound=ast.AST)
+
+
+class Guarding(RestrictingNodeTransformer):
+    """Guards one cell; what it must not say is collected in `refused`."""
+
+    def __init__(self, proxies: Proxies) -> None:
+        super().__init__()
+        self.refused: list[Violation] = []
+        self._proxies = proxies
+        self._values = 0
+
+    def error(self, node: ast.AST, info: str) -> None:
+        """Note that `node` is refused."""
+        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
+        self.refused.append(Violation(line, column, f"{info} (language='restricted')"))
+
+    def check_name(self, node: Any, name: str | None, allow_magic_methods: bool = False) -> None:
+        """As RestrictedPython's, with more methods, and with `printed` as a name like others."""
+        in_class = allow_magic_methods and getattr(node, "col_offset", None)
+        if not (in_class and name in METHODS) and name != "printed":
+            super().check_name(node, name, allow_magic_methods)
+
+    # ── names and attributes ──────────────────────────────────────────────────────────────────
+
+    def visit_Name(self, node: ast.Name) -> Any:  # noqa: N802
+        """`print` and `printed` are ordinary names: RestrictedPython would collect the output."""
+        ours = node.id in READABLE or node.id == "print"
+        if node.id == "printed" or (ours and isinstance(node.ctx, ast.Load)):
+            return node
+        return super().visit_Name(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:  # noqa: N802
+        """`x.__name__` may be read, `x.__class__.__name__`, and `super().__init__`."""
+        if not isinstance(node.ctx, ast.Load):
+            return super().visit_Attribute(node)
+        if node.attr == "__name__" and _is_class_of(node.value):
+            kind = self._call(node.value, "_kind_", self.visit(node.value.value))
+            return self._call(node, "_getattr_", kind, ast.Constant(node.attr))
+        if node.attr == "__name__" or (node.attr == "__init__" and _is_super(node.value)):
+            return self._call(node, "_getattr_", self.visit(node.value), ast.Constant(node.attr))
+        return super().visit_Attribute(node)
+
+    # ── statements ────────────────────────────────────────────────────────────────────────────
+
+    def visit_Assign(self, node: ast.Assign) -> Any:  # noqa: N802
+        """As RestrictedPython's, which evaluates the right side of `a, b = c = f()` twice."""
+        if len(node.targets) == 1 or not any(isinstance(t, ast.Tuple) for t in node.targets):
+            return super().visit_Assign(node)
+        self._values += 1
+        held = f"<value {self._values}>"  # no identifier: no cell can write it
+        first = ast.Assign([ast.Name(held, ast.Store())], self.visit(node.value))
+        body: list[ast.stmt] = []
+        for target in node.targets:
+            each = ast.Assign([target], ast.Name(held, ast.Load()))
+            guarded: Any = super().visit_Assign(_placed(each, node))
+            body += guarded if isinstance(guarded, list) else [guarded]
+        last = ast.Delete([ast.Name(held, ast.Del())])
+        return [_placed(first, node), _placed(ast.Try(body, [], [], [last]), node)]
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:  # noqa: N802
+        """An assignment; the annotation is dropped."""
+        if node.value is None:
+            return ast.copy_location(ast.Pass(), node)
+        plain = ast.Assign(targets=[node.target], value=node.value)
+        return self.visit(ast.copy_location(plain, node))
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:  # noqa: N802
+        """Also of items and attributes; the right side is evaluated before the left is read."""
+        sign, target = ast.Constant(IOPERATOR_TO_STR[type(node.op)]), node.target
+        match target:
+            case ast.Subscript():
+                guard, where = "_inplaceitem_", self.visit(target.slice)
+            case ast.Attribute():
+                self._check_attribute(target)
+                guard, where = "_inplaceattribute_", ast.Constant(target.attr)
+            case _:
+                return super().visit_AugAssign(node)
+        call = self._call(
+            node, guard, sign, self.visit(target.value), where, self.visit(node.value)
+        )
+        return ast.copy_location(ast.Expr(call), node)
+
+    def visit_Nonlocal(self, node: ast.Nonlocal) -> Any:  # noqa: N802
+        """Allowed: names are checked where they are bound."""
+        return self.node_contents_visit(node)
+
+    def visit_comprehension(self, node: ast.comprehension) -> Any:
+        """As RestrictedPython's, which overlooks `async for` in here."""
+        if node.is_async:
+            self.error(node.target, "AsyncFor statements are not allowed.")
+        return super().visit_comprehension(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> Any:  # noqa: N802
+        """As RestrictedPython's, which drops keywords without a word and leaves places out."""
+        if any(keyword.arg != "metaclass" for keyword in node.keywords):
+            self.error(node, "Keyword arguments of a class statement are not allowed.")
+        guarded: Any = super().visit_ClassDef(node)
+        for part in (
+            guarded,
+            *(each for keyword in guarded.keywords for each in ast.walk(keyword)),
+        ):
+            ast.copy_location(part, node)
+        return guarded
+
+    def visit_Import(self, node: ast.Import) -> Any:  # noqa: N802
+        """A module without a proxy is refused here, also below one that has its own."""
+        for alias in node.names:
+            if not self._proxies.knows(alias.name):
+                self.error(alias, f"import of {alias.name!r} is not allowed")
+        return super().visit_Import(node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:  # noqa: N802
+        """Names that the module does not offer are refused here, before anything runs."""
+        module = node.module or ""
+        if not self._proxies.knows(module):
+            self.error(node, f"import of {module!r} is not allowed")
+            return node
+        for alias in node.names:
+            if alias.name != "*" and (reason := self._proxies.missing(module, alias.name)):
+                self.error(alias, reason)
+        return super().visit_ImportFrom(node)
+
+    def _check_attribute(self, node: ast.Attribute) -> None:
+        if node.attr.startswith("_") or node.attr in INSPECT_ATTRIBUTES:
+            self.error(node, f'"{node.attr}" is an invalid attribute name')
+
+    def _call(self, node: ast.AST, guard: str, *args: ast.expr) -> ast.Call:
+        call = ast.Call(func=ast.Name(guard, ast.Load()), args=list(args), keywords=[])
+        return _placed(call, node)
+
+
+class Restricted:
+    """The rules for one session's cells."""
+
+    def __init__(self, lint: Lint, proxies: Proxies) -> None:
+        self._lint = lint
+        self._proxies = proxies
+
+    def __call__(self, tree: ast.Module) -> ast.Module:
+        """The guarded tree; PolicyError with line and column if anything in it is refused."""
+        self._lint(tree)
+        guarding = Guarding(self._proxies)
+        guarded = guarding.visit(tree)
+        refuse(guarding.refused)
+        assert isinstance(guarded, ast.Module)
+        return guarded
+
+
+def _placed(new: Node, old: ast.AST) -> Node:
+    """`new`, at the place of `old`."""
+    return ast.fix_missing_locations(ast.copy_location(new, old))
+
+
+def _is_super(node: ast.expr) -> bool:
+    return (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
+    )
+
+
+def _is_class_of(node: ast.expr) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and node.attr == "__class__"
+
+
+# What is allowed here besides must not be something that RestrictedPython has come to allow itself.
+assert not METHODS & ALLOWED_FUNC_NAMES

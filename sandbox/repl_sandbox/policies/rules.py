@@ -1,0 +1,69 @@
+"""A policy made ready in a template: what the worker does with each cell, and its builtins."""
+
+from __future__ import annotations
+
+from ast import Module
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..errors import SandboxError
+from ..types import Policy
+from .lint import Lint
+from .modules import offered
+
+# The first version whose list of builtins leaves out what iterates in C, and the first that may
+# break what is built on here.
+_OLDEST, _TOO_NEW = 9, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """`check` takes a cell's syntax tree and returns the one to run, or raises PolicyError.
+
+    `builtins`: what cells have in place of Python's own builtins; None leaves these.
+    """
+
+    check: Callable[[Module], Module]
+    builtins: dict[str, object] | None = None
+
+
+def prepare(policy: Policy) -> Rules | None:
+    """The rules of `policy`; None where there are none to follow.
+
+    Raises:
+        SandboxError: this interpreter lacks what the policy is built on.
+    """
+    if policy.language == "full":
+        return None
+    if policy.language == "lint":
+        imports = None if policy.imports is None else tuple(policy.imports)
+        return Rules(Lint(imports, tuple(policy.calls_denied)))
+    _check_version()
+    # Not before it is asked for: no other session pays for these, or needs RestrictedPython.
+    from .guards import guarded_builtins
+    from .proxies import Proxies
+    from .restricted import Restricted
+
+    modules = offered(policy.imports)
+    proxies = Proxies(modules)
+    lint = Lint(modules, tuple(policy.calls_denied))
+    return Rules(Restricted(lint, proxies), guarded_builtins(proxies))
+
+
+def _check_version() -> None:
+    from importlib import metadata
+
+    remedy = (
+        f"policy: language='restricted' needs RestrictedPython >= {_OLDEST}, < {_TOO_NEW} in the "
+        "interpreter of the sandbox; install it there (python -m pip install "
+        f"'RestrictedPython>={_OLDEST},<{_TOO_NEW}'). "
+    )
+    try:
+        import RestrictedPython  # noqa: F401
+
+        version = metadata.version("RestrictedPython")
+    except ImportError as error:
+        raise SandboxError(f"{remedy}{type(error).__name__}: {error}") from error
+    major = version.partition(".")[0]
+    if not major.isdecimal() or not _OLDEST <= int(major) < _TOO_NEW:
+        raise SandboxError(f"{remedy}It has {version}")
