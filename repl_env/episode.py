@@ -13,7 +13,7 @@ from typing import Any
 
 from repl_env.answers import AnswerSheet, FinalAnswer, Validator
 from repl_env.contexts import Context
-from repl_env.models import CodeBlockResult, REPLObservation, REPLState
+from repl_env.models import CodeBlockResult, REPLObservation, REPLState, trusted
 from repl_env.observations import OURS, Failure, failure, message_result, on_new_line, render
 from repl_sandbox.types import JSON, AnyOutcome, Change, Isolation, Usage, Variable
 
@@ -240,8 +240,8 @@ class Episode:
         if self.done:
             metadata["total_execution_time"] = self.totals.execution_seconds
             metadata["total_iterations"] = self.iteration
-        # Built without validation: every value is ours, and this is on every step.
-        return REPLObservation.model_construct(
+        return trusted(
+            REPLObservation,
             result=result,
             context_preview=terms.context.preview,
             context_length=terms.context.length,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass
 
-from repl_env.models import CodeBlockResult
+from repl_env.models import CodeBlockResult, trusted
 from repl_env.values import clean
 from repl_sandbox.types import AnyOutcome, Finished, Killed, Outcome, Raised, State, TimedOut
 
@@ -113,8 +113,8 @@ def render(
         changes.append({**row, "size": change.size, "preview": text})
         if change.kind != "deleted":
             snapshot[change.name] = text
-    # Built without validation: every value is of the engine's types, and this is on every step.
-    return CodeBlockResult.model_construct(
+    return trusted(
+        CodeBlockResult,
         stdout=clip(stdout, limit, cell),
         stderr=clip(stderr, limit, cell),
         locals_snapshot=snapshot,
@@ -130,7 +130,8 @@ def render(
 
 def message_result(stdout: str, error: str | None = None) -> CodeBlockResult:
     """A result that no cell gave: a message of the environment, or why it refused something."""
-    return CodeBlockResult.model_construct(
+    return trusted(
+        CodeBlockResult,
         stdout=stdout,
         stderr=error or "",
         locals_snapshot={},

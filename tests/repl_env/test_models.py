@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 
 import pytest
 from pydantic import ValidationError
@@ -13,6 +14,7 @@ from repl_env.models import (
     REPLObservation,
     REPLState,
     StepResult,
+    trusted,
 )
 
 
@@ -103,3 +105,25 @@ def test_a_state_takes_more_fields_than_it_names():
 def test_a_step_result_has_openenvs_fields_in_order():
     assert StepResult("o", 1.0, True) == StepResult(observation="o", reward=1.0, done=True)
     assert StepResult("o").metadata is None
+
+
+def test_a_trusted_model_is_what_a_checked_one_with_all_fields_is():
+    fields = {
+        "stdout": "1\n",
+        "stderr": "",
+        "locals_snapshot": {"x": "1"},
+        "execution_time": 0.5,
+        "success": True,
+        "exception": None,
+        "value": "1",
+        "changes": [],
+        "figures": [],
+        "truncated": False,
+    }
+    made, checked = trusted(CodeBlockResult, **fields), CodeBlockResult(**fields)
+
+    assert made == checked
+    assert made.model_fields_set == checked.model_fields_set
+    assert made.model_dump_json() == checked.model_dump_json()
+    assert made.model_copy(update={"stdout": "2"}).stdout == "2"
+    assert pickle.loads(pickle.dumps(made)) == checked
