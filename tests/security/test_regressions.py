@@ -181,3 +181,33 @@ def test_a_session_that_cannot_be_built_leaves_nothing_and_disturbs_none(
         with sandbox.session() as other:
             assert other.run("6 * 7").value == "42"
         assert (len(zygote.children()), psutil.Process().num_fds()) == before
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys\nsys.stdout = None\nsys.stderr = None",
+        "import sys\ndel sys.stdout, sys.stderr",
+        "import sys\nsys.stderr.close()\nsys.stdout.close()",
+        "import io, sys\nsys.stdout, sys.stderr = io.StringIO(), io.StringIO()\n"
+        "sys.stdout.close()\nsys.stderr.close()",
+        "import sys\nclass Odd:\n    @property\n    def closed(self): raise SystemExit\n"
+        "    def flush(self): raise SystemExit\nsys.stdout = sys.stderr = Odd()",
+    ],
+    ids=["none", "deleted", "closed", "others that are closed", "others that raise"],
+)
+def test_streams_that_a_cell_took_away_are_back_in_the_next(sandbox: Sandbox, code: str) -> None:
+    """They were put back if they were closed only; a deleted one cost the namespace."""
+    with sandbox.session() as session:
+        session.run(f"x = 1\n{code}")
+        outcome = session.run("import sys\nprint('out')\nprint('err', file=sys.stderr)\nx")
+        assert (outcome.stdout, outcome.stderr, outcome.value) == ("out\n", "err\n", "1")
+        assert outcome.state == "kept"
+
+
+def test_streams_that_a_cell_put_in_place_stay(sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
+        session.run("import io, sys\nown = sys.stdout\nsys.stdout = io.StringIO()")
+        session.run("print('kept')")
+        outcome = session.run("text, sys.stdout = sys.stdout.getvalue(), own\ntext")
+        assert outcome.value == r"'kept\n'"

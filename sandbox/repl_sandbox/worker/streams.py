@@ -42,6 +42,16 @@ def _no_input(prompt: object = "", /) -> str:
     raise EOFError("input() is not available: this session has no terminal")
 
 
+def _silent(name: str) -> bool:
+    """Whether nothing can be written to a stream of `sys`: it is gone, None or closed."""
+    try:
+        stream = getattr(sys, name, None)
+        return stream is None or bool(getattr(stream, "closed", False))
+    # Boundary: the stream is the user's and may do anything.
+    except BaseException:  # noqa: BLE001
+        return True
+
+
 class Streams:
     """The streams of one worker, put back and flushed between cells."""
 
@@ -51,22 +61,33 @@ class Streams:
         self._flush_c = ctypes.PyDLL(None).fflush
 
     def restore(self) -> None:
-        """Before a cell: undo the closing of a stream, which would silence all later cells."""
-        if sys.stdout is not self._stdout and getattr(sys.stdout, "closed", False):
-            sys.stdout = self._stdout
+        """Before a cell: undo what would silence all later cells, as closing a stream does."""
         if self._stdout.closed:
             self._stdout = _install("stdout", STDOUT)
         if self._stderr.closed:
             self._stderr = _install("stderr", STDERR)
+        try:
+            if sys.stdout is self._stdout and sys.stderr is self._stderr:
+                return
+        except AttributeError:
+            pass  # the last cell deleted one
+        if _silent("stdout"):
+            sys.stdout = self._stdout
+        if _silent("stderr"):
+            sys.stderr = self._stderr
 
     def flush(self) -> None:
         """After a cell: what C code has buffered, and streams that user code put in place."""
         self._flush_c(None)
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not self._stdout and stream is not self._stderr:
+        try:
+            streams = (sys.stdout, sys.stderr)
+        except AttributeError:
+            return  # the cell deleted one; its own, if it had any, are its own to flush
+        for stream in streams:
+            if stream is not self._stdout and stream is not self._stderr and stream is not None:
                 try:
                     stream.flush()
                 # Boundary: the stream is the user's and may do anything.
-                except Exception as error:  # noqa: BLE001
+                except BaseException as error:  # noqa: BLE001
                     note = f"flushing {type(stream).__name__} failed: {type(error).__name__}\n"
                     os.write(STDERR, note.encode())
