@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -211,3 +213,36 @@ def test_streams_that_a_cell_put_in_place_stay(sandbox: Sandbox) -> None:
         session.run("print('kept')")
         outcome = session.run("text, sys.stdout = sys.stdout.getvalue(), own\ntext")
         assert outcome.value == r"'kept\n'"
+
+
+@pytest.mark.parametrize("error", ["TimeoutError('late')", "SystemExit", "KeyboardInterrupt"])
+def test_a_signal_handler_that_raises_between_cells_costs_nothing(
+    sandbox: Sandbox, error: str
+) -> None:
+    """An alarm that a cell did not take back came while the worker waited, and ended it."""
+    with sandbox.session() as session:
+        session.run(
+            "import signal\nx = 1\n"
+            f"def late(*_): raise {error}\n"
+            "signal.signal(signal.SIGALRM, late)"
+        )
+        os.kill(session._core.links.worker_pid, signal.SIGALRM)
+        outcome = session.run("x")
+        assert (outcome.value, outcome.state) == ("1", "kept")
+        assert "signal handler" in outcome.stderr
+
+
+def test_an_answer_with_more_digits_than_the_host_reads_is_no_breach(sandbox: Sandbox) -> None:
+    """The limit of int() is the session's to lift; the host's stays."""
+    with sandbox.session(host={"f": lambda x: x}, answers="strict") as session:
+        session.run("import sys\nsys.set_int_max_str_digits(0)\nbig = 10 ** 5000\nx = 1")
+        outcome = session.run("FINAL(big)\nx")
+        assert (outcome.value, outcome.state) == ("1", "kept")
+        assert [len(answer.text) for answer in outcome.answers] == [5001]
+        assert outcome.answers[0].value is None
+        outcome = session.run("f([1, {'a': -big}])")
+        assert outcome.error is not None and outcome.error.type == "ValueError"
+        assert session.run("f('" + "1" * 5000 + "')[-1]").value == "'1'"
+        with pytest.raises(TypeError, match="digits"):
+            session.get("big")
+        assert session.run("x").value == "1"

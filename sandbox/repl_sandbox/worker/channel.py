@@ -16,6 +16,7 @@ from collections import deque
 from ..errors import HostCallError
 from ..wire.connection import WorkerConnection
 from ..wire.messages import HostMessage, Reply, WorkerMessage
+from ..wire.state import Phase
 from .interrupts import Interrupts
 
 # As large as a socket buffer usually is: fewer reads for a large cell, no cost for a small one.
@@ -53,6 +54,11 @@ class Channel:
     def close(self) -> None:
         """Let go of the socket: this process is a child that the session's code forked."""
         self._socket.close()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing that the host asked for is under way."""
+        return self._connection.phase is Phase.IDLE
 
     def send(self, message: WorkerMessage) -> None:
         """Send one message whole."""
@@ -137,7 +143,11 @@ class Channel:
     def _read(self) -> list[HostMessage]:
         try:
             data, ancillary, _, _ = self._socket.recvmsg(_CHUNK, _FD_SPACE)
-        except OSError:
+        except OSError as error:
+            # The socket has no time-out, and its errors have numbers: what has neither is of a
+            # signal handler of the session's code, as alarms often are.
+            if error.errno is None or type(error) is TimeoutError:
+                raise
             raise Disconnected from None
         if not data:
             raise Disconnected

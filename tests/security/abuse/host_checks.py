@@ -6,6 +6,7 @@ lacks the part that is asked about, is `NotApplicable`.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -232,7 +233,9 @@ def _is_plain(value: object) -> bool:
         return type(value) is list and all(map(_is_plain, value))
     if isinstance(value, dict):
         return type(value) is dict and all(map(_is_plain, (*value, *value.values())))
-    return value is None or type(value) in (bool, int, float, str)
+    if type(value) is float:
+        return math.isfinite(value)
+    return value is None or type(value) in (bool, int, str)
 
 
 def _sysv() -> tuple[str, ...]:

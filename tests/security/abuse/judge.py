@@ -39,7 +39,9 @@ def judge(case: Case, tier: str, sandbox: Sandbox, sentinel: int) -> Verdict:
     if trial.problems:
         return Verdict(case.id, case.group, "failed", "; ".join(trial.problems), seconds)
     if missing:
-        return Verdict(case.id, case.group, "not applicable", "; ".join(missing), seconds)
+        return Verdict(
+            case.id, case.group, "not applicable", "; ".join(dict.fromkeys(missing)), seconds
+        )
     return Verdict(case.id, case.group, "passed", "", seconds)
 
 
