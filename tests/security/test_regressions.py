@@ -246,3 +246,15 @@ def test_an_answer_with_more_digits_than_the_host_reads_is_no_breach(sandbox: Sa
         with pytest.raises(TypeError, match="digits"):
             session.get("big")
         assert session.run("x").value == "1"
+
+
+def test_no_reply_is_lost_between_threads(sandbox: Sandbox) -> None:
+    """A thread that read for all dropped what came before the other had said that it waits."""
+    with sandbox.session(host={"f": lambda x: x}) as session:
+        outcome = session.run(
+            "from concurrent.futures import ThreadPoolExecutor\n"
+            "with ThreadPoolExecutor(8) as pool: found = list(pool.map(f, range(1000)))\n"
+            "found == list(range(1000))",
+            timeout=15,
+        )
+        assert outcome.value == "True", outcome

@@ -15,7 +15,7 @@ from collections import deque
 
 from ..errors import HostCallError
 from ..wire.connection import WorkerConnection
-from ..wire.messages import HostMessage, Reply, WorkerMessage
+from ..wire.messages import Answered, Call, HostMessage, Reply, WorkerMessage
 from ..wire.state import Phase
 from .interrupts import Interrupts
 
@@ -97,12 +97,15 @@ class Channel:
             self._lead()
         return self._descriptors.popleft()
 
-    def wait_for_reply(self, call: int) -> Reply:
-        """Wait until the host has answered call number `call`."""
+    def ask(self, message: Call | Answered) -> Reply:
+        """Send a call and wait until the host has answered it."""
+        call = message.call
         main = _get_ident() == self._main
+        # Before it is sent: the thread that reads for all may have the reply before this one is on.
         with self._turn:
             self._awaited.add(call)
         try:
+            self.send(message)
             while True:
                 with self._turn:
                     if call in self._replies:

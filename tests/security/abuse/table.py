@@ -23,13 +23,14 @@ def render(columns: Mapping[Column, Sequence[Verdict]]) -> str:
         ]
         rows.append([group, *cells])
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    lines = [
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
+    lines = [_row(row, widths) for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))
     lines += ["", f"each: {' / '.join(_STATUSES)}"]
     return "\n".join([*lines, *_reasons(columns)])
+
+
+def _row(row: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _cell(verdicts: Sequence[Verdict]) -> str:
