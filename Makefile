@@ -5,13 +5,16 @@ DEV   := .venv
 BENCH := benchmarks/.venv
 PEERS := benchmarks/.venv-peers
 
-.PHONY: demo test check fix bench clean
+.PHONY: demo test test-security check fix bench clean
 
 demo: $(DEV)/.ready            ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
 
 test: $(DEV)/.ready            ## the test suite
 	$(DEV)/bin/python -m pytest
+
+test-security: $(DEV)/.ready   ## the corpus of abuse, every case; CORPUS=FILE of cases, TIER=name
+	$(DEV)/bin/python -m tests.security.abuse $(if $(CORPUS),--corpus $(CORPUS)) $(if $(TIER),--tier $(TIER))
 
 check: $(DEV)/.ready           ## lint, format, types, directions of imports
 	$(DEV)/bin/ruff check

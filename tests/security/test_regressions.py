@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -181,3 +183,78 @@ def test_a_session_that_cannot_be_built_leaves_nothing_and_disturbs_none(
         with sandbox.session() as other:
             assert other.run("6 * 7").value == "42"
         assert (len(zygote.children()), psutil.Process().num_fds()) == before
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys\nsys.stdout = None\nsys.stderr = None",
+        "import sys\ndel sys.stdout, sys.stderr",
+        "import sys\nsys.stderr.close()\nsys.stdout.close()",
+        "import io, sys\nsys.stdout, sys.stderr = io.StringIO(), io.StringIO()\n"
+        "sys.stdout.close()\nsys.stderr.close()",
+        "import sys\nclass Odd:\n    @property\n    def closed(self): raise SystemExit\n"
+        "    def flush(self): raise SystemExit\nsys.stdout = sys.stderr = Odd()",
+    ],
+    ids=["none", "deleted", "closed", "others that are closed", "others that raise"],
+)
+def test_streams_that_a_cell_took_away_are_back_in_the_next(sandbox: Sandbox, code: str) -> None:
+    """They were put back if they were closed only; a deleted one cost the namespace."""
+    with sandbox.session() as session:
+        session.run(f"x = 1\n{code}")
+        outcome = session.run("import sys\nprint('out')\nprint('err', file=sys.stderr)\nx")
+        assert (outcome.stdout, outcome.stderr, outcome.value) == ("out\n", "err\n", "1")
+        assert outcome.state == "kept"
+
+
+def test_streams_that_a_cell_put_in_place_stay(sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
+        session.run("import io, sys\nown = sys.stdout\nsys.stdout = io.StringIO()")
+        session.run("print('kept')")
+        outcome = session.run("text, sys.stdout = sys.stdout.getvalue(), own\ntext")
+        assert outcome.value == r"'kept\n'"
+
+
+@pytest.mark.parametrize("error", ["TimeoutError('late')", "SystemExit", "KeyboardInterrupt"])
+def test_a_signal_handler_that_raises_between_cells_costs_nothing(
+    sandbox: Sandbox, error: str
+) -> None:
+    """An alarm that a cell did not take back came while the worker waited, and ended it."""
+    with sandbox.session() as session:
+        session.run(
+            "import signal\nx = 1\n"
+            f"def late(*_): raise {error}\n"
+            "signal.signal(signal.SIGALRM, late)"
+        )
+        os.kill(session._core.links.worker_pid, signal.SIGALRM)
+        outcome = session.run("x")
+        assert (outcome.value, outcome.state) == ("1", "kept")
+        assert "signal handler" in outcome.stderr
+
+
+def test_an_answer_with_more_digits_than_the_host_reads_is_no_breach(sandbox: Sandbox) -> None:
+    """The limit of int() is the session's to lift; the host's stays."""
+    with sandbox.session(host={"f": lambda x: x}, answers="strict") as session:
+        session.run("import sys\nsys.set_int_max_str_digits(0)\nbig = 10 ** 5000\nx = 1")
+        outcome = session.run("FINAL(big)\nx")
+        assert (outcome.value, outcome.state) == ("1", "kept")
+        assert [len(answer.text) for answer in outcome.answers] == [5001]
+        assert outcome.answers[0].value is None
+        outcome = session.run("f([1, {'a': -big}])")
+        assert outcome.error is not None and outcome.error.type == "ValueError"
+        assert session.run("f('" + "1" * 5000 + "')[-1]").value == "'1'"
+        with pytest.raises(TypeError, match="digits"):
+            session.get("big")
+        assert session.run("x").value == "1"
+
+
+def test_no_reply_is_lost_between_threads(sandbox: Sandbox) -> None:
+    """A thread that read for all dropped what came before the other had said that it waits."""
+    with sandbox.session(host={"f": lambda x: x}) as session:
+        outcome = session.run(
+            "from concurrent.futures import ThreadPoolExecutor\n"
+            "with ThreadPoolExecutor(8) as pool: found = list(pool.map(f, range(1000)))\n"
+            "found == list(range(1000))",
+            timeout=15,
+        )
+        assert outcome.value == "True", outcome

@@ -345,7 +345,8 @@ class Core:
             return b""
         except ConnectionResetError:
             data = b""
-        self._eof = not data
+        if not data:
+            self._eof = True
         return data
 
     def _take_all(self, data: bytes) -> bool:
@@ -501,6 +502,9 @@ class Core:
 
     def _collect_death(self) -> Generator[float, Ready_, None]:
         """Wait for init's notice that the worker and all that it left are gone."""
+        # Its socket is readable for ever now; who waited for it too would not wait but spin.
+        self.descriptors = self.descriptors[1:]
+        self.outbox = Outbox(self.links.worker)
         deadline = _monotonic() + _NOTICE_TIMEOUT
         killed = False
         while self._notice is None:

@@ -11,6 +11,7 @@ import itertools
 import json
 import math
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast, get_args
@@ -39,6 +40,8 @@ MAX_DEPTH = 128
 # Lists and objects in one JSON text. Three bytes of text can make an object of 72 bytes, and the
 # garbage collector walks each: 64 MiB of `[],` would cost the host 1.5 GB and half a minute.
 MAX_CONTAINERS = 1 << 20
+# Digits of a number, CPython's own limit for reading one (int's "max_str_digits").
+MAX_DIGITS = 4300
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +202,13 @@ def dump_json(value: object) -> bytes:
         raise ValueError(_TOO_DEEP) from None
     if problem := _misshapen(data):
         raise ValueError(problem)
+    # Python writes longer numbers only where somebody has lifted its limit.
+    if len(data) > MAX_DIGITS and not 0 < _most_digits() <= MAX_DIGITS and _has_long_number(data):
+        raise ValueError(f"a number of more than {MAX_DIGITS:,} digits")
     return data
 
 
+_most_digits = sys.get_int_max_str_digits
 _dump_checked = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -264,6 +271,13 @@ def _misshapen(data: bytes) -> str:
         return _TOO_MANY
     depth = max(itertools.accumulate(array.array("b", steps)), default=0)
     return _TOO_DEEP if depth > MAX_DEPTH else ""
+
+
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
+
+
+def _has_long_number(data: bytes) -> bool:
+    return _LONG_NUMBER.search(_STRING.sub(b"", data)) is not None
 
 
 def _clean(value: Any) -> JSON:

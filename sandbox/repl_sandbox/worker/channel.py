@@ -15,7 +15,8 @@ from collections import deque
 
 from ..errors import HostCallError
 from ..wire.connection import WorkerConnection
-from ..wire.messages import HostMessage, Reply, WorkerMessage
+from ..wire.messages import Answered, Call, HostMessage, Reply, WorkerMessage
+from ..wire.state import Phase
 from .interrupts import Interrupts
 
 # As large as a socket buffer usually is: fewer reads for a large cell, no cost for a small one.
@@ -53,6 +54,11 @@ class Channel:
     def close(self) -> None:
         """Let go of the socket: this process is a child that the session's code forked."""
         self._socket.close()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing that the host asked for is under way."""
+        return self._connection.phase is Phase.IDLE
 
     def send(self, message: WorkerMessage) -> None:
         """Send one message whole."""
@@ -109,12 +115,15 @@ class Channel:
             self._lead()
         return self._descriptors.popleft()
 
-    def wait_for_reply(self, call: int) -> Reply:
-        """Wait until the host has answered call number `call`."""
+    def ask(self, message: Call | Answered) -> Reply:
+        """Send a call and wait until the host has answered it."""
+        call = message.call
         main = _get_ident() == self._main
+        # Before it is sent: the thread that reads for all may have the reply before this one is on.
         with self._turn:
             self._awaited.add(call)
         try:
+            self.send(message)
             while True:
                 with self._turn:
                     if call in self._replies:
@@ -155,7 +164,11 @@ class Channel:
     def _receive(self) -> bytes:
         try:
             data, ancillary, _, _ = self._recvmsg(_CHUNK, _FD_SPACE)
-        except OSError:
+        except OSError as error:
+            # The socket has no time-out, and its errors have numbers: what has neither is of a
+            # signal handler of the session's code, as alarms often are.
+            if error.errno is None or type(error) is TimeoutError:
+                raise
             raise Disconnected from None
         if not data:
             raise Disconnected

@@ -53,15 +53,13 @@ class HostCalls:
                 f"the limit is {MAX_BLOB:,}"
             )
         cell, number = self._begin()
-        self._channel.send(Call(number, cell, name, data))
-        return self._result(number)
+        return self._result(Call(number, cell, name, data))
 
     def answer(self, answer: Answer) -> None:
         """Give the host an answer; ValueError with its words if it refuses."""
         cell, number = self._begin()
-        self._channel.send(Answered(number, cell, answer))
         try:
-            self._result(number)
+            self._result(Answered(number, cell, answer))
         except HostCallError as error:
             raise ValueError(error.message) from None
 
@@ -72,8 +70,8 @@ class HostCalls:
             raise HostCallError("NoCell", "the cell that could make calls to the host has ended")
         return self.cell, next(self._numbers)
 
-    def _result(self, number: int) -> Any:
-        reply: Reply = self._channel.wait_for_reply(number)
+    def _result(self, message: Call | Answered) -> Any:
+        reply: Reply = self._channel.ask(message)
         value = _loads(reply.data)
         if reply.ok:
             return value

@@ -105,7 +105,15 @@ class Worker:
             self._touch_pages()
             gc.enable()
             while True:
-                self.obey()
+                try:
+                    self.obey()
+                except Disconnected:
+                    raise
+                # Boundary: a signal handler of the session's code may raise while nothing runs.
+                except BaseException as error:
+                    if not self._channel.idle:
+                        raise
+                    _complain(error)
         except Disconnected:
             _exit(0)
 
@@ -238,6 +246,11 @@ class Worker:
 
     def _list(self, command: ListVariables) -> None:
         self._channel.send(Variables(tuple(self._changes.variables())))
+
+
+def _complain(error: BaseException) -> None:
+    """Say, as output of the next cell, what code of the session raised while none ran."""
+    os.write(2, f"between cells, a signal handler raised {type(error).__name__}\n".encode())
 
 
 def _to_text(data: bytes | mmap.mmap) -> str:

@@ -12,6 +12,8 @@ import os
 import sys
 from typing import Any
 
+from .anatomy import type_name
+
 _IONBF = 2  # stdio.h, the same in glibc and musl
 _stream = vars(sys).get  # by name; None also where the user deleted it
 
@@ -119,7 +121,7 @@ def _flushed(stream: Any) -> bool:
             return False
         stream.flush()
     # Boundary: the stream is the user's and may do anything.
-    except Exception as error:  # noqa: BLE001
-        note = f"flushing {type(stream).__name__} failed: {type(error).__name__}\n"
+    except BaseException as error:  # noqa: BLE001
+        note = f"flushing {type_name(stream)} failed: {type_name(error)}\n"
         os.write(STDERR, note.encode())
     return True

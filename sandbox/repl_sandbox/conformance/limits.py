@@ -1,0 +1,91 @@
+"""Limits: each is hit, named, and survived."""
+
+from __future__ import annotations
+
+from .steps import AGAIN, ANY, PROCESSES, Like, Run, killed, limited, raises, shows
+
+LIMITS = (
+    limited(
+        "memory is limited",
+        "limits",
+        Run("x = bytearray(1 << 30)", (raises("MemoryError"), killed("memory"))),
+        AGAIN,
+        memory="200MiB",
+    ),
+    limited(
+        "memory of all processes together is limited",
+        "limits",
+        Run(
+            "import os, time\nfor _ in range(6):\n    if os.fork() == 0:\n"
+            "        block = bytearray(b'x') * (60 << 20); time.sleep(20); os._exit(0)\n"
+            "time.sleep(20)",
+            killed("memory", stderr=ANY),
+        ),
+        AGAIN,
+        needs=PROCESSES,
+        memory="200MiB",
+    ),
+    limited(
+        "processes are limited",
+        "limits",
+        Run(
+            "import os, signal\nn = 0\ntry:\n    while n < 100:\n        if os.fork() == 0:\n"
+            "            signal.pause()\n        n += 1\n"
+            "except BlockingIOError:\n    print(n < 30)",
+            (shows(stdout="True\n"), killed("processes")),
+        ),
+        AGAIN,
+        needs=PROCESSES,
+        processes=20,
+    ),
+    limited(
+        "threads count as processes",
+        "limits",
+        Run(
+            "import threading\nstop = threading.Event()\ntry:\n    for n in range(100):\n"
+            "        threading.Thread(target=stop.wait, daemon=True).start()\n"
+            "except RuntimeError:\n    print(n < 30)\nstop.set()",
+            shows(stdout="True\n"),
+        ),
+        AGAIN,
+        processes=20,
+    ),
+    limited(
+        "open files are limited",
+        "limits",
+        Run(
+            "files = []\nwhile True: files.append(open('/dev/null'))",
+            raises("OSError", Like(r"\[Errno 24\].*"), 2),
+        ),
+        Run("files.clear()"),
+        AGAIN,
+        open_files=64,
+    ),
+    limited(
+        "the size of a file is limited",
+        "limits",
+        Run(
+            "with open('f', 'wb') as f: f.write(bytes(2 << 20))",
+            raises("OSError", Like(r"\[Errno 27\].*")),
+        ),
+        AGAIN,
+        file_size="1MiB",
+    ),
+    limited(
+        "the workspace is limited",
+        "limits",
+        Run(
+            "for n in range(10):\n    with open(f'f{n}', 'wb') as f: f.write(bytes(1 << 20))",
+            raises("OSError", Like(r"\[Errno 28\].*"), 2),
+        ),
+        AGAIN,
+        workspace="4MiB",
+    ),
+    limited(
+        "CPU time is limited",
+        "limits",
+        Run("while True: pass", killed("cpu")),
+        AGAIN,
+        cpu_seconds=1,
+    ),
+)

@@ -1,0 +1,133 @@
+"""Each tier does what every backend must, and the suite that says so can fail."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from repl_sandbox import Finished, Sandbox, Session
+from repl_sandbox.conformance import CHECKS, Check, run
+from repl_sandbox.conformance.steps import Close, Fetch, Fresh, Put, Run, Variables, raises, shows
+
+TIERS = ("jailed", "confined", "process")
+NAMES = [check.name for check in CHECKS]
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_tier_conforms(tier: str) -> None:
+    """By the command, which is what people run."""
+    done = command("--json", "--isolation", tier)
+    if done.returncode == 3:
+        pytest.skip(done.stderr.strip())
+    report = json.loads(done.stdout)
+    assert [result for result in report["results"] if result["status"] == "failed"] == []
+    assert {result["name"] for result in report["results"]} == set(NAMES)
+    assert done.returncode == 0
+    assert report["tier"] == tier
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`python -m repl_sandbox.conformance`."""
+    return subprocess.run(
+        [sys.executable, "-m", "repl_sandbox.conformance", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_every_check_has_a_name_of_its_own_and_something_to_do() -> None:
+    assert len(NAMES) == len(set(NAMES)) > 100
+    assert all(check.steps for check in CHECKS)
+
+
+def test_a_tier_that_is_not_here_is_status_3() -> None:
+    done = command("--isolation", "none")
+    assert done.returncode == 3
+    assert "isolation" in done.stderr
+
+
+# ── the suite itself ─────────────────────────────────────────────────────────────────────────────
+
+
+def status(sandbox: Sandbox, *steps: Any, **options: Any) -> str:
+    (result,) = run(sandbox.session, [Check("one", "own", steps, **options)]).results
+    return result.status
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        Run("1", shows("2")),
+        Run("1", shows()),
+        Run("print(1)", shows()),
+        Run("import sys; print(1, file=sys.stderr)", shows()),
+        Run("1 / 0", shows()),
+        Run("1 / 0", raises("ZeroDivisionError", "other")),
+        Run("1 / 0", raises("ZeroDivisionError", "division by zero", 2)),
+        Run("x = 1", shows(changes=())),
+        Run("import os; os._exit(0)"),
+        Run("1", shows("1", states=("restarted",))),
+        Run("1", (shows("2"), shows("3"))),
+        Run("FINAL(1)", shows("'FINAL(1)'")),
+        Put("x", 1, ValueError),
+        Put("no name", 1),
+        Fetch("nothing"),
+        Fetch("__name__", "other"),
+        Fetch("__name__", error=KeyError),
+        Variables((("x", "int"),)),
+    ],
+    ids=repr,
+)
+def test_a_step_that_comes_to_something_else_fails(sandbox: Sandbox, step: Any) -> None:
+    assert status(sandbox, step, answers="strict") == "failed"
+
+
+class Forgetful(Session):
+    """A session that says what is not so."""
+
+    def run(self, code: str, **options: Any) -> Any:
+        outcome = super().run(code, **options)
+        if not isinstance(outcome, Finished):
+            return outcome
+        return replace(outcome, stdout=outcome.stdout + "!" if outcome.stdout else "")
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_backend_that_is_wrong_is_found(sandbox: Sandbox) -> None:
+    """Output that differs from what was streamed, and a session that cannot be closed."""
+    opened = []
+
+    def open_session(**options: Any) -> Forgetful:
+        session = sandbox.session(**options)
+        opened.append(session)
+        return Forgetful(session._core, session._end)
+
+    checks = [
+        Check("prints", "own", (Run("print(1)", shows(stdout="1\n!")),)),
+        Check("closes", "own", (Close(),)),
+        Check("fresh", "own", (Run("x = 1"), Fresh(), Run("x", shows("1")))),
+    ]
+    report = run(open_session, checks)
+    for session in opened:
+        session.close()
+    assert [result.status for result in report.failed] == ["failed"] * 3
+    assert not report.ok
+    assert "streamed" in report.failed[0].detail
+    assert "did not raise SessionClosed" in report.failed[1].detail
+
+
+def test_what_a_backend_does_not_offer_is_left_out_and_said(sandbox: Sandbox) -> None:
+    programs = [check for check in CHECKS if "processes" in check.needs]
+    report = run(sandbox.session, programs, without=["processes"])
+    assert {result.status for result in report.results} == {"skipped"}
+    assert all("processes" in result.detail for result in report.results)
+    assert report.ok

@@ -1,0 +1,84 @@
+"""One case of the corpus: code that attacks, and what must hold while and after it runs.
+
+`corpus/fixtures.json` says what each key means. A key that is not known here is an error: a check
+that nobody makes must not look like one that passed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+CORPUS = Path(__file__).parents[1] / "corpus"
+FILES = (CORPUS / "abuse.jsonl", CORPUS / "engine.jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What must hold. Patterns are regular expressions, times seconds, sizes bytes."""
+
+    deny: tuple[str, ...]
+    timeout: float
+    reply_within: float
+    alive_within: float
+    state: str
+    need: tuple[str, ...] = ()
+    need_error: bool = False
+    after: tuple[str, str] | None = None
+    reset_allowed: bool = False
+    max_output: int | None = None
+    raw_ok: bool = False
+    followup: str | None = None
+    followup_timeout: float = 2.0
+    followup_reply_within: float = 10.0
+    prep_other: str | None = None
+    prep_self_then_reset: str | None = None
+    host: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One line of a corpus file. `tiers`: those that must pass it."""
+
+    id: str
+    group: str
+    code: str
+    expect: str
+    check: Check
+    tiers: tuple[str, ...]
+
+    @property
+    def longest(self) -> float:
+        """Seconds after which no reply is a hang of the host and not of the session."""
+        check = self.check
+        return check.reply_within + check.alive_within + check.followup_reply_within + 30
+
+
+def load(path: Path) -> list[Case]:
+    """The cases of a corpus file.
+
+    Raises:
+        ValueError: a line has a key that is not known, or lacks one; or an id is used twice.
+    """
+    cases = [parse(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    ids = [case.id for case in cases]
+    if twice := {name for name in ids if ids.count(name) > 1}:
+        raise ValueError(f"{path.name}: used twice: {sorted(twice)}")
+    return cases
+
+
+def parse(row: Mapping[str, Any]) -> Case:
+    """A case as a line of a corpus file has it, or as `dataclasses.asdict` makes it."""
+    unknown = row.keys() - {field.name for field in fields(Case)} - {"refs"}
+    unknown |= row["check"].keys() - {field.name for field in fields(Check)}
+    if unknown:
+        raise ValueError(f"{row['id']}: unknown keys {sorted(unknown)}")
+    check = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in row["check"].items()
+    }
+    named = (row[name] for name in ("id", "group", "code", "expect"))
+    return Case(*named, Check(**check), tuple(row["tiers"]))

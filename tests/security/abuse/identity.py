@@ -1,0 +1,90 @@
+"""Who runs the cases: this user, and where this user is root, an ordinary one besides.
+
+The ordinary user has a copy of the engine and of these modules, since a checkout may lie where only
+its owner can read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import repl_sandbox
+
+# No account has it on common systems, and nobody's (65534) files may lie about.
+ORDINARY_UID = 64321
+_HERE = Path(__file__).parent
+_PYTHONS = (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3")
+_RECENT = "import sys, repl_sandbox\nprint(sys.version_info >= (3, 11))"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A user, and how a program of these modules is started as that user."""
+
+    name: str
+    uid: int
+    python: str
+    library: Path
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start `python -m abuse.member` with pipes for its standard input and output."""
+        environment = {**os.environ, "PYTHONPATH": str(self.library)}
+        return subprocess.Popen(
+            [self.python, "-m", f"{_HERE.name}.member", *arguments],
+            env=environment,
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            **self.options,
+        )
+
+
+def myself() -> Identity:
+    """This user, with the modules where they lie."""
+    name = "root" if os.geteuid() == 0 else "user"
+    return Identity(name, os.geteuid(), sys.executable, _HERE.parent)
+
+
+@contextlib.contextmanager
+def ordinary() -> Iterator[Identity | str]:
+    """An ordinary user, for as long as its copies are there; or why there is none."""
+    if os.geteuid() != 0:
+        yield "only root can be another user"
+        return
+    # Not under /tmp: what of the host lies there must be shown in each session's own /tmp.
+    with tempfile.TemporaryDirectory(prefix="repl-user-", dir="/var/tmp") as folder:
+        library = Path(folder)
+        library.chmod(0o755)
+        ignore = shutil.ignore_patterns("__pycache__")
+        for source in (Path(str(repl_sandbox.__file__)).parent, _HERE):
+            shutil.copytree(source, library / source.name, ignore=ignore)
+        yield _found(library)
+
+
+def _found(library: Path) -> Identity | str:
+    options: dict[str, Any] = {"user": ORDINARY_UID, "group": ORDINARY_UID, "extra_groups": []}
+    for python in _PYTHONS:
+        with contextlib.suppress(OSError):
+            done = subprocess.run(
+                [python, "-c", _RECENT],
+                env={"PYTHONPATH": str(library)},
+                cwd="/",
+                capture_output=True,
+                text=True,
+                check=False,
+                **options,
+            )
+            if done.stdout.strip() == "True":
+                return Identity("user", ORDINARY_UID, python, library, options)
+    return "no Python of at least 3.11 that another user may run"

@@ -1,0 +1,138 @@
+"""Runs one case in a session of its own, and says what it came to."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from repl_sandbox import Finished, Sandbox, SandboxError
+from repl_sandbox.types import AnyOutcome
+
+from . import fixtures
+from .case import Case
+from .host_checks import Closing, Open
+from .meters import Meters
+from .trial import Trial, outer_uid, text_of
+from .verdict import NOT_APPLICABLE, NotApplicable, Verdict
+
+_MARK = "_set_before_the_case"
+_ATTEMPTS = 3
+
+
+def judge(case: Case, tier: str, sandbox: Sandbox, sentinel: int) -> Verdict:
+    """Run `case` and say what it came to."""
+    start = time.monotonic()
+    if tier not in case.tiers:
+        reason = f"the corpus asks this of {', '.join(case.tiers)} only"
+        return Verdict(case.id, case.group, "not applicable", reason)
+    if case.id in NOT_APPLICABLE:
+        return Verdict(case.id, case.group, "not applicable", NOT_APPLICABLE[case.id])
+    trial = Trial(case, tier, sandbox, sentinel)
+    missing: list[str] = []
+    try:
+        _run(trial, missing)
+    except SandboxError as error:
+        trial.problems.append(f"the host raised {type(error).__name__}: {error}")
+    seconds = time.monotonic() - start
+    if trial.problems:
+        return Verdict(case.id, case.group, "failed", "; ".join(trial.problems), seconds)
+    if missing:
+        return Verdict(
+            case.id, case.group, "not applicable", "; ".join(dict.fromkeys(missing)), seconds
+        )
+    return Verdict(case.id, case.group, "passed", "", seconds)
+
+
+def _run(trial: Trial, missing: list[str]) -> None:
+    check = trial.case.check
+    with ExitStack() as stack:
+        if check.prep_other is not None:
+            stack.enter_context(trial.open()).run(check.prep_other)
+        if check.prep_self_then_reset is not None:
+            with trial.open() as former:
+                former.run(check.prep_self_then_reset)
+        before = Open(trial)
+        trial.session = stack.enter_context(trial.open())
+        fixtures.give(outer_uid(trial.session))
+        trial.session.run(f"{_MARK} = 41")
+        with Meters(trial.session._core.links.pid) as trial.meters:
+            outcome = trial.run(trial.case.code, check.timeout, check.reply_within, "the case")
+            _judge_reply(trial, outcome)
+            _judge_life(trial)
+        for key in check.host:
+            with _unless_missing(missing):
+                before.ask(key)
+        closing = Closing(trial)
+        for key in check.host:
+            closing.ask(key)
+
+
+@contextmanager
+def _unless_missing(missing: list[str]) -> Iterator[None]:
+    try:
+        yield
+    except NotApplicable as error:
+        missing.append(str(error))
+
+
+def _judge_reply(trial: Trial, outcome: AnyOutcome) -> None:
+    check, text = trial.case.check, text_of(outcome)
+    for pattern in check.deny:
+        found = re.search(pattern, text)
+        trial.expect(found is None, f"the reply has {pattern}: …{_around(text, found)}…")
+    for pattern in check.need:
+        trial.expect(
+            re.search(pattern, text) is not None, f"the reply lacks {pattern}: {text!r:.300}"
+        )
+    if check.need_error:
+        trial.expect(not outcome.ok, "the reply says success")
+    if check.max_output is not None:
+        size = len(text.encode())
+        trial.expect(size <= check.max_output, f"{size:,} bytes of output reached the host")
+    if not check.raw_ok:
+        trial.expect("\x1b" not in text, "the reply has escape sequences")
+
+
+def _around(text: str, found: re.Match[str] | None) -> str:
+    return "" if found is None else text[max(0, found.start() - 60) : found.end() + 60]
+
+
+def _judge_life(trial: Trial) -> None:
+    """Whether the session answers afterwards, and has what the case promises that it has."""
+    check = trial.case.check
+    if check.after is not None:
+        _exactly(trial, *check.after)
+    start = time.monotonic()
+    alive = False
+    for _ in range(_ATTEMPTS):
+        # A cell of its own may have to be stopped first: a finaliser of the case's, say.
+        outcome = trial.session.run("1+1", timeout=check.alive_within / _ATTEMPTS)
+        alive = outcome.value == "2"
+        if alive or time.monotonic() - start > check.alive_within:
+            break
+    took = time.monotonic() - start
+    trial.expect(alive and took <= check.alive_within, f"1+1 is not 2 after {took:.1f} s")
+    if check.state == "kept":
+        kept = trial.session.run(_MARK)
+        states = [reply.state for reply in (*trial.replies, kept)]
+        trial.expect(kept.value == "41" and set(states) == {"kept"}, "the namespace is lost")
+    if check.followup is not None:
+        within = check.followup_reply_within
+        outcome = trial.run(check.followup, check.followup_timeout, within, "the second cell")
+        trial.expect(not outcome.ok, "the second cell says success")
+
+
+def _exactly(trial: Trial, code: str, expected: str) -> None:
+    """`code` gives `expected`, or the session has to be started again and then gives it."""
+    for _ in range(_ATTEMPTS):
+        outcome = trial.session.run(code, timeout=10)
+        trial.replies.append(outcome)
+        if isinstance(outcome, Finished):
+            given = outcome.value if outcome.value is not None else outcome.stdout.strip()
+            trial.expect(given == expected, f"{code} gives {given!r}, which is forged")
+            return
+        if outcome.state == "kept" and outcome.error is None:
+            break
+    trial.expect(False, f"{code} gives no {expected}: {outcome}")

@@ -1,0 +1,79 @@
+"""What /proc says of processes: descendants, memory, descriptors."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes below `pid`, at one moment."""
+    found: list[int] = []
+    for task in _listed(f"/proc/{pid}/task"):
+        try:
+            children = Path(f"/proc/{pid}/task/{task}/children").read_text().split()
+        except OSError:
+            continue
+        for child in map(int, children):
+            found += [child, *descendants(child)]
+    return found
+
+
+def identities(pids: list[int]) -> dict[int, str]:
+    """Each process with the time of its start, which tells it from a later one of its number."""
+    found = {}
+    for pid in pids:
+        fields = _stat(pid)
+        if fields and fields[0] != "Z":
+            found[pid] = fields[19]
+    return found
+
+
+def memory(pids: list[int]) -> int:
+    """Bytes that the processes hold together, shared pages counted once (smaps_rollup's Pss)."""
+    total = 0
+    for pid in pids:
+        try:
+            rows = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(
+            int(row.split()[1]) for row in rows if row.startswith(("Pss_Anon:", "Pss_Shmem:"))
+        )
+    return total << 10
+
+
+def names(pids: list[int]) -> set[str]:
+    """The names (comm) of the processes."""
+    found = set()
+    for pid in pids:
+        try:
+            found.add(Path(f"/proc/{pid}/comm").read_text().strip())
+        except OSError:
+            continue
+    return found
+
+
+def resident() -> int:
+    """Bytes that this process holds."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def descriptors(pid: int | str) -> int:
+    """How many descriptors a process has open; 0 where it may not be asked."""
+    return len(_listed(f"/proc/{pid}/fd"))
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    except OSError:
+        return []
+
+
+def _listed(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []

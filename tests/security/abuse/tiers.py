@@ -1,0 +1,61 @@
+"""A sandbox of each tier that the corpus names, or the reason why there is none.
+
+A tier that cannot be had is `Unavailable`. It is never replaced by another one: a case that passes
+in a stronger tier says nothing about a weaker.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from repl_sandbox import IsolationError, Limits, Sandbox
+
+# A cap that a session reaches within a second and that four sessions at once leave room for. The
+# output limit is below the `max_output` of the cases that flood.
+LIMITS = Limits(
+    memory="1GiB",
+    processes=64,
+    open_files=256,
+    workspace="256MiB",
+    output="1MiB",
+    timeout=5,
+    grace=0.5,
+    host_timeout=10,
+)
+
+# What each tier of the corpus asks of the engine. `policy` is a language policy on top of whatever
+# isolation there is.
+TIERS: dict[str, dict[str, Any]] = {
+    "jailed": {"isolation": "jailed"},
+    "confined": {"isolation": "confined"},
+    "process": {"isolation": "process"},
+    "policy": {"policy": "restricted"},
+    "gvisor": {"isolation": "gvisor"},
+    "vm": {"isolation": "vm"},
+}
+
+
+class Unavailable(Exception):
+    """The tier cannot be had here; the text says why."""
+
+
+def open_sandbox(tier: str) -> Sandbox:
+    """A sandbox of exactly that tier, or `Unavailable`."""
+    asked = dict(TIERS[tier])
+    try:
+        if "policy" in asked:
+            asked["policy"] = _policy(asked["policy"])
+        return Sandbox(limits=LIMITS, **asked)
+    except (ImportError, TypeError, ValueError) as error:
+        raise Unavailable(f"this version has no such tier: {error}") from None
+    except IsolationError as error:
+        raise Unavailable(f"this system cannot: {error}") from None
+
+
+def _policy(language: str) -> Any:
+    import repl_sandbox
+
+    policy = getattr(repl_sandbox, "Policy", None)
+    if policy is None:
+        raise ValueError("there are no language policies")
+    return policy(language=language)

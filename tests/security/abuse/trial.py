@@ -1,0 +1,60 @@
+"""One case on its way: the session it runs in, what came back, and what did not hold."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from repl_sandbox import Sandbox, Session
+from repl_sandbox.types import AnyOutcome
+
+from .broker import Broker
+from .case import Case
+from .meters import Meters
+
+
+@dataclass
+class Trial:
+    """What is known of a case while it is judged; `problems` is what did not hold."""
+
+    case: Case
+    tier: str
+    sandbox: Sandbox
+    sentinel: int
+    broker: Broker = field(default_factory=Broker)
+    session: Session = field(init=False)
+    meters: Meters = field(init=False)
+    problems: list[str] = field(default_factory=list)
+    replies: list[AnyOutcome] = field(default_factory=list)
+
+    def expect(self, holds: bool, problem: str) -> None:
+        """Note `problem` unless it `holds`."""
+        if not holds:
+            self.problems.append(problem)
+
+    def open(self) -> Session:
+        """A session with everything that cases know of."""
+        return self.sandbox.session(host={"llm_query": self.broker.llm_query}, answers="strict")
+
+    def run(self, code: str, timeout: float, within: float, what: str) -> AnyOutcome:
+        """Run a cell of the session; the reply must come in time."""
+        start = time.monotonic()
+        outcome = self.session.run(code, timeout=timeout)
+        took = time.monotonic() - start
+        self.expect(took <= within, f"{what}: replied after {took:.1f} s, not {within:g}")
+        self.replies.append(outcome)
+        return outcome
+
+
+def outer_uid(session: Session) -> int:
+    """The uid that the code of a session has outside."""
+    with open(f"/proc/{session._core.links.worker_pid}/uid_map") as file:
+        return int(file.read().split()[-2])
+
+
+def text_of(outcome: AnyOutcome) -> str:
+    """All text that a reply shows."""
+    error = outcome.error
+    parts = [outcome.stdout, outcome.stderr, outcome.value or ""]
+    parts += [error.type, error.message, error.traceback] if error else []
+    return "\n".join(parts)

@@ -1,0 +1,28 @@
+"""What a case came to in one tier, run by one identity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Status: TypeAlias = Literal["passed", "failed", "not applicable", "not run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`reason`: what failed, why the case does not apply, or why it was not run."""
+
+    id: str
+    group: str
+    status: Status
+    reason: str = ""
+    seconds: float = 0.0
+
+
+class NotApplicable(Exception):
+    """The case asks about something that this engine does not have; the text says what."""
+
+
+# Cases that need not pass though the corpus says so, with the reason. Those that need what this
+# version lacks are not here: their checks find that out and say so.
+NOT_APPLICABLE: dict[str, str] = {}

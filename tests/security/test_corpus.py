@@ -1,0 +1,169 @@
+"""The corpus of abuse, run in real sessions, and that its harness can fail.
+
+`make test-security` runs every case. Here the group that waits for clocks and fills memory and
+disks is left out, which leaves a few seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.security.abuse.case import FILES, load
+from tests.security.abuse.tiers import TIERS
+
+ROOT = Path(__file__).parents[2]
+USERS = ["root", "ordinary"] if os.geteuid() == 0 else ["user"]
+
+
+def abuse(*arguments: str) -> tuple[int, dict[str, Any]]:
+    """The exit status and the report of a run."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.security.abuse", "--json", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_every_case_holds_and_the_host_is_unchanged(user: str) -> None:
+    status, report = abuse("--user", user, "--without", "resources")
+    (column,) = report["columns"]
+    verdicts = column["verdicts"]
+    if {verdict["status"] for verdict in verdicts} == {"not run"}:
+        pytest.skip(verdicts[0]["reason"])  # a system that has no such tier, or no such user
+    assert report["changed"] == []
+    bad = [v for v in verdicts if v["status"] in ("failed", "not run")]
+    assert bad == []
+    assert status == 0
+    assert sum(verdict["status"] == "passed" for verdict in verdicts) > 200
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_the_files_of_the_corpus_are_well_formed(file: Path) -> None:
+    cases = load(file)
+    assert cases
+    for case in cases:
+        assert set(case.tiers) <= TIERS.keys()
+        assert case.expect and case.check.deny
+        assert case.check.state in ("kept", "any")
+
+
+def test_no_two_cases_share_a_name() -> None:
+    ids = [case.id for file in FILES for case in load(file)]
+    assert len(ids) == len(set(ids))
+
+
+# ── the harness itself: cases that must not pass ──────────────────────────────────────────────
+
+CHECK = {
+    "deny": ["PWNED"],
+    "timeout": 5,
+    "reply_within": 10,
+    "alive_within": 10,
+    "state": "kept",
+}
+WRONG: dict[str, tuple[str, dict[str, Any]]] = {
+    "deny": ("print('PW' + 'NED')", {}),
+    "deny in an error": ("raise ValueError('PW' + 'NED')", {}),
+    "deny in a displayed value": ("'PW' + 'NED'", {}),
+    "deny from a child": ("import os\nos.system('echo PW\"\"NED')", {}),
+    "need": ("print('no')", {"need": ["yes"]}),
+    "need_error": ("1 + 1", {"need_error": True}),
+    "state": ("import os\nos._exit(0)", {}),
+    "reply_within": ("import time\ntime.sleep(0.3)", {"reply_within": 0.1}),
+    "after": ("x = 1", {"after": ["x", "2"]}),
+    "max_output": ("print('x' * 1000)", {"max_output": 500}),
+    "raw_ok": (r"print('\x1b[2J')", {}),
+    "followup": ("pass", {"followup": "1"}),
+    "absent": ("pass", {"host": ["absent:/tmp"]}),
+    "rss": ("x = bytearray(b'1') * (300 << 20)", {"host": ["host_rss_growth_mb:-1000"]}),
+    "workspace": (
+        "import time\nopen('f', 'wb').write(bytes(5 << 20))\ntime.sleep(0.3)",
+        {"host": ["ws_cap_mb:4"]},
+    ),
+    "answer": ("FINAL('X')", {"host": ["final_not:X"]}),
+    "another answer": ("FINAL('X')", {"host": ["final_is_or_none:Y"]}),
+    "calls": ("llm_query('x'); llm_query('x')", {"host": ["llm_calls_max:1"]}),
+    "restart": ("pass", {"host": ["restart_then:6*7=43"]}),
+    "close": ("pass", {"host": ["close_within:-1"]}),
+    "sentinel's other name": ("pass", {"host": ["no_such_check"]}),
+}
+
+
+def corpus(folder: Path, cases: dict[str, tuple[str, dict[str, Any]]], **more: Any) -> str:
+    """A corpus file of `cases`: code and what its check has besides."""
+    path = folder / "wrong.jsonl"
+    rows = [
+        {
+            "id": f"case-{number}",
+            "group": "own",
+            "code": code,
+            "expect": name,
+            "check": {**CHECK, **check},
+            "tiers": ["jailed"],
+            **more,
+        }
+        for number, (name, (code, check)) in enumerate(cases.items())
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
+
+
+def test_what_does_not_hold_fails(tmp_path: Path) -> None:
+    """Each in turn; the last one's supervisor dies of it, which is a failure too."""
+    status, report = abuse("--user", USERS[0], "--corpus", corpus(tmp_path, WRONG))
+    verdicts = {verdict["id"]: verdict["status"] for verdict in report["columns"][0]["verdicts"]}
+    passed = [name for n, name in enumerate(WRONG) if verdicts[f"case-{n}"] != "failed"]
+    assert passed == []
+    assert status == 1
+
+
+def test_a_tier_that_cannot_be_had_is_not_run_and_never_passed(tmp_path: Path) -> None:
+    """Nor is another one used in its place."""
+    file = corpus(tmp_path, {"any": ("1", {})})
+    _, report = abuse("--user", USERS[0], "--tier", "vm", "--corpus", file)
+    (verdict,) = report["columns"][0]["verdicts"]
+    assert verdict["status"] == "not run"
+    assert "isolation must be one of" in verdict["reason"]
+
+
+def test_a_key_that_nobody_checks_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"unknown keys .*alive_withn"):
+        load(Path(corpus(tmp_path, {"any": ("1", {"alive_withn": 3})})))
+
+
+def test_what_a_case_leaves_on_the_host_is_found() -> None:
+    """The look at the host, not a case: those cannot leave anything."""
+    program = (
+        "import os, subprocess, sys\n"
+        "from pathlib import Path\n"
+        "from tests.security.abuse import fixtures, host\n"
+        "host.adopt()\n"
+        "with fixtures.laid():\n"
+        "    before = host.look()\n"
+        "    (fixtures.WRITABLE / 'pwned').touch()\n"
+        "    os.open('/', os.O_RDONLY)\n"
+        "    subprocess.run(['sh', '-c', 'sleep 30 & exit'], stdout=subprocess.DEVNULL)\n"
+        "    host._PATIENCE = 0\n"
+        "    print(host.changes(before))\n"
+        "    for line in host.changes(before):\n"
+        "        if line.startswith('process'): os.kill(int(line.split()[1]), 9)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "process " in done.stdout
+    assert "descriptors" in done.stdout
+    assert "writable/pwned" in done.stdout
