@@ -1,7 +1,7 @@
 """The corpus of abuse, run in real sessions, and that its harness can fail.
 
-`make test-security` runs every case. Here the group that waits for clocks and fills memory and
-disks is left out, which leaves a few seconds.
+`make test-security` runs every case. Here the group that fills memory and disks is left out, and
+for the second user what does not depend on who started the sandbox.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ from tests.security.abuse.tiers import TIERS
 
 ROOT = Path(__file__).parents[2]
 USERS = ["root", "ordinary"] if os.geteuid() == 0 else ["user"]
+LEFT_OUT = {
+    "root": ("resources",),
+    "user": ("resources",),
+    "ordinary": ("resources", "runtime-protocol", "wire", "host-calls", "answers", "output"),
+}
 
 
 def abuse(*arguments: str) -> tuple[int, dict[str, Any]]:
@@ -38,7 +43,7 @@ def abuse(*arguments: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.mark.parametrize("user", USERS)
 def test_every_case_holds_and_the_host_is_unchanged(user: str) -> None:
-    status, report = abuse("--user", user, "--without", "resources")
+    status, report = abuse("--user", user, *(f"--without={group}" for group in LEFT_OUT[user]))
     (column,) = report["columns"]
     verdicts = column["verdicts"]
     if {verdict["status"] for verdict in verdicts} == {"not run"}:
@@ -47,7 +52,7 @@ def test_every_case_holds_and_the_host_is_unchanged(user: str) -> None:
     bad = [v for v in verdicts if v["status"] in ("failed", "not run")]
     assert bad == []
     assert status == 0
-    assert sum(verdict["status"] == "passed" for verdict in verdicts) > 200
+    assert sum(verdict["status"] == "passed" for verdict in verdicts) > 100
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)

@@ -68,7 +68,9 @@ class Channel:
                 self._interrupts.hold()
             try:
                 self._socket.sendall(self._connection.send(message))
-            except OSError:
+            except OSError as error:
+                if _is_handlers(error):
+                    raise
                 raise Disconnected from None
             finally:
                 if main:
@@ -81,7 +83,9 @@ class Channel:
             self._sending.acquire()
         try:
             self._socket.sendall(self._connection.empty_result(cell, peak_memory))
-        except OSError:
+        except OSError as error:
+            if _is_handlers(error):
+                raise
             raise Disconnected from None
         finally:
             if not alone:
@@ -165,9 +169,7 @@ class Channel:
         try:
             data, ancillary, _, _ = self._recvmsg(_CHUNK, _FD_SPACE)
         except OSError as error:
-            # The socket has no time-out, and its errors have numbers: what has neither is of a
-            # signal handler of the session's code, as alarms often are.
-            if error.errno is None or type(error) is TimeoutError:
+            if _is_handlers(error):
                 raise
             raise Disconnected from None
         if not data:
@@ -176,6 +178,14 @@ class Channel:
             if level == _SOL_SOCKET and kind == _SCM_RIGHTS:
                 self._descriptors.extend(array.array("i", payload))
         return data
+
+
+def _is_handlers(error: OSError) -> bool:
+    """Whether a signal handler of the session's code raised it, as those of alarms often do.
+
+    The socket has no time-out, and its own errors have numbers.
+    """
+    return error.errno is None or type(error) is TimeoutError
 
 
 class Disconnected(Exception):

@@ -25,7 +25,8 @@ class Interrupts:
         """From here on a SIGINT raises; the last cell may have put a handler of its own."""
         if _getsignal(_SIGINT) is not self._handler:
             _signal(_SIGINT, self._handler)
-        self._pending = False
+        # A signal handler of the session's code that raised may have left it held.
+        self._held = self._pending = False
         self.armed = True
 
     def hold(self) -> None:
