@@ -1,9 +1,11 @@
 """Limits that no single process can be held to: what all processes of a session use together.
 
 Covers: the sum of memory and of CPU time over a session's processes, looked at 20 times a second
-while a cell runs and now and then while none does. Does not cover: bursts between two looks
-(RLIMIT_DATA bounds each process), the memory of the session's tmpfs, which have sizes, and shared
-anonymous memory that is kept without being in view (unmapped in part, or given to madvise).
+while a cell runs and now and then while none does. The kernel adds the memory up where the session
+has a group (cgroups); elsewhere it is read from the processes. Does not cover: bursts between two
+looks (a group's own limit bounds them, else RLIMIT_DATA for each process) and the memory of the
+session's tmpfs, which have sizes. Without a group: shared anonymous memory that is kept without
+being in view (unmapped in part, or given to madvise).
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from .cgroups.group import Group
+from .jail.mounts import PRIVATE
 from .session.core import Core
-from .types import KillReason
+from .types import KillReason, Limits
 
 # Memory can grow by some 100 MB between two looks on the machines this was measured on.
 _PERIOD = 0.05
@@ -115,9 +119,14 @@ class Watchdog:
         return due
 
     def _breach(self, watched: _Watched) -> KillReason | None:
-        limits = watched.core.limits
-        processes = list(_descendants(watched.core.links.pid))
-        if self._exceeds(watched, processes, int(limits.memory) + watched.core.lent):
+        limits, links = watched.core.limits, watched.core.links
+        exceeds = None if links.group is None else _exceeds(links.group, links.pid, limits)
+        if exceeds is not None and limits.cpu_seconds is None:
+            return "memory" if exceeds else None
+        processes = list(_descendants(links.pid))
+        if exceeds is None:
+            exceeds = self._exceeds(watched, processes, int(limits.memory) + watched.core.lent)
+        if exceeds:
             return "memory"
         if limits.cpu_seconds is not None and self._cpu(processes) > limits.cpu_seconds:
             return "cpu"
@@ -141,6 +150,32 @@ class Watchdog:
     def _cpu(self, processes: list[int]) -> float:
         """CPU seconds of `processes` and of the children that they have waited for."""
         return sum(map(_ticks, processes)) / self._ticks
+
+
+def _exceeds(group: Group, init: int, limits: Limits) -> bool | None:
+    """Whether a group's processes hold more than their memory; None if it cannot be told."""
+    limit = int(limits.memory)
+    try:
+        if group.held() <= limit:
+            return False
+        # Files of the session's tmpfs are charged to the group as well. They come and go between
+        # the looks at each: what was there before or after is given to them.
+        files = _in_files(init)
+        held = group.held()
+        return held - max(files, _in_files(init)) > limit
+    except FileNotFoundError:
+        return False  # the session has ended
+    except OSError:
+        return None
+
+
+def _in_files(init: int) -> int:
+    """Bytes in the private places of the session whose init is `init`."""
+    total = 0
+    for place in PRIVATE:
+        seen = os.statvfs(f"/proc/{init}/root{place}")
+        total += (seen.f_blocks - seen.f_bfree) * seen.f_frsize
+    return total
 
 
 def _resident(processes: Iterable[int]) -> int:

@@ -11,7 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from . import capabilities, mounts, namespaces, processes, remedies, rlimits, seccomp, users
+from . import (
+    capabilities,
+    membership,
+    mounts,
+    namespaces,
+    processes,
+    remedies,
+    rlimits,
+    seccomp,
+    users,
+)
 
 
 @dataclass(slots=True)
@@ -26,10 +36,21 @@ class Jail:
     mapped: int  # a pipe that brings one byte for each process that waits for the id maps
     covered: Mapping[str, str] = field(default_factory=dict)  # as mounts.covered has it
     contained: int = -1  # a pipe that brings a byte when init has done all its steps
+    groups: tuple[int, ...] = ()  # descriptors of the session's group; none: it has no group
     kept: set[int] = field(default_factory=set)  # descriptors of the process that is contained
 
 
 Step: TypeAlias = tuple[str, Callable[[Jail], None]]
+
+
+def _join_group(jail: Jail) -> None:
+    if jail.groups:
+        membership.join(jail.groups)
+
+
+def _be_first_to_go(jail: Jail) -> None:
+    if jail.groups:
+        membership.be_first_to_go()
 
 
 def _become_init(jail: Jail) -> None:
@@ -63,6 +84,10 @@ def _uncover(jail: Jail) -> None:
         mounts.uncover(jail.covered)
 
 
+# In init before it forks, so that the first worker is born into the group and nothing that the
+# session ever touches is charged to the host's.
+BIRTH: Sequence[Step] = (("cgroup", _join_group),)
+
 # In init, pid 1 of the new namespaces, with every capability in them and none outside.
 INIT: Sequence[Step] = (
     # Process groups reach across pid namespaces, and an ordinary user's sessions have one uid: a
@@ -95,6 +120,7 @@ WORKER: Sequence[Step] = (
     ("workspace", lambda jail: os.chdir(mounts.WORKSPACE)),
     # While it still may.
     ("bounding set", lambda jail: capabilities.empty_bounding_set(jail.last_capability)),
+    ("memory kill", _be_first_to_go),
     ("resource limits", lambda jail: rlimits.apply(jail.rlimits)),
     ("code user", _become_code),
     ("capabilities", lambda jail: capabilities.drop_all()),

@@ -15,8 +15,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from typing import TypeAlias
 
+from ..cgroups.group import Group
 from ..errors import RemoteProtocolError, SandboxError, SessionClosed
 from ..types import (
     Answer,
@@ -67,6 +69,9 @@ _READ = 1 << 16
 _NOTICE_TIMEOUT = 1.0
 # One chunk from a worker can ask for hundreds of pages; so many threads may read at once.
 _MOST_PAGED = 16 * PAGE
+# The kernel's counts take microseconds to read. No process is made, filled and ended for its memory
+# in less than this; what a shorter cell leaves is in the counts when the next is looked at.
+_WORTH_A_LOOK = 0.002
 # A fork in init takes milliseconds.
 _RESTART_TIMEOUT = 10.0
 
@@ -122,6 +127,7 @@ class Core:
         self._unacknowledged = 0
         self._notice: control.Message | None = None
         self._breach: KillReason | None = None
+        self._hit: tuple[KillReason, ...] = ()
         self._eof = False
         # Set by a driver that looks at the worker's socket before it looks at the pipes.
         self.worker_first = False
@@ -203,14 +209,28 @@ class Core:
             now, cpu = _monotonic(), self.cpu_seconds()
             if self._eof or self._notice is not None:
                 yield from self._collect_death()
-                reason, state = self._death_reason(), "restarted"
+                reason, state = self._death_reason(expired), "restarted"
                 cpu = self.cpu_seconds()
                 yield from self._restart()
             self._drain()
         finally:
             self.running_since = 0.0
             self._grace_over = None
-        return self._outcome(expired, reason, state, now, cpu)
+        outcome = self._outcome(expired, reason, state, now, cpu)
+        if self.links.group is not None and (
+            type(outcome) is not Finished
+            or outcome.usage.execution_seconds > _WORTH_A_LOOK
+            or self._hit
+        ):
+            return self._with_limits(outcome, self.links.group)
+        return outcome
+
+    def _with_limits(self, outcome: AnyOutcome, group: Group) -> AnyOutcome:
+        """`outcome` with the limits that the kernel has enforced meanwhile, if any."""
+        counted = group.hit()
+        hit = self._hit + tuple(name for name in counted if name not in self._hit)
+        self._hit = ()
+        return replace(outcome, limits=hit) if hit else outcome
 
     def _drain(self) -> None:
         """Take what the cell has written; not for ever, for what it left behind may go on."""
@@ -468,14 +488,20 @@ class Core:
         if "failed" in self._notice:
             raise SandboxError(f"the session's worker: {self._notice['message']}")
 
-    def _death_reason(self) -> KillReason:
+    def _death_reason(self, expired: Clock | None) -> KillReason:
         assert self._notice is not None
         if self._breach is not None:
             return self._breach
         status = self._notice["status"]
         if not os.WIFSIGNALED(status):
             return "exit"
-        return "cpu" if os.WTERMSIG(status) == signal.SIGXCPU else "signal"
+        if os.WTERMSIG(status) == signal.SIGXCPU:
+            return "cpu"
+        # The kernel's own kill; but past its time, the cell was killed by init.
+        if expired is None and os.WTERMSIG(status) == signal.SIGKILL and self.links.group:
+            self._hit = self.links.group.hit()
+            return "memory" if "memory" in self._hit else "signal"
+        return "signal"
 
     def _restart(self) -> Generator[float, Ready_, None]:
         """Have init start the next worker, empty."""

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..cgroups.group import Group
 from ..errors import IsolationError, RemoteProtocolError, SandboxClosed, SandboxError
 from ..wire.connection import HostConnection
 from ..wire.messages import VERSION, Ready
@@ -58,6 +59,7 @@ class Links:
     stdout: int
     stderr: int
     connection: HostConnection
+    group: Group | None = None
 
     def close(self) -> None:
         """Let go; the session ends, for its init reads end of file."""
@@ -65,6 +67,9 @@ class Links:
         self.worker.close()
         os.close(self.stdout)
         os.close(self.stderr)
+        group, self.group = self.group, None
+        if group is not None:
+            group.release()
 
 
 class _Gone(SandboxError):
@@ -123,28 +128,45 @@ class ZygoteHandle:
         """The zygote's process id."""
         return self._process.pid
 
-    def spawn(self, slot: int, workspace: int, rlimits: Mapping[str, int]) -> Links:
+    def spawn(
+        self, slot: int, workspace: int, rlimits: Mapping[str, int], group: Group | None = None
+    ) -> Links:
         """A new session: its jail is complete and its worker waits when this returns.
 
         Raises:
             IsolationError: a step of the jail failed.
         """
-        links = self.begin(slot, workspace, rlimits)
+        links = self.begin(slot, workspace, rlimits, group)
         self.finish(links)
         return links
 
-    def begin(self, slot: int, workspace: int, rlimits: Mapping[str, int]) -> Links:
-        """Ask for a session, and leave the caller the time it takes; `finish` must follow."""
+    def begin(
+        self, slot: int, workspace: int, rlimits: Mapping[str, int], group: Group | None = None
+    ) -> Links:
+        """Ask for a session, and leave the caller the time it takes; `finish` must follow.
+
+        `group` is what the session is in from its first moment; whatever happens, it is released.
+        """
         request = {"op": "spawn", "slot": slot, "workspace": workspace, "rlimits": dict(rlimits)}
-        host_control, their_control = control.pair()
-        host_worker, their_worker = socket.socketpair()
-        stdout, their_stdout = os.pipe2(os.O_CLOEXEC)
-        stderr, their_stderr = os.pipe2(os.O_CLOEXEC)
+        try:
+            host_control, their_control = control.pair()
+            host_worker, their_worker = socket.socketpair()
+            stdout, their_stdout = os.pipe2(os.O_CLOEXEC)
+            stderr, their_stderr = os.pipe2(os.O_CLOEXEC)
+        except OSError:
+            if group is not None:
+                group.release()
+            raise
         number = next(self._numbers)
-        links = Links(number, 0, 0, host_control, host_worker, stdout, stderr, HostConnection())
+        connection = HostConnection()
+        links = Links(
+            number, 0, 0, host_control, host_worker, stdout, stderr, connection, group
+        )
         try:
             with their_control, their_worker:
                 theirs = (their_control.fileno(), their_worker.fileno(), their_stdout, their_stderr)
+                if group is not None:
+                    theirs += group.joins
                 host_worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
                 self._send(number, request, theirs)
         except BaseException:

@@ -68,7 +68,8 @@ class Zygote:
             mapped,
             self._template.covered,
         )
-        control_fd, worker_fd, stdout, stderr = descriptors
+        control_fd, worker_fd, stdout, stderr, *groups = descriptors
+        jail.groups = tuple(groups)
         try:
             pid = fork_into(FLAGS)
         except OSError as error:
