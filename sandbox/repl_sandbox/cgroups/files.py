@@ -24,6 +24,7 @@ class Files:
     join: tuple[tuple[int, str], ...]  # writing "0" moves the process that writes
     out_of_memory: tuple[int, str, bytes]  # folder, file and row of a count of kills
     out_of_processes: tuple[int, str, bytes]  # likewise of forks that were refused
+    used: str  # in the first folder: all that is charged, what the kernel can drop included
     held: tuple[bytes, ...]  # rows of memory.stat: private pages, pages of tmpfs and shared memory
 
 
@@ -37,6 +38,7 @@ VERSION_1: Final = Files(
     ((0, "tasks"), (1, "tasks")),
     (0, "memory.oom_control", b"oom_kill"),
     (1, "pids.events", b"max"),
+    "memory.usage_in_bytes",
     (b"rss", b"shmem"),
 )
 VERSION_2: Final = Files(
@@ -47,6 +49,7 @@ VERSION_2: Final = Files(
     ((0, "cgroup.procs"),),
     (0, "memory.events", b"oom_kill"),
     (0, "pids.events", b"max"),
+    "memory.current",
     (b"anon", b"shmem"),
 )
 VERSIONS: Final = {1: VERSION_1, 2: VERSION_2}

@@ -36,7 +36,8 @@ class Group:
             self._kills = self._open(*files.out_of_memory[:2])
             self._refusals = self._open(*files.out_of_processes[:2])
             self._stat = self._open(0, "memory.stat")
-            self._members = self._open(files.join[-1][0], "cgroup.procs")
+            self._used = self._open(0, files.used)
+            self._members = self._open(files.pids[0], "pids.current")
             self._seen = self._counts()
         except BaseException:
             self.close()
@@ -79,7 +80,10 @@ class Group:
 
     def reusable(self) -> bool:
         """Whether nobody is in it any more and the next session would find it as new."""
-        if os.pread(self._members, 64, 0) or self.held() > _CLEAN:
+        if int(os.pread(self._members, 64, 0)):
+            return False
+        # What is charged is cheaper to read than what it is made of, and often enough to know.
+        if int(os.pread(self._used, 64, 0)) > _CLEAN and self.held() > _CLEAN:
             return False
         self._seen = self._counts()
         return True

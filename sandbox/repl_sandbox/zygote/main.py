@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from ..errors import IsolationError, SandboxError
 from ..jail import processes, remedies, rlimits, users
-from ..jail.libc import fork_into
+from ..jail.libc import CLONE_NEWCGROUP, fork_into
 from ..jail.namespaces import FLAGS
 from ..jail.recipe import Jail
 from . import control
@@ -71,7 +71,8 @@ class Zygote:
         control_fd, worker_fd, stdout, stderr, *groups = descriptors
         jail.groups = tuple(groups)
         try:
-            pid = fork_into(FLAGS)
+            # A session with a group takes its cgroup namespace once it is in there.
+            pid = fork_into(FLAGS & ~CLONE_NEWCGROUP if groups else FLAGS)
         except OSError as error:
             os.close(mapped)
             os.close(written)
