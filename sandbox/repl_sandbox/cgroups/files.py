@@ -21,7 +21,9 @@ class Files:
     memory_and_swap: str  # version 1: of both together; version 2: of swap alone; may be missing
     swap_allowed: bool  # whether that file takes the limit of memory, and not 0
     pids: tuple[int, str]
-    join: tuple[tuple[int, str], ...]  # writing "0" moves the process that writes
+    # Writing "0" to these moves the process that writes. None on version 2, where a session is born
+    # into its group: there the write takes up to 25 ms, see jail.libc.fork_into_group.
+    join: tuple[tuple[int, str], ...]
     out_of_memory: tuple[int, str, bytes]  # folder, file and row of a count of kills
     out_of_processes: tuple[int, str, bytes]  # likewise of forks that were refused
     used: str  # in the first folder: all that is charged, what the kernel can drop included
@@ -46,7 +48,7 @@ VERSION_2: Final = Files(
     "memory.swap.max",
     False,
     (0, "pids.max"),
-    ((0, "cgroup.procs"),),
+    (),
     (0, "memory.events", b"oom_kill"),
     (0, "pids.events", b"max"),
     "memory.current",

@@ -32,7 +32,7 @@ class Group:
             self.limit(memory, processes)
             self.joins = tuple(
                 self._open(folder, name, os.O_WRONLY) for folder, name in files.join
-            )
+            ) or (self._open(0, "", os.O_PATH | os.O_DIRECTORY),)
             self._kills = self._open(*files.out_of_memory[:2])
             self._refusals = self._open(*files.out_of_processes[:2])
             self._stat = self._open(0, "memory.stat")

@@ -17,7 +17,10 @@ _FIRST_TO_GO = b"1000"
 
 
 def join(groups: Iterable[int]) -> None:
-    """Move this process, which has one thread, into the group of each descriptor."""
+    """Move this process, which has one thread, into the group of each descriptor.
+
+    On version 2 there is none: the process was born into its group.
+    """
     for fd in groups:
         os.write(fd, b"0")
     # A cgroup namespace begins where its process is when it is made: the host's groups, and the

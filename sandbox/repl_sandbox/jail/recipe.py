@@ -36,7 +36,8 @@ class Jail:
     mapped: int  # a pipe that brings one byte for each process that waits for the id maps
     covered: Mapping[str, str] = field(default_factory=dict)  # as mounts.covered has it
     contained: int = -1  # a pipe that brings a byte when init has done all its steps
-    groups: tuple[int, ...] = ()  # descriptors of the session's group; none: it has no group
+    # What the session's group is joined by: descriptors; none if it is born there; None: no group.
+    groups: tuple[int, ...] | None = None
     kept: set[int] = field(default_factory=set)  # descriptors of the process that is contained
 
 
@@ -44,12 +45,12 @@ Step: TypeAlias = tuple[str, Callable[[Jail], None]]
 
 
 def _join_group(jail: Jail) -> None:
-    if jail.groups:
+    if jail.groups is not None:
         membership.join(jail.groups)
 
 
 def _be_first_to_go(jail: Jail) -> None:
-    if jail.groups:
+    if jail.groups is not None:
         membership.be_first_to_go()
 
 

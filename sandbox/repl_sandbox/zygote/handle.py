@@ -147,7 +147,13 @@ class ZygoteHandle:
 
         `group` is what the session is in from its first moment; whatever happens, it is released.
         """
-        request = {"op": "spawn", "slot": slot, "workspace": workspace, "rlimits": dict(rlimits)}
+        request = {
+            "op": "spawn",
+            "slot": slot,
+            "workspace": workspace,
+            "rlimits": dict(rlimits),
+            "group": 0 if group is None else group.version,
+        }
         try:
             host_control, their_control = control.pair()
             host_worker, their_worker = socket.socketpair()

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from ..errors import IsolationError, SandboxError
 from ..jail import processes, remedies, rlimits, users
-from ..jail.libc import CLONE_NEWCGROUP, fork_into
+from ..jail.libc import CLONE_NEWCGROUP, fork_into, fork_into_group
 from ..jail.namespaces import FLAGS
 from ..jail.recipe import Jail
 from . import control
@@ -69,10 +69,8 @@ class Zygote:
             self._template.covered,
         )
         control_fd, worker_fd, stdout, stderr, *groups = descriptors
-        jail.groups = tuple(groups)
         try:
-            # A session with a group takes its cgroup namespace once it is in there.
-            pid = fork_into(FLAGS & ~CLONE_NEWCGROUP if groups else FLAGS)
+            pid = _clone(jail, message["group"], groups)
         except OSError as error:
             os.close(mapped)
             os.close(written)
@@ -113,6 +111,19 @@ class Zygote:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         return True
+
+
+def _clone(jail: Jail, version: int, groups: list[int]) -> int:
+    """Clone a session; `groups` is what leads to its cgroup of `version`, 0 for none."""
+    if not version:
+        return fork_into(FLAGS)
+    # Its cgroup namespace it takes itself, once it is in the group.
+    flags = FLAGS & ~CLONE_NEWCGROUP
+    if version == 2:
+        jail.groups = ()
+        return fork_into_group(flags, groups[0])
+    jail.groups = tuple(groups)
+    return fork_into(flags)
 
 
 def _tell(control_fd: int, error: IsolationError) -> None:
