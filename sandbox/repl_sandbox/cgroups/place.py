@@ -119,7 +119,9 @@ def _version_1(mounts: list[_Mount], groups: dict[str, str]) -> Place | Missing 
             return None
         folder = _folder(mount, groups[name])
         if folder is None or not mount.writable or not os.access(folder, os.W_OK):
-            return Missing(f"version 1, {name}: {folder or 'this group'} is not writable", _WRITABLE)
+            return Missing(
+                f"version 1, {name}: {folder or 'this group'} is not writable", _WRITABLE
+            )
         folders.append(folder)
     return Place(1, tuple(folders))
 

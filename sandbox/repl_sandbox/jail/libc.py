@@ -207,9 +207,7 @@ def fork_into_group(flags: int, folder: int) -> int:
     Version 2 only. To move a process there after its birth takes the kernel up to 25 ms: it waits
     until no fork is under way on any processor (cgroup_threadgroup_rwsem).
     """
-    arguments = _CloneArgs(
-        flags=flags | CLONE_INTO_CGROUP, exit_signal=SIGCHLD, cgroup=folder
-    )
+    arguments = _CloneArgs(flags=flags | CLONE_INTO_CGROUP, exit_signal=SIGCHLD, cgroup=folder)
     size = ctypes.sizeof(arguments)
     call = (_long(number("clone3")), ctypes.byref(arguments), _long(size))
     return _check(_libc_with_gil.syscall(*call), "clone3")

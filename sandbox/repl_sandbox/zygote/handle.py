@@ -165,9 +165,7 @@ class ZygoteHandle:
             raise
         number = next(self._numbers)
         connection = HostConnection()
-        links = Links(
-            number, 0, 0, host_control, host_worker, stdout, stderr, connection, group
-        )
+        links = Links(number, 0, 0, host_control, host_worker, stdout, stderr, connection, group)
         try:
             with their_control, their_worker:
                 theirs = (their_control.fileno(), their_worker.fileno(), their_stdout, their_stderr)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from errno import EACCES, EBUSY, ENODEV, EOPNOTSUPP
 from typing import NoReturn
 
 from ..errors import IsolationError, SandboxError
@@ -19,6 +20,9 @@ from ..jail.recipe import Jail
 from . import control
 from .init import be_session
 from .template import Template, build
+
+# clone3(2): what is wrong with the group that the child should be born into.
+_NOT_INTO_GROUP = (EACCES, EBUSY, ENODEV, EOPNOTSUPP)
 
 
 class Zygote:
@@ -74,7 +78,8 @@ class Zygote:
         except OSError as error:
             os.close(mapped)
             os.close(written)
-            raise remedies.failed("namespaces", error) from error
+            step = "cgroup" if error.errno in _NOT_INTO_GROUP else "namespaces"
+            raise remedies.failed(step, error) from error
         if pid == 0:
             be_session(jail, (control_fd, worker_fd, stdout, stderr), self._template.worker)
         self._sessions[message["number"]] = pid
