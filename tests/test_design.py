@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from repl_sandbox.jail.recipe import FIRST_WORKER, INIT, VIEW, WORKER, Step
+from repl_sandbox.jail.recipe import BIRTH, FIRST_WORKER, INIT, VIEW, WORKER, Step
 
 ROOT = Path(__file__).parents[1]
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
@@ -40,6 +40,7 @@ def test_the_init_modules_that_the_map_leaves_out_hold_no_code(package: str) -> 
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
+        ("BIRTH", BIRTH),
         ("INIT", INIT),
         ("VIEW", VIEW),
         ("WORKER", WORKER),

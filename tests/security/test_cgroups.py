@@ -99,7 +99,7 @@ def test_the_layer_tells_the_limits_that_the_kernel_has(small: Sandbox) -> None:
 
     assert all(one.active for one in told)
     for one, given in zip(told, (SMALL, limits), strict=True):
-        total = (given.memory + capacity(given.workspace)) // MIB + 32
+        total = (int(given.memory) + capacity(int(given.workspace))) // MIB + 32
         expected = f"version {FOUND.version}, {total} MiB, {given.processes + 2} processes"
         assert one.detail == expected
 

@@ -51,6 +51,7 @@ class Groups:
         self._numbers = itertools.count()
         self._free: deque[Group] = deque()
         self._all: set[Group] = set()
+        self._leaving: list[Group] = []
         self._locks: list[int] = []
         self._folders: tuple[str, ...] = ()
         name = f"repl-env-{os.getpid()}-{secrets.token_hex(4)}"
@@ -105,6 +106,7 @@ class Groups:
         group.gone = self._gone
         with self._lock:
             self._all.add(group)
+            self._remove_leaving()
         return group
 
     def _gone(self, group: Group) -> None:
@@ -123,10 +125,17 @@ class Groups:
 
     def _drop(self, group: Group) -> None:
         group.close()
-        # What is not empty yet goes with the sandbox's folder.
-        if all([_remove(folder) for folder in dict.fromkeys(group.folders)]):
-            with self._lock:
-                self._all.discard(group)
+        with self._lock:
+            self._all.discard(group)
+            self._leaving.append(group)
+            self._remove_leaving()
+
+    def _remove_leaving(self) -> None:
+        """Remove the groups that are not used again; those that end still, at the next turn."""
+        leaving, self._leaving = self._leaving, []
+        for group in leaving:
+            if not all(list(map(_remove, dict.fromkeys(group.folders)))):
+                self._leaving.append(group)
 
     def close(self) -> None:
         """Remove all groups. The sessions have ended."""

@@ -168,9 +168,9 @@ class ZygoteHandle:
         links = Links(number, 0, 0, host_control, host_worker, stdout, stderr, connection, group)
         try:
             with their_control, their_worker:
-                theirs = (their_control.fileno(), their_worker.fileno(), their_stdout, their_stderr)
+                theirs = [their_control.fileno(), their_worker.fileno(), their_stdout, their_stderr]
                 if group is not None:
-                    theirs += group.joins
+                    theirs.extend(group.joins)
                 host_worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
                 self._send(number, request, theirs)
         except BaseException:
