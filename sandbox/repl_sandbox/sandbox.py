@@ -246,7 +246,8 @@ class Sandbox:
         if self._groups is None:
             return None
         # Its files outlive its worker, so they must leave the next one all of its memory.
-        memory = int(limits.memory) + private.capacity(int(limits.workspace)) + _OWN_MEMORY
+        files = private.capacity(int(limits.workspace))
+        memory = int(limits.memory) + files + self._watchdog.template_memory + _OWN_MEMORY
         return self._groups.take(memory, limits.processes + _OWN_PROCESSES)
 
     def _remove_groups(self) -> None:

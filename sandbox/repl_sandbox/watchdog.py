@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from .cgroups.group import Group
 from .jail.mounts import PRIVATE
 from .session.core import Core
-from .types import KillReason, Limits
+from .types import KillReason
 
 # Memory can grow by some 100 MB between two looks on the machines this was measured on.
 _PERIOD = 0.05
@@ -50,11 +50,12 @@ class _Watched:
 class Watchdog:
     """One thread for all sessions of a sandbox; it starts with the first session.
 
-    `template` is the process that sessions are forked from; what it holds is not theirs.
+    `template` is the process that sessions are forked from; what it holds (`template_memory`, in
+    bytes) is not theirs, also where they have written to it and so have copies.
     """
 
     def __init__(self, template: int) -> None:
-        self._template_memory = _kilobytes(f"/proc/{template}/status", _PRIVATE) << 10
+        self.template_memory = _kilobytes(f"/proc/{template}/status", _PRIVATE) << 10
         self._ticks = os.sysconf("SC_CLK_TCK")
         self._watched: dict[int, _Watched] = {}
         self._lock = threading.Lock()
@@ -120,12 +121,15 @@ class Watchdog:
 
     def _breach(self, watched: _Watched) -> KillReason | None:
         limits, links = watched.core.limits, watched.core.links
-        exceeds = None if links.group is None else _exceeds(links.group, links.pid, limits)
+        limit = int(limits.memory)
+        exceeds = None
+        if links.group is not None:
+            exceeds = _exceeds(links.group, links.pid, limit + self.template_memory)
         if exceeds is not None and limits.cpu_seconds is None:
             return "memory" if exceeds else None
         processes = list(_descendants(links.pid))
         if exceeds is None:
-            exceeds = self._exceeds(watched, processes, int(limits.memory) + watched.core.lent)
+            exceeds = self._exceeds(watched, processes, limit + watched.core.lent)
         if exceeds:
             return "memory"
         if limits.cpu_seconds is not None and self._cpu(processes) > limits.cpu_seconds:
@@ -135,14 +139,14 @@ class Watchdog:
     def _exceeds(self, watched: _Watched, processes: list[int], limit: int) -> bool:
         """Whether a session holds more than `limit` bytes beyond its template's."""
         # init and the worker are forks of the template: its pages show in both, and are shared.
-        if _resident(processes) - 2 * self._template_memory <= limit:
+        if _resident(processes) - 2 * self.template_memory <= limit:
             return False
         # That counts a page once for each process that maps it, as after os.fork. What counts it
         # once walks the page tables, 16 ms for each process's gigabyte: half of the time at most.
         start = time.monotonic()
         if start < watched.exact_due:
             return False
-        exceeded = _proportional(processes) - self._template_memory > limit
+        exceeded = _proportional(processes) - self.template_memory > limit
         end = time.monotonic()
         watched.exact_due = end + (end - start)
         return exceeded
@@ -152,9 +156,8 @@ class Watchdog:
         return sum(map(_ticks, processes)) / self._ticks
 
 
-def _exceeds(group: Group, init: int, limits: Limits) -> bool | None:
-    """Whether a group's processes hold more than their memory; None if it cannot be told."""
-    limit = int(limits.memory)
+def _exceeds(group: Group, init: int, limit: int) -> bool | None:
+    """Whether a group's processes hold more than `limit`; None if it cannot be told."""
     try:
         if group.held() <= limit:
             return False
