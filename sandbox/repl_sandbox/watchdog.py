@@ -122,12 +122,11 @@ class Watchdog:
     def _breach(self, watched: _Watched) -> KillReason | None:
         limits, links = watched.core.limits, watched.core.links
         limit = int(limits.memory)
+        processes = list(_descendants(links.pid))
         exceeds = None
         if links.group is not None:
-            exceeds = _exceeds(links.group, links.pid, limit + self.template_memory)
-        if exceeds is not None and limits.cpu_seconds is None:
-            return "memory" if exceeds else None
-        processes = list(_descendants(links.pid))
+            most = limit + self.template_memory
+            exceeds = _exceeds(links.group, links.pid, processes, most)
         if exceeds is None:
             exceeds = self._exceeds(watched, processes, limit + watched.core.lent)
         if exceeds:
@@ -156,9 +155,11 @@ class Watchdog:
         return sum(map(_ticks, processes)) / self._ticks
 
 
-def _exceeds(group: Group, init: int, limit: int) -> bool | None:
+def _exceeds(group: Group, init: int, processes: list[int], limit: int) -> bool | None:
     """Whether a group's processes hold more than `limit`; None if it cannot be told."""
     try:
+        if group.version == 1:  # which does not say how much of its memory page tables are
+            limit -= sum(_kilobytes(f"/proc/{pid}/status", _PAGE_TABLES) for pid in processes) << 10
         if group.held() <= limit:
             return False
         # Files of the session's tmpfs are charged to the group as well. They come and go between

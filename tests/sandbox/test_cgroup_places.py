@@ -188,14 +188,22 @@ EVENTS = b"low 0\nhigh 0\nmax 12\noom 4\noom_kill 3\noom_group_kill 0\n"
 
 
 @pytest.mark.parametrize("data", [OOM_CONTROL, EVENTS])
-def test_only_the_named_row_is_counted(data: bytes) -> None:
-    assert files.rows(data, (b"oom_kill",)) == 3
+def test_only_the_named_row_is_counted(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "events").write_bytes(data)
+    assert files.rows(f"{tmp_path}/events", b"oom_kill") == 3
 
 
-@pytest.mark.parametrize(("version", "held"), [(1, 30), (2, 50)])
-def test_what_is_held_is_private_and_shared_pages(version: int, held: int) -> None:
-    stat = b"cache 900\nrss 10\nrss_huge 10\nanon 30\nfile 900\nshmem 20\nmapped_file 5\n"
-    assert files.rows(stat, files.VERSIONS[version].held) == held
+@pytest.mark.parametrize(("version", "held"), [(1, 30), (2, 57)])
+def test_what_is_held_is_private_and_shared_pages(tmp_path: Path, version: int, held: int) -> None:
+    stat = tmp_path / "memory.stat"
+    stat.write_text("cache 900\nrss 10\nrss_huge 10\nanon 30\nfile 900\npagetables 7\nshmem 20\n")
+    assert files.rows(str(stat), *files.VERSIONS[version].held) == held
+
+
+def test_no_limit_is_told_from_a_number(tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "pids.max").write_text("66\n")
+    assert files.limits((str(tmp_path),), files.VERSION_2) == (-1, 66)
 
 
 @pytest.mark.parametrize(

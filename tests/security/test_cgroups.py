@@ -225,7 +225,7 @@ def test_a_time_out_is_one_though_a_child_was_ended_before() -> None:
         "os.wait()\nwhile True: pass"
     )
     with Sandbox(limits=SMALL, cgroup="require") as sandbox, sandbox.session() as session:
-        outcome = session.run(code, timeout=2)
+        outcome = session.run(code, timeout=3)
         assert isinstance(outcome, TimedOut), outcome
         assert outcome.limits == ("memory",)
 

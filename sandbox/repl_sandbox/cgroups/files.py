@@ -10,60 +10,80 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
+
+# Number of the folder in `Place.folders`, name.
+File: TypeAlias = "tuple[int, str]"
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files of one version. A folder's number is its place in `Place.folders`."""
+    """The files of one version."""
 
+    version: int
     memory: str  # the limit, in the first folder
-    memory_and_swap: str  # version 1: of both together; version 2: of swap alone; may be missing
-    swap_allowed: bool  # whether that file takes the limit of memory, and not 0
-    pids: tuple[int, str]
+    swap: str  # there as well: version 1 limits it together with memory, version 2 alone
+    pids: File
     # Writing "0" to these moves the process that writes. None on version 2, where a session is born
     # into its group: there the write takes up to 25 ms, see jail.libc.fork_into_group.
-    join: tuple[tuple[int, str], ...]
-    out_of_memory: tuple[int, str, bytes]  # folder, file and row of a count of kills
-    out_of_processes: tuple[int, str, bytes]  # likewise of forks that were refused
-    used: str  # in the first folder: all that is charged, what the kernel can drop included
-    held: tuple[bytes, ...]  # rows of memory.stat: private pages, pages of tmpfs and shared memory
+    join: tuple[File, ...]
+    kills: File  # row oom_kill
+    refusals: File  # row max
+    members: File  # how many processes and threads are in it
+    used: File  # all that is charged, what the kernel can drop included
+    held: tuple[bytes, ...]  # rows of memory.stat: what processes and tmpfs hold
 
 
 # `tasks`, not `cgroup.procs`: a thread that moves itself need not stop all forks of the machine
 # meanwhile (cgroup_procs_write_start in kernel/cgroup/cgroup.c), and it is the only one there.
 VERSION_1: Final = Files(
-    "memory.limit_in_bytes",
-    "memory.memsw.limit_in_bytes",
-    True,
-    (1, "pids.max"),
-    ((0, "tasks"), (1, "tasks")),
-    (0, "memory.oom_control", b"oom_kill"),
-    (1, "pids.events", b"max"),
-    "memory.usage_in_bytes",
-    (b"rss", b"shmem"),
+    version=1,
+    memory="memory.limit_in_bytes",
+    swap="memory.memsw.limit_in_bytes",
+    pids=(1, "pids.max"),
+    join=((0, "tasks"), (1, "tasks")),
+    kills=(0, "memory.oom_control"),
+    refusals=(1, "pids.events"),
+    members=(1, "pids.current"),
+    used=(0, "memory.usage_in_bytes"),
+    held=(b"rss", b"shmem"),
 )
 VERSION_2: Final = Files(
-    "memory.max",
-    "memory.swap.max",
-    False,
-    (0, "pids.max"),
-    (),
-    (0, "memory.events", b"oom_kill"),
-    (0, "pids.events", b"max"),
-    "memory.current",
-    (b"anon", b"shmem"),
+    version=2,
+    memory="memory.max",
+    swap="memory.swap.max",
+    pids=(0, "pids.max"),
+    join=(),
+    kills=(0, "memory.events"),
+    refusals=(0, "pids.events"),
+    members=(0, "pids.current"),
+    used=(0, "memory.current"),
+    held=(b"anon", b"shmem", b"pagetables"),
 )
 VERSIONS: Final = {1: VERSION_1, 2: VERSION_2}
 
 
-def rows(data: bytes, names: tuple[bytes, ...]) -> int:
+def _read(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 1 << 16)
+    finally:
+        os.close(fd)
+
+
+def number(path: str) -> int:
+    """The number that a file holds; -1 for "max"."""
+    text = _read(path).strip()
+    return -1 if text == b"max" else int(text)
+
+
+def rows(path: str, *names: bytes) -> int:
     """The sum of the rows `names` of a file that says "name number" in each line."""
     total = 0
-    for line in data.splitlines():
-        name, _, number = line.partition(b" ")
+    for line in _read(path).splitlines():
+        name, _, value = line.partition(b" ")
         if name in names:
-            total += int(number)
+            total += int(value)
     return total
 
 
@@ -81,31 +101,23 @@ def put(path: str, value: int | str) -> None:
 
 def limit_memory(folder: str, files: Files, size: int) -> None:
     """Limit the memory of a group to `size` bytes, and leave it no swap."""
-    swap = f"{folder}/{files.memory_and_swap}"
+    memory, swap = f"{folder}/{files.memory}", f"{folder}/{files.swap}"
+    together = files.version == 1
     if not os.path.exists(swap):
         # The kernel does not count swap of groups. Version 1 can be told not to use it.
-        put(f"{folder}/{files.memory}", size)
-        if files.swap_allowed:
+        put(memory, size)
+        if together:
             put(f"{folder}/memory.swappiness", 0)
-    elif not files.swap_allowed:
+    elif not together:
         put(swap, 0)
-        put(f"{folder}/{files.memory}", size)
+        put(memory, size)
     else:
         # Memory and swap together may at no time be less than memory.
-        order = [f"{folder}/{files.memory}", swap]
-        with open(swap, encoding="ascii") as file:
-            if int(file.read()) < size:
-                order.reverse()
-        for path in order:
+        for path in (swap, memory) if number(swap) < size else (memory, swap):
             put(path, size)
 
 
 def limits(folders: tuple[str, ...], files: Files) -> tuple[int, int]:
-    """The limits of memory and processes as the kernel has them; OSError if they cannot be read."""
-    number, name = files.pids
-    values = []
-    for path in (f"{folders[0]}/{files.memory}", f"{folders[number]}/{name}"):
-        with open(path, encoding="ascii") as file:
-            text = file.read().strip()
-        values.append(-1 if text == "max" else int(text))
-    return values[0], values[1]
+    """The limits of memory and processes as the kernel has them; -1 for none."""
+    folder, name = files.pids
+    return number(f"{folders[0]}/{files.memory}"), number(f"{folders[folder]}/{name}")

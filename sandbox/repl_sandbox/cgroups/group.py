@@ -1,52 +1,52 @@
-"""One session's group: what joins it, what it has refused, what it holds."""
+"""One session's group: its limits, what leads into it, what the kernel says of it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
+from ..errors import IsolationError
 from ..types import KillReason
-from .files import Files, limit_memory, limits, put, rows
+from .files import Files, limit_memory, limits, number, put, rows
 
-_READ: Final = 1 << 16
 # A group that still holds more than this after its session keeps it from the next one's account.
-_CLEAN = 1 << 20
+_CLEAN: Final = 1 << 20
+
+
+_REMEDY = (
+    "Give the group of this process room for more (cgroup.max.descendants) and leave its folders "
+    "repl-env-* alone, or make the sandbox with cgroup='off'"
+)
+
+
+def refusal(error: OSError) -> IsolationError:
+    """The error for a group that cannot be made, limited or entered."""
+    what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+    return IsolationError("jailed", "cgroup", what, _REMEDY)
 
 
 class Group:
-    """A group with its limits. Thread-safe where it is used so: counts are read by one caller.
+    """A group with its limits; the folders are there already. OSError where the kernel refuses.
 
-    `folders` are there already. Raises OSError if the kernel refuses a limit or a file is missing.
+    Nothing is kept open between uses: a host with a thousand sessions has few descriptors to spare,
+    and to open a file of the hierarchy takes 6 µs.
     """
 
     def __init__(self, folders: tuple[str, ...], files: Files, memory: int, processes: int) -> None:
         self.folders = folders
-        self.version = 1 if files.swap_allowed else 2
+        self.version = files.version
         self._files = files
         self._pid = os.getpid()
         self._memory = self._processes = 0
-        self._opened: list[int] = []
         self.gone: Callable[[Group], None] = lambda group: None
-        try:
-            self.limit(memory, processes)
-            self.joins = tuple(
-                self._open(folder, name, os.O_WRONLY) for folder, name in files.join
-            ) or (self._open(0, "", os.O_PATH | os.O_DIRECTORY),)
-            self._kills = self._open(*files.out_of_memory[:2])
-            self._refusals = self._open(*files.out_of_processes[:2])
-            self._stat = self._open(0, "memory.stat")
-            self._used = self._open(0, files.used)
-            self._members = self._open(files.pids[0], "pids.current")
-            self._seen = self._counts()
-        except BaseException:
-            self.close()
-            raise
+        self.limit(memory, processes)
+        self._seen = self._counts()
 
-    def _open(self, folder: int, name: str, flags: int = os.O_RDONLY) -> int:
-        fd = os.open(f"{self.folders[folder]}/{name}", flags | os.O_CLOEXEC)
-        self._opened.append(fd)
-        return fd
+    def _path(self, file: tuple[int, str]) -> str:
+        folder, name = file
+        return f"{self.folders[folder]}/{name}"
 
     def limit(self, memory: int, processes: int) -> None:
         """Set the limits: bytes, and processes with their threads."""
@@ -54,13 +54,33 @@ class Group:
             limit_memory(self.folders[0], self._files, memory)
             self._memory = memory
         if processes != self._processes:
-            folder, name = self._files.pids
-            put(f"{self.folders[folder]}/{name}", processes)
+            put(self._path(self._files.pids), processes)
             self._processes = processes
 
     def limits(self) -> tuple[int, int]:
         """The limits as the kernel has them: bytes, and processes. -1: none."""
         return limits(self.folders, self._files)
+
+    @contextmanager
+    def entrance(self) -> Iterator[list[int]]:
+        """Descriptors that lead into it: files to write to, or the folder to be born into."""
+        opened: list[int] = []
+        try:
+            try:
+                self._open_into(opened)
+            except OSError as error:
+                raise refusal(error) from error
+            yield opened
+        finally:
+            for fd in opened:
+                os.close(fd)
+
+    def _open_into(self, opened: list[int]) -> None:
+        # One by one, so that those before one that fails are closed.
+        writing, passing = os.O_WRONLY | os.O_CLOEXEC, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+        opened.extend(os.open(self._path(file), writing) for file in self._files.join)
+        if not opened:
+            opened.append(os.open(self.folders[0], passing))
 
     def hit(self) -> tuple[KillReason, ...]:
         """Which limits the kernel has enforced since this was last asked."""
@@ -70,20 +90,23 @@ class Group:
         return tuple(name for name, old, new in pairs if new > old)
 
     def _counts(self) -> tuple[int, int]:
-        kills = rows(os.pread(self._kills, _READ, 0), (self._files.out_of_memory[2],))
-        refusals = rows(os.pread(self._refusals, _READ, 0), (self._files.out_of_processes[2],))
-        return kills, refusals
+        """Processes that were ended, and forks that were refused."""
+        files = self._files
+        return rows(self._path(files.kills), b"oom_kill"), rows(self._path(files.refusals), b"max")
 
     def held(self) -> int:
-        """Bytes of private and shared pages and of files in tmpfs that are charged to it."""
-        return rows(os.pread(self._stat, _READ, 0), self._files.held)
+        """Bytes that are charged to it and that the kernel cannot drop, files in tmpfs included.
+
+        Page tables among them on version 2 only.
+        """
+        return rows(self._path((0, "memory.stat")), *self._files.held)
 
     def reusable(self) -> bool:
         """Whether nobody is in it any more and the next session would find it as new."""
-        if int(os.pread(self._members, 64, 0)):
+        if number(self._path(self._files.members)):
             return False
         # What is charged is cheaper to read than what it is made of, and often enough to know.
-        if int(os.pread(self._used, 64, 0)) > _CLEAN and self.held() > _CLEAN:
+        if number(self._path(self._files.used)) > _CLEAN and self.held() > _CLEAN:
             return False
         self._seen = self._counts()
         return True
@@ -92,8 +115,3 @@ class Group:
         """Its session has ended, or will. In a forked child: nothing, the group is the parent's."""
         if os.getpid() == self._pid:
             self.gone(self)
-
-    def close(self) -> None:
-        """Close its files."""
-        while self._opened:
-            os.close(self._opened.pop())

@@ -20,7 +20,7 @@ from collections import deque
 
 from ..errors import IsolationError
 from .files import VERSIONS, put
-from .group import Group
+from .group import Group, refusal
 from .place import LEAF, NEEDED, Missing, Place, words
 
 _OWN = re.compile(r"repl-env-\d+-[0-9a-f]{8}")
@@ -30,11 +30,6 @@ _SPARE = 32
 # A process that has been waited for can be counted a moment longer, while it is switched out.
 _PATIENCE = 1.0
 _PAUSE = 0.002
-
-_REMEDY = (
-    "Give the group of this process room for more (cgroup.max.descendants) and leave its folders "
-    "repl-env-* alone, or make the sandbox with cgroup='off'"
-)
 
 
 class Groups:
@@ -70,7 +65,7 @@ class Groups:
         except OSError as error:
             self._folders = self._folders or tuple(f"{at}/{name}" for at in place.folders)
             self.close()
-            raise _failed(error) from error
+            raise refusal(error) from error
         _alive.add(self)
 
     def take(self, memory: int, processes: int) -> Group:
@@ -87,7 +82,7 @@ class Groups:
             group.limit(memory, processes)
         except OSError as error:
             self._drop(group)
-            raise _failed(error) from error
+            raise refusal(error) from error
         return group
 
     def _make(self, memory: int, processes: int) -> Group:
@@ -102,7 +97,7 @@ class Groups:
         except OSError as error:
             for folder in made:
                 _remove(folder)
-            raise _failed(error) from error
+            raise refusal(error) from error
         group.gone = self._gone
         with self._lock:
             self._all.add(group)
@@ -124,7 +119,6 @@ class Groups:
             self._drop(group)
 
     def _drop(self, group: Group) -> None:
-        group.close()
         with self._lock:
             self._all.discard(group)
             self._leaving.append(group)
@@ -140,10 +134,8 @@ class Groups:
     def close(self) -> None:
         """Remove all groups. The sessions have ended."""
         with self._lock:
-            groups, self._all = self._all, set()
+            self._all = set()
         self._free.clear()
-        for group in groups:
-            group.close()
         for folder in dict.fromkeys(self._folders):
             _clear(folder, _PATIENCE)
         while self._locks:
@@ -153,8 +145,6 @@ class Groups:
         """In a child of the host: let go of the locks, so that they are the host's alone."""
         while self._locks:
             os.close(self._locks.pop())
-        for group in self._all:
-            group.close()
 
 
 def open_groups(found: Place | Missing) -> Groups:
@@ -249,10 +239,6 @@ def _move_to_leaf(folder: str) -> None:
             except OSError as error:
                 if error.errno != errno.ESRCH:  # it has ended meanwhile
                     raise
-
-
-def _failed(error: OSError) -> IsolationError:
-    return IsolationError("jailed", "cgroup", error.strerror or str(error), _REMEDY)
 
 
 _alive: weakref.WeakSet[Groups] = weakref.WeakSet()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import select
@@ -12,6 +13,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,11 +170,10 @@ class ZygoteHandle:
         links = Links(number, 0, 0, host_control, host_worker, stdout, stderr, connection, group)
         try:
             with their_control, their_worker:
-                theirs = [their_control.fileno(), their_worker.fileno(), their_stdout, their_stderr]
-                if group is not None:
-                    theirs.extend(group.joins)
+                theirs = (their_control.fileno(), their_worker.fileno(), their_stdout, their_stderr)
                 host_worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-                self._send(number, request, theirs)
+                with _entrance(group) as entrance:
+                    self._send(number, request, (*theirs, *entrance))
         except BaseException:
             self.abandon(links)
             raise
@@ -293,6 +294,10 @@ class ZygoteHandle:
         """In a child of the host: drop the lifeline, so that it is the host's alone."""
         self._closed = True
         self._socket.close()
+
+
+def _entrance(group: Group | None) -> AbstractContextManager[Sequence[int]]:
+    return contextlib.nullcontext(()) if group is None else group.entrance()
 
 
 def _failure(answer: control.Message) -> SandboxError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from errno import EACCES, EBUSY, ENODEV, EOPNOTSUPP
+from errno import EACCES, EBUSY, ENODEV, ENOENT, EOPNOTSUPP
 from typing import NoReturn
 
 from ..errors import IsolationError, SandboxError
@@ -22,7 +22,7 @@ from .init import be_session
 from .template import Template, build
 
 # clone3(2): what is wrong with the group that the child should be born into.
-_NOT_INTO_GROUP = (EACCES, EBUSY, ENODEV, EOPNOTSUPP)
+_NOT_INTO_GROUP = (EACCES, EBUSY, ENODEV, ENOENT, EOPNOTSUPP)
 
 
 class Zygote:
