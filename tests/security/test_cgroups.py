@@ -270,16 +270,33 @@ def test_a_neighbour_does_not_notice(small: Sandbox, bomb: str) -> None:
 # ── reuse ─────────────────────────────────────────────────────────────────────────────────────
 
 
+UNSEEN = (
+    "import os, signal, time\n"
+    "if os.fork() == 0:\n"
+    "    time.sleep(0.05)\n"
+    "    try:\n"
+    "        while True:\n"
+    "            if os.fork() == 0: signal.pause()\n"
+    "    except BlockingIOError: open('/workspace/full', 'w')\n"
+    "    signal.pause()"
+)
+
+
 @needs_groups
 def test_groups_are_used_again_and_tell_nothing_of_who_had_them() -> None:
     before = set(folders())
     with Sandbox(limits=SMALL, cgroup="require") as sandbox:
-        for _ in range(6):
+        for _ in range(4):
             with sandbox.session() as session:
-                assert session.run("import time\ntime.sleep(0.01)").limits == ()
-                assert session.run(FORK_BOMB).limits == ("processes",)
+                outcome = session.run("import time\ntime.sleep(0.01)")
+                assert isinstance(outcome, Finished)
+                assert outcome.limits == ()
+                # What strikes between cells, or in a short one, is not looked at any more.
+                session.run(UNSEEN)
+                while session.run("os.path.exists('/workspace/full')").value != "True":
+                    pass
         new = set(folders()) - before
-        assert len({path.name for folder in new for path in folder.glob("session-*")}) < 6
+        assert len({path.name for folder in new for path in folder.glob("session-*")}) < 4
 
 
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────
@@ -401,8 +418,10 @@ def host(*, fork: bool) -> Iterator[tuple[subprocess.Popen[str], int]]:
 def test_what_a_killed_host_left_goes_when_the_next_starts(fork: bool) -> None:
     with host(fork=fork) as (process, child):
         family = psutil.Process(process.pid).children(recursive=True)
-        with Sandbox():
-            assert of(process.pid)  # it lives, and what is its own stays
+        own = [path for folder in of(process.pid) for path in folder.glob("session-*")]
+        with Sandbox():  # it lives, and what is its own stays, used or not
+            assert own
+            assert all(path.exists() for path in own)
         process.kill()
         process.wait()
         psutil.wait_procs([one for one in family if one.pid != child], timeout=10)
