@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Literal, NoReturn, TypeAlias
 
 from .cgroups.group import Group
-from .cgroups.place import Missing, find
+from .cgroups.place import find
 from .cgroups.supply import Groups, open_groups
 from .errors import IsolationError, SandboxClosed, SandboxError
 from .jail import mounts as private
@@ -33,6 +33,8 @@ Tier: TypeAlias = Literal["auto", "jailed"]
 Grouping: TypeAlias = Literal["auto", "require", "off"]
 
 _TIERS = ("auto", "jailed")
+# Steps that only a session with a group has.
+_GROUP_STEPS = ("cgroup", "memory kill")
 _GROUPINGS = ("auto", "require", "off")
 
 # Each session of this process gets its own slot, hence its own uids; processes start apart.
@@ -102,8 +104,7 @@ class Sandbox:
             raise
         try:
             self._watchdog = Watchdog(self._zygote.pid)
-            # A jail that cannot be built is this call's error, not that of the first session.
-            self._zygote.end(self._jail(self._limits))
+            self._try(cgroup)
             if ready:
                 self._pool = Pool(ready, lambda: self._spawn(self._limits))
         except BaseException:
@@ -233,6 +234,18 @@ class Sandbox:
         rlimits, group = self._rlimits(limits), self._group(limits)
         return self._zygote.begin(_slot(), int(limits.workspace), rlimits, group)
 
+    def _try(self, cgroup: Grouping) -> None:
+        """A jail that cannot be built is the error of who makes the sandbox, not of a session."""
+        try:
+            self._zygote.end(self._jail(self._limits))
+        except IsolationError as error:
+            if cgroup != "auto" or self._groups is None or error.step not in _GROUP_STEPS:
+                raise
+            # Nothing was promised yet; the layer will say that there is none.
+            self._remove_groups()
+            self._groups = None
+            self._zygote.end(self._jail(self._limits))
+
     def _spawn(self, limits: Limits) -> Links:
         self._started += 1
         return self._jail(limits)
@@ -284,10 +297,12 @@ class Sandbox:
 def _groups(cgroup: Grouping) -> Groups | None:
     if cgroup == "off":
         return None
-    found = find()
-    if cgroup == "auto" and isinstance(found, Missing):
+    try:
+        return open_groups(find())
+    except IsolationError:
+        if cgroup == "require":
+            raise
         return None
-    return open_groups(found)
 
 
 def _slot() -> int:

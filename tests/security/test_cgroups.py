@@ -345,6 +345,20 @@ def test_without_a_place_auto_goes_on_and_says_so_and_require_does_not(
     assert (raised.value.step, raised.value.remedy) == ("cgroup", "Mount it.")
 
 
+def test_a_place_that_turns_out_to_be_none_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Folders can be made in it, and have no files of the kernel's."""
+    monkeypatch.setattr(repl_sandbox.sandbox, "find", lambda: Place(1, (str(tmp_path),) * 2))
+    with Sandbox(limits=SMALL) as sandbox, sandbox.session() as session:
+        assert session.run("1 + 1").value == "2"
+        assert not layer(session).active
+    with pytest.raises(IsolationError) as raised:
+        Sandbox(cgroup="require")
+    assert (raised.value.step, bool(raised.value.remedy)) == ("cgroup", True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_off_uses_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repl_sandbox.sandbox, "find", lambda: pytest.fail("looked"))
     with Sandbox(cgroup="off") as sandbox, sandbox.session() as session:

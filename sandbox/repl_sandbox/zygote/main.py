@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from errno import EACCES, EBUSY, ENODEV, ENOENT, EOPNOTSUPP
+from errno import EACCES, EBUSY, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP
 from typing import NoReturn
 
 from ..errors import IsolationError, SandboxError
@@ -21,8 +21,9 @@ from . import control
 from .init import be_session
 from .template import Template, build
 
-# clone3(2): what is wrong with the group that the child should be born into.
-_NOT_INTO_GROUP = (EACCES, EBUSY, ENODEV, ENOENT, EOPNOTSUPP)
+# clone3(2): what is wrong with the group that the child should be born into, or there is no such
+# call, as under some seccomp filters of container engines.
+_NOT_INTO_GROUP = (EACCES, EBUSY, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP)
 
 
 class Zygote:
