@@ -164,6 +164,18 @@ def test_a_child_that_the_kernel_ended_is_named_though_the_cell_succeeds() -> No
 
 @needs_groups
 @pytest.mark.usefixtures("unwatched")
+def test_a_worker_that_was_ended_between_cells_is_named_by_the_next() -> None:
+    code = f"{FILL}import threading\nthreading.Timer(0.05, fill, [600]).start()"
+    with Sandbox(limits=SMALL, cgroup="require") as sandbox, sandbox.session() as session:
+        worker = psutil.Process(session._core.links.worker_pid)
+        assert isinstance(session.run(code), Finished)
+        psutil.wait_procs([worker], timeout=10)
+        outcome = session.run("1")
+        assert (outcome.value, outcome.state, outcome.limits) == ("1", "restarted", ("memory",))
+
+
+@needs_groups
+@pytest.mark.usefixtures("unwatched")
 def test_many_small_children_are_bounded_together() -> None:
     code = (
         "import os, signal\nchildren = []\n"

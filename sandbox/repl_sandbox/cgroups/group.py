@@ -83,8 +83,12 @@ class Group:
             opened.append(os.open(self.folders[0], passing))
 
     def hit(self) -> tuple[KillReason, ...]:
-        """Which limits the kernel has enforced since this was last asked."""
-        before, self._seen = self._seen, self._counts()
+        """Which limits the kernel has enforced since this was last asked, as far as it says."""
+        before = self._seen
+        try:
+            self._seen = self._counts()
+        except OSError:
+            return ()  # somebody removed the group, which `Session.isolation` shows
         names: tuple[KillReason, KillReason] = ("memory", "processes")
         pairs = zip(names, before, self._seen, strict=True)
         return tuple(name for name, old, new in pairs if new > old)

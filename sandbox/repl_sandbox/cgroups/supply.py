@@ -40,7 +40,6 @@ class Groups:
     """
 
     def __init__(self, place: Place) -> None:
-        self.version = place.version
         self._files = VERSIONS[place.version]
         self._lock = threading.Lock()
         self._numbers = itertools.count()

@@ -217,12 +217,13 @@ class Core:
             self.running_since = 0.0
             self._grace_over = None
         outcome = self._outcome(expired, reason, state, now, cpu)
-        if self.links.group is not None and (
+        group = self.links.group
+        if group is not None and (
             type(outcome) is not Finished
             or outcome.usage.execution_seconds > _WORTH_A_LOOK
-            or self._hit
+            or state != "kept"
         ):
-            return self._with_limits(outcome, self.links.group)
+            return self._with_limits(outcome, group)
         return outcome
 
     def _with_limits(self, outcome: AnyOutcome, group: Group) -> AnyOutcome:
@@ -498,8 +499,9 @@ class Core:
         if os.WTERMSIG(status) == signal.SIGXCPU:
             return "cpu"
         # The kernel's own kill; but past its time, the cell was killed by init.
-        if expired is None and os.WTERMSIG(status) == signal.SIGKILL and self.links.group:
-            self._hit = self.links.group.hit()
+        group = self.links.group
+        if expired is None and os.WTERMSIG(status) == signal.SIGKILL and group is not None:
+            self._hit = group.hit()
             return "memory" if "memory" in self._hit else "signal"
         return "signal"
 
