@@ -23,8 +23,13 @@ def join(groups: Iterable[int]) -> None:
     """
     for fd in groups:
         os.write(fd, b"0")
-    # A cgroup namespace begins where its process is when it is made: the host's groups, and the
-    # process id in their name, are above it.
+
+
+def close_view() -> None:
+    """Take a cgroup namespace: it begins at the group that this process is in.
+
+    What is above it, the host's groups and the process id in their names, is then out of view.
+    """
     libc.unshare(libc.CLONE_NEWCGROUP)
 
 

@@ -49,6 +49,11 @@ def _join_group(jail: Jail) -> None:
         membership.join(jail.groups)
 
 
+def _close_group_view(jail: Jail) -> None:
+    if jail.groups is not None:
+        membership.close_view()
+
+
 def _be_first_to_go(jail: Jail) -> None:
     if jail.groups is not None:
         membership.be_first_to_go()
@@ -119,6 +124,8 @@ WORKER: Sequence[Step] = (
     ("process group", lambda jail: processes.leave_group()),
     ("descriptors", lambda jail: processes.keep_descriptors(jail.kept)),
     ("workspace", lambda jail: os.chdir(mounts.WORKSPACE)),
+    # With a group, clone makes no cgroup namespace: it would begin at the template's group.
+    ("cgroup namespace", _close_group_view),
     # While it still may.
     ("bounding set", lambda jail: capabilities.empty_bounding_set(jail.last_capability)),
     ("memory kill", _be_first_to_go),

@@ -123,7 +123,7 @@ def _clone(jail: Jail, version: int, groups: list[int]) -> int:
     """Clone a session; `groups` is what leads to its cgroup of `version`, 0 for none."""
     if not version:
         return fork_into(FLAGS)
-    # Its cgroup namespace it takes itself, once it is in the group.
+    # Its cgroup namespace each worker takes itself, once it is in the group.
     flags = FLAGS & ~CLONE_NEWCGROUP
     if version == 2:
         jail.groups = ()
