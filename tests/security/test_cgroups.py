@@ -231,13 +231,17 @@ def test_shared_memory_out_of_view_counts(small: Sandbox) -> None:
 @needs_groups
 @pytest.mark.usefixtures("unwatched")
 def test_a_time_out_is_one_though_a_child_was_ended_before() -> None:
-    code = (
+    prepare = (
         f"{FILL}import os, signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "if os.fork() == 0: fill(600)\n"
-        "os.wait()\nwhile True: pass"
+        "ours, theirs = os.pipe(), os.pipe()\n"
+        "if os.fork() == 0:\n"
+        "    block = fill(300)\n    os.write(ours[1], b'1')\n"
+        "    os.read(theirs[0], 1)\n    fill(100)\n"
+        "os.read(ours[0], 1)"
     )
     with Sandbox(limits=SMALL, cgroup="require") as sandbox, sandbox.session() as session:
-        outcome = session.run(code, timeout=3)
+        assert isinstance(session.run(prepare), Finished)
+        outcome = session.run("os.write(theirs[1], b'1')\nos.wait()\nwhile True: pass", timeout=2)
         assert isinstance(outcome, TimedOut), outcome
         assert outcome.limits == ("memory",)
 
