@@ -11,7 +11,16 @@ from dataclasses import dataclass
 
 from repl_env.models import CodeBlockResult, trusted
 from repl_env.values import clean
-from repl_sandbox.types import AnyOutcome, Finished, Killed, Outcome, Raised, State, TimedOut
+from repl_sandbox.types import (
+    AnyOutcome,
+    Finished,
+    Killed,
+    KillReason,
+    Outcome,
+    Raised,
+    State,
+    TimedOut,
+)
 
 # Kinds of failure that are not the policy's: training masks the steps that have them.
 OURS = frozenset({"sandbox", "llm", "cancelled"})
@@ -67,6 +76,13 @@ RESTARTED_BEFORE = (
 )
 
 
+# A limit that struck beside the code: a child that it started, and may not have looked at again.
+TEXT_BY_LIMIT: dict[KillReason, str] = {
+    "memory": "MemoryError: the session's memory ran out, and processes of it were ended.",
+    "processes": "OSError: the session's processes became too many, and some did not start.",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why a cell did not finish: one of the `error_kind`s, and the text for the policy."""
@@ -101,6 +117,9 @@ def render(
     value = None if outcome.value is None else clip(clean(outcome.value), limit, cell)
     if outcome.value is not None:
         stdout = f"{on_new_line(stdout)}{clean(outcome.value)}\n"
+    for limit_hit in outcome.limits:
+        if not (isinstance(outcome, Killed) and outcome.reason == limit_hit):
+            stderr = f"{on_new_line(stderr)}{TEXT_BY_LIMIT[limit_hit]}\n"
     if failed is not None:
         stderr = f"{on_new_line(stderr)}{failed.text}"
     elif outcome.state == "restarted":

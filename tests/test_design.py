@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from repl_sandbox.jail.recipe import FIRST_WORKER, INIT, VIEW, WORKER, Step
+from repl_sandbox.jail.recipe import BIRTH, FIRST_WORKER, INIT, VIEW, WORKER, Step
 
 ROOT = Path(__file__).parents[1]
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
@@ -44,6 +44,7 @@ def test_each_module_has_one_row_in_the_map(package: str) -> None:
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
+        ("BIRTH", BIRTH),
         ("INIT", INIT),
         ("VIEW", VIEW),
         ("WORKER", WORKER),

@@ -75,7 +75,7 @@ def report(looked: Looked, trial: Trial) -> dict[str, Any]:
                 "ok": finding.ok,
                 "required": facility.required,
                 "detail": finding.detail,
-                "remedy": "" if finding.ok else facility.remedy,
+                "remedy": "" if finding.ok else finding.remedy or facility.remedy,
             }
             for facility, finding in looked
         ],
@@ -91,7 +91,7 @@ def show(console: Console, looked: Looked, trial: Trial) -> None:
             facility.name,
             _mark(finding.ok, facility.required),
             escape(finding.detail),
-            "" if finding.ok else facility.remedy,
+            "" if finding.ok else escape(finding.remedy or facility.remedy),
         )
     console.print(table)
     if trial.layers:

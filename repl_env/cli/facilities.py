@@ -14,16 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-_OWN_CGROUP = Path("/proc/self/cgroup")
-_CGROUP_ROOT = Path("/sys/fs/cgroup")
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What trying a facility showed."""
+    """What trying a facility showed; `remedy` where that says more than the facility's."""
 
     ok: bool
     detail: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,29 +131,19 @@ def _landlock() -> Finding:
 
 
 def _cgroup() -> Finding:
-    v2 = (_CGROUP_ROOT / "cgroup.controllers").exists()
-    folder = _own_cgroup(v2)
-    name = f"version {2 if v2 else 1}"
-    if folder is None:
-        return Finding(False, f"{name}, none for this process")
-    trial = folder / f"repl-env-doctor-{os.getpid()}"
-    try:
-        trial.mkdir()
-    except OSError as error:
-        return Finding(False, f"{name}, not writable: {error.strerror}")
-    trial.rmdir()
-    return Finding(True, f"{name}, writable")
+    from repl_sandbox.cgroups.place import Missing, find
 
-
-def _own_cgroup(v2: bool) -> Path | None:
-    """The folder of this process's cgroup: the one hierarchy of v2, or memory's of v1."""
-    for line in _OWN_CGROUP.read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if v2 and not controllers:
-            return _CGROUP_ROOT / path.lstrip("/")
-        if not v2 and "memory" in controllers.split(","):
-            return _CGROUP_ROOT / controllers / path.lstrip("/")
-    return None
+    found = find()
+    if isinstance(found, Missing):
+        return Finding(False, found.reason, found.remedy)
+    for folder in set(found.folders):
+        trial = Path(folder) / f"repl-env-doctor-{os.getpid()}"
+        try:
+            trial.mkdir()
+        except OSError as error:
+            return Finding(False, f"version {found.version}, {folder}: {error.strerror}")
+        trial.rmdir()
+    return Finding(True, f"version {found.version}, {', '.join(found.folders)}")
 
 
 def _proc_visibility() -> Finding:

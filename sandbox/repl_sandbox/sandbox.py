@@ -13,7 +13,11 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, NoReturn, TypeAlias
 
+from .cgroups.group import Group
+from .cgroups.place import find
+from .cgroups.supply import Groups, open_groups
 from .errors import IsolationError, SandboxClosed, SandboxError
+from .jail import mounts as private
 from .jail.users import SLOTS
 from .policies import modules
 from .pool import Pool
@@ -27,13 +31,20 @@ from .zygote.handle import Links, ZygoteHandle
 
 Tier: TypeAlias = Literal["auto", "jailed"]
 
+Grouping: TypeAlias = Literal["auto", "require", "off"]
+
 _TIERS = ("auto", "jailed")
+# Steps that only a session with a group has.
+_GROUP_STEPS = ("cgroup", "memory kill")
+_GROUPINGS = ("auto", "require", "off")
 
 # Each session of this process gets its own slot, hence its own uids; processes start apart.
 _slots = itertools.count(secrets.randbelow(SLOTS))
 
 # init, besides the code's own process.
 _OWN_PROCESSES = 2
+# And what a group is charged for them: init's pages, page tables, stacks in the kernel.
+_OWN_MEMORY = 32 << 20
 
 # A call leaves within milliseconds of its session's end, unless its `on_output` hangs.
 _LEAVE_TIMEOUT = 5.0
@@ -50,7 +61,8 @@ class Sandbox:
     are users of their own and read there what everybody may. `limits`: of each session. `policy`:
     which Python its cells may use, all of it by default; no policy is a wall.
     `isolation`: "auto" or a tier; `require`: the weakest tier to accept. `ready`: sessions made
-    ahead of time. `max_sessions`: how many may be open at once.
+    ahead of time. `max_sessions`: how many may be open at once. `cgroup`: "auto" puts each session
+    into a cgroup where this process may make them, "require" raises where it may not, "off" never.
 
     Raises:
         IsolationError: the tier cannot be had here; says which step failed and what helps.
@@ -71,10 +83,13 @@ class Sandbox:
         require: Literal["jailed"] | None = None,
         ready: int = 0,
         max_sessions: int | None = None,
+        cgroup: Grouping = "auto",
     ) -> None:
         self._limits = _check_limits(limits) or Limits()
         policy = _check_policy(policy)
         _check_tiers(isolation, require)
+        if cgroup not in _GROUPINGS:
+            raise ValueError(f"cgroup must be one of {', '.join(_GROUPINGS)}, not {cgroup!r}")
         preload, mounts = _check_preload(preload), _check_mounts(mounts or {})
         self._max_sessions = max_sessions
         # A policy brings modules as well, among them `random`, whose state is then every session's.
@@ -86,16 +101,21 @@ class Sandbox:
         self._closed = False
         self._executor = Executor()
         self._loop_executor = LoopExecutor()
-        self._zygote = ZygoteHandle(python, preload, mounts, policy)
+        self._groups = _groups(cgroup)
         self._pool: Pool | None = None
         try:
+            self._zygote = ZygoteHandle(python, preload, mounts, policy)
+        except BaseException:
+            self._remove_groups()
+            raise
+        try:
             self._watchdog = Watchdog(self._zygote.pid)
-            # A jail that cannot be built is this call's error, not that of the first session.
-            self._zygote.end(self._jail(self._limits))
+            self._try(cgroup)
             if ready:
                 self._pool = Pool(ready, lambda: self._spawn(self._limits))
         except BaseException:
             self._zygote.close()
+            self._remove_groups()
             raise
 
     def session(
@@ -137,6 +157,7 @@ class Sandbox:
             return
         # Every one of these is called, the last first, whatever another raises.
         with contextlib.ExitStack() as closing:
+            closing.callback(self._remove_groups)
             closing.callback(self._zygote.close)
             closing.callback(self._loop_executor.close)
             closing.callback(self._executor.close)
@@ -216,14 +237,41 @@ class Sandbox:
 
     def _begin(self, limits: Limits) -> Links:
         self._started += 1
-        return self._zygote.begin(_slot(), int(limits.workspace), self._rlimits(limits))
+        rlimits, group = self._rlimits(limits), self._group(limits)
+        return self._zygote.begin(_slot(), int(limits.workspace), rlimits, group)
+
+    def _try(self, cgroup: Grouping) -> None:
+        """A jail that cannot be built is the error of who makes the sandbox, not of a session."""
+        try:
+            self._zygote.end(self._jail(self._limits))
+        except IsolationError as error:
+            if cgroup != "auto" or self._groups is None or error.step not in _GROUP_STEPS:
+                raise
+            # Nothing was promised yet; the layer will say that there is none.
+            self._remove_groups()
+            self._groups = None
+            self._zygote.end(self._jail(self._limits))
 
     def _spawn(self, limits: Limits) -> Links:
         self._started += 1
         return self._jail(limits)
 
     def _jail(self, limits: Limits) -> Links:
-        return self._zygote.spawn(_slot(), int(limits.workspace), self._rlimits(limits))
+        rlimits, group = self._rlimits(limits), self._group(limits)
+        return self._zygote.spawn(_slot(), int(limits.workspace), rlimits, group)
+
+    def _group(self, limits: Limits) -> Group | None:
+        """A group that holds what the session may hold; None where groups cannot be had."""
+        if self._groups is None:
+            return None
+        # Its files outlive its worker, so they must leave the next one all of its memory.
+        files = private.capacity(int(limits.workspace))
+        memory = int(limits.memory) + files + self._watchdog.template_memory + _OWN_MEMORY
+        return self._groups.take(memory, limits.processes + _OWN_PROCESSES)
+
+    def _remove_groups(self) -> None:
+        if self._groups is not None:
+            self._groups.close()
 
     def _rlimits(self, limits: Limits) -> dict[str, int]:
         rlimits = {
@@ -250,6 +298,17 @@ class Sandbox:
             if core.busy.acquire(timeout=_LEAVE_TIMEOUT):
                 core.links.close()
                 core.close()
+
+
+def _groups(cgroup: Grouping) -> Groups | None:
+    if cgroup == "off":
+        return None
+    try:
+        return open_groups(find())
+    except IsolationError:
+        if cgroup == "require":
+            raise
+        return None
 
 
 def _slot() -> int:

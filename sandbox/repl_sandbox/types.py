@@ -225,7 +225,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a cell came to; one of `Finished`, `Raised`, `TimedOut`, `Killed`."""
+    """What a cell came to; one of `Finished`, `Raised`, `TimedOut`, `Killed`.
+
+    `limits`: those that the kernel has enforced on processes of the session since they were looked
+    at last, whatever came of the cell: "memory" when it ended one of them, "processes" when it
+    refused one. Known only in a session that has a cgroup.
+    """
 
     stdout: str = ""
     stderr: str = ""
@@ -236,6 +241,7 @@ class Outcome:
     answers: tuple[Answer, ...] = ()
     usage: Usage = Usage()
     state: State = "kept"
+    limits: tuple[KillReason, ...] = field(default=(), kw_only=True)
 
     @property
     def ok(self) -> bool:

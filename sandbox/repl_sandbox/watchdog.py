@@ -1,9 +1,11 @@
 """Limits that no single process can be held to: what all processes of a session use together.
 
 Covers: the sum of memory and of CPU time over a session's processes, looked at 20 times a second
-while a cell runs and now and then while none does. Does not cover: bursts between two looks
-(RLIMIT_DATA bounds each process), the memory of the session's tmpfs, which have sizes, and shared
-anonymous memory that is kept without being in view (unmapped in part, or given to madvise).
+while a cell runs and now and then while none does. The kernel adds the memory up where the session
+has a group (cgroups); elsewhere it is read from the processes. Does not cover: bursts between two
+looks (a group's own limit bounds them, else RLIMIT_DATA for each process) and the memory of the
+session's tmpfs, which have sizes. Without a group: shared anonymous memory that is kept without
+being in view (unmapped in part, or given to madvise).
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from .cgroups.group import Group
+from .jail.mounts import PRIVATE
 from .session.core import Core
 from .types import KillReason
 
@@ -46,11 +50,12 @@ class _Watched:
 class Watchdog:
     """One thread for all sessions of a sandbox; it starts with the first session.
 
-    `template` is the process that sessions are forked from; what it holds is not theirs.
+    `template` is the process that sessions are forked from; what it holds (`template_memory`, in
+    bytes) is not theirs, also where they have written to it and so have copies.
     """
 
     def __init__(self, template: int) -> None:
-        self._template_memory = _kilobytes(f"/proc/{template}/status", _PRIVATE) << 10
+        self.template_memory = _kilobytes(f"/proc/{template}/status", _PRIVATE) << 10
         self._ticks = os.sysconf("SC_CLK_TCK")
         self._watched: dict[int, _Watched] = {}
         self._lock = threading.Lock()
@@ -115,9 +120,16 @@ class Watchdog:
         return due
 
     def _breach(self, watched: _Watched) -> KillReason | None:
-        limits = watched.core.limits
-        processes = list(_descendants(watched.core.links.pid))
-        if self._exceeds(watched, processes, int(limits.memory) + watched.core.lent):
+        limits, links = watched.core.limits, watched.core.links
+        limit = int(limits.memory)
+        processes = list(_descendants(links.pid))
+        exceeds = None
+        if links.group is not None:
+            most = limit + self.template_memory
+            exceeds = _exceeds(links.group, links.pid, processes, most)
+        if exceeds is None:
+            exceeds = self._exceeds(watched, processes, limit + watched.core.lent)
+        if exceeds:
             return "memory"
         if limits.cpu_seconds is not None and self._cpu(processes) > limits.cpu_seconds:
             return "cpu"
@@ -126,14 +138,14 @@ class Watchdog:
     def _exceeds(self, watched: _Watched, processes: list[int], limit: int) -> bool:
         """Whether a session holds more than `limit` bytes beyond its template's."""
         # init and the worker are forks of the template: its pages show in both, and are shared.
-        if _resident(processes) - 2 * self._template_memory <= limit:
+        if _resident(processes) - 2 * self.template_memory <= limit:
             return False
         # That counts a page once for each process that maps it, as after os.fork. What counts it
         # once walks the page tables, 16 ms for each process's gigabyte: half of the time at most.
         start = time.monotonic()
         if start < watched.exact_due:
             return False
-        exceeded = _proportional(processes) - self._template_memory > limit
+        exceeded = _proportional(processes) - self.template_memory > limit
         end = time.monotonic()
         watched.exact_due = end + (end - start)
         return exceeded
@@ -141,6 +153,33 @@ class Watchdog:
     def _cpu(self, processes: list[int]) -> float:
         """CPU seconds of `processes` and of the children that they have waited for."""
         return sum(map(_ticks, processes)) / self._ticks
+
+
+def _exceeds(group: Group, init: int, processes: list[int], limit: int) -> bool | None:
+    """Whether a group's processes hold more than `limit`; None if it cannot be told."""
+    try:
+        if group.version == 1:  # which does not say how much of its memory page tables are
+            limit -= sum(_kilobytes(f"/proc/{pid}/status", _PAGE_TABLES) for pid in processes) << 10
+        if group.held() <= limit:
+            return False
+        # Files of the session's tmpfs are charged to the group as well. They come and go between
+        # the looks at each: what was there before or after is given to them.
+        files = _in_files(init)
+        held = group.held()
+        return held - max(files, _in_files(init)) > limit
+    except FileNotFoundError:
+        return False  # the session has ended
+    except OSError:
+        return None
+
+
+def _in_files(init: int) -> int:
+    """Bytes in the private places of the session whose init is `init`."""
+    total = 0
+    for place in PRIVATE:
+        seen = os.statvfs(f"/proc/{init}/root{place}")
+        total += (seen.f_blocks - seen.f_bfree) * seen.f_frsize
+    return total
 
 
 def _resident(processes: Iterable[int]) -> int:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import repl_sandbox
 from repl_env.cli import facilities
 from repl_env.cli.main import build
+from repl_sandbox.cgroups import place
 from repl_sandbox.errors import IsolationError
 
 
@@ -73,6 +74,18 @@ def test_the_table_shows_the_remedy_as_it_was_written(monkeypatch: pytest.Monkey
     monkeypatch.setattr(repl_sandbox, "Sandbox", Refusing, raising=False)
 
     assert "Ask [root]." in run()[1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there are cgroups on Linux only")
+def test_a_missing_group_has_the_remedy_of_its_own_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repl_sandbox, "Sandbox", Refusing, raising=False)
+    monkeypatch.setattr(place, "find", lambda: place.Missing("not ours", "Use [Delegate]."))
+    told = json.loads(run("--json")[1])
+    (cgroup,) = [one for one in told["facilities"] if one["name"] == "cgroup"]
+
+    assert (cgroup["ok"], cgroup["detail"]) == (False, "not ours")
+    assert cgroup["remedy"] == "Use [Delegate]."
+    assert "Use [Delegate]." in run()[1]
 
 
 def test_off_linux_it_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:

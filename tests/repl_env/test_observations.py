@@ -137,3 +137,16 @@ def test_code_that_finished_in_a_session_that_had_died_before_it_is_told_so():
     assert result.success and result.exception is None
     assert result.stderr.startswith("warned\n")
     assert "restarted before this code" in result.stderr
+
+
+@pytest.mark.parametrize("limit", ["memory", "processes"])
+def test_a_limit_that_struck_beside_the_code_is_told_and_no_failure(limit):
+    result = rendered(Finished(stderr="warned", limits=(limit,)))
+    assert result.success and result.exception is None
+    assert result.stderr.startswith("warned\n")
+    assert limit in result.stderr
+
+
+def test_the_limit_that_ended_the_code_is_told_once():
+    result = rendered(Killed(reason="memory", limits=("memory",), state="restarted"))
+    assert result.stderr.count("MemoryError") == 1

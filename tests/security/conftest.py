@@ -83,6 +83,8 @@ def _without_caches(folder: str, names: list[str]) -> set[str]:
 class _Runner:
     """Runs scripts as the ordinary user, with the packages of `library`."""
 
+    uid = ORDINARY_UID
+
     def __init__(self, library: Path) -> None:
         self._library = library
         self._python = self._interpreter()
@@ -108,17 +110,29 @@ class _Runner:
                 return path
         pytest.skip("no Python of at least 3.11 that another user may run")
 
+    def start(self, script: str) -> subprocess.Popen[str]:
+        """The script as a process that reads what it is told."""
+        return subprocess.Popen(
+            [self._python, "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            **self._circumstances(),
+        )
+
     def _start(self, python: str, script: str) -> subprocess.CompletedProcess[str]:
-        identity: dict[str, Any] = {}
-        if os.geteuid() == 0:
-            identity = {"user": ORDINARY_UID, "group": ORDINARY_UID, "extra_groups": []}
         return subprocess.run(
             [python, "-c", script],
-            env={"PYTHONPATH": str(self._library), "PATH": "/usr/bin:/bin"},
-            cwd="/",
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
-            **identity,
+            **self._circumstances(),
         )
+
+    def _circumstances(self) -> dict[str, Any]:
+        identity: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            identity = {"user": ORDINARY_UID, "group": ORDINARY_UID, "extra_groups": []}
+        env = {"PYTHONPATH": str(self._library), "PATH": "/usr/bin:/bin"}
+        return {"env": env, "cwd": "/", **identity}

@@ -23,6 +23,7 @@ PRIVATE = ("/tmp", WORKSPACE, "/dev/shm")
 
 # A tmpfs file costs kernel memory besides its size; this bounds it at some 64 MiB a mount.
 _INODES = 65_536
+_INODE_SIZE = 1 << 10  # with its name: shmem_inode_cache has 0.7 KiB, a dentry 0.2
 # Where the template keeps what lies below a private place, which each session covers with its own.
 _ASIDE = "/run/aside"
 _SHM_SIZE = 64 << 20  # as container engines give it
@@ -163,6 +164,12 @@ def uncover(covered: Mapping[str, str]) -> None:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o444))
         libc.mount(aside, path, "", libc.MS_BIND | libc.MS_REC)
+
+
+def capacity(workspace_size: int) -> int:
+    """The most memory that the private places can take, files of no size included."""
+    inodes = len(PRIVATE) * _INODES * _INODE_SIZE
+    return 2 * workspace_size + _SHM_SIZE + inodes
 
 
 def mount_private(workspace_size: int, owner: int) -> None:

@@ -11,7 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from . import capabilities, mounts, namespaces, processes, remedies, rlimits, seccomp, users
+from . import (
+    capabilities,
+    membership,
+    mounts,
+    namespaces,
+    processes,
+    remedies,
+    rlimits,
+    seccomp,
+    users,
+)
 
 
 @dataclass(slots=True)
@@ -26,10 +36,27 @@ class Jail:
     mapped: int  # a pipe that brings one byte for each process that waits for the id maps
     covered: Mapping[str, str] = field(default_factory=dict)  # as mounts.covered has it
     contained: int = -1  # a pipe that brings a byte when init has done all its steps
+    # What the session's group is joined by: descriptors; none if it is born there; None: no group.
+    groups: tuple[int, ...] | None = None
     kept: set[int] = field(default_factory=set)  # descriptors of the process that is contained
 
 
 Step: TypeAlias = tuple[str, Callable[[Jail], None]]
+
+
+def _join_group(jail: Jail) -> None:
+    if jail.groups is not None:
+        membership.join(jail.groups)
+
+
+def _close_group_view(jail: Jail) -> None:
+    if jail.groups is not None:
+        membership.close_view()
+
+
+def _be_first_to_go(jail: Jail) -> None:
+    if jail.groups is not None:
+        membership.be_first_to_go()
 
 
 def _become_init(jail: Jail) -> None:
@@ -63,6 +90,10 @@ def _uncover(jail: Jail) -> None:
         mounts.uncover(jail.covered)
 
 
+# In init before it forks, so that the first worker is born into the group and nothing that the
+# session ever touches is charged to the host's.
+BIRTH: Sequence[Step] = (("cgroup", _join_group),)
+
 # In init, pid 1 of the new namespaces, with every capability in them and none outside.
 INIT: Sequence[Step] = (
     # Process groups reach across pid namespaces, and an ordinary user's sessions have one uid: a
@@ -93,8 +124,11 @@ WORKER: Sequence[Step] = (
     ("process group", lambda jail: processes.leave_group()),
     ("descriptors", lambda jail: processes.keep_descriptors(jail.kept)),
     ("workspace", lambda jail: os.chdir(mounts.WORKSPACE)),
+    # With a group, clone makes no cgroup namespace: it would begin at the template's group.
+    ("cgroup namespace", _close_group_view),
     # While it still may.
     ("bounding set", lambda jail: capabilities.empty_bounding_set(jail.last_capability)),
+    ("memory kill", _be_first_to_go),
     ("resource limits", lambda jail: rlimits.apply(jail.rlimits)),
     ("code user", _become_code),
     ("capabilities", lambda jail: capabilities.drop_all()),

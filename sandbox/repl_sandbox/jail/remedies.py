@@ -29,6 +29,11 @@ _REMEDIES: dict[tuple[str, int | None], str] = {
         "Give the container the whole range of ids (no user namespace of its own) and CAP_SETUID "
         "and CAP_SETGID, or run as an ordinary user"
     ),
+    # cgroup.procs(7): ENODEV where the group was removed, EACCES where it is not the host's.
+    ("cgroup", None): (
+        "Leave the folders repl-env-* of the cgroup hierarchies to the process that made them, or "
+        "make the sandbox with cgroup='off'"
+    ),
     # mount_setattr(2) is of Linux 5.12.
     ("root", ENOSYS): "Use Linux 5.12 or newer",
     ("root", None): (

@@ -191,6 +191,7 @@ RULES: Final[tuple[Rule, ...]] = (
 
 SETUP: Final[tuple[Setup, ...]] = (
     Setup("clone", "a session starts by clone with the flags of its namespaces"),
+    Setup("clone3", "the same into a group of version 2, for which clone has no argument"),
     Setup("unshare", "namespaces that are entered after the ids are mapped"),
     Setup("setns", "joining the namespaces of a session to work on its mounts"),
     Setup("mount", "tmpfs, proc and bind mounts of the root"),

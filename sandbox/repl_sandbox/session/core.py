@@ -15,8 +15,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from typing import TypeAlias
 
+from ..cgroups.group import Group
 from ..errors import RemoteProtocolError, SandboxError, SessionClosed
 from ..types import (
     Answer,
@@ -65,6 +67,9 @@ _READ = 1 << 16
 _NOTICE_TIMEOUT = 1.0
 # One chunk from a worker can ask for hundreds of pages; so many threads may read at once.
 _MOST_PAGED = 16 * PAGE
+# The kernel's counts take microseconds to read. No process is made, filled and ended for its memory
+# in less than this; what a shorter cell leaves is in the counts when the next is looked at.
+_WORTH_A_LOOK = 0.002
 # A fork in init takes milliseconds.
 _RESTART_TIMEOUT = 10.0
 
@@ -123,6 +128,7 @@ class Core:
         self._unacknowledged = 0
         self._notice: control.Message | None = None
         self._breach: KillReason | None = None
+        self._hit: tuple[KillReason, ...] = ()
         self._eof = False
         # Set by a driver that looks at the worker's socket before it looks at the pipes.
         self.worker_first = False
@@ -151,7 +157,7 @@ class Core:
 
     def _name_descriptors(self) -> None:
         """What a driver waits for: to read each, but the outbox says what of the first."""
-        fds = (self._worker_fd, self._control_fd, self.links.stdout, self.links.stderr)
+        fds: tuple[int, ...] = (self._worker_fd, self._control_fd, self.links.stdout, self.links.stderr)
         self.descriptors = fds if self._replies is None else (*fds, self._replies.wake_fd)
 
     # ── a cell ────────────────────────────────────────────────────────────────────────────────
@@ -195,18 +201,18 @@ class Core:
         if peak is None:
             self._quiet = self._take_all(data) and self.worker_first
             return None
-        clocks = self._clocks
+        clocks, now = self._clocks, _monotonic()
         if (
             self.worker_first
             and clocks is not None
+            and now - self.running_since < _WORTH_A_LOOK
             and not (self._open or self._unacknowledged or self._answers.kept or self._notice)
             and not (self._stdout.head_size or self._stderr.head_size)
         ):
-            now, cpu = _monotonic(), self.cpu_seconds()
-            self.running_since = 0.0
             # All else is as in the class; setting nine fields takes longer than all of the above.
             outcome = _new(Finished)
-            outcome.__dict__["usage"] = clocks.usage(now, cpu, peak)
+            outcome.__dict__["usage"] = clocks.usage(now, self.cpu_seconds(), peak)
+            self.running_since = 0.0
             return outcome
         self._result = Result(self.cell, None, None, (), (), peak)
         return None
@@ -251,14 +257,29 @@ class Core:
             now, cpu = _monotonic(), self.cpu_seconds()
             if self._eof or self._notice is not None:
                 yield from self._collect_death()
-                reason, state = self._death_reason(), "restarted"
+                reason, state = self._death_reason(expired), "restarted"
                 cpu = self.cpu_seconds()
                 yield from self._restart()
             self._drain()
         finally:
             self.running_since = 0.0
             self._grace_over = None
-        return self._outcome(expired, reason, state, now, cpu)
+        outcome = self._outcome(expired, reason, state, now, cpu)
+        group = self.links.group
+        if group is not None and (
+            type(outcome) is not Finished
+            or outcome.usage.execution_seconds > _WORTH_A_LOOK
+            or state != "kept"
+        ):
+            return self._with_limits(outcome, group)
+        return outcome
+
+    def _with_limits(self, outcome: AnyOutcome, group: Group) -> AnyOutcome:
+        """`outcome` with the limits that the kernel has enforced meanwhile, if any."""
+        counted = group.hit()
+        hit = self._hit + tuple(name for name in counted if name not in self._hit)
+        self._hit = ()
+        return replace(outcome, limits=hit) if hit else outcome
 
     def _drain(self) -> None:
         """Take what the cell has written; not for ever, for what it left behind may go on."""
@@ -519,14 +540,21 @@ class Core:
         if "failed" in self._notice:
             raise SandboxError(f"the session's worker: {self._notice['message']}")
 
-    def _death_reason(self) -> KillReason:
+    def _death_reason(self, expired: Clock | None) -> KillReason:
         assert self._notice is not None
         if self._breach is not None:
             return self._breach
         status = self._notice["status"]
         if not os.WIFSIGNALED(status):
             return "exit"
-        return "cpu" if os.WTERMSIG(status) == signal.SIGXCPU else "signal"
+        if os.WTERMSIG(status) == signal.SIGXCPU:
+            return "cpu"
+        # The kernel's own kill; but past its time, the cell was killed by init.
+        group = self.links.group
+        if expired is None and os.WTERMSIG(status) == signal.SIGKILL and group is not None:
+            self._hit = group.hit()
+            return "memory" if "memory" in self._hit else "signal"
+        return "signal"
 
     def _restart(self) -> Generator[float, Ready_, None]:
         """Have init start the next worker, empty."""

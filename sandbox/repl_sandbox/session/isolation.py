@@ -34,7 +34,9 @@ def probe(links: Links) -> Isolation:
         ),
         _seccomp(status),
     )
-    return Isolation("jailed" if all(layer.active for layer in layers) else "process", layers)
+    held = all(layer.active for layer in layers)
+    # A limit, not a wall: without it a watchdog and resource limits hold what they can.
+    return Isolation("jailed" if held else "process", (*layers, _group(links)))
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -79,6 +81,22 @@ def _users(pid: int) -> Layer:
     except OSError as error:
         return Layer("uid", active=False, detail=_unseen(error))
     return Layer("uid", bool(outer) and 0 not in outer, f"outer uids {', '.join(map(str, outer))}")
+
+
+def _group(links: Links) -> Layer:
+    """Active if the worker is in the session's group and the kernel has its limits."""
+    if links.group is None:
+        return Layer("cgroup", active=False, detail="none; a watchdog adds up what processes hold")
+    names = {os.sep.join(folder.rsplit(os.sep, 2)[1:]) for folder in links.group.folders}
+    try:
+        with open(f"/proc/{links.worker_pid}/cgroup", encoding="utf-8") as file:
+            inside = [line for line in file if line.rstrip("\n").endswith(tuple(names))]
+        memory, processes = links.group.limits()
+    except OSError as error:
+        return Layer("cgroup", active=False, detail=_unseen(error))
+    held = len(inside) >= len(set(links.group.folders)) and memory > 0 and processes > 0
+    detail = f"version {links.group.version}, {memory >> 20} MiB, {processes} processes"
+    return Layer("cgroup", held, detail)
 
 
 def _unseen(error: OSError) -> str:

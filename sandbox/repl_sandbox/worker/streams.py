@@ -119,9 +119,12 @@ def _flushed(stream: Any) -> bool:
     try:
         if getattr(stream, "closed", False):
             return False
+    # Boundary, twice: the stream is the user's and may do anything.
+    except BaseException:  # noqa: BLE001
+        return False
+    try:
         stream.flush()
-    # Boundary: the stream is the user's and may do anything.
     except BaseException as error:  # noqa: BLE001
         note = f"flushing {type_name(stream)} failed: {type_name(error)}\n"
-        os.write(STDERR, note.encode())
+        os.write(STDERR, note.encode("utf-8", "backslashreplace"))
     return True

@@ -16,7 +16,8 @@ Message: TypeAlias = dict[str, Any]
 
 # The largest is a zygote's configuration: paths and mounts, a few KiB.
 MAX_MESSAGE = 1 << 16
-_MAX_DESCRIPTORS = 4
+# Of a session: control and worker socket, stdout, stderr, and what its groups are joined by.
+_MAX_DESCRIPTORS = 8
 
 
 def failure(error: IsolationError) -> Message:

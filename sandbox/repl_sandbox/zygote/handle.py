@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import select
@@ -12,9 +13,11 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..cgroups.group import Group
 from ..errors import IsolationError, RemoteProtocolError, SandboxClosed, SandboxError
 from ..types import Policy
 from ..wire.connection import HostConnection
@@ -59,6 +62,7 @@ class Links:
     stdout: int
     stderr: int
     connection: HostConnection
+    group: Group | None = None
 
     def close(self) -> None:
         """Let go; the session ends, for its init reads end of file."""
@@ -66,6 +70,9 @@ class Links:
         self.worker.close()
         os.close(self.stdout)
         os.close(self.stderr)
+        group, self.group = self.group, None
+        if group is not None:
+            group.release()
 
 
 class _Gone(SandboxError):
@@ -132,30 +139,50 @@ class ZygoteHandle:
         """The zygote's process id."""
         return self._process.pid
 
-    def spawn(self, slot: int, workspace: int, rlimits: Mapping[str, int]) -> Links:
+    def spawn(
+        self, slot: int, workspace: int, rlimits: Mapping[str, int], group: Group | None = None
+    ) -> Links:
         """A new session: its jail is complete and its worker waits when this returns.
 
         Raises:
             IsolationError: a step of the jail failed.
         """
-        links = self.begin(slot, workspace, rlimits)
+        links = self.begin(slot, workspace, rlimits, group)
         self.finish(links)
         return links
 
-    def begin(self, slot: int, workspace: int, rlimits: Mapping[str, int]) -> Links:
-        """Ask for a session, and leave the caller the time it takes; `finish` must follow."""
-        request = {"op": "spawn", "slot": slot, "workspace": workspace, "rlimits": dict(rlimits)}
-        host_control, their_control = control.pair()
-        host_worker, their_worker = socket.socketpair()
-        stdout, their_stdout = os.pipe2(os.O_CLOEXEC)
-        stderr, their_stderr = os.pipe2(os.O_CLOEXEC)
+    def begin(
+        self, slot: int, workspace: int, rlimits: Mapping[str, int], group: Group | None = None
+    ) -> Links:
+        """Ask for a session, and leave the caller the time it takes; `finish` must follow.
+
+        `group` is what the session is in from its first moment; whatever happens, it is released.
+        """
+        request = {
+            "op": "spawn",
+            "slot": slot,
+            "workspace": workspace,
+            "rlimits": dict(rlimits),
+            "group": 0 if group is None else group.version,
+        }
+        try:
+            host_control, their_control = control.pair()
+            host_worker, their_worker = socket.socketpair()
+            stdout, their_stdout = os.pipe2(os.O_CLOEXEC)
+            stderr, their_stderr = os.pipe2(os.O_CLOEXEC)
+        except OSError:
+            if group is not None:
+                group.release()
+            raise
         number = next(self._numbers)
-        links = Links(number, 0, 0, host_control, host_worker, stdout, stderr, HostConnection())
+        connection = HostConnection()
+        links = Links(number, 0, 0, host_control, host_worker, stdout, stderr, connection, group)
         try:
             with their_control, their_worker:
                 theirs = (their_control.fileno(), their_worker.fileno(), their_stdout, their_stderr)
                 host_worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-                self._send(number, request, theirs)
+                with _entrance(group) as entrance:
+                    self._send(number, request, (*theirs, *entrance))
         except BaseException:
             self.abandon(links)
             raise
@@ -276,6 +303,10 @@ class ZygoteHandle:
         """In a child of the host: drop the lifeline, so that it is the host's alone."""
         self._closed = True
         self._socket.close()
+
+
+def _entrance(group: Group | None) -> AbstractContextManager[Sequence[int]]:
+    return contextlib.nullcontext(()) if group is None else group.entrance()
 
 
 def _failure(answer: control.Message) -> SandboxError:

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from ..errors import IsolationError
 from ..jail import libc, rlimits
-from ..jail.recipe import FIRST_WORKER, INIT, WORKER, Jail, Step, contain
+from ..jail.recipe import BIRTH, FIRST_WORKER, INIT, WORKER, Jail, Step, contain
 from ..worker.main import Worker
 from . import control
 
@@ -128,12 +128,13 @@ def be_session(jail: Jail, descriptors: tuple[int, int, int, int], template: Wor
     """Be the first process of a new session: fork its first worker at once, then be its init.
 
     `descriptors`: control, worker socket, stdout, stderr. `template` is a worker that was made
-    before the fork and serves in a fork of this process. Nothing is done before that fork, because
-    every page that this process writes first, the worker would have to copy again.
+    before the fork and serves in a fork of this process. Nothing but `BIRTH` is done before that
+    fork, because every page that this process writes first, the worker would have to copy again.
     """
     control_fd, worker_fd, stdout, stderr = descriptors
     try:
         jail.contained, done = os.pipe2(os.O_CLOEXEC)
+        contain(jail, BIRTH)
         worker = libc.fork()
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)

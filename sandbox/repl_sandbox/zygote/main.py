@@ -9,17 +9,22 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from errno import EACCES, EBUSY, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP
 from typing import NoReturn
 
 from ..errors import IsolationError, SandboxError
 from ..jail import processes, remedies, rlimits, users
-from ..jail.libc import fork_into
+from ..jail.libc import CLONE_NEWCGROUP, fork_into, fork_into_group
 from ..jail.namespaces import FLAGS
 from ..jail.recipe import Jail
 from ..types import Policy
 from . import control
 from .init import be_session
 from .template import Template, build
+
+# clone3(2): what is wrong with the group that the child should be born into, or there is no such
+# call, as under some seccomp filters of container engines.
+_NOT_INTO_GROUP = (EACCES, EBUSY, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP)
 
 
 class Zygote:
@@ -69,13 +74,14 @@ class Zygote:
             mapped,
             self._template.covered,
         )
-        control_fd, worker_fd, stdout, stderr = descriptors
+        control_fd, worker_fd, stdout, stderr, *groups = descriptors
         try:
-            pid = fork_into(FLAGS)
+            pid = _clone(jail, message["group"], groups)
         except OSError as error:
             os.close(mapped)
             os.close(written)
-            raise remedies.failed("namespaces", error) from error
+            step = "cgroup" if error.errno in _NOT_INTO_GROUP else "namespaces"
+            raise remedies.failed(step, error) from error
         if pid == 0:
             be_session(jail, (control_fd, worker_fd, stdout, stderr), self._template.worker)
         self._sessions[message["number"]] = pid
@@ -112,6 +118,19 @@ class Zygote:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         return True
+
+
+def _clone(jail: Jail, version: int, groups: list[int]) -> int:
+    """Clone a session; `groups` is what leads to its cgroup of `version`, 0 for none."""
+    if not version:
+        return fork_into(FLAGS)
+    # Its cgroup namespace each worker takes itself, once it is in the group.
+    flags = FLAGS & ~CLONE_NEWCGROUP
+    if version == 2:
+        jail.groups = ()
+        return fork_into_group(flags, groups[0])
+    jail.groups = tuple(groups)
+    return fork_into(flags)
 
 
 def _tell(control_fd: int, error: IsolationError) -> None:

@@ -1,0 +1,548 @@
+"""Groups of the kernel's, on the hierarchy of this machine: what they hold, and that they go.
+
+Skipped where this process may make none. The other version's interface is then known from recorded
+files only (tests/sandbox/test_cgroup_places.py), which prove the parsing and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import repl_sandbox.sandbox
+from repl_sandbox import Finished, IsolationError, Killed, Limits, Sandbox, Session, TimedOut
+from repl_sandbox.cgroups.place import Missing, Place, find
+from repl_sandbox.jail.mounts import capacity
+from repl_sandbox.watchdog import Watchdog
+
+FOUND = find()
+needs_groups = pytest.mark.skipif(
+    isinstance(FOUND, Missing),
+    reason=f"no groups can be made here: {getattr(FOUND, 'reason', '')}",
+)
+MIB = 1 << 20
+# The sum that the kernel holds a session to is then some 370 MiB.
+SMALL = Limits(memory=64 * MIB, workspace=8 * MIB, processes=40, timeout=20, grace=0.2)
+
+FILL = (
+    "import mmap\n"
+    "def fill(mib):\n"
+    "    block = mmap.mmap(-1, mib << 20)\n"
+    "    for i in range(0, mib << 20, 4096): block[i] = 1\n"
+    "    return block\n"
+)
+
+
+@pytest.fixture
+def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody but the kernel holds the limits."""
+    monkeypatch.setattr(Watchdog, "add", lambda self, core: None)
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[Sandbox]:
+    with Sandbox(limits=SMALL, cgroup="require") as sandbox:
+        yield sandbox
+
+
+def folders() -> list[Path]:
+    """The folders of sandboxes in every hierarchy."""
+    assert isinstance(FOUND, Place)
+    return [path for folder in FOUND.folders for path in Path(folder).glob("repl-env-*-*")]
+
+
+def of(pid: int) -> list[Path]:
+    return [path for path in folders() if path.name.startswith(f"repl-env-{pid}-")]
+
+
+def layer(session: Session) -> Any:
+    return next(layer for layer in session.isolation.layers if layer.name == "cgroup")
+
+
+# ── what a session is in ──────────────────────────────────────────────────────────────────────
+
+
+@needs_groups
+def test_init_worker_and_children_are_in_the_group_and_see_nothing_above_it(
+    small: Sandbox,
+) -> None:
+    with small.session() as session:
+        session.run("import os, signal\nif os.fork() == 0: signal.pause()")
+        seen = session.run("print(open('/proc/self/cgroup').read())").stdout
+        init = psutil.Process(session._core.links.pid)
+        groups = {
+            Path(f"/proc/{process.pid}/cgroup").read_text()
+            for process in (init, *init.children(recursive=True))
+        }
+
+    assert len(groups) == 1
+    assert sum("/repl-env-" in line for line in groups.pop().splitlines()) == len(FOUND.folders)
+    assert "repl-env" not in seen
+
+
+@needs_groups
+def test_the_layer_tells_the_limits_that_the_kernel_has(small: Sandbox) -> None:
+    limits = Limits(memory=100 * MIB, workspace=16 * MIB, processes=7)
+    with small.session() as session, small.session(limits=limits) as other:
+        for one, given in ((session, SMALL), (other, limits)):
+            told = re.fullmatch(r"version (\d), (\d+) MiB, (\d+) processes", layer(one).detail)
+            version, memory, processes = map(int, told.groups())
+            assert layer(one).active
+            assert (version, processes) == (FOUND.version, given.processes + 2)
+            least = (int(given.memory) + capacity(int(given.workspace))) // MIB
+            assert least < memory < least + 100  # the template, init
+
+
+@needs_groups
+def test_a_session_out_of_its_group_is_not_called_held(small: Sandbox) -> None:
+    with small.session() as session:
+        for folder in FOUND.folders:
+            Path(folder, "cgroup.procs").write_text(str(session._core.links.worker_pid))
+        assert not layer(session).active
+
+
+@needs_groups
+def test_the_code_goes_before_init_and_cannot_change_that(small: Sandbox) -> None:
+    with small.session() as session:
+        for _ in range(2):  # the first worker, and one that init forked later
+            links = session._core.links
+            scores = [
+                int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+                for pid in (links.worker_pid, links.pid)
+            ]
+            assert scores[0] == 1000 > scores[1]
+            outcome = session.run("open('/proc/self/oom_score_adj', 'w').write('0')")
+            assert outcome.error.type == "PermissionError"
+            session.run("import os\nos._exit(1)")
+
+
+# ── memory ────────────────────────────────────────────────────────────────────────────────────
+
+
+@needs_groups
+@pytest.mark.usefixtures("unwatched")
+def test_the_kernel_ends_a_worker_that_takes_too_much_and_the_session_goes_on() -> None:
+    with Sandbox(limits=SMALL, cgroup="require") as sandbox, sandbox.session() as session:
+        session.run("open('kept', 'w').write('text')")
+        outcome = session.run(f"{FILL}block = fill(600)")
+        assert isinstance(outcome, Killed), outcome
+        assert (outcome.reason, outcome.state, outcome.limits) == (
+            "memory",
+            "restarted",
+            ("memory",),
+        )
+        after = session.run("open('kept').read()")
+        assert (after.value, after.limits) == ("'text'", ())
+
+
+@needs_groups
+@pytest.mark.usefixtures("unwatched")
+def test_a_child_that_the_kernel_ended_is_named_though_the_cell_succeeds() -> None:
+    code = (
+        f"{FILL}import os\nchild = os.fork()\n"
+        "if child == 0:\n    fill(600)\n    os._exit(0)\n"
+        "os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])"
+    )
+    with Sandbox(limits=SMALL, cgroup="require") as sandbox, sandbox.session() as session:
+        outcome = session.run(code)
+        assert isinstance(outcome, Finished), outcome
+        assert (outcome.value, outcome.limits, outcome.state) == ("-9", ("memory",), "kept")
+        assert session.run("1 + 1").limits == ()
+
+
+@needs_groups
+@pytest.mark.usefixtures("unwatched")
+def test_a_worker_that_was_ended_between_cells_is_named_by_the_next() -> None:
+    code = f"{FILL}import threading\nthreading.Timer(0.05, fill, [600]).start()"
+    with Sandbox(limits=SMALL, cgroup="require") as sandbox, sandbox.session() as session:
+        worker = psutil.Process(session._core.links.worker_pid)
+        assert isinstance(session.run(code), Finished)
+        psutil.wait_procs([worker], timeout=10)
+        outcome = session.run("1")
+        assert (outcome.value, outcome.state, outcome.limits) == ("1", "restarted", ("memory",))
+
+
+@needs_groups
+@pytest.mark.usefixtures("unwatched")
+def test_many_small_children_are_bounded_together() -> None:
+    code = (
+        "import os, signal\nchildren = []\n"
+        "for _ in range(30):\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        block = bytearray(b'1') * (20 << 20)\n"
+        "        signal.pause()\n"
+        "    children.append(child)\n"
+        "os.waitpid(-1, 0)"
+    )
+    with Sandbox(limits=SMALL, cgroup="require") as sandbox, sandbox.session() as session:
+        outcome = session.run(code)
+        assert "memory" in outcome.limits, outcome
+        assert session.run("1 + 1").value == "2"
+
+
+@needs_groups
+def test_full_places_leave_a_worker_all_of_its_memory(small: Sandbox) -> None:
+    """Their sizes come on top of the limit, for they outlive the worker that filled them."""
+    full = (
+        "import os\n"
+        "for place in ('/tmp', '/workspace', '/dev/shm'):\n"
+        "    with open(f'{place}/full', 'wb', buffering=0) as file:\n"
+        "        try:\n"
+        "            while True: file.write(bytes(1 << 20))\n"
+        "        except OSError: pass\n"
+    )
+    use = "block = bytearray(b'1') * (50 << 20)\nimport time\ntime.sleep(0.3)\nlen(block)"
+    with small.session() as session:
+        assert isinstance(session.run(full), Finished)
+        for _ in range(2):
+            outcome = session.run(use)
+            assert isinstance(outcome, Finished), outcome
+            assert outcome.limits == ()
+            session.run("os._exit(1)" if _ else "import os\nos._exit(1)")
+
+
+@needs_groups
+def test_shared_memory_out_of_view_counts(small: Sandbox) -> None:
+    """No process maps it any more, but the kernel has not forgotten whose it is."""
+    code = (
+        "import mmap, time\nblock = mmap.mmap(-1, 150 << 20)\n"
+        "for i in range(0, 150 << 20, 4096): block[i] = 1\n"
+        "block.madvise(mmap.MADV_DONTNEED)\ntime.sleep(10)"
+    )
+    with small.session() as session:
+        outcome = session.run(code)
+        assert isinstance(outcome, Killed), outcome
+        assert outcome.reason == "memory"
+
+
+@needs_groups
+@pytest.mark.usefixtures("unwatched")
+def test_a_time_out_is_one_though_a_child_was_ended_before() -> None:
+    prepare = (
+        f"{FILL}import os, signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "ours, theirs = os.pipe(), os.pipe()\n"
+        "if os.fork() == 0:\n"
+        "    block = fill(300)\n    os.write(ours[1], b'1')\n"
+        "    os.read(theirs[0], 1)\n    fill(100)\n"
+        "os.read(ours[0], 1)"
+    )
+    with Sandbox(limits=SMALL, cgroup="require") as sandbox, sandbox.session() as session:
+        assert isinstance(session.run(prepare), Finished)
+        outcome = session.run("os.write(theirs[1], b'1')\nos.wait()\nwhile True: pass", timeout=2)
+        assert isinstance(outcome, TimedOut), outcome
+        assert outcome.limits == ("memory",)
+
+
+# ── processes ─────────────────────────────────────────────────────────────────────────────────
+
+FORK_BOMB = "import os, signal\nwhile True:\n    if os.fork() == 0: signal.pause()\n"
+
+
+@needs_groups
+def test_a_fork_bomb_stops_at_the_limit_which_is_named(small: Sandbox) -> None:
+    with small.session() as session:
+        outcome = session.run(FORK_BOMB)
+        assert outcome.error.type == "BlockingIOError"
+        assert "Limits.processes" in outcome.error.traceback
+        assert outcome.limits == ("processes",)
+
+
+@needs_groups
+@pytest.mark.parametrize("bomb", [FORK_BOMB, f"{FILL}block = fill(600)"], ids=["forks", "memory"])
+def test_a_neighbour_does_not_notice(small: Sandbox, bomb: str) -> None:
+    with small.session() as victim, small.session() as attacker:
+        victim.run("total = 0")
+        thread = threading.Thread(target=lambda: [attacker.run(bomb) for _ in range(2)])
+        thread.start()
+        count, outcomes = 0, []
+        while thread.is_alive() or count < 10:
+            count += 1
+            outcomes.append(
+                victim.run(
+                    "import os\nchild = os.fork()\n"
+                    "if child == 0: os._exit(0)\n"
+                    "block = bytearray(b'1') * (8 << 20)\n"
+                    "total += 1\nos.waitpid(child, 0)[1]"
+                )
+            )
+        thread.join()
+        assert all(isinstance(one, Finished) and one.limits == () for one in outcomes)
+        assert victim.run("total").value == str(count)
+
+
+# ── reuse ─────────────────────────────────────────────────────────────────────────────────────
+
+
+UNSEEN = (
+    "import os, signal, time\n"
+    "if os.fork() == 0:\n"
+    "    time.sleep(0.05)\n"
+    "    try:\n"
+    "        while True:\n"
+    "            if os.fork() == 0: signal.pause()\n"
+    "    except BlockingIOError: open('/workspace/full', 'w')\n"
+    "    signal.pause()"
+)
+
+
+@needs_groups
+def test_groups_are_used_again_and_tell_nothing_of_who_had_them() -> None:
+    before = set(folders())
+    with Sandbox(limits=SMALL, cgroup="require") as sandbox:
+        for _ in range(4):
+            with sandbox.session() as session:
+                outcome = session.run("import time\ntime.sleep(0.01)")
+                assert isinstance(outcome, Finished)
+                assert outcome.limits == ()
+                # What strikes between cells, or in a short one, is not looked at any more.
+                session.run(UNSEEN)
+                while session.run("os.path.exists('/workspace/full')").value != "True":
+                    pass
+        new = set(folders()) - before
+        assert len({path.name for folder in new for path in folder.glob("session-*")}) < 4
+
+
+# ── refusals ──────────────────────────────────────────────────────────────────────────────────
+
+
+@needs_groups
+def test_a_group_that_was_taken_away_is_an_error_and_the_next_session_has_one() -> None:
+    before = set(folders())
+    with Sandbox(limits=SMALL) as sandbox:
+        for folder in set(folders()) - before:
+            for path in folder.glob("session-*"):
+                path.rmdir()
+        with pytest.raises(IsolationError) as raised:
+            sandbox.session()
+        assert (raised.value.step, bool(raised.value.remedy)) == ("cgroup", True)
+        with sandbox.session() as session:
+            assert layer(session).active
+
+
+@needs_groups
+def test_no_session_starts_where_no_group_can_be_made_any_more() -> None:
+    before = set(folders())
+    with Sandbox(limits=SMALL) as sandbox:
+        for folder in set(folders()) - before:
+            for path in (*folder.glob("session-*"), folder):
+                path.rmdir()
+        for _ in range(2):
+            with pytest.raises(IsolationError) as raised:
+                sandbox.session(limits=Limits(memory=99 * MIB))
+            assert (raised.value.step, bool(raised.value.remedy)) == ("cgroup", True)
+        assert sandbox.statistics().open == 0
+
+
+def test_without_a_place_auto_goes_on_and_says_so_and_require_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    missing = Missing("nothing is mounted", "Mount it.")
+    monkeypatch.setattr(repl_sandbox.sandbox, "find", lambda: missing)
+    with Sandbox(limits=SMALL) as sandbox, sandbox.session() as session:
+        assert not layer(session).active
+        assert session.isolation.tier == "jailed"
+        outcome = session.run(f"{FILL}block = fill(150)\nimport time\ntime.sleep(10)")
+        assert (outcome.reason, outcome.limits) == ("memory", ())
+    with pytest.raises(IsolationError) as raised:
+        Sandbox(cgroup="require")
+    assert (raised.value.step, raised.value.remedy) == ("cgroup", "Mount it.")
+
+
+def test_a_place_that_turns_out_to_be_none_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Folders can be made in it, and have no files of the kernel's."""
+    monkeypatch.setattr(repl_sandbox.sandbox, "find", lambda: Place(1, (str(tmp_path),) * 2))
+    with Sandbox(limits=SMALL) as sandbox, sandbox.session() as session:
+        assert session.run("1 + 1").value == "2"
+        assert not layer(session).active
+    with pytest.raises(IsolationError) as raised:
+        Sandbox(cgroup="require")
+    assert (raised.value.step, bool(raised.value.remedy)) == ("cgroup", True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_off_uses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repl_sandbox.sandbox, "find", lambda: pytest.fail("looked"))
+    with Sandbox(cgroup="off") as sandbox, sandbox.session() as session:
+        assert not layer(session).active
+
+
+def test_another_word_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="cgroup must be one of auto, require, off, not 'on'"):
+        Sandbox(cgroup="on")
+
+
+# ── the end ───────────────────────────────────────────────────────────────────────────────────
+
+
+@needs_groups
+def test_nothing_is_left_of_a_closed_sandbox() -> None:
+    before = set(folders())
+    sandbox = Sandbox(limits=SMALL, ready=2)
+    sessions = [sandbox.session() for _ in range(3)]
+    assert set(folders()) > before
+    sessions[0].close()
+    sandbox.close()
+    assert set(folders()) == before
+
+
+@needs_groups
+def test_a_sandbox_that_does_not_come_up_leaves_nothing() -> None:
+    before = set(folders())
+    with pytest.raises(Exception, match="no_such_module"):
+        Sandbox(preload=["no_such_module"])
+    assert set(folders()) == before
+
+
+HOST = """
+import os, sys, time
+from repl_sandbox import Sandbox
+sandbox = Sandbox()
+sessions = [sandbox.session() for _ in range(2)]
+sessions[0].close()
+child = os.fork() if {fork} else 0
+if {fork} and child == 0:
+    sandbox.close()
+    for session in sessions: session.close()
+    time.sleep(30)
+    os._exit(0)
+print(child, flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def host(*, fork: bool) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOST.format(fork=fork)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        child = int(process.stdout.readline())
+        yield process, child
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+@needs_groups
+@pytest.mark.parametrize("fork", [False, True], ids=["alone", "survived by a child"])
+def test_what_a_killed_host_left_goes_when_the_next_starts(fork: bool) -> None:
+    with host(fork=fork) as (process, child):
+        family = psutil.Process(process.pid).children(recursive=True)
+        own = [path for folder in of(process.pid) for path in folder.glob("session-*")]
+        with Sandbox():  # it lives, and what is its own stays, used or not
+            assert own
+            assert all(path.exists() for path in own)
+        process.kill()
+        process.wait()
+        psutil.wait_procs([one for one in family if one.pid != child], timeout=10)
+        with Sandbox():
+            assert not of(process.pid)
+        if child:
+            os.kill(child, signal.SIGKILL)
+
+
+@needs_groups
+def test_a_forked_child_that_closes_takes_nothing_from_its_parent() -> None:
+    with Sandbox(limits=SMALL) as sandbox, sandbox.session() as session:
+        pid = os.fork()
+        if pid == 0:
+            with contextlib.suppress(BaseException):
+                session.close()
+                sandbox.close()
+            os._exit(0)
+        os.waitpid(pid, 0)
+        assert layer(session).active
+        with sandbox.session() as other:
+            assert layer(other).active
+
+
+# ── ordinary users ────────────────────────────────────────────────────────────────────────────
+
+WITHOUT = """
+import json
+from repl_sandbox import IsolationError, Limits, Sandbox
+limits = Limits(memory="64MiB", timeout=20)
+with Sandbox(limits=limits) as sandbox, sandbox.session() as session:
+    active = [one.active for one in session.isolation.layers if one.name == "cgroup"]
+    outcome = session.run(
+        "import os, time\\n"
+        "for _ in range(4):\\n"
+        "    if os.fork() == 0:\\n"
+        "        block = bytearray(b'1') * (40 << 20)\\n        time.sleep(10)\\n"
+        "time.sleep(10)"
+    )
+try:
+    Sandbox(cgroup="require")
+except IsolationError as error:
+    refused = [error.step, bool(error.remedy)]
+print(json.dumps([active, outcome.reason, refused]))
+"""
+
+
+def test_a_user_without_a_group_has_the_watchdog(user: Callable[[str], Any]) -> None:
+    assert user(WITHOUT) == [[False], "memory", ["cgroup", True]]
+
+
+DELEGATED = """
+import json, os, sys
+sys.stdin.readline()  # now this process is in its group
+from repl_sandbox import Limits, Sandbox
+from repl_sandbox.watchdog import Watchdog
+Watchdog.add = lambda self, core: None
+limits = Limits(memory="64MiB", workspace="8MiB", timeout=20)
+with Sandbox(limits=limits, cgroup="require") as sandbox:
+    for _ in range(2):
+        with sandbox.session() as session:
+            outcome = session.run(
+                {fill!r} + "import os\\nchild = os.fork()\\n"
+                "if child == 0:\\n    fill(600)\\n    os._exit(0)\\n"
+                "os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])"
+            )
+            found = [layer.active for layer in session.isolation.layers if layer.name == "cgroup"]
+    told = [found, type(outcome).__name__, list(outcome.limits)]
+print(json.dumps(told))
+"""
+
+
+@needs_groups
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a group away")
+def test_a_user_with_a_delegated_group_uses_it(user: Any) -> None:
+    with Sandbox(cgroup="require"):  # on version 2, the controllers are given on from now
+        mine = [Path(folder, f"test-delegated-{os.getpid()}") for folder in set(FOUND.folders)]
+    try:
+        for folder in mine:
+            folder.mkdir()
+            for path in (folder, *folder.glob("cgroup.*"), *folder.glob("tasks")):
+                os.chown(path, user.uid, user.uid)
+        process = user.start(DELEGATED.format(fill=FILL))
+        with process:
+            for folder in mine:
+                (folder / "cgroup.procs").write_text(str(process.pid))
+            out, _ = process.communicate("go\n", timeout=50)
+        assert json.loads(out) == [[True], "Finished", ["memory"]]
+        assert not [path for folder in mine for path in folder.glob("repl-env-*-*")]
+    finally:
+        for folder in mine:
+            for path in (*folder.glob("repl-env-*"), folder):
+                with contextlib.suppress(OSError):
+                    path.rmdir()
