@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from repl_sandbox import IsolationError
+from repl_sandbox.jail import landlock
 from repl_sandbox.jail.recipe import INIT, VIEW, WORKER, Jail, Step, contain
 
 JAIL = Jail(
@@ -18,6 +19,7 @@ JAIL = Jail(
     rlimits=[],
     last_capability=40,
     seal=b"",
+    files=landlock.plan((), 0),
     mapped=-1,
 )
 

@@ -54,6 +54,8 @@ _NUMBERS: Final = {
     "mount_setattr": (442, 442),
     "seccomp": (317, 277),
     "landlock_create_ruleset": (444, 444),
+    "landlock_add_rule": (445, 445),
+    "landlock_restrict_self": (446, 446),
 }
 _column: Final = {"x86_64": 0, "aarch64": 1}.get(os.uname().machine)
 

@@ -11,7 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from . import capabilities, mounts, namespaces, processes, remedies, rlimits, seccomp, users
+from . import (
+    capabilities,
+    landlock,
+    mounts,
+    namespaces,
+    processes,
+    remedies,
+    rlimits,
+    seccomp,
+    users,
+)
 
 
 @dataclass(slots=True)
@@ -23,10 +33,12 @@ class Jail:
     rlimits: list[tuple[int, tuple[int, int]]]  # as rlimits.plan makes them
     last_capability: int
     seal: bytes  # the filter that closes what the template still needs
+    files: landlock.Plan
     mapped: int  # a pipe that brings one byte for each process that waits for the id maps
     covered: Mapping[str, str] = field(default_factory=dict)  # as mounts.covered has it
     contained: int = -1  # a pipe that brings a byte when init has done all its steps
     kept: set[int] = field(default_factory=set)  # descriptors of the process that is contained
+    held: dict[str, int] = field(default_factory=dict)  # what the worker found, before any code
 
 
 Step: TypeAlias = tuple[str, Callable[[Jail], None]]
@@ -61,6 +73,11 @@ def _uncover(jail: Jail) -> None:
         # To make directories there, this process must be somebody in the session.
         _become_init(jail)
         mounts.uncover(jail.covered)
+
+
+def _restrict_files(jail: Jail) -> None:
+    if landlock.restrict(jail.files):
+        jail.held["landlock"] = jail.files.abi
 
 
 # In init, pid 1 of the new namespaces, with every capability in them and none outside.
@@ -100,6 +117,8 @@ WORKER: Sequence[Step] = (
     ("capabilities", lambda jail: capabilities.drop_all()),
     ("no new privileges", lambda jail: processes.forbid_new_privileges()),
     ("memory access", lambda jail: processes.hide_memory()),
+    # All that it names is mounted by now, and it forbids to mount more.
+    ("Landlock", _restrict_files),
     # Last: it forbids what the steps above need.
     ("seccomp", lambda jail: seccomp.load(jail.seal)),
 )

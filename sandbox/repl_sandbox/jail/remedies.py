@@ -40,6 +40,11 @@ _REMEDIES: dict[tuple[str, int | None], str] = {
         "Run the container with an uncovered /proc: --security-opt systempaths=unconfined in "
         "Docker, --security-opt unmask=ALL in Podman, procMount: Unmasked in Kubernetes"
     ),
+    # The kernel has it, and something between refuses it: the filter of an old container engine.
+    ("Landlock", None): (
+        "Let the container's system-call filter pass landlock_create_ruleset, landlock_add_rule "
+        "and landlock_restrict_self (Docker 23 and Podman 4.1 do)"
+    ),
     ("seccomp", None): "Use a kernel with CONFIG_SECCOMP_FILTER",
 }
 

@@ -394,6 +394,8 @@ class Core:
         elif "interrupted" in message:
             with self._interrupt_lock:
                 self._unacknowledged -= 1
+        elif "held" in message:
+            self.links.held = message["held"]
         elif "died" in message or "failed" in message:
             self._notice = message
 

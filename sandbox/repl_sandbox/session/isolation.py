@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from ..errors import SandboxError
+from ..jail.landlock import VERSIONS
 from ..types import Isolation, Layer
 from ..zygote.handle import Links
 
@@ -33,8 +35,11 @@ def probe(links: Links) -> Isolation:
             f"NoNewPrivs {status.get('NoNewPrivs')}",
         ),
         _seccomp(status),
+        _landlock(links.held),
     )
-    return Isolation("jailed" if all(layer.active for layer in layers) else "process", layers)
+    # A kernel without Landlock can still jail; one that has it and refuses does not get here.
+    needed = [layer for layer in layers if layer.name != "landlock"]
+    return Isolation("jailed" if all(layer.active for layer in needed) else "process", layers)
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -99,3 +104,12 @@ def _seccomp(status: dict[str, str]) -> Layer:
     filters = int(status.get("Seccomp_filters", "0"))
     active = status.get("Seccomp") == "2" and filters >= 2
     return Layer("seccomp", active, f"mode {status.get('Seccomp')}, {filters} filters")
+
+
+def _landlock(held: Mapping[str, int]) -> Layer:
+    """What the worker found before any code ran in it: no file in /proc tells it from outside."""
+    abi = held.get("landlock", 0)
+    if not abi:
+        return Layer("landlock", active=False, detail="the kernel has none")
+    kept = ", ".join(version.reason for version in VERSIONS[:abi] if version.restricts)
+    return Layer("landlock", active=True, detail=f"ABI {abi}: {kept}")

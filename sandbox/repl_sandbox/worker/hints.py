@@ -93,6 +93,9 @@ def _system(error: Any, namespace: Namespace | None, frame: FrameType | None) ->
     if resolver is not None and issubclass(type(error), resolver):
         return _BY_ERRNO[errno.ENETUNREACH]
     number = read(error, "errno")
+    if number == errno.EACCES and read(error, "filename") is None:
+        # What is refused without a name of a file is a connection (landlock(7)).
+        return _BY_ERRNO[errno.ENETUNREACH]
     return _BY_ERRNO.get(number, "") if type(number) is int else ""
 
 

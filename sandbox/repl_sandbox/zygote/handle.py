@@ -12,8 +12,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from ..errors import IsolationError, RemoteProtocolError, SandboxClosed, SandboxError
 from ..wire.connection import HostConnection
@@ -58,6 +57,8 @@ class Links:
     stdout: int
     stderr: int
     connection: HostConnection
+    # What its worker found of the layers that cannot be seen from outside, before any code ran.
+    held: dict[str, int] = field(default_factory=dict)
 
     def close(self) -> None:
         """Let go; the session ends, for its init reads end of file."""
@@ -213,20 +214,20 @@ class ZygoteHandle:
 
     def _await_ready(self, links: Links) -> int:
         """Wait for the worker's first message; its pid, as the kernel attests it."""
-        # Not select(2), which ends at descriptor 1,023.
+        # Not select(2), which ends at descriptor 1,023. Only the worker: whoever fails also ends,
+        # and with the last process that holds the other end its socket is at its end.
         poller = select.poll()
         poller.register(links.worker, select.POLLIN)
-        poller.register(links.control, select.POLLIN)
         seconds = self._socket.gettimeout() or _SPAWN_TIMEOUT
-        readable = {fd for fd, _ in poller.poll(seconds * 1000)}
-        if not readable:
+        if not poller.poll(seconds * 1000):
             raise SandboxError(f"the zygote did not answer within {seconds} s")
-        if links.worker.fileno() in readable:
-            pid = read_ready(links.worker, links.connection)
-            if pid:
-                links.worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-                return pid
-        report = _report(links)
+        pid = read_ready(links.worker, links.connection)
+        if pid:
+            _hear(links)
+            links.worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+            return pid
+        links.control.settimeout(1.0)
+        report = _hear(links)
         if report is None and self._process.poll() is not None:
             raise _Gone
         if report and "failed" in report:
@@ -294,11 +295,17 @@ def read_ready(worker: socket.socket, connection: HostConnection) -> int:
     return 0
 
 
-def _report(links: Links) -> dict[str, Any] | None:
-    """What the zygote or the session's init has to say of a session that did not come up."""
+def _hear(links: Links) -> control.Message | None:
+    """What a session's own processes or the zygote have to say besides `Ready`: how it failed.
+
+    The worker's word on what holds it, which comes before that, is kept.
+    """
     try:
-        links.control.settimeout(1.0)
-        return control.receive(links.control)
+        message = control.receive(links.control)
+        if message is not None and "held" in message:
+            links.held = message["held"]
+            message = control.receive(links.control)
+        return message
     except OSError:
         return None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _signal  # the public module's enums are a hundred pages to copy in each session
 import fcntl
+import json
 import os
 import select
 import signal
@@ -162,6 +163,8 @@ def _be_worker(
         high = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, _WORKER_FD)
         jail.kept = {0, 1, 2, control_fd, high, jail.contained}
         contain(jail, steps)
+        # What it found, while nobody else can speak for it: no code of the session has run.
+        os.write(control_fd, b'{"held": %b}' % json.dumps(jail.held).encode())
         os.close(control_fd)
     # Boundary: as in be_session.
     except Exception as error:  # noqa: BLE001

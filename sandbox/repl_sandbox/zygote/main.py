@@ -65,6 +65,7 @@ class Zygote:
             self._rlimits(message["rlimits"]),
             self._template.last_capability,
             self._template.seal,
+            self._template.files,
             mapped,
             self._template.covered,
         )

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import IsolationError, SandboxError
-from ..jail import capabilities, libc, mounts, processes, remedies, seccomp, users
+from ..jail import capabilities, grants, landlock, libc, mounts, processes, remedies, seccomp, users
 from ..worker.main import Worker
 from ..worker.streams import open_streams
 from ..worker.warmth import warm_up
@@ -26,6 +26,7 @@ class Template:
     privileged: bool  # each session has uids of its own
     last_capability: int
     seal: bytes
+    files: landlock.Plan
     covered: Mapping[str, str]  # as mounts.covered has it
     worker: Worker  # made here once, so that a session has nothing left to build
     data_segment: int  # bytes of private writable memory before a session has done anything
@@ -44,6 +45,7 @@ def build(preload: Sequence[str], extra_mounts: Mapping[str, str], *, privileged
     libc.number("seccomp")
     open_streams()
     _enter_view(privileged, extra_mounts)
+    abi = _landlock_abi()
     # What is not in the view cannot be imported, and its path is the host's business.
     sys.path[:] = [path for path in sys.path if os.path.exists(path)]
     sys.argv[:] = [""]
@@ -62,7 +64,15 @@ def build(preload: Sequence[str], extra_mounts: Mapping[str, str], *, privileged
     # A collection would write to, and so copy, what init and the zygote only read.
     gc.disable()
     covered = mounts.covered({*_interpreter_paths(), *extra_mounts})
-    return Template(privileged, last, seal, covered, worker, _data_segment())
+    files = landlock.plan(grants.JAILED, abi, grants.TRIAL)
+    return Template(privileged, last, seal, files, covered, worker, _data_segment())
+
+
+def _landlock_abi() -> int:
+    try:
+        return landlock.kernel_abi()
+    except OSError as error:
+        raise remedies.failed("Landlock", error) from error
 
 
 def _enter_view(privileged: bool, extra_mounts: Mapping[str, str]) -> None:
