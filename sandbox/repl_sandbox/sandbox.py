@@ -7,26 +7,25 @@ import contextlib
 import itertools
 import os
 import secrets
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, NoReturn, TypeAlias
 
-from .errors import IsolationError, SandboxClosed, SandboxError
+from .errors import SandboxClosed, SandboxError
 from .jail.users import SLOTS
 from .pool import Pool
 from .session.asynchronous import AsyncSession
 from .session.core import Core
 from .session.host_functions import Executor, HostFunction, LoopExecutor, check
+from .session.isolation import probe
 from .session.sync import Session
+from .tiers import acceptable, confirm, strongest
 from .types import Answer, Answers, Limits, Statistics
 from .watchdog import Watchdog
 from .zygote.handle import Links, ZygoteHandle
 
-Tier: TypeAlias = Literal["auto", "jailed"]
-
-_TIERS = ("auto", "jailed")
+Tier: TypeAlias = Literal["jailed", "confined", "process"]
 
 # Each session of this process gets its own slot, hence its own uids; processes start apart.
 _slots = itertools.count(secrets.randbelow(SLOTS))
@@ -47,7 +46,9 @@ class Sandbox:
     `python`: the interpreter (default: this one). `preload`: modules imported once, in the
     template. `mounts`: {path inside: path of the host}, shown read-only; started by root, sessions
     are users of their own and read there what everybody may. `limits`: of each session.
-    `isolation`: "auto" or a tier; `require`: the weakest tier to accept. `ready`: sessions made
+    `isolation`: a tier, "jailed", "confined" or "process", or "auto" for the strongest of the first
+    two that works here; `require`: the weakest tier to accept (default: the one named; under "auto"
+    "confined"). `refusals` says why stronger ones did not work. `ready`: sessions made
     ahead of time. `max_sessions`: how many may be open at once.
 
     Raises:
@@ -63,13 +64,13 @@ class Sandbox:
         preload: Sequence[str] = (),
         mounts: Mapping[str, str] | None = None,
         limits: Limits | None = None,
-        isolation: Tier = "auto",
-        require: Literal["jailed"] | None = None,
+        isolation: Tier | Literal["auto"] = "auto",
+        require: Tier | None = None,
         ready: int = 0,
         max_sessions: int | None = None,
     ) -> None:
         self._limits = _check_limits(limits) or Limits()
-        _check_tiers(isolation, require)
+        tiers = acceptable(isolation, require)
         preload, mounts = _check_preload(preload), _check_mounts(mounts or {})
         self._max_sessions = max_sessions
         self._preloaded = bool(preload)
@@ -80,12 +81,12 @@ class Sandbox:
         self._closed = False
         self._executor = Executor()
         self._loop_executor = LoopExecutor()
-        self._zygote = ZygoteHandle(python, preload, mounts)
         self._pool: Pool | None = None
+        self._zygote, self.refusals = strongest(
+            tiers, lambda tier: self._start(tier, python, preload, mounts)
+        )
         try:
             self._watchdog = Watchdog(self._zygote.pid)
-            # A jail that cannot be built is this call's error, not that of the first session.
-            self._zygote.end(self._jail(self._limits))
             if ready:
                 self._pool = Pool(ready, lambda: self._spawn(self._limits))
         except BaseException:
@@ -153,6 +154,23 @@ class Sandbox:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a Sandbox {_NO_PICKLE}")
+
+    def _start(
+        self, tier: str, python: str | None, preload: Sequence[str], mounts: Mapping[str, str]
+    ) -> ZygoteHandle:
+        """A template of `tier`, of which one session was made to see that it is what it says."""
+        zygote = self._zygote = ZygoteHandle(python, preload, mounts, tier)
+        try:
+            # A jail that cannot be built is this call's error, not that of the first session.
+            links = self._jail(self._limits)
+            try:
+                confirm(tier, probe(links))
+            finally:
+                zygote.end(links)
+        except BaseException:
+            zygote.close()
+            raise
+        return zygote
 
     # ── making and ending sessions ────────────────────────────────────────────────────────────
 
@@ -222,7 +240,9 @@ class Sandbox:
     def _rlimits(self, limits: Limits) -> dict[str, int]:
         rlimits = {
             "DATA": self._zygote.data_segment + int(limits.memory),
-            "NPROC": limits.processes + _OWN_PROCESSES,
+            # The kernel counts by user. Where that is also the host's, this only stops a flood of
+            # them, and the watchdog counts the session's.
+            "NPROC": self._zygote.room or limits.processes + _OWN_PROCESSES,
             "NOFILE": limits.open_files,
             "FSIZE": int(limits.file_size),
         }
@@ -340,20 +360,6 @@ def _check_limits(limits: Limits | None) -> Limits | None:
     if limits is not None and not isinstance(limits, Limits):
         raise TypeError(f"limits must be a Limits, not {type(limits).__name__}")
     return limits
-
-
-def _check_tiers(isolation: str, require: str | None) -> None:
-    if isolation not in _TIERS:
-        raise ValueError(f"isolation must be one of {', '.join(_TIERS)}, not {isolation!r}")
-    if require not in (None, "jailed"):
-        raise ValueError(f"require must be None or 'jailed', not {require!r}")
-    if sys.platform != "linux":
-        raise IsolationError(
-            "jailed",
-            "platform",
-            f"{sys.platform} has no namespaces",
-            "Use Linux, or a remote server",
-        )
 
 
 def _check_preload(preload: Sequence[str]) -> list[str]:

@@ -79,7 +79,7 @@ import json
 from repl_sandbox import IsolationError, Sandbox
 {deny}
 try:
-    with Sandbox() as sandbox, sandbox.session() as session:
+    with Sandbox(isolation="jailed") as sandbox, sandbox.session() as session:
         print(json.dumps([session.run("1 + 1").value]))
 except IsolationError as error:
     print(json.dumps([error.tier, error.step, error.remedy, str(error)]))

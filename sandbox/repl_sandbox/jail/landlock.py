@@ -189,29 +189,39 @@ def plan(grants: Iterable[Grant], abi: int, trial: str = "") -> Plan:
     return Plan(abi, ruleset, rules, trial if trial and os.path.exists(trial) else "")
 
 
-def restrict(plan: Plan) -> bool:
+def restrict(plan: Plan, more: Iterable[tuple[str, int]] = ()) -> bool:
     """Put this thread and all that it starts under `plan`, for good; see that it holds.
 
-    Needs `no_new_privs`. True if a trial was refused that permissions alone allow; False if there
-    was nothing to try it on, or if the kernel has no Landlock.
+    `more` are rules besides those of the plan: paths, and rights as of `Files`, all of which the
+    kernel need not know. Needs `no_new_privs`. True if a trial was refused that permissions alone
+    allow; False if there was nothing to try it on, or if the kernel has no Landlock.
 
     Raises:
         OSError: a rule cannot be added or the ruleset not be loaded, or the trial succeeded.
     """
     if not plan.abi:
         return False
-    size = ctypes.sizeof(_RulesetAttr)
+    size, handled = ctypes.sizeof(_RulesetAttr), plan.ruleset.files
     create = number("landlock_create_ruleset")
     ruleset = syscall(create, ctypes.addressof(plan.ruleset), size, 0)
     add = number("landlock_add_rule")
-    for path, files in plan.rules:
+    for path, files in (*plan.rules, *more):
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        _rule.files, _rule.fd = files, fd
+        _rule.files, _rule.fd = files & handled, fd
         syscall(add, ruleset, _PATH_BENEATH, _rule_address, 0)
         os.close(fd)
     syscall(number("landlock_restrict_self"), ruleset, 0)
     os.close(ruleset)
     return _holds(plan.trial)
+
+
+def pin(plan: Plan) -> list[int]:
+    """Descriptors that keep the kernel from forgetting the plan's inodes while they are open.
+
+    In /proc a file that nobody uses is made anew when it is next looked up; a rule would then be
+    about another one.
+    """
+    return [os.open(path, os.O_PATH | os.O_CLOEXEC) for path, _ in plan.rules]
 
 
 def _holds(trial: str) -> bool:

@@ -423,7 +423,7 @@ class Core:
     def breach(self, reason: KillReason) -> None:
         """End the worker because a limit is passed. From any thread."""
         self._breach = reason
-        self._kill_worker()
+        self._tell_init({"op": "kill", "reason": reason})
 
     def _kill_worker(self) -> None:
         self._tell_init({"op": "kill"})

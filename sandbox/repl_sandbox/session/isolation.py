@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Final
 
 from ..errors import SandboxError
 from ..jail.landlock import VERSIONS
@@ -11,23 +12,35 @@ from ..types import Isolation, Layer
 from ..zygote.handle import Links
 
 _NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
+_FILTERED = frozenset({"uid", "capabilities", "no_new_privs", "seccomp"})
+
+# What must be seen for a session to be called of a tier; from the strongest to the weakest.
+TIERS: Final[Mapping[str, frozenset[str]]] = {
+    # A kernel without Landlock can still jail; one that has it and refuses does not get here.
+    "jailed": _FILTERED | {"root", *(f"{name} namespace" for name in _NAMESPACES)},
+    "confined": _FILTERED | {"landlock"},
+    "process": frozenset(),
+}
 
 
 def probe(links: Links) -> Isolation:
     """The layers around the session's worker, read from /proc of the host.
 
-    A layer that cannot be seen is reported as not active, and only a session with all layers active
-    as `jailed`.
+    A layer that cannot be seen is reported as not active, and the tier is the strongest of which
+    all that it needs is active.
 
     Raises:
         SandboxError: the session's processes are gone.
     """
     status = _status(links.worker_pid)
     template = int(_status(links.pid)["PPid"])
+    uid = int(status["Uid"].split()[0])
+    abi = links.held.get("landlock", 0)
     layers = (
         *(_namespace(links.worker_pid, template, name) for name in _NAMESPACES),
         _root(links.worker_pid),
-        _users(links.worker_pid),
+        _users(links.worker_pid, uid),
+        _own_user(uid),
         _capabilities(status),
         Layer(
             "no_new_privs",
@@ -35,11 +48,10 @@ def probe(links: Links) -> Isolation:
             f"NoNewPrivs {status.get('NoNewPrivs')}",
         ),
         _seccomp(status),
-        _landlock(links.held),
+        _landlock(abi),
     )
-    # A kernel without Landlock can still jail; one that has it and refuses does not get here.
-    needed = [layer for layer in layers if layer.name != "landlock"]
-    return Isolation("jailed" if all(layer.active for layer in needed) else "process", layers)
+    active = {layer.name for layer in layers if layer.active}
+    return Isolation(next(tier for tier, needed in TIERS.items() if needed <= active), layers)
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -77,13 +89,25 @@ def _root(pid: int) -> Layer:
     )
 
 
-def _users(pid: int) -> Layer:
+def _users(pid: int, uid: int) -> Layer:
+    """Whether every user that the session can be is somebody else than root outside."""
     try:
-        with open(f"/proc/{pid}/uid_map", encoding="utf-8") as file:
-            outer = [int(line.split()[1]) for line in file]
+        with open(f"/proc/{pid}/uid_map", encoding="ascii") as theirs:
+            rows = theirs.read()
+        with open("/proc/self/uid_map", encoding="ascii") as ours:
+            shared = rows == ours.read()
     except OSError as error:
         return Layer("uid", active=False, detail=_unseen(error))
+    # Without a namespace of its own the map is that of the host, and the uid is what it is.
+    outer = [uid] if shared else [int(line.split()[1]) for line in rows.splitlines()]
     return Layer("uid", bool(outer) and 0 not in outer, f"outer uids {', '.join(map(str, outer))}")
+
+
+def _own_user(uid: int) -> Layer:
+    """Whether its user is another than the host's: what follows where it is not."""
+    if uid != os.geteuid():
+        return Layer("own uid", active=True, detail=f"uid {uid}, the host's is {os.geteuid()}")
+    return Layer("own uid", active=False, detail=f"uid {uid} is also the host's")
 
 
 def _unseen(error: OSError) -> str:
@@ -91,25 +115,26 @@ def _unseen(error: OSError) -> str:
 
 
 def _capabilities(status: dict[str, str]) -> Layer:
-    sets = {
-        name: status.get(name, "?") for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
-    }
+    sets = {name: status.get(name, "?") for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")}
+    if status.get("NoNewPrivs") != "1":  # else what is bounded cannot be had
+        sets["CapBnd"] = status.get("CapBnd", "?")
     none = all(set(value) == {"0"} for value in sets.values())
     detail = "none" if none else ", ".join(f"{name} {value}" for name, value in sets.items())
     return Layer("capabilities", none, detail)
 
 
 def _seccomp(status: dict[str, str]) -> Layer:
-    # The template's filter alone also reads as mode 2; the session's own makes two.
-    filters = int(status.get("Seccomp_filters", "0"))
+    # The template's filter alone also reads as mode 2; the session's own makes two. A container may
+    # have put its own around the host.
+    outside = int(_status(os.getpid()).get("Seccomp_filters", "0"))
+    filters = int(status.get("Seccomp_filters", "0")) - outside
     active = status.get("Seccomp") == "2" and filters >= 2
     return Layer("seccomp", active, f"mode {status.get('Seccomp')}, {filters} filters")
 
 
-def _landlock(held: Mapping[str, int]) -> Layer:
+def _landlock(abi: int) -> Layer:
     """What the worker found before any code ran in it: no file in /proc tells it from outside."""
-    abi = held.get("landlock", 0)
     if not abi:
-        return Layer("landlock", active=False, detail="the kernel has none")
+        return Layer("landlock", active=False, detail="no ruleset was seen to hold")
     kept = ", ".join(version.reason for version in VERSIONS[:abi] if version.restricts)
     return Layer("landlock", active=True, detail=f"ABI {abi}: {kept}")

@@ -9,6 +9,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,8 @@ _BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "boot.py")
 _START_TIMEOUT = 120.0
 # A session takes 3 ms; on a machine that swaps or is overloaded a thousand times that.
 _SPAWN_TIMEOUT = 30.0
+# To end all sessions and to remove their directories, where the kernel does not.
+_LEAVE_TIMEOUT = 30.0
 
 # The whole environment of the template and so of each session. Nothing of the host's is passed on.
 _ENVIRONMENT = {
@@ -59,6 +62,7 @@ class Links:
     connection: HostConnection
     # What its worker found of the layers that cannot be seen from outside, before any code ran.
     held: dict[str, int] = field(default_factory=dict)
+    folder: str = ""  # its own directory, where it has no private mounts
 
     def close(self) -> None:
         """Let go; the session ends, for its init reads end of file."""
@@ -83,9 +87,14 @@ class ZygoteHandle:
     """
 
     def __init__(
-        self, python: str | None, preload: Sequence[str], mounts: Mapping[str, str]
+        self,
+        python: str | None,
+        preload: Sequence[str],
+        mounts: Mapping[str, str],
+        tier: str = "jailed",
     ) -> None:
         ours, theirs = control.pair()
+        self.tier = tier
         self._socket = ours
         self._lock = threading.Lock()
         self._pid = os.getpid()
@@ -96,7 +105,7 @@ class ZygoteHandle:
         try:
             with theirs:
                 self._process = subprocess.Popen(
-                    [executable, "-I", "-X", "utf8", _BOOT, str(theirs.fileno())],
+                    [executable, "-I", "-X", "utf8", _BOOT, str(theirs.fileno()), tier],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
@@ -110,7 +119,11 @@ class ZygoteHandle:
         _alive.add(self)
         try:
             ours.settimeout(_START_TIMEOUT)
-            configuration = {"preload": list(preload), "mounts": dict(mounts)}
+            configuration = {
+                "preload": list(preload),
+                "mounts": dict(mounts),
+                "place": tempfile.gettempdir() if tier != "jailed" else "",
+            }
             answer = self._ask(next(self._numbers), configuration)
             ours.settimeout(_SPAWN_TIMEOUT)
         except BaseException:
@@ -118,6 +131,9 @@ class ZygoteHandle:
             raise
         self.data_segment: int = answer["data_segment"]
         self.privileged: bool = answer["privileged"]
+        self._base: str = answer["base"]
+        # The limit of processes of a session that shares its user with the host; 0 if none does.
+        self.room: int = answer["room"]
 
     @property
     def pid(self) -> int:
@@ -143,6 +159,7 @@ class ZygoteHandle:
         stderr, their_stderr = os.pipe2(os.O_CLOEXEC)
         number = next(self._numbers)
         links = Links(number, 0, 0, host_control, host_worker, stdout, stderr, HostConnection())
+        links.folder = f"{self._base}/{number}" if self._base else ""
         try:
             with their_control, their_worker:
                 theirs = (their_control.fileno(), their_worker.fileno(), their_stdout, their_stderr)
@@ -259,10 +276,19 @@ class ZygoteHandle:
             if self._closed:
                 return
             self._closed = True
+        if os.getpid() != self._pid:
+            self._socket.close()
+            return
+        if self.tier != "jailed":
+            # End of file: it ends its sessions, whom no kernel would end with it.
+            self._socket.shutdown(socket.SHUT_RDWR)
+            try:
+                self._process.wait(_LEAVE_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                pass
         self._socket.close()
-        if os.getpid() == self._pid:
-            self._process.kill()
-            self._process.wait()
+        self._process.kill()
+        self._process.wait()
 
     def forked(self) -> None:
         """In a child of the host: drop the lifeline, so that it is the host's alone."""
@@ -275,10 +301,11 @@ def _failure(answer: control.Message) -> SandboxError:
         return SandboxError(answer["message"])
     step, remedy = answer["failed"], answer.get("remedy", "")
     # It was formatted where it was raised, and would be again.
-    message = str(answer["message"]).removeprefix(f"jailed: {step}: ")
+    tier = answer["tier"]
+    message = str(answer["message"]).removeprefix(f"{tier}: {step}: ")
     if remedy:
         message = message.removesuffix(f". {remedy}")
-    return IsolationError("jailed", step, message, remedy)
+    return IsolationError(tier, step, message, remedy)
 
 
 def read_ready(worker: socket.socket, connection: HostConnection) -> int:
