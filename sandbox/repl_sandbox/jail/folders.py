@@ -120,15 +120,15 @@ def _empty(base: int, name: str, stem: str, until: float) -> None:
 
 
 def _open(parent: int, name: str) -> int:
-    """A descriptor of the directory `name` in `parent`, which its owner may use from here on.
+    """A descriptor of the directory `name` in `parent`, by which it can be listed and changed.
 
-    By descriptor, because a name could be made a link to elsewhere between two calls.
+    Its owner may have closed it to himself. By descriptor, because a name could be made a link to
+    elsewhere between two calls.
     """
     path = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
-        link = f"/proc/self/fd/{path}"
-        if os.stat(link).st_mode & 0o700 != 0o700:
-            os.chmod(link, 0o700)
+        if not os.access(f"/proc/self/fd/{path}", os.R_OK | os.W_OK | os.X_OK):
+            os.chmod(f"/proc/self/fd/{path}", 0o700)
         return os.open(".", _DIRECTORY, dir_fd=path)
     finally:
         os.close(path)
