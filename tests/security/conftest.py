@@ -35,9 +35,18 @@ except OSError as error:
 """
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A module that names `TIERS` is run for each of them."""
+    tiers = getattr(metafunc.module, "TIERS", ())
+    if tiers and "sandbox" in metafunc.fixturenames:
+        metafunc.parametrize("sandbox", tiers, indirect=True, scope="module")
+
+
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(limits=Limits(timeout=20)) as sandbox:
+def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    tier = getattr(request, "param", "jailed")
+    python = None if tier == "jailed" else request.getfixturevalue("open_python")
+    with Sandbox(isolation=tier, python=python, limits=Limits(timeout=20)) as sandbox:
         yield sandbox
 
 
@@ -57,36 +66,6 @@ def seen(session: Session) -> Callable[[str], Any]:
         return session.get("seen")
 
     return run
-
-
-_PREFIXES = """
-import sys
-assert sys.version_info >= (3, 11)
-print(sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, sep="\\n")
-"""
-
-
-def _is_open(path: str) -> bool:
-    """Whether everybody may read the directory `path` and pass through those above it."""
-    return all(each.stat().st_mode & 0o5 == 0o5 for each in (Path(path), *Path(path).parents))
-
-
-@pytest.fixture(scope="session")
-def open_python() -> str:
-    """An interpreter that every user may run: without a view of its own, a session needs one."""
-    if os.geteuid() != 0:
-        return sys.executable
-    folder = str(Path(str(repl_sandbox.__file__)).parent)
-    for path in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
-        try:
-            done = subprocess.run(
-                [path, "-c", _PREFIXES], capture_output=True, text=True, check=True
-            )
-        except (OSError, subprocess.CalledProcessError):
-            continue
-        if all(map(_is_open, [folder, *done.stdout.split("\n")[:-1]])):
-            return path
-    pytest.skip("no Python of at least 3.11, or no checkout, that every user may read")
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ..errors import SandboxError
-from ..jail.landlock import VERSIONS
+from ..jail.landlock import SCOPES, VERSIONS
 from ..types import Isolation, Layer
 from ..zygote.handle import Links
 
@@ -50,6 +50,7 @@ def probe(links: Links) -> Isolation:
         _seccomp(status),
         _landlock(abi),
     )
+    layers = (*layers, _signals(abi, layers))
     active = {layer.name for layer in layers if layer.active}
     return Isolation(next(tier for tier, needed in TIERS.items() if needed <= active), layers)
 
@@ -130,6 +131,22 @@ def _seccomp(status: dict[str, str]) -> Layer:
     filters = int(status.get("Seccomp_filters", "0")) - outside
     active = status.get("Seccomp") == "2" and filters >= 2
     return Layer("seccomp", active, f"mode {status.get('Seccomp')}, {filters} filters")
+
+
+def _signals(abi: int, layers: tuple[Layer, ...]) -> Layer:
+    """Whether something keeps the session from signalling processes that are not its own."""
+    by = {
+        "a pid namespace": _is_active("pid namespace", layers),
+        "an own uid": _is_active("own uid", layers),
+        "the scope of Landlock": abi >= SCOPES,
+    }
+    found = [name for name, active in by.items() if active]
+    detail = f"held by {', '.join(found)}" if found else "can reach this user's processes"
+    return Layer("signals", bool(found), detail)
+
+
+def _is_active(name: str, layers: tuple[Layer, ...]) -> bool:
+    return any(layer.name == name and layer.active for layer in layers)
 
 
 def _landlock(abi: int) -> Layer:
