@@ -45,7 +45,8 @@ class Sandbox:
 
     `python`: the interpreter (default: this one). `preload`: modules imported once, in the
     template. `mounts`: {path inside: path of the host}, shown read-only; started by root, sessions
-    are users of their own and read there what everybody may. `limits`: of each session.
+    are users of their own and read there what everybody may; only tier "jailed" can show a path at
+    another place. `limits`: of each session.
     `isolation`: a tier, "jailed", "confined" or "process", or "auto" for the strongest of the first
     two that works here; `require`: the weakest tier to accept (default: the one named; under "auto"
     "confined"). `refusals` says why stronger ones did not work. `ready`: sessions made

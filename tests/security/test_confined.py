@@ -525,6 +525,22 @@ def test_closing_the_sandbox_leaves_nothing(open_python: str) -> None:
     assert not base.exists()
 
 
+def test_a_template_that_cannot_be_made_leaves_nothing(
+    open_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(SandboxError, match="no_such_module"):
+        Sandbox(isolation="confined", python=open_python, preload=["no_such_module"])
+    assert os.listdir(tmp_path) == []
+
+
+def test_sessions_can_be_made_ahead(open_python: str) -> None:
+    with Sandbox(isolation="confined", python=open_python, ready=2) as sandbox:
+        for _ in range(4):
+            with sandbox.session() as session:
+                assert value(session, "seen = 1") == 1
+
+
 KILLED = """
 import json, os, sys
 from repl_sandbox import Sandbox

@@ -62,6 +62,15 @@ def build(
             asks for what the tier cannot do.
     """
     ground = _GROUNDS[tier](mounted, place, privileged)
+    try:
+        return _seal(ground, preload, tier, privileged=privileged and tier != "process")
+    except BaseException:
+        if ground.base:
+            folders.remove_base(ground.base)
+        raise
+
+
+def _seal(ground: _Ground, preload: Sequence[str], tier: str, *, privileged: bool) -> Template:
     # What is not in the view cannot be imported, and its path is the host's business.
     sys.path[:] = [path for path in sys.path if ground.shows(path)]
     sys.argv[:] = [""]
@@ -80,7 +89,7 @@ def build(
     gc.disable()
     return Template(
         tier,
-        privileged and tier != "process",
+        privileged,
         capabilities.last_capability(),
         ground.seal,
         ground.files,
@@ -140,7 +149,12 @@ def _prepare_confined(mounted: Mapping[str, str], place: str, privileged: bool) 
         *(landlock.Grant(path, grants.RUN, "the interpreter") for path in interpreter),
         *(landlock.Grant(path, grants.RUN, "shown by the operator") for path in mounted),
     ]
-    files = landlock.plan(shown, abi, _trial(base))
+    try:
+        files = landlock.plan(shown, abi, _trial(base))
+        pinned = landlock.pin(files)
+    except OSError as error:
+        folders.remove_base(base)
+        raise remedies.failed("Landlock", error, "confined") from error
     processes.adopt_orphans()
     processes.hide_memory()
     return _Ground(
@@ -149,7 +163,7 @@ def _prepare_confined(mounted: Mapping[str, str], place: str, privileged: bool) 
         seccomp.seal_program(arch, "confined"),
         base,
         interpreter,
-        pinned=landlock.pin(files),
+        pinned=pinned,
         readable=[path for path, _ in files.rules],
     )
 
