@@ -7,7 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from repl_sandbox.jail.recipe import BIRTH, FIRST_WORKER, INIT, VIEW, WORKER, Step
+from repl_sandbox.jail.recipe import (
+    BIRTH,
+    CONFINED_INIT,
+    CONFINED_WORKER,
+    FOLDER,
+    INIT,
+    PROCESS_INIT,
+    PROCESS_WORKER,
+    RECIPES,
+    TOGETHER,
+    VIEW,
+    WORKER,
+    Step,
+)
 
 ROOT = Path(__file__).parents[1]
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
@@ -48,7 +61,12 @@ def test_each_module_has_one_row_in_the_map(package: str) -> None:
         ("INIT", INIT),
         ("VIEW", VIEW),
         ("WORKER", WORKER),
-        ("FIRST_WORKER", FIRST_WORKER[len(VIEW) + len(WORKER) :]),
+        ("TOGETHER", TOGETHER),
+        ("CONFINED_INIT", CONFINED_INIT),
+        ("FOLDER", FOLDER),
+        ("CONFINED_WORKER", CONFINED_WORKER),
+        ("PROCESS_INIT", PROCESS_INIT),
+        ("PROCESS_WORKER", PROCESS_WORKER),
     ],
 )
 def test_the_steps_of_the_jail_stand_there_in_their_order(name: str, steps: list[Step]) -> None:
@@ -56,4 +74,6 @@ def test_the_steps_of_the_jail_stand_there_in_their_order(name: str, steps: list
 
 
 def test_a_first_worker_does_what_the_page_says_before_its_own_steps() -> None:
-    assert [*FIRST_WORKER[: len(VIEW) + len(WORKER)]] == [*VIEW, *WORKER]
+    views = {"jailed": VIEW, "confined": FOLDER, "process": FOLDER}
+    for tier, recipe in RECIPES.items():
+        assert [*recipe.first_worker] == [*views[tier], *recipe.worker, *TOGETHER]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +19,14 @@ from .status import Status
 Looked = Sequence[tuple[Facility, Finding]]
 
 
+class Tier(StrEnum):
+    """The tiers, from the strongest to the weakest."""
+
+    JAILED = "jailed"
+    CONFINED = "confined"
+    PROCESS = "process"
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """A session that was started to see: its layers, or the step that failed."""
@@ -29,77 +38,97 @@ class Trial:
     message: str = ""
     remedy: str = ""
 
+    def has(self, layer: str) -> bool:
+        """Whether the session was seen to have `layer`."""
+        return any(each["name"] == layer and each["active"] for each in self.layers)
+
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    require: Annotated[
+        Tier, typer.Option(help="The weakest tier to accept; the default is that of a sandbox.")
+    ] = Tier.CONFINED,
 ) -> None:
-    """Show what this system offers to hold sessions; exit 0 if tier `jailed` works, else 3."""
+    """Show what this system offers to hold sessions; exit 3 if it has no tier of --require."""
     looked = look()
-    trial = try_jailed()
+    trials = [try_tier(tier) for tier in Tier]
+    enough = trials[: list(Tier).index(require) + 1]
+    found = any(trial.works for trial in enough)
     if as_json:
-        typer.echo(json.dumps(report(looked, trial), indent=2))
+        typer.echo(json.dumps(report(looked, trials), indent=2))
     else:
-        show(Console(), looked, trial)
-    raise typer.Exit(Status.OK if trial.works else Status.TIER_UNAVAILABLE)
+        show(Console(), looked, trials)
+        if not found:
+            typer.echo(f"There is no tier here that is {require.value} or stronger.")
+    raise typer.Exit(Status.OK if found else Status.TIER_UNAVAILABLE)
 
 
-def try_jailed() -> Trial:
-    """Start a sandbox of tier `jailed`, open a session in it and ask what holds it."""
+def try_tier(tier: Tier) -> Trial:
+    """Start a sandbox of `tier`, open a session in it and ask what holds it."""
     try:
         from repl_sandbox import Sandbox
         from repl_sandbox.errors import IsolationError
     except (ImportError, OSError) as error:
         # The engine's host side loads only where its system calls exist.
-        return Trial("jailed", False, step="import", message=str(error))
+        return Trial(tier.value, False, step="import", message=str(error))
     try:
-        with Sandbox(isolation="jailed", require="jailed") as sandbox, sandbox.session() as session:
+        with Sandbox(isolation=tier.value) as sandbox, sandbox.session() as session:
             answered = session.run("1 + 1").value == "2"
-            layers = tuple(asdict(layer) for layer in session.isolation.layers)
-            tier = session.isolation.tier
+            isolation = session.isolation
     except IsolationError as error:
-        return Trial("jailed", False, step=error.step, message=str(error), remedy=error.remedy)
+        return Trial(tier.value, False, step=error.step, message=str(error), remedy=error.remedy)
     except Exception as error:  # noqa: BLE001 (a diagnosis reports what went wrong, whatever it is)
-        return Trial("jailed", False, step="session", message=f"{type(error).__name__}: {error}")
+        return Trial(tier.value, False, step="session", message=f"{type(error).__name__}: {error}")
+    layers = tuple(asdict(layer) for layer in isolation.layers)
     if not answered:
-        return Trial("jailed", False, layers, "session", "the session does not answer `1 + 1`")
-    return Trial(tier, tier == "jailed", layers)
+        return Trial(tier.value, False, layers, "session", "the session does not answer `1 + 1`")
+    return Trial(tier.value, isolation.tier == tier.value, layers)
 
 
-def report(looked: Looked, trial: Trial) -> dict[str, Any]:
-    """The same facts as the tables, for programs."""
+def report(looked: Looked, trials: Sequence[Trial]) -> dict[str, Any]:
+    """The same facts as the tables, for programs. `session` is the strongest that works."""
+    strongest = next((trial for trial in trials if trial.works), trials[0])
     return {
-        "tiers": {"jailed": trial.works},
+        "tiers": {trial.tier: trial.works for trial in trials},
         "facilities": [
             {
                 "name": facility.name,
                 "ok": finding.ok,
-                "required": facility.required,
+                "tiers": list(facility.tiers),
                 "detail": finding.detail,
                 "remedy": "" if finding.ok else finding.remedy or facility.remedy,
             }
             for facility, finding in looked
         ],
-        "session": asdict(trial),
+        "session": asdict(strongest),
+        "sessions": {trial.tier: asdict(trial) for trial in trials},
     }
 
 
-def show(console: Console, looked: Looked, trial: Trial) -> None:
-    """Print the facilities, the layers of the session that was tried, and the verdict."""
-    table = Table("facility", "", "found", "remedy", title="This system")
+def show(console: Console, looked: Looked, trials: Sequence[Trial]) -> None:
+    """Print the facilities, the layers of the sessions that were tried, and the verdicts."""
+    table = Table("facility", "", "found", "needed by", "remedy", title="This system")
     for facility, finding in looked:
         table.add_row(
             facility.name,
-            _mark(finding.ok, facility.required),
+            _mark(finding.ok, bool(facility.tiers)),
             escape(finding.detail),
+            ", ".join(facility.tiers),
             "" if finding.ok else escape(finding.remedy or facility.remedy),
         )
     console.print(table)
-    if trial.layers:
-        layers = Table("layer", "", "seen from inside", title="A session started here")
-        for layer in trial.layers:
-            layers.add_row(layer["name"], _mark(layer["active"], False), escape(layer["detail"]))
+    names = dict.fromkeys(layer["name"] for trial in trials for layer in trial.layers)
+    if names:
+        layers = Table("layer", *(trial.tier for trial in trials), title="Sessions started here")
+        for name in names:
+            layers.add_row(name, *(_seen(trial, name) for trial in trials))
         console.print(layers)
-    console.print(_verdict(trial), highlight=False, soft_wrap=True)
+    for trial in trials:
+        console.print(_verdict(trial), highlight=False, soft_wrap=True)
+
+
+def _seen(trial: Trial, layer: str) -> str:
+    return _mark(trial.has(layer), False) if trial.layers else "[red]none started[/]"
 
 
 def _mark(ok: bool, required: bool) -> str:
@@ -110,5 +139,5 @@ def _mark(ok: bool, required: bool) -> str:
 
 def _verdict(trial: Trial) -> str:
     if trial.works:
-        return "[green]Tier jailed works here.[/]"
-    return f"[red]Tier jailed does not work here:[/] {escape(trial.message)}"
+        return f"[green]Tier {trial.tier} works here.[/]"
+    return f"[red]Tier {trial.tier} does not work here:[/] {escape(trial.message)}"

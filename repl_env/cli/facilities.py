@@ -26,10 +26,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Facility:
-    """One thing a system can offer. `required` for tier `jailed`; otherwise it only adds to it."""
+    """One thing a system can offer. `tiers` cannot be had without it; to the others it adds."""
 
     name: str
-    required: bool
+    tiers: tuple[str, ...]
     probe: Callable[[], Finding]
     remedy: str
 
@@ -120,14 +120,31 @@ def _seccomp() -> Finding:
 
 
 def _landlock() -> Finding:
-    from repl_sandbox.jail import libc
+    from repl_sandbox.jail import landlock
 
-    version_flag = 1  # LANDLOCK_CREATE_RULESET_VERSION: asks for the ABI, makes nothing
     try:
-        abi = libc.syscall(libc.number("landlock_create_ruleset"), 0, 0, version_flag)
+        abi = landlock.kernel_abi()
     except OSError as error:
         return Finding(False, os.strerror(error.errno or 0))
-    return Finding(True, f"ABI {abi}")
+    return Finding(abi > 0, f"ABI {abi}" if abi else "the kernel has none, or runs none")
+
+
+def _landlock_scopes() -> Finding:
+    from repl_sandbox.jail import landlock
+
+    try:
+        abi = landlock.kernel_abi()
+    except OSError as error:
+        return Finding(False, os.strerror(error.errno or 0))
+    return Finding(abi >= landlock.SCOPES, f"ABI {abi}, they came with {landlock.SCOPES}")
+
+
+def _uids() -> Finding:
+    if os.geteuid() != 0:
+        return Finding(False, f"an ordinary user, uid {os.geteuid()}")
+    from repl_sandbox.jail import users
+
+    return _tried(lambda: users.become(users.own_id(0)))
 
 
 def _cgroup() -> Finding:
@@ -163,42 +180,61 @@ _USER_NAMESPACES = (
 )
 _NAMESPACES = "Needs a kernel built with this namespace, and user namespaces (above)."
 
+_JAILED = ("jailed",)
+_FILTERED = ("jailed", "confined")
+_ALL = ("jailed", "confined", "process")
+
 FACILITIES: tuple[Facility, ...] = (
-    Facility("Linux", True, _system, "Tier jailed is made of Linux namespaces and seccomp."),
-    Facility("Python", True, _python, "Needs CPython 3.11 or later."),
-    Facility("architecture", True, _machine, "The system-call filter knows x86-64 and aarch64."),
-    Facility("user namespace", True, _namespace("USER"), _USER_NAMESPACES),
-    Facility("pid namespace", True, _namespace("PID"), _NAMESPACES),
-    Facility("mount namespace", True, _namespace("NS"), _NAMESPACES),
-    Facility("network namespace", True, _namespace("NET"), _NAMESPACES),
-    Facility("ipc namespace", True, _namespace("IPC"), _NAMESPACES),
-    Facility("uts namespace", True, _namespace("UTS"), _NAMESPACES),
-    Facility("cgroup namespace", True, _namespace("CGROUP"), _NAMESPACES),
-    Facility("mount_setattr", True, _mount_setattr, "Needs Linux 5.12 or later."),
+    Facility("Linux", _ALL, _system, "Sessions are made of what Linux has; use it, or a server."),
+    Facility("Python", _ALL, _python, "Needs CPython 3.11 or later."),
+    Facility("architecture", _ALL, _machine, "System calls are known for x86-64 and aarch64."),
+    Facility("user namespace", _JAILED, _namespace("USER"), _USER_NAMESPACES),
+    Facility("pid namespace", _JAILED, _namespace("PID"), _NAMESPACES),
+    Facility("mount namespace", _JAILED, _namespace("NS"), _NAMESPACES),
+    Facility("network namespace", _JAILED, _namespace("NET"), _NAMESPACES),
+    Facility("ipc namespace", _JAILED, _namespace("IPC"), _NAMESPACES),
+    Facility("uts namespace", _JAILED, _namespace("UTS"), _NAMESPACES),
+    Facility("cgroup namespace", _JAILED, _namespace("CGROUP"), _NAMESPACES),
+    Facility("mount_setattr", _JAILED, _mount_setattr, "Needs Linux 5.12 or later."),
     Facility(
         "own /proc",
-        True,
+        _JAILED,
         _fresh_proc,
         "A container that masks parts of /proc forbids a fresh one: run it with "
         "`--security-opt systempaths=unconfined`.",
     ),
-    Facility("seccomp filter", True, _seccomp, "Needs a kernel with CONFIG_SECCOMP_FILTER."),
+    Facility("seccomp filter", _FILTERED, _seccomp, "Needs a kernel with CONFIG_SECCOMP_FILTER."),
     Facility(
         "Landlock",
-        False,
+        ("confined",),
         _landlock,
-        "Needs Linux 5.13 or later with `landlock` in the boot parameter `lsm=`.",
+        "Needs Linux 5.13 or later with `landlock` in the boot parameter `lsm=`, and in a "
+        "container a system-call filter that lets it pass.",
+    ),
+    Facility(
+        "Landlock scopes",
+        (),
+        _landlock_scopes,
+        "Needs Linux 6.12 or later. Until then code of tier confined that shares this user's uid "
+        "can signal this user's processes.",
+    ),
+    Facility(
+        "uid per session",
+        (),
+        _uids,
+        "Run as root with CAP_SETUID, CAP_SETGID and CAP_CHOWN. Until then code of tier confined "
+        "shares this user's uid: it can chmod and stat this user's files.",
     ),
     Facility(
         "cgroup",
-        False,
+        (),
         _cgroup,
         "Delegate one (`systemd-run --user --scope -p Delegate=yes ...`) or run as root; until "
         "then rlimits and a watchdog hold the limits.",
     ),
     Facility(
         "/proc visibility",
-        False,
+        (),
         _proc_visibility,
         "The watchdog cannot see other users' processes: mount /proc without hidepid, or add "
         "this user to its gid= group.",

@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import os
 import secrets
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from types import TracebackType
@@ -24,16 +23,17 @@ from .pool import Pool
 from .session.asynchronous import AsyncSession
 from .session.core import Core
 from .session.host_functions import Executor, HostFunction, LoopExecutor, check
+from .session.isolation import probe
 from .session.sync import Session
+from .tiers import acceptable, confirm, strongest
 from .types import Answer, Answers, Limits, Policy, Statistics
 from .watchdog import Watchdog
 from .zygote.handle import Links, ZygoteHandle
 
-Tier: TypeAlias = Literal["auto", "jailed"]
+Tier: TypeAlias = Literal["jailed", "confined", "process"]
 
 Grouping: TypeAlias = Literal["auto", "require", "off"]
 
-_TIERS = ("auto", "jailed")
 # Steps that only a session with a group has.
 _GROUP_STEPS = ("cgroup", "memory kill")
 _GROUPINGS = ("auto", "require", "off")
@@ -58,11 +58,14 @@ class Sandbox:
 
     `python`: the interpreter (default: this one). `preload`: modules imported once, in the
     template. `mounts`: {path inside: path of the host}, shown read-only; started by root, sessions
-    are users of their own and read there what everybody may. `limits`: of each session. `policy`:
-    which Python its cells may use, all of it by default; no policy is a wall.
-    `isolation`: "auto" or a tier; `require`: the weakest tier to accept. `ready`: sessions made
-    ahead of time. `max_sessions`: how many may be open at once. `cgroup`: "auto" puts each session
-    into a cgroup where this process may make them, "require" raises where it may not, "off" never.
+    are users of their own and read there what everybody may; only tier "jailed" can show a path at
+    another place. `limits`: of each session. `policy`: which Python its cells may use, all of it by
+    default; no policy is a wall. `isolation`: a tier, "jailed", "confined" or "process", or "auto"
+    for the strongest of the first two that works here; `require`: the weakest tier to accept
+    (default: the one named; under "auto" "confined"). `refusals` says why stronger ones did not
+    work. `ready`: sessions made ahead of time. `max_sessions`: how many may be open at once.
+    `cgroup`: "auto" puts each jailed session into a cgroup where this process may make them,
+    "require" raises where it may not, "off" never.
 
     Raises:
         IsolationError: the tier cannot be had here; says which step failed and what helps.
@@ -79,17 +82,15 @@ class Sandbox:
         mounts: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         policy: Policy | None = None,
-        isolation: Tier = "auto",
-        require: Literal["jailed"] | None = None,
+        isolation: Tier | Literal["auto"] = "auto",
+        require: Tier | None = None,
         ready: int = 0,
         max_sessions: int | None = None,
         cgroup: Grouping = "auto",
     ) -> None:
         self._limits = _check_limits(limits) or Limits()
         policy = _check_policy(policy)
-        _check_tiers(isolation, require)
-        if cgroup not in _GROUPINGS:
-            raise ValueError(f"cgroup must be one of {', '.join(_GROUPINGS)}, not {cgroup!r}")
+        tiers = _check_grouping(cgroup, acceptable(isolation, require))
         preload, mounts = _check_preload(preload), _check_mounts(mounts or {})
         self._max_sessions = max_sessions
         # A policy brings modules as well, among them `random`, whose state is then every session's.
@@ -101,21 +102,16 @@ class Sandbox:
         self._closed = False
         self._executor = Executor()
         self._loop_executor = LoopExecutor()
-        self._groups = _groups(cgroup)
+        self._groups: Groups | None = None
         self._pool: Pool | None = None
+        self._zygote, self.refusals = strongest(
+            tiers, lambda tier: self._start(tier, cgroup, python, preload, mounts, policy)
+        )
         try:
-            self._zygote = ZygoteHandle(python, preload, mounts, policy)
-        except BaseException:
-            self._remove_groups()
-            raise
-        try:
-            self._watchdog = Watchdog(self._zygote.pid)
-            self._try(cgroup)
             if ready:
                 self._pool = Pool(ready, lambda: self._spawn(self._limits))
         except BaseException:
-            self._zygote.close()
-            self._remove_groups()
+            self._stop()
             raise
 
     def session(
@@ -181,6 +177,35 @@ class Sandbox:
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a Sandbox {_NO_PICKLE}")
 
+    def _start(
+        self,
+        tier: str,
+        cgroup: Grouping,
+        python: str | None,
+        preload: Sequence[str],
+        mounts: Mapping[str, str],
+        policy: Policy | None,
+    ) -> ZygoteHandle:
+        """A template of `tier`, of which one session was made to see that it is what it says."""
+        if tier == "jailed":
+            self._groups = _groups(cgroup)
+        try:
+            self._zygote = ZygoteHandle(python, preload, mounts, policy, tier)
+        except BaseException:
+            self._remove_groups()
+            raise
+        try:
+            self._watchdog = Watchdog(self._zygote.pid)
+            self._try(tier, cgroup)
+        except BaseException:
+            self._stop()
+            raise
+        return self._zygote
+
+    def _stop(self) -> None:
+        self._zygote.close()
+        self._remove_groups()
+
     # ── making and ending sessions ────────────────────────────────────────────────────────────
 
     def _core(
@@ -240,17 +265,23 @@ class Sandbox:
         rlimits, group = self._rlimits(limits), self._group(limits)
         return self._zygote.begin(_slot(), int(limits.workspace), rlimits, group)
 
-    def _try(self, cgroup: Grouping) -> None:
+    def _try(self, tier: str, cgroup: Grouping) -> None:
         """A jail that cannot be built is the error of who makes the sandbox, not of a session."""
         try:
-            self._zygote.end(self._jail(self._limits))
+            self._try_session(tier)
         except IsolationError as error:
             if cgroup != "auto" or self._groups is None or error.step not in _GROUP_STEPS:
                 raise
             # Nothing was promised yet; the layer will say that there is none.
             self._remove_groups()
-            self._groups = None
-            self._zygote.end(self._jail(self._limits))
+            self._try_session(tier)
+
+    def _try_session(self, tier: str) -> None:
+        links = self._jail(self._limits)
+        try:
+            confirm(tier, probe(links))
+        finally:
+            self._zygote.end(links)
 
     def _spawn(self, limits: Limits) -> Links:
         self._started += 1
@@ -272,11 +303,14 @@ class Sandbox:
     def _remove_groups(self) -> None:
         if self._groups is not None:
             self._groups.close()
+            self._groups = None
 
     def _rlimits(self, limits: Limits) -> dict[str, int]:
         rlimits = {
             "DATA": self._zygote.data_segment + int(limits.memory),
-            "NPROC": limits.processes + _OWN_PROCESSES,
+            # The kernel counts by user. Where that is also the host's, this only stops a flood of
+            # them, and the watchdog counts the session's.
+            "NPROC": self._zygote.room or limits.processes + _OWN_PROCESSES,
             "NOFILE": limits.open_files,
             "FSIZE": int(limits.file_size),
         }
@@ -418,18 +452,17 @@ def _check_policy(policy: Policy | None) -> Policy | None:
     return None if policy.language == "full" else policy
 
 
-def _check_tiers(isolation: str, require: str | None) -> None:
-    if isolation not in _TIERS:
-        raise ValueError(f"isolation must be one of {', '.join(_TIERS)}, not {isolation!r}")
-    if require not in (None, "jailed"):
-        raise ValueError(f"require must be None or 'jailed', not {require!r}")
-    if sys.platform != "linux":
-        raise IsolationError(
-            "jailed",
-            "platform",
-            f"{sys.platform} has no namespaces",
-            "Use Linux, or a remote server",
+def _check_grouping(cgroup: str, tiers: tuple[str, ...]) -> tuple[str, ...]:
+    """The tiers in which sessions have what `cgroup` asks for."""
+    if cgroup not in _GROUPINGS:
+        raise ValueError(f"cgroup must be one of {', '.join(_GROUPINGS)}, not {cgroup!r}")
+    if cgroup != "require":
+        return tiers
+    if "jailed" not in tiers:
+        raise ValueError(
+            f"cgroup='require' excludes tier {tiers[0]!r}: only jailed sessions have one"
         )
+    return ("jailed",)
 
 
 def _check_preload(preload: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ JSON: TypeAlias = "None | bool | int | float | str | list[JSON] | dict[str, JSON
 State: TypeAlias = Literal["kept", "rolled_back", "restarted"]
 Clock: TypeAlias = Literal["execution", "host_call"]
 KillReason: TypeAlias = Literal[
-    "memory", "cpu", "processes", "output", "exit", "signal", "protocol"
+    "memory", "cpu", "processes", "workspace", "output", "exit", "signal", "protocol"
 ]
 AnswerForm: TypeAlias = Literal["FINAL", "FINAL_VAR", "SUBMIT", "final_answer", "answer", "printed"]
 Answers: TypeAlias = Literal["compatible", "strict"]

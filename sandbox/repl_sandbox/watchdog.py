@@ -13,11 +13,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .cgroups.group import Group
+from .jail import folders
 from .jail.mounts import PRIVATE
+from .jail.processes import descendants
 from .session.core import Core
 from .types import KillReason
 
@@ -29,6 +31,8 @@ _IDLE_PERIODS = 10
 # Periods without any session after which the thread waits to be woken. Waking it costs the caller
 # that opens a session a tenth of a millisecond, so it is not done for each.
 _PATIENCE = 100
+# How many times as long as it took, until a directory is looked through again.
+_REST = 9
 
 # proc(5): private pages, pages of shared memory, page tables. Mapped files count for nobody.
 _RESIDENT = (b"RssAnon:", b"RssShmem:", b"VmPTE:")
@@ -45,6 +49,7 @@ _CPU_FIELDS = slice(11, 15)
 class _Watched:
     core: Core
     exact_due: float = 0.0  # on the monotonic clock
+    folder_due: float = 0.0
 
 
 class Watchdog:
@@ -122,7 +127,7 @@ class Watchdog:
     def _breach(self, watched: _Watched) -> KillReason | None:
         limits, links = watched.core.limits, watched.core.links
         limit = int(limits.memory)
-        processes = list(_descendants(links.pid))
+        processes = list(descendants(links.pid))
         exceeds = None
         if links.group is not None:
             most = limit + self.template_memory
@@ -133,7 +138,24 @@ class Watchdog:
             return "memory"
         if limits.cpu_seconds is not None and self._cpu(processes) > limits.cpu_seconds:
             return "cpu"
+        if watched.core.links.folder:
+            return self._uncounted(watched, processes)
         return None
+
+    def _uncounted(self, watched: _Watched, processes: list[int]) -> KillReason | None:
+        """What the kernel does not bound for a session without namespaces."""
+        core = watched.core
+        # init is one of them. The kernel counts by user, who may have others elsewhere.
+        if sum(map(_threads, processes)) > core.limits.processes + 1:
+            return "processes"
+        start = time.monotonic()
+        if start < watched.folder_due:
+            return None
+        workspace = int(core.limits.workspace)
+        overfull = _use(core.links.folder, workspace) > workspace
+        end = time.monotonic()
+        watched.folder_due = end + _REST * (end - start)
+        return "workspace" if overfull else None
 
     def _exceeds(self, watched: _Watched, processes: list[int], limit: int) -> bool:
         """Whether a session holds more than `limit` bytes beyond its template's."""
@@ -215,6 +237,20 @@ def _kilobytes(path: str, names: tuple[bytes, ...]) -> int:
     return sum(int(row.split()[1]) for row in rows if row.startswith(names))
 
 
+def _use(folder: str, most: int) -> int:
+    try:
+        return folders.use(folder, most)
+    except OSError:
+        return 0  # the session has ended
+
+
+def _threads(pid: int) -> int:
+    try:
+        return os.stat(f"/proc/{pid}/task").st_nlink - 2
+    except OSError:
+        return 0
+
+
 def _ticks(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
@@ -223,20 +259,3 @@ def _ticks(pid: int) -> int:
     except OSError:
         return 0
     return sum(map(int, fields[_CPU_FIELDS]))
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    """`pid` and all processes below it; proc(5) lists them by the thread that made them."""
-    yield pid
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return
-    for thread in threads:
-        try:
-            with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
-                children = file.read().split()
-        except OSError:
-            continue
-        for child in children:
-            yield from _descendants(int(child))

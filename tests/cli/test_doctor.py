@@ -28,19 +28,26 @@ class Refusing:
         raise IsolationError("jailed", "user namespace", "Operation not permitted", "Ask [root].")
 
 
-def works_here() -> bool:
+def works_here(tier: str) -> bool:
     try:
-        with repl_sandbox.Sandbox(isolation="jailed") as sandbox, sandbox.session():
+        with repl_sandbox.Sandbox(isolation=tier) as sandbox, sandbox.session():  # type: ignore[arg-type]
             return True
     except IsolationError:
         return False
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="tier jailed is Linux only")
-def test_the_status_is_0_exactly_if_a_jailed_session_can_be_had() -> None:
-    expected = 0 if works_here() else 3
+@pytest.mark.skipif(sys.platform != "linux", reason="sessions are Linux only")
+@pytest.mark.parametrize("tier", ["jailed", "confined", "process"])
+def test_the_status_is_0_exactly_if_such_a_session_or_a_stronger_can_be_had(tier: str) -> None:
+    order = ["jailed", "confined", "process"]
+    enough = order[: order.index(tier) + 1]
+    expected = 0 if any(map(works_here, enough)) else 3
 
-    assert run()[0] == expected
+    assert run("--require", tier)[0] == expected
+
+
+def test_an_unknown_tier_is_a_mistake_of_the_caller() -> None:
+    assert run("--require", "vm")[0] == 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="tier jailed is Linux only")
@@ -49,11 +56,13 @@ def test_json_has_every_facility_and_the_layers_of_a_real_session() -> None:
     told = json.loads(output)
     names = {facility["name"] for facility in told["facilities"]}
 
-    assert told["tiers"]["jailed"] == (status == 0)
+    assert told["tiers"] == {tier: works_here(tier) for tier in ("jailed", "confined", "process")}
+    assert {tier: trial["works"] for tier, trial in told["sessions"].items()} == told["tiers"]
+    assert (told["tiers"]["jailed"] or told["tiers"]["confined"]) == (status == 0)
     assert {"user namespace", "mount_setattr", "seccomp filter", "Landlock", "cgroup"} <= names
     assert all(facility["remedy"] for facility in told["facilities"] if not facility["ok"])
     if status == 0:
-        assert told["session"]["tier"] == "jailed"
+        assert told["session"]["tier"] in ("jailed", "confined")
         assert any(layer["active"] for layer in told["session"]["layers"])
 
 
@@ -65,7 +74,7 @@ def test_a_tier_that_cannot_be_had_gives_3_the_step_and_the_remedy(
     told = json.loads(output)
 
     assert status == 3
-    assert told["tiers"] == {"jailed": False}
+    assert told["tiers"] == {"jailed": False, "confined": False, "process": False}
     assert told["session"]["step"] == "user namespace"
     assert told["session"]["remedy"] == "Ask [root]."
 

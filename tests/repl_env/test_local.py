@@ -55,7 +55,7 @@ def test_the_metadata_of_every_step_has_the_same_keys(env):
     for step in steps:
         assert keys <= step.metadata.keys()
         assert step.metadata["task_prompt"] == "t"
-        assert step.metadata["isolation"]["tier"]
+        assert step.metadata["isolation"]["tier"] in ("jailed", "confined")
         assert step.metadata is step.observation.metadata
         json.dumps(step.observation.model_dump(mode="json"), allow_nan=False)
     assert {"message", "ignored"} <= reset.metadata.keys()
@@ -209,3 +209,17 @@ def test_environments_run_side_by_side(make):
     b.execute("x = context")
     assert a.execute("x").observation.result.value == "'A'"
     assert b.execute("x").observation.result.value == "'B'"
+
+
+def test_the_tier_that_was_asked_for_by_name_is_told() -> None:
+    with LocalREPLEnv(isolation="process", require="process") as env:
+        env.reset(context="abc", files={"note.txt": "hello"})
+        step = env.execute("print(open('note.txt').read(), context)")
+        assert step.observation.result.stdout == "hello abc\n"
+        assert step.metadata["isolation"]["tier"] == "process"
+
+
+def test_tiers_that_exclude_each_other_are_refused() -> None:
+    with LocalREPLEnv(isolation="process", require="jailed") as env:
+        with pytest.raises(ValueError, match="require"):
+            env.reset(context="abc")

@@ -9,9 +9,10 @@ import pytest
 from repl_sandbox import Limits, Sandbox, Session
 
 
-@pytest.fixture(scope="session")
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(limits=Limits(timeout=20)) as sandbox:
+@pytest.fixture(scope="session", params=["jailed", "confined"])
+def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    python = None if request.param == "jailed" else request.getfixturevalue("open_python")
+    with Sandbox(isolation=request.param, python=python, limits=Limits(timeout=20)) as sandbox:
         yield sandbox
 
 

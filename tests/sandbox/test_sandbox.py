@@ -68,7 +68,8 @@ def test_mounts_may_lie_in_a_place_that_is_private_to_each_session(
     ("arguments", "error", "words"),
     [
         ({"isolation": "vm"}, ValueError, "isolation"),
-        ({"require": "confined"}, ValueError, "require"),
+        ({"require": "vm"}, ValueError, "require"),
+        ({"isolation": "process", "require": "jailed"}, ValueError, "require"),
         ({"limits": {"memory": 1}}, TypeError, "limits"),
         ({"preload": "numpy"}, TypeError, "preload"),
         ({"mounts": {"data": "/usr"}}, ValueError, "mounts"),

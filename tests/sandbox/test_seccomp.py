@@ -26,7 +26,17 @@ from multiprocessing import shared_memory
 import pytest
 
 from repl_sandbox.jail import libc, seccomp
-from repl_sandbox.jail.syscalls import ALLOW, REFUSE, RULES, SETUP, NoBits, NoneOf, OneOf
+from repl_sandbox.jail.syscalls import (
+    ALLOW,
+    CONFINED,
+    REFUSE,
+    RULES,
+    SETUP,
+    NoBits,
+    NoneOf,
+    OneOf,
+    Refuse,
+)
 
 # ── what the kernel does with a filter ───────────────────────────────────────────────────────────
 
@@ -86,16 +96,21 @@ def holds(check, arguments):
             return not word & bits
 
 
-def from_the_table(arch, number, arguments):
+def from_the_table(arch, number, arguments, tier):
     if arch == "x86_64" and number >= 0x40000000:
         return KILLED
     names = {row.number(arch): row for row in (*ALLOW, *REFUSE)}
     row = names.get(number)
     if row is None:
         return seccomp.SECCOMP_RET_ERRNO | ENOSYS
-    if row in REFUSE:
+    stricter = CONFINED if tier == "confined" else ()
+    refused = {each.name: each for each in stricter if isinstance(each, Refuse)}
+    row = refused.get(row.name, row)
+    if isinstance(row, Refuse):
         return seccomp.SECCOMP_RET_ERRNO | row.errno
-    for rule in RULES:
+    rules = {rule.call: rule for rule in RULES}
+    rules |= {each.call: each for each in stricter if not isinstance(each, Refuse)}
+    for rule in rules.values():
         if rule.call == row.name and not all(holds(check, arguments) for check in rule.checks):
             return seccomp.SECCOMP_RET_ERRNO | rule.errno
     return ALLOWED
@@ -120,6 +135,7 @@ ARGUMENTS = [
     (HIGH | 2, HIGH | 1, HIGH | 6, 0, 0, 0),
 ]
 RULED = {rule.call for rule in RULES} | {row.call for row in SETUP}
+RULED |= {row.name if isinstance(row, Refuse) else row.call for row in CONFINED}
 
 
 def cases(arch):
@@ -133,20 +149,24 @@ def cases(arch):
 # ── filters and table agree ──────────────────────────────────────────────────────────────────────
 
 both_architectures = pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
+both_tiers = pytest.mark.parametrize("tier", ["jailed", "confined"])
 
 
+@both_tiers
 @both_architectures
-def test_the_filter_says_what_the_table_says(arch):
-    program = decode(seccomp.program(arch))
+def test_the_filter_says_what_the_table_says(arch, tier):
+    program = decode(seccomp.program(arch, tier))
     for number, arguments in cases(arch):
-        expected = from_the_table(arch, number, arguments)
+        expected = from_the_table(arch, number, arguments, tier)
         assert interpret(program, arch, number, arguments) == expected, (number, arguments)
 
 
+@both_tiers
 @both_architectures
-def test_base_and_seal_together_are_the_filter(arch):
+def test_base_and_seal_together_are_the_filter(arch, tier):
     program, base, seal = (
-        decode(make(arch)) for make in (seccomp.program, seccomp.base_program, seccomp.seal_program)
+        decode(make(arch, tier))
+        for make in (seccomp.program, seccomp.base_program, seccomp.seal_program)
     )
     for number, arguments in cases(arch):
         call = (arch, number, arguments)
@@ -154,9 +174,10 @@ def test_base_and_seal_together_are_the_filter(arch):
         assert together == interpret(program, *call), call
 
 
+@both_tiers
 @both_architectures
-def test_the_base_opens_the_setup_and_nothing_else(arch):
-    program, base = decode(seccomp.program(arch)), decode(seccomp.base_program(arch))
+def test_the_base_opens_the_setup_and_nothing_else(arch, tier):
+    program, base = decode(seccomp.program(arch, tier)), decode(seccomp.base_program(arch, tier))
     names = {row.number(arch): row.name for row in (*ALLOW, *REFUSE)}
     opened = set()
     for number, arguments in cases(arch):
@@ -164,7 +185,7 @@ def test_the_base_opens_the_setup_and_nothing_else(arch):
         if loose != interpret(program, arch, number, arguments):
             assert loose == ALLOWED
             opened.add(names[number])
-    assert opened == {row.call for row in SETUP}
+    assert opened == {row.call for row in SETUP if tier in row.tiers}
 
 
 @pytest.mark.parametrize(
@@ -181,6 +202,7 @@ def test_filters_are_short(arch):
     """Loading costs by length; one comparison per row would make over 700 instructions."""
     assert len(decode(seccomp.program(arch))) <= 128
     assert len(decode(seccomp.seal_program(arch))) < 50
+    assert len(decode(seccomp.program(arch, "confined"))) <= 128
 
 
 def test_filters_do_not_depend_on_the_hash_seed():

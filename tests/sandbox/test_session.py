@@ -197,9 +197,9 @@ def test_an_interrupt_does_not_strike_the_next_cell(session: Session) -> None:
 
 
 def test_files_survive_the_restart_of_a_session(session: Session) -> None:
-    session.run("open('/workspace/note', 'w').write('kept')")
+    session.run("open('note', 'w').write('kept')")
     assert isinstance(session.run("import os; os._exit(1)"), Killed)
-    assert session.run("open('/workspace/note').read()").value == "'kept'"
+    assert session.run("open('note').read()").value == "'kept'"
 
 
 # ── death ─────────────────────────────────────────────────────────────────────────────────────

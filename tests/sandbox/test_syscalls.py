@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from repl_sandbox.jail.syscalls import ALLOW, REFUSE, RULES, SETUP
+from repl_sandbox.jail.syscalls import ALLOW, CONFINED, REFUSE, RULES, SETUP, Refuse
 
 ROWS = (*ALLOW, *REFUSE)
 ALLOWED = {row.name for row in ALLOW}
@@ -39,7 +39,7 @@ HEADERS = {
 }
 
 
-@pytest.mark.parametrize("row", [*ROWS, *RULES, *SETUP])
+@pytest.mark.parametrize("row", [*ROWS, *RULES, *SETUP, *CONFINED])
 def test_every_row_says_why(row):
     assert re.search(r"[a-z]{2}", row.reason)
     assert row.reason == row.reason.strip()
@@ -59,6 +59,19 @@ def test_no_call_stands_twice():
 def test_no_number_stands_twice(arch):
     numbers = Counter(row.number(arch) for row in ROWS if row.number(arch) is not None)
     assert [number for number, count in numbers.items() if count > 1] == []
+
+
+def test_a_stricter_row_is_of_a_call_that_has_one():
+    rows = {row.name: row for row in ROWS}
+    for row in CONFINED:
+        if isinstance(row, Refuse):
+            assert (row.x86_64, row.aarch64) == (rows[row.name].x86_64, rows[row.name].aarch64)
+        assert (row.name if isinstance(row, Refuse) else row.call) in ALLOWED
+
+
+def test_nobody_may_signal_all_processes_where_they_are_the_hosts():
+    """Not even init, of whom the host may be one."""
+    assert "kill" not in {row.call for row in SETUP if "confined" in row.tiers}
 
 
 def test_every_call_that_was_measured_is_allowed_or_refused_on_purpose():

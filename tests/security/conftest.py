@@ -35,9 +35,18 @@ except OSError as error:
 """
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A module that names `TIERS` is run for each of them."""
+    tiers = getattr(metafunc.module, "TIERS", ())
+    if tiers and "sandbox" in metafunc.fixturenames:
+        metafunc.parametrize("sandbox", tiers, indirect=True, scope="module")
+
+
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(limits=Limits(timeout=20)) as sandbox:
+def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    tier = getattr(request, "param", "jailed")
+    python = None if tier == "jailed" else request.getfixturevalue("open_python")
+    with Sandbox(isolation=tier, python=python, limits=Limits(timeout=20)) as sandbox:
         yield sandbox
 
 

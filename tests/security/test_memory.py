@@ -6,6 +6,8 @@ import pytest
 
 from repl_sandbox import Finished, Limits, Sandbox
 
+TIERS = ("jailed", "confined")
+
 LIBC = "import ctypes\nlibc = ctypes.CDLL(None)\n"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from repl_sandbox import IsolationError
+from repl_sandbox.jail import landlock
 from repl_sandbox.jail.recipe import INIT, VIEW, WORKER, Jail, Step, contain
 
 JAIL = Jail(
@@ -18,6 +19,7 @@ JAIL = Jail(
     rlimits=[],
     last_capability=40,
     seal=b"",
+    files=landlock.plan((), 0),
     mapped=-1,
 )
 
@@ -77,7 +79,7 @@ import json
 from repl_sandbox import IsolationError, Sandbox
 {deny}
 try:
-    with Sandbox() as sandbox, sandbox.session() as session:
+    with Sandbox(isolation="jailed") as sandbox, sandbox.session() as session:
         print(json.dumps([session.run("1 + 1").value]))
 except IsolationError as error:
     print(json.dumps([error.tier, error.step, error.remedy, str(error)]))

@@ -127,7 +127,7 @@ users.enter_namespace(users.CODE_ID)
 with open("/proc/sys/user/max_user_namespaces", "w") as file:
     file.write("0")
 try:
-    Sandbox()
+    Sandbox(isolation="jailed")
 except IsolationError as error:
     print(json.dumps([error.step, error.remedy, str(error)]))
 """
@@ -147,7 +147,7 @@ from repl_sandbox.jail import users
 
 users.enter_namespace(0)
 try:
-    Sandbox()
+    Sandbox(isolation="jailed")
 except IsolationError as error:
     with open("/proc/thread-self/children") as file:
         print(json.dumps([error.step, file.read()]))

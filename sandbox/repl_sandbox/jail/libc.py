@@ -39,6 +39,7 @@ AT_RECURSIVE: Final = 0x8000
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_DUMPABLE: Final = 4
 PR_CAPBSET_DROP: Final = 24
+PR_SET_CHILD_SUBREAPER: Final = 36
 PR_SET_NO_NEW_PRIVS: Final = 38
 PR_CAP_AMBIENT: Final = 47
 PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
@@ -58,6 +59,8 @@ _NUMBERS: Final = {
     "mount_setattr": (442, 442),
     "seccomp": (317, 277),
     "landlock_create_ruleset": (444, 444),
+    "landlock_add_rule": (445, 445),
+    "landlock_restrict_self": (446, 446),
 }
 _column: Final = {"x86_64": 0, "aarch64": 1}.get(os.uname().machine)
 

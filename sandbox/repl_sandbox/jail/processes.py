@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Container, Iterator
 
 from . import libc
 
@@ -18,9 +19,92 @@ def forbid_new_privileges() -> None:
     libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
 
 
-def die_with_parent() -> None:
-    """PR_SET_PDEATHSIG: SIGKILL when the parent goes. A change of credentials clears it."""
-    libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(by: int = signal.SIGKILL) -> None:
+    """PR_SET_PDEATHSIG: signal `by` when the parent goes. A change of credentials clears it."""
+    libc.prctl(libc.PR_SET_PDEATHSIG, by)
+
+
+def adopt_orphans() -> None:
+    """PR_SET_CHILD_SUBREAPER: whatever loses its parent below this process becomes its child."""
+    libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_children(kept: Container[int] = ()) -> None:
+    """End all that was started below this process but the children `kept`; it has one thread.
+
+    Without a pid namespace there is no call that reaches all at once, and one by one a process that
+    forks all the time gets ahead. So all are stopped first, which takes no new ones' place, and
+    killed when none is left that could fork. Each leaves its children to this process, which adopts
+    orphans; so nothing can get away.
+    """
+    while True:
+        mine = [pid for pid in children() if pid not in kept]
+        if not mine:
+            return
+        for pid in _stopped(mine):
+            _signal(pid, signal.SIGKILL)
+        for pid in mine:
+            os.waitpid(pid, 0)
+
+
+def _stopped(roots: list[int]) -> set[int]:
+    """`roots` and all below them, stopped."""
+    stopped: set[int] = set()
+    for _ in range(_MOST_ROUNDS):
+        found = {pid for root in roots for pid in descendants(root)} - stopped
+        if not found:
+            break
+        for pid in found:
+            _signal(pid, signal.SIGSTOP)
+        stopped |= found
+    return stopped
+
+
+# Rounds of stopping before killing: one that others of its session wake is met again after it.
+_MOST_ROUNDS = 100
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """`pid` and all processes below it; proc(5) lists them by the thread that made them."""
+    yield pid
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
+                below = file.read().split()
+        except OSError:
+            continue
+        for child in below:
+            yield from descendants(int(child))
+
+
+def children() -> list[int]:
+    """The children of this process, which has one thread: proc(5), children.
+
+    Until it waits for one, no other process can be given that one's number.
+    """
+    with open("/proc/thread-self/children", "rb", buffering=0) as file:
+        found = [int(pid) for pid in file.read().split()]
+    # The list may leave out a child while others end; then there is still one to wait for.
+    return found or _one_child()
+
+
+def _one_child() -> list[int]:
+    try:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return []
+    return [] if ended is None else [ended.si_pid]
 
 
 def leave_group() -> None:

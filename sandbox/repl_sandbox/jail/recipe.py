@@ -1,18 +1,24 @@
-"""The jail as ordered lists: of a session's init, of its view, and of each worker.
+"""The tiers as ordered lists: of a session's init, of its view, and of each worker.
 
-The order is the security property. Every step raises when it fails; there is no half-built jail to
-fall back to.
+All tiers are made by the same code, of fewer or more steps. The order is the security property.
+Every step raises when it fails; there is no half-built jail to fall back to.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from errno import EACCES
+from signal import SIGTERM
+from typing import Final, NamedTuple, TypeAlias
 
 from . import (
     capabilities,
+    folders,
+    grants,
+    landlock,
     membership,
     mounts,
     namespaces,
@@ -33,12 +39,17 @@ class Jail:
     rlimits: list[tuple[int, tuple[int, int]]]  # as rlimits.plan makes them
     last_capability: int
     seal: bytes  # the filter that closes what the template still needs
-    mapped: int  # a pipe that brings one byte for each process that waits for the id maps
+    files: landlock.Plan
+    tier: str = "jailed"
+    folder: str = ""  # the session's own directory; "" where it has private mounts
+    interpreter: Sequence[str] = ()  # paths that code must be able to read
+    mapped: int = -1  # a pipe that brings one byte for each process that waits for the id maps
     covered: Mapping[str, str] = field(default_factory=dict)  # as mounts.covered has it
     contained: int = -1  # a pipe that brings a byte when init has done all its steps
     # What the session's group is joined by: descriptors; none if it is born there; None: no group.
     groups: tuple[int, ...] | None = None
     kept: set[int] = field(default_factory=set)  # descriptors of the process that is contained
+    held: dict[str, int] = field(default_factory=dict)  # what the worker found, before any code
 
 
 Step: TypeAlias = tuple[str, Callable[[Jail], None]]
@@ -67,7 +78,7 @@ def _become_init(jail: Jail) -> None:
 def _become_code(jail: Jail) -> None:
     # An ordinary user's session has one uid only, and starts with it.
     if jail.slot is not None:
-        users.become(users.CODE_ID)
+        users.become(users.CODE_ID if jail.tier == "jailed" else users.own_id(jail.slot))
 
 
 def _wait_for_maps(jail: Jail) -> None:
@@ -93,6 +104,41 @@ def _uncover(jail: Jail) -> None:
 # In init before it forks, so that the first worker is born into the group and nothing that the
 # session ever touches is charged to the host's.
 BIRTH: Sequence[Step] = (("cgroup", _join_group),)
+
+
+def _restrict_files(jail: Jail) -> None:
+    own = [(jail.folder, int(grants.OWN))] if jail.folder else []
+    if landlock.restrict(jail.files, own):
+        jail.held["landlock"] = jail.files.abi
+
+
+def _make_folder(jail: Jail) -> None:
+    folders.make(jail.folder, None if jail.slot is None else users.own_id(jail.slot))
+
+
+def _enter_folder(jail: Jail) -> None:
+    os.environ["HOME"] = f"{jail.folder}/{folders.WORKSPACE}"
+    os.environ["TMPDIR"] = f"{jail.folder}/{folders.TEMPORARY}"
+    os.environ["MPLCONFIGDIR"] = f"{jail.folder}/{folders.TEMPORARY}/matplotlib"
+    if "tempfile" in sys.modules:
+        sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined]  # the template's
+    # Code of an earlier generation may have removed them.
+    for name in ("HOME", "TMPDIR"):
+        os.makedirs(os.environ[name], exist_ok=True)
+    os.chdir(os.environ["HOME"])
+
+
+def _read_interpreter(jail: Jail) -> None:
+    for path in jail.interpreter:
+        if not os.access(path, os.R_OK | os.X_OK):
+            raise OSError(EACCES, f"{path} cannot be read by uid {os.getuid()}")
+
+
+def _empty_bounding_set(jail: Jail) -> None:
+    # To an ordinary user it is not given, and says nothing: no_new_privs closes what it bounds.
+    if jail.slot is not None:
+        capabilities.empty_bounding_set(jail.last_capability)
+
 
 # In init, pid 1 of the new namespaces, with every capability in them and none outside.
 INIT: Sequence[Step] = (
@@ -134,13 +180,75 @@ WORKER: Sequence[Step] = (
     ("capabilities", lambda jail: capabilities.drop_all()),
     ("no new privileges", lambda jail: processes.forbid_new_privileges()),
     ("memory access", lambda jail: processes.hide_memory()),
+    # All that it names is mounted by now, and it forbids to mount more.
+    ("Landlock", _restrict_files),
     # Last: it forbids what the steps above need.
     ("seccomp", lambda jail: seccomp.load(jail.seal)),
 )
 
-# The first worker's, whole. Not before init has closed itself off may code run beside it; it does
-# so meanwhile, and is waited for at the very end.
-FIRST_WORKER: Sequence[Step] = (*VIEW, *WORKER, ("init", _wait_for_init))
+# Without namespaces init is one process among the host's. What it would get from a pid namespace it
+# does itself: adopt whatever the session leaves, and end it. It keeps the host's user, whose right
+# it is to end processes of others and to remove what they leave.
+PROCESS_INIT: Sequence[Step] = (
+    ("process group", lambda jail: processes.leave_group()),
+    ("descriptors", lambda jail: processes.keep_descriptors(jail.kept)),
+    ("orphans", lambda jail: processes.adopt_orphans()),
+    # Not by SIGKILL: it has to end the others first.
+    ("parent death signal", lambda jail: processes.die_with_parent(SIGTERM)),
+)
+
+CONFINED_INIT: Sequence[Step] = (
+    *PROCESS_INIT,
+    ("memory access", lambda jail: processes.hide_memory()),
+)
+
+FOLDER: Sequence[Step] = (("folder", _make_folder),)
+
+CONFINED_WORKER: Sequence[Step] = (
+    ("process group", lambda jail: processes.leave_group()),
+    ("descriptors", lambda jail: processes.keep_descriptors(jail.kept)),
+    ("bounding set", _empty_bounding_set),
+    ("resource limits", lambda jail: rlimits.apply(jail.rlimits)),
+    ("code user", _become_code),
+    # As who will need them.
+    ("interpreter", _read_interpreter),
+    ("workspace", _enter_folder),
+    ("capabilities", lambda jail: capabilities.drop_all()),
+    ("no new privileges", lambda jail: processes.forbid_new_privileges()),
+    ("parent death signal", lambda jail: processes.die_with_parent()),
+    ("memory access", lambda jail: processes.hide_memory()),
+    ("Landlock", _restrict_files),
+    # Last: it forbids what the steps above need.
+    ("seccomp", lambda jail: seccomp.load(jail.seal)),
+)
+
+PROCESS_WORKER: Sequence[Step] = (
+    ("process group", lambda jail: processes.leave_group()),
+    ("descriptors", lambda jail: processes.keep_descriptors(jail.kept)),
+    ("resource limits", lambda jail: rlimits.apply(jail.rlimits)),
+    ("workspace", _enter_folder),
+    ("parent death signal", lambda jail: processes.die_with_parent()),
+)
+
+
+class Recipe(NamedTuple):
+    """How a tier is made: steps of init, of the first worker, and of each later worker."""
+
+    init: Sequence[Step]
+    first_worker: Sequence[Step]
+    worker: Sequence[Step]
+
+
+# In the first worker last: not before init has closed itself off may code run beside it. It does so
+# meanwhile, and is waited for at the very end.
+TOGETHER: Sequence[Step] = (("init", _wait_for_init),)
+
+# From the strongest to the weakest.
+RECIPES: Final[Mapping[str, Recipe]] = {
+    "jailed": Recipe(INIT, (*VIEW, *WORKER, *TOGETHER), WORKER),
+    "confined": Recipe(CONFINED_INIT, (*FOLDER, *CONFINED_WORKER, *TOGETHER), CONFINED_WORKER),
+    "process": Recipe(PROCESS_INIT, (*FOLDER, *PROCESS_WORKER, *TOGETHER), PROCESS_WORKER),
+}
 
 
 def contain(jail: Jail, steps: Sequence[Step]) -> None:
@@ -149,4 +257,4 @@ def contain(jail: Jail, steps: Sequence[Step]) -> None:
         try:
             apply(jail)
         except OSError as error:
-            raise remedies.failed(name, error) from error
+            raise remedies.failed(name, error, jail.tier) from error

@@ -6,7 +6,7 @@ row is reported without a remedy.
 
 from __future__ import annotations
 
-from errno import EAGAIN, ENOSPC, ENOSYS
+from errno import EAGAIN, ENOSPC, ENOSYS, EOPNOTSUPP
 
 from ..errors import IsolationError
 
@@ -45,11 +45,32 @@ _REMEDIES: dict[tuple[str, int | None], str] = {
         "Run the container with an uncovered /proc: --security-opt systempaths=unconfined in "
         "Docker, --security-opt unmask=ALL in Podman, procMount: Unmasked in Kubernetes"
     ),
+    # The kernel has it, and something between refuses it: the filter of an old container engine.
+    ("Landlock", None): (
+        "Let the container's system-call filter pass landlock_create_ruleset, landlock_add_rule "
+        "and landlock_restrict_self (Docker 23 and Podman 4.1 do)"
+    ),
+    # landlock_create_ruleset(2): built without, or switched off at boot.
+    ("Landlock", ENOSYS): "Use Linux 5.13 or newer, built with CONFIG_SECURITY_LANDLOCK",
+    ("Landlock", EOPNOTSUPP): "Boot with landlock in the parameter lsm=",
+    # Tier confined, as root: each session is a user of its own, without a mount view.
+    ("folder", None): (
+        "Let the host's directory for temporary files (TMPDIR) be writable, and give a root that "
+        "starts sandboxes CAP_CHOWN; or run as an ordinary user"
+    ),
+    ("code user", None): (
+        "Give the container CAP_SETUID and CAP_SETGID and the whole range of ids, or run it as an "
+        "ordinary user: code is never run as root"
+    ),
+    ("interpreter", None): (
+        "Use an interpreter and a place of this package that every user may read (not below /root "
+        "or another closed home), or run as an ordinary user"
+    ),
     ("seccomp", None): "Use a kernel with CONFIG_SECCOMP_FILTER",
 }
 
 
-def failed(step: str, error: OSError) -> IsolationError:
-    """The error for a `step` of the jail that met `error`, with what is known to help."""
+def failed(step: str, error: OSError, tier: str = "jailed") -> IsolationError:
+    """The error for a `step` of `tier` that met `error`, with what is known to help."""
     remedy = _REMEDIES.get((step, error.errno)) or _REMEDIES.get((step, None), "")
-    return IsolationError("jailed", step, str(error), remedy)
+    return IsolationError(tier, step, str(error), remedy)

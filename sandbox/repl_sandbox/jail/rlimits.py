@@ -6,6 +6,7 @@ Does not cover: the sum over processes (watchdog, cgroup), tmpfs sizes (mounts).
 
 from __future__ import annotations
 
+import os
 import resource
 
 # Names as in setrlimit(2); 0 for what a session has no use for.
@@ -15,6 +16,37 @@ _NONE = {"MSGQUEUE": 0, "NICE": 0, "RTPRIO": 0, "MEMLOCK": 0}
 _CORE = {"CORE": 1}
 # CPython's own recursion limit stays well inside this, and threads take it from address space.
 _STACK = {"STACK": 8 << 20}
+
+
+def room() -> int:
+    """A limit of processes that a user who has others can live with, and a fork bomb meets.
+
+    The kernel counts all processes and threads of a user, on all of the machine and not only those
+    that can be seen from here; there is no way to ask. So it is tried: the least power of two that
+    a fork passes under, four times over.
+    """
+    most = _LEAST_ROOM
+    while most < _MOST_ROOM and not _forks_under(most):
+        most *= 2
+    return 4 * most
+
+
+_LEAST_ROOM = 256
+_MOST_ROOM = 1 << 20
+
+
+def _forks_under(most: int) -> bool:
+    """Whether a process of this user may fork under a limit of `most`; tried in a child."""
+    child = os.fork()
+    if child == 0:
+        try:
+            resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+            if os.fork() == 0:
+                os._exit(0)
+        except (OSError, ValueError):
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def plan(limits: dict[str, int]) -> list[tuple[int, tuple[int, int]]]:

@@ -37,7 +37,21 @@ from .bpf import (
     lay_search,
 )
 from .libc import number, syscall
-from .syscalls import ALLOW, REFUSE, RULES, SETUP, Arch, Check, NoBits, NoneOf, OneOf, Rule
+from .syscalls import (
+    ALLOW,
+    CONFINED,
+    REFUSE,
+    RULES,
+    SETUP,
+    Arch,
+    Check,
+    NoBits,
+    NoneOf,
+    OneOf,
+    Refuse,
+    Rule,
+    Tier,
+)
 
 # uapi/linux/seccomp.h
 SECCOMP_SET_MODE_FILTER: Final = 1
@@ -76,28 +90,28 @@ def native_arch() -> Arch:
 
 
 @cache
-def program(arch: Arch) -> bytes:
+def program(arch: Arch, tier: Tier = "jailed") -> bytes:
     """The whole filter. ValueError for an unknown `arch`."""
-    strict = _verdicts(arch)
+    strict = _verdicts(arch, tier)
     return _build(arch, lambda n: (strict.get(n, _UNKNOWN),), foreign=SECCOMP_RET_KILL_PROCESS)
 
 
 @cache
-def base_program(arch: Arch) -> bytes:
+def base_program(arch: Arch, tier: Tier = "jailed") -> bytes:
     """The filter without what `SETUP` needs. ValueError for an unknown `arch`."""
-    base = _verdicts(arch, setup=True)
+    base = _verdicts(arch, tier, setup=True)
     return _build(arch, lambda n: (base.get(n, _UNKNOWN),), foreign=SECCOMP_RET_KILL_PROCESS)
 
 
 @cache
-def seal_program(arch: Arch) -> bytes:
+def seal_program(arch: Arch, tier: Tier = "jailed") -> bytes:
     """What makes `program` of `base_program`. ValueError for an unknown `arch`.
 
     The kernel runs all filters and takes the strictest action, at equal actions the one of the
     filter loaded last. So the seal may repeat a refusal of the base or leave it to the base,
     whichever is shorter; and foreign entries it leaves to the base.
     """
-    strict, base = _verdicts(arch), _verdicts(arch, setup=True)
+    strict, base = _verdicts(arch, tier), _verdicts(arch, tier, setup=True)
 
     def accepted(n: int) -> Accepted:
         verdict = strict.get(n, _UNKNOWN)
@@ -127,17 +141,23 @@ def load(program: bytes) -> None:
         raise OSError(ESRCH, f"thread {thread} runs under other filters")
 
 
-def _verdicts(arch: Arch, *, setup: bool = False) -> dict[int, Verdict]:
+def _verdicts(arch: Arch, tier: Tier, *, setup: bool = False) -> dict[int, Verdict]:
     """The verdict on each number that has a row; with `setup`, what `SETUP` names is allowed."""
     if arch not in _AUDIT_ARCH:
         raise ValueError(f"arch={arch!r} is none of {', '.join(_AUDIT_ARCH)}")
     by_name: dict[str, Verdict] = {row.name: SECCOMP_RET_ALLOW for row in ALLOW}
-    by_name |= {row.name: SECCOMP_RET_ERRNO | row.errno for row in REFUSE}
+    by_name |= {row.name: _refusal(row) for row in REFUSE}
     by_name |= {rule.call: rule for rule in RULES}
+    for row in CONFINED if tier == "confined" else ():
+        by_name |= {row.call: row} if isinstance(row, Rule) else {row.name: _refusal(row)}
     if setup:
-        by_name |= {row.call: SECCOMP_RET_ALLOW for row in SETUP}
+        by_name |= {row.call: SECCOMP_RET_ALLOW for row in SETUP if tier in row.tiers}
     numbers = ((row.number(arch), row.name) for row in (*ALLOW, *REFUSE))
     return {n: by_name[name] for n, name in numbers if n is not None}
+
+
+def _refusal(row: Refuse) -> int:
+    return SECCOMP_RET_ERRNO | row.errno
 
 
 def _build(arch: Arch, accepted: Callable[[int], Accepted], *, foreign: int | None) -> bytes:
@@ -146,7 +166,9 @@ def _build(arch: Arch, accepted: Callable[[int], Accepted], *, foreign: int | No
     Entries of foreign architectures get the action `foreign`; None: no care is taken of them.
     """
     has_x32 = foreign is not None and arch == "x86_64"
-    spans = _spans(accepted, max(_verdicts(arch)) + 1, _X32_NUMBERS if has_x32 else _NUMBERS_END)
+    spans = _spans(
+        accepted, max(_verdicts(arch, "jailed")) + 1, _X32_NUMBERS if has_x32 else _NUMBERS_END
+    )
     if foreign is not None and has_x32:
         spans.append(Span(_X32_NUMBERS, _NUMBERS_END - _X32_NUMBERS, (foreign,)))
     assembler = Assembler()

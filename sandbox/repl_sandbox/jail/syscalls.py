@@ -28,6 +28,7 @@ from .libc import (
 )
 
 Arch: TypeAlias = Literal["x86_64", "aarch64"]
+Tier: TypeAlias = Literal["jailed", "confined"]  # those that have a filter
 
 CLONE_NEWTIME: Final = 0x00000080  # uapi/linux/sched.h
 CLONE_NAMESPACES: Final = (
@@ -132,10 +133,11 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A call, refused or limited in a session, that the trusted code needs to build one."""
+    """A call, refused or limited in a session, that the trusted code of `tiers` needs for one."""
 
     call: str
     reason: str
+    tiers: tuple[Tier, ...] = ("jailed",)
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -189,6 +191,8 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
 )
 
+_BOTH: Final[tuple[Tier, ...]] = ("jailed", "confined")
+
 SETUP: Final[tuple[Setup, ...]] = (
     Setup("clone", "a session starts by clone with the flags of its namespaces"),
     Setup("clone3", "the same into a group of version 2, for which clone has no argument"),
@@ -202,15 +206,39 @@ SETUP: Final[tuple[Setup, ...]] = (
     Setup("pivot_root", "the root is exchanged"),
     Setup("chroot", "init turns a branch to its own workspace"),
     Setup("sethostname", "the session's host name"),
-    Setup("setgroups", "supplementary groups are given up"),
-    Setup("setresuid", "the session's uid"),
-    Setup("setresgid", "the session's gid"),
-    Setup("capset", "capabilities are given up"),
-    Setup("landlock_create_ruleset", "the session's file rules"),
-    Setup("landlock_add_rule", "the session's file rules"),
-    Setup("landlock_restrict_self", "the session's file rules"),
-    Setup("seccomp", "the seal is a filter, loaded by this call"),
+    Setup("setgroups", "supplementary groups are given up", _BOTH),
+    Setup("setresuid", "the session's uid", _BOTH),
+    Setup("setresgid", "the session's gid", _BOTH),
+    Setup("capset", "capabilities are given up", _BOTH),
+    Setup("landlock_create_ruleset", "the session's file rules", _BOTH),
+    Setup("landlock_add_rule", "the session's file rules", _BOTH),
+    Setup("landlock_restrict_self", "the session's file rules", _BOTH),
+    Setup("seccomp", "the seal is a filter, loaded by this call", _BOTH),
     Setup("kill", "init ends all that is left of a session by kill(-1)"),
+)
+
+# Tier `confined` has no namespaces: its sockets would be on the host's network, its paths are the
+# host's, and a process id may be anybody's. These take the place of the rows of the same name.
+CONFINED: Final[tuple[Rule | Refuse, ...]] = (
+    Refuse("socket", 41, 198, "the network is the host's", EAFNOSUPPORT),
+    Refuse("connect", 42, 203, "the network is the host's, and so are sockets by path"),
+    Refuse("bind", 49, 200, "abstract names and ports are the host's to give"),
+    Refuse("listen", 50, 201, "nobody outside is to be answered"),
+    Refuse("accept", 43, 202, "nobody outside is to be answered"),
+    Refuse("accept4", 288, 242, "nobody outside is to be answered"),
+    Rule(
+        "socketpair",
+        (OneOf(0, (AF_UNIX,)), OneOf(1, (SOCK_STREAM,), mask=SOCK_TYPE_MASK)),
+        EAFNOSUPPORT,
+        "one of datagrams can still send to any path, such as that of the system's log",
+    ),
+    Refuse("inotify_add_watch", 254, 27, "names of files that others use; Landlock lets it pass"),
+    Rule(
+        "sched_setaffinity",
+        (OneOf(0, (THIS_PROCESS,)),),
+        EPERM,
+        "where uids are shared, other numbers may be processes of the host",
+    ),
 )
 
 # Columns: name, number on x86-64, number on aarch64, who needs it.

@@ -40,6 +40,11 @@ def map_session(pid: int, slot: int | None) -> None:
     _write(pid, "uid_map", rows)
 
 
+def own_id(slot: int) -> int:
+    """The uid that is the code's in session `slot` where there is no user namespace for it."""
+    return FIRST_OUTER_ID + IDS_PER_SESSION * (slot % SLOTS) + 1
+
+
 def enter_namespace(inside: int) -> None:
     """Make a user namespace of this process's own; its user is `inside` there, and the only one."""
     uid, gid = os.geteuid(), os.getegid()

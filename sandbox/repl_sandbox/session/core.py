@@ -157,7 +157,12 @@ class Core:
 
     def _name_descriptors(self) -> None:
         """What a driver waits for: to read each, but the outbox says what of the first."""
-        fds: tuple[int, ...] = (self._worker_fd, self._control_fd, self.links.stdout, self.links.stderr)
+        fds: tuple[int, ...] = (
+            self._worker_fd,
+            self._control_fd,
+            self.links.stdout,
+            self.links.stderr,
+        )
         self.descriptors = fds if self._replies is None else (*fds, self._replies.wake_fd)
 
     # ── a cell ────────────────────────────────────────────────────────────────────────────────
@@ -463,6 +468,8 @@ class Core:
         elif "interrupted" in message:
             with self._interrupt_lock:
                 self._unacknowledged -= 1
+        elif "held" in message:
+            self.links.held = message["held"]
         elif "died" in message or "failed" in message:
             self._notice = message
 
@@ -490,7 +497,7 @@ class Core:
     def breach(self, reason: KillReason) -> None:
         """End the worker because a limit is passed. From any thread."""
         self._breach = reason
-        self._kill_worker()
+        self._tell_init({"op": "kill", "reason": reason})
 
     def _kill_worker(self) -> None:
         self._tell_init({"op": "kill"})

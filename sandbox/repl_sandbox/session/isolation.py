@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Final
 
 from ..errors import SandboxError
+from ..jail.landlock import SCOPES, VERSIONS
 from ..types import Isolation, Layer
 from ..zygote.handle import Links
 
 _NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
+_FILTERED = frozenset({"uid", "capabilities", "no_new_privs", "seccomp"})
+
+# What must be seen for a session to be called of a tier; from the strongest to the weakest.
+TIERS: Final[Mapping[str, frozenset[str]]] = {
+    # A kernel without Landlock can still jail; one that has it and refuses does not get here.
+    "jailed": _FILTERED | {"root", *(f"{name} namespace" for name in _NAMESPACES)},
+    "confined": _FILTERED | {"landlock"},
+    "process": frozenset(),
+}
 
 
 def probe(links: Links) -> Isolation:
     """The layers around the session's worker, read from /proc of the host.
 
-    A layer that cannot be seen is reported as not active, and only a session with all layers active
-    as `jailed`.
+    A layer that cannot be seen is reported as not active, and the tier is the strongest of which
+    all that it needs is active.
 
     Raises:
         SandboxError: the session's processes are gone.
     """
     status = _status(links.worker_pid)
     template = int(_status(links.pid)["PPid"])
+    uid = int(status["Uid"].split()[0])
+    abi = links.held.get("landlock", 0)
     layers = (
         *(_namespace(links.worker_pid, template, name) for name in _NAMESPACES),
         _root(links.worker_pid),
-        _users(links.worker_pid),
+        _users(links.worker_pid, uid),
+        _own_user(uid),
         _capabilities(status),
         Layer(
             "no_new_privs",
@@ -33,10 +48,13 @@ def probe(links: Links) -> Isolation:
             f"NoNewPrivs {status.get('NoNewPrivs')}",
         ),
         _seccomp(status),
+        _landlock(abi),
     )
-    held = all(layer.active for layer in layers)
+    layers = (*layers, _signals(abi, layers))
+    active = {layer.name for layer in layers if layer.active}
+    tier = next(tier for tier, needed in TIERS.items() if needed <= active)
     # A limit, not a wall: without it a watchdog and resource limits hold what they can.
-    return Isolation("jailed" if held else "process", (*layers, _group(links)))
+    return Isolation(tier, (*layers, _group(links)))
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -74,12 +92,17 @@ def _root(pid: int) -> Layer:
     )
 
 
-def _users(pid: int) -> Layer:
+def _users(pid: int, uid: int) -> Layer:
+    """Whether every user that the session can be is somebody else than root outside."""
     try:
-        with open(f"/proc/{pid}/uid_map", encoding="utf-8") as file:
-            outer = [int(line.split()[1]) for line in file]
+        with open(f"/proc/{pid}/uid_map", encoding="ascii") as theirs:
+            rows = theirs.read()
+        with open("/proc/self/uid_map", encoding="ascii") as ours:
+            shared = rows == ours.read()
     except OSError as error:
         return Layer("uid", active=False, detail=_unseen(error))
+    # Without a namespace of its own the map is that of the host, and the uid is what it is.
+    outer = [uid] if shared else [int(line.split()[1]) for line in rows.splitlines()]
     return Layer("uid", bool(outer) and 0 not in outer, f"outer uids {', '.join(map(str, outer))}")
 
 
@@ -99,21 +122,54 @@ def _group(links: Links) -> Layer:
     return Layer("cgroup", held, detail)
 
 
+def _own_user(uid: int) -> Layer:
+    """Whether its user is another than the host's: what follows where it is not."""
+    if uid != os.geteuid():
+        return Layer("own uid", active=True, detail=f"uid {uid}, the host's is {os.geteuid()}")
+    return Layer("own uid", active=False, detail=f"uid {uid} is also the host's")
+
+
 def _unseen(error: OSError) -> str:
     return f"not visible: {error.strerror}"
 
 
 def _capabilities(status: dict[str, str]) -> Layer:
-    sets = {
-        name: status.get(name, "?") for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
-    }
+    sets = {name: status.get(name, "?") for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")}
+    if status.get("NoNewPrivs") != "1":  # else what is bounded cannot be had
+        sets["CapBnd"] = status.get("CapBnd", "?")
     none = all(set(value) == {"0"} for value in sets.values())
     detail = "none" if none else ", ".join(f"{name} {value}" for name, value in sets.items())
     return Layer("capabilities", none, detail)
 
 
 def _seccomp(status: dict[str, str]) -> Layer:
-    # The template's filter alone also reads as mode 2; the session's own makes two.
-    filters = int(status.get("Seccomp_filters", "0"))
+    # The template's filter alone also reads as mode 2; the session's own makes two. A container may
+    # have put its own around the host.
+    outside = int(_status(os.getpid()).get("Seccomp_filters", "0"))
+    filters = int(status.get("Seccomp_filters", "0")) - outside
     active = status.get("Seccomp") == "2" and filters >= 2
     return Layer("seccomp", active, f"mode {status.get('Seccomp')}, {filters} filters")
+
+
+def _signals(abi: int, layers: tuple[Layer, ...]) -> Layer:
+    """Whether something keeps the session from signalling processes that are not its own."""
+    by = {
+        "a pid namespace": _is_active("pid namespace", layers),
+        "an own uid": _is_active("own uid", layers),
+        "the scope of Landlock": abi >= SCOPES,
+    }
+    found = [name for name, active in by.items() if active]
+    detail = f"held by {', '.join(found)}" if found else "can reach this user's processes"
+    return Layer("signals", bool(found), detail)
+
+
+def _is_active(name: str, layers: tuple[Layer, ...]) -> bool:
+    return any(layer.name == name and layer.active for layer in layers)
+
+
+def _landlock(abi: int) -> Layer:
+    """What the worker found before any code ran in it: no file in /proc tells it from outside."""
+    if not abi:
+        return Layer("landlock", active=False, detail="no ruleset was seen to hold")
+    kept = ", ".join(version.reason for version in VERSIONS[:abi] if version.restricts)
+    return Layer("landlock", active=True, detail=f"ABI {abi}: {kept}")

@@ -29,8 +29,12 @@ _BY_ERRNO = {
     errno.ENOMEM: _MEMORY,
     errno.EROFS: "In a session only /workspace, /tmp and /dev/shm can be written.",
     errno.ENETUNREACH: "A session has no network.",
+    errno.EAFNOSUPPORT: "A session has no network.",
     errno.EAGAIN: _PROCESSES,
 }
+_CLOSED = (
+    "A session has no network; in tier 'confined' also no locks and queues of multiprocessing."
+)
 
 
 def hint(error: BaseException, namespace: Namespace | None, frame: FrameType | None) -> str:
@@ -98,6 +102,9 @@ def _system(error: Any, namespace: Namespace | None, frame: FrameType | None) ->
     if resolver is not None and issubclass(type(error), resolver):
         return _BY_ERRNO[errno.ENETUNREACH]
     number = read(error, "errno")
+    if number == errno.EACCES and read(error, "filename") is None:
+        # What is refused without a name of a file: a connection (landlock(7)), or a semaphore.
+        return _CLOSED
     return _BY_ERRNO.get(number, "") if type(number) is int else ""
 
 

@@ -35,7 +35,7 @@ _MEMBERS = 5
 _GROUP_DEPTH = 3
 _NOTES = 10
 
-_USER_FILES = ("<cell ", "/workspace/")
+_user_files = ("<cell ", "/workspace/")
 
 _HEADER = "Traceback (most recent call last):\n"
 _CAUSED = (
@@ -56,6 +56,12 @@ _get_context: Any = _fields["__context__"].__get__
 _get_suppress: Any = _fields["__suppress_context__"].__get__
 _get_traceback: Any = _fields["__traceback__"].__get__
 _get_members: Any = vars(BaseExceptionGroup)["exceptions"].__get__
+
+
+def show_files_below(workspace: str) -> None:
+    """Take the files below `workspace` for the user's, where it is not in its common place."""
+    global _user_files  # noqa: PLW0603 (set once, before any code runs)
+    _user_files = ("<cell ", f"{workspace}/")
 
 
 def describe(error: BaseException, number: int, namespace: Namespace | None = None) -> ErrorInfo:
@@ -122,7 +128,7 @@ def _user_frames(error: BaseException) -> Iterator[tuple[FrameType, int, int]]:
     """The frames of the user's code, outermost first, each with its line and instruction."""
     trace: TracebackType | None = _get_traceback(error)
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename.startswith(_USER_FILES):
+        if trace.tb_frame.f_code.co_filename.startswith(_user_files):
             yield trace.tb_frame, trace.tb_lineno, trace.tb_lasti
         trace = trace.tb_next
 

@@ -1,13 +1,14 @@
-"""What the zygote's interpreter runs: `python -I boot.py FD`, and as an ordinary user once more.
+"""What the zygote's interpreter runs: `python -I boot.py FD TIER`.
 
 Makes this copy of the package importable, wherever it lies and whatever the interpreter has
 installed, without putting its neighbours on the path.
 
-An ordinary user's zygote enters a user namespace and starts itself anew there, because the memory
-of a process belongs to the namespace in which its program was started, also after forks
-(mm->user_ns in the kernel). The host's user owns that namespace, and so may look at the sessions'
-processes, which hide their memory; else only root could (__ptrace_may_access). The namespace has no
-uid 0, for that would own the files in /proc of such processes (task_dump_owner); now nobody does.
+In tier `jailed` an ordinary user's zygote enters a user namespace and starts itself anew there,
+because the memory of a process belongs to the namespace in which its program was started, also
+after forks (mm->user_ns in the kernel). The host's user owns that namespace, and so may look at the
+sessions' processes, which hide their memory; else only root could (__ptrace_may_access). The
+namespace has no uid 0, for that would own the files in /proc of such processes (task_dump_owner);
+now nobody does.
 """
 
 import importlib.util
@@ -39,14 +40,14 @@ def _enter_user_namespace(fd: int) -> None:
         refuse(fd, remedies.failed("namespaces", error))
 
 
-def _main(fd: int, *, inside: bool) -> None:
-    if not inside and os.geteuid() != 0:
+def _main(fd: int, tier: str, *, inside: bool) -> None:
+    if tier == "jailed" and not inside and os.geteuid() != 0:
         _enter_user_namespace(fd)
     from repl_sandbox.zygote.main import serve
 
-    serve(fd, privileged=not inside)
+    serve(fd, tier, privileged=os.geteuid() == 0 and not inside)
 
 
 if __name__ == "__main__":
     _load_package()
-    _main(int(sys.argv[1]), inside=len(sys.argv) > 2)
+    _main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)

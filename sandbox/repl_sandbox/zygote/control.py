@@ -22,7 +22,12 @@ _MAX_DESCRIPTORS = 8
 
 def failure(error: IsolationError) -> Message:
     """What says to the host that a step of the jail failed."""
-    return {"failed": error.step, "message": str(error), "remedy": error.remedy}
+    return {
+        "failed": error.step,
+        "tier": error.tier,
+        "message": str(error),
+        "remedy": error.remedy,
+    }
 
 
 def pair() -> tuple[socket.socket, socket.socket]:

@@ -10,12 +10,12 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
 
 from ..cgroups.group import Group
 from ..errors import IsolationError, RemoteProtocolError, SandboxClosed, SandboxError
@@ -31,6 +31,8 @@ _BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "boot.py")
 _START_TIMEOUT = 120.0
 # A session takes 3 ms; on a machine that swaps or is overloaded a thousand times that.
 _SPAWN_TIMEOUT = 30.0
+# To end all sessions and to remove their directories, where the kernel does not.
+_LEAVE_TIMEOUT = 30.0
 
 # The whole environment of the template and so of each session. Nothing of the host's is passed on.
 _ENVIRONMENT = {
@@ -63,6 +65,9 @@ class Links:
     stderr: int
     connection: HostConnection
     group: Group | None = None
+    # What its worker found of the layers that cannot be seen from outside, before any code ran.
+    held: dict[str, int] = field(default_factory=dict)
+    folder: str = ""  # its own directory, where it has no private mounts
 
     def close(self) -> None:
         """Let go; the session ends, for its init reads end of file."""
@@ -95,8 +100,10 @@ class ZygoteHandle:
         preload: Sequence[str],
         mounts: Mapping[str, str],
         policy: Policy | None = None,
+        tier: str = "jailed",
     ) -> None:
         ours, theirs = control.pair()
+        self.tier = tier
         self._socket = ours
         self._lock = threading.Lock()
         self._pid = os.getpid()
@@ -107,7 +114,7 @@ class ZygoteHandle:
         try:
             with theirs:
                 self._process = subprocess.Popen(
-                    [executable, "-I", "-X", "utf8", _BOOT, str(theirs.fileno())],
+                    [executable, "-I", "-X", "utf8", _BOOT, str(theirs.fileno()), tier],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
@@ -125,6 +132,7 @@ class ZygoteHandle:
                 "preload": list(preload),
                 "mounts": dict(mounts),
                 "policy": None if policy is None else asdict(policy),
+                "place": tempfile.gettempdir() if tier != "jailed" else "",
             }
             answer = self._ask(next(self._numbers), configuration)
             ours.settimeout(_SPAWN_TIMEOUT)
@@ -133,6 +141,9 @@ class ZygoteHandle:
             raise
         self.data_segment: int = answer["data_segment"]
         self.privileged: bool = answer["privileged"]
+        self._base: str = answer["base"]
+        # The limit of processes of a session that shares its user with the host; 0 if none does.
+        self.room: int = answer["room"]
 
     @property
     def pid(self) -> int:
@@ -177,6 +188,7 @@ class ZygoteHandle:
         number = next(self._numbers)
         connection = HostConnection()
         links = Links(number, 0, 0, host_control, host_worker, stdout, stderr, connection, group)
+        links.folder = f"{self._base}/{number}" if self._base else ""
         try:
             with their_control, their_worker:
                 theirs = (their_control.fileno(), their_worker.fileno(), their_stdout, their_stderr)
@@ -249,20 +261,20 @@ class ZygoteHandle:
 
     def _await_ready(self, links: Links) -> int:
         """Wait for the worker's first message; its pid, as the kernel attests it."""
-        # Not select(2), which ends at descriptor 1,023.
+        # Not select(2), which ends at descriptor 1,023. Only the worker: whoever fails also ends,
+        # and with the last process that holds the other end its socket is at its end.
         poller = select.poll()
         poller.register(links.worker, select.POLLIN)
-        poller.register(links.control, select.POLLIN)
         seconds = self._socket.gettimeout() or _SPAWN_TIMEOUT
-        readable = {fd for fd, _ in poller.poll(seconds * 1000)}
-        if not readable:
+        if not poller.poll(seconds * 1000):
             raise SandboxError(f"the zygote did not answer within {seconds} s")
-        if links.worker.fileno() in readable:
-            pid = read_ready(links.worker, links.connection)
-            if pid:
-                links.worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-                return pid
-        report = _report(links)
+        pid = read_ready(links.worker, links.connection)
+        if pid:
+            _hear(links)
+            links.worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+            return pid
+        links.control.settimeout(1.0)
+        report = _hear(links)
         if report is None and self._process.poll() is not None:
             raise _Gone
         if report and "failed" in report:
@@ -294,10 +306,19 @@ class ZygoteHandle:
             if self._closed:
                 return
             self._closed = True
+        if os.getpid() != self._pid:
+            self._socket.close()
+            return
+        if self.tier != "jailed":
+            # End of file: it ends its sessions, whom no kernel would end with it.
+            self._socket.shutdown(socket.SHUT_RDWR)
+            try:
+                self._process.wait(_LEAVE_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                pass
         self._socket.close()
-        if os.getpid() == self._pid:
-            self._process.kill()
-            self._process.wait()
+        self._process.kill()
+        self._process.wait()
 
     def forked(self) -> None:
         """In a child of the host: drop the lifeline, so that it is the host's alone."""
@@ -314,10 +335,11 @@ def _failure(answer: control.Message) -> SandboxError:
         return SandboxError(answer["message"])
     step, remedy = answer["failed"], answer.get("remedy", "")
     # It was formatted where it was raised, and would be again.
-    message = str(answer["message"]).removeprefix(f"jailed: {step}: ")
+    tier = answer["tier"]
+    message = str(answer["message"]).removeprefix(f"{tier}: {step}: ")
     if remedy:
         message = message.removesuffix(f". {remedy}")
-    return IsolationError("jailed", step, message, remedy)
+    return IsolationError(tier, step, message, remedy)
 
 
 def read_ready(worker: socket.socket, connection: HostConnection) -> int:
@@ -334,11 +356,17 @@ def read_ready(worker: socket.socket, connection: HostConnection) -> int:
     return 0
 
 
-def _report(links: Links) -> dict[str, Any] | None:
-    """What the zygote or the session's init has to say of a session that did not come up."""
+def _hear(links: Links) -> control.Message | None:
+    """What a session's own processes or the zygote have to say besides `Ready`: how it failed.
+
+    The worker's word on what holds it, which comes before that, is kept.
+    """
     try:
-        links.control.settimeout(1.0)
-        return control.receive(links.control)
+        message = control.receive(links.control)
+        if message is not None and "held" in message:
+            links.held = message["held"]
+            message = control.receive(links.control)
+        return message
     except OSError:
         return None
 

@@ -1,14 +1,16 @@
-"""pid 1 of a session: trusted, tiny, alive as long as the session is.
+"""init of a session: trusted, tiny, alive as long as the session is.
 
 It starts the workers, which build the jail around themselves, reaps what the session leaves, and
 does for the host what only it can do inside: interrupt, kill, start the next worker. It parses
-nothing but the host's control messages. When it ends, the kernel ends all of the session.
+nothing but the host's control messages. In tier `jailed` it is pid 1, and when it ends, the kernel
+ends all of the session. In the others it does that itself, and removes the session's directory.
 """
 
 from __future__ import annotations
 
 import _signal  # the public module's enums are a hundred pages to copy in each session
 import fcntl
+import json
 import os
 import select
 import signal
@@ -17,13 +19,17 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ..errors import IsolationError
-from ..jail import libc, rlimits
-from ..jail.recipe import BIRTH, FIRST_WORKER, INIT, WORKER, Jail, Step, contain
+from ..jail import folders, libc, processes, rlimits, users
+from ..jail.recipe import BIRTH, RECIPES, Jail, Step, contain
 from ..worker.main import Worker
+from ..worker.tracebacks import show_files_below
 from . import control
 
 # Where the worker's socket sits: above what user code is likely to close in a loop.
 _WORKER_FD = 1000
+
+# Removes the directory of an ordinary session many times over. The rest is left to the zygote.
+_REMOVE_SECONDS = 0.05
 
 
 class Init:
@@ -37,6 +43,14 @@ class Init:
         self._generation = 1
         self._woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        self._ending = False
+        self._overfull = False
+        if jail.folder:
+            _signal.signal(_signal.SIGTERM, self._note_end)
+            _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGTERM])
+
+    def _note_end(self, number: int, frame: object) -> None:
+        self._ending = True
 
     def _start_worker(self, fd: int) -> None:
         """Fork a worker of the next generation on socket `fd`."""
@@ -44,7 +58,13 @@ class Init:
         pid = libc.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
-            _be_worker(self._jail, WORKER, self._control.fileno(), fd, self._template)
+            _be_worker(
+                self._jail,
+                RECIPES[self._jail.tier].worker,
+                self._control.fileno(),
+                fd,
+                self._template,
+            )
         os.close(fd)
         self._worker = pid
 
@@ -56,9 +76,19 @@ class Init:
         while True:
             # First, for the first worker may have died before its death could wake anybody.
             self._reap()
+            if self._ending:
+                self._end()
             poller.poll()
             self._drain()
             self._obey()
+
+    def _end(self) -> NoReturn:
+        """End the session, whole."""
+        if self._jail.folder:
+            self._kill_all()
+            # Whoever waits for this process need not wait for a million files.
+            folders.remove(self._jail.folder, _REMOVE_SECONDS)
+        os._exit(0)
 
     def _drain(self) -> None:
         try:
@@ -78,6 +108,7 @@ class Init:
             if pid == self._worker:
                 self._worker = 0
                 self._kill_all()
+                self._make_room()
                 notice = {
                     "died": self._generation,
                     "status": status,
@@ -87,6 +118,9 @@ class Init:
 
     def _kill_all(self) -> None:
         """SIGKILL to every other process of the session, and wait until none is left."""
+        if self._jail.folder:
+            processes.end_children()
+            return
         try:
             os.kill(-1, signal.SIGKILL)
         except ProcessLookupError:
@@ -97,19 +131,28 @@ class Init:
             except ChildProcessError:
                 return
 
+    def _make_room(self) -> None:
+        """If the directory held more than it may, begin with an empty one."""
+        if self._overfull:
+            self._overfull = False
+            folders.remove(self._jail.folder)
+            slot = self._jail.slot
+            folders.make(self._jail.folder, None if slot is None else users.own_id(slot))
+
     def _obey(self) -> None:
         try:
             message, descriptors = self._receive()
         except BlockingIOError:
             return
         if message is None:
-            os._exit(0)
+            self._end()
         if message["op"] == "interrupt":
             # init is the parent, so the pid cannot have been given to another process.
             if self._worker:
                 os.kill(self._worker, signal.SIGINT)
             control.send(self._control, {"interrupted": message["cell"]})
         elif message["op"] == "kill":
+            self._overfull = message.get("reason") == "workspace"
             if self._worker:
                 os.kill(self._worker, signal.SIGKILL)
         elif message["op"] == "start":
@@ -140,16 +183,16 @@ def be_session(jail: Jail, descriptors: tuple[int, int, int, int], template: Wor
         os.dup2(stderr, 2)
         if worker == 0:
             os.close(done)
-            _be_worker(jail, FIRST_WORKER, control_fd, worker_fd, template)
+            _be_worker(jail, RECIPES[jail.tier].first_worker, control_fd, worker_fd, template)
         jail.kept = {0, 1, 2, control_fd, jail.mapped, done}
-        contain(jail, INIT)
+        contain(jail, RECIPES[jail.tier].init)
         os.write(done, b"1")
         os.close(done)
         jail.contained = -1  # its number may be another descriptor's by the next worker
         Init(jail, socket.socket(fileno=control_fd), template, worker).serve()
     # Boundary: this process has nowhere else to say what went wrong in it.
     except Exception as error:  # noqa: BLE001
-        _report(control_fd, "init", error)
+        _report(control_fd, jail.tier, "init", error)
     finally:
         # Whatever happened, this process must not return into the zygote's code.
         os._exit(1)
@@ -160,13 +203,20 @@ def _be_worker(
 ) -> NoReturn:
     try:
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+        if jail.folder:
+            _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
+            _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGTERM])
         high = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, _WORKER_FD)
         jail.kept = {0, 1, 2, control_fd, high, jail.contained}
         contain(jail, steps)
+        # What it found, while nobody else can speak for it: no code of the session has run.
+        os.write(control_fd, b'{"held": %b}' % json.dumps(jail.held).encode())
         os.close(control_fd)
+        if jail.folder:
+            show_files_below(f"{jail.folder}/{folders.WORKSPACE}")
     # Boundary: as in be_session.
     except Exception as error:  # noqa: BLE001
-        _report(control_fd, "worker", error)
+        _report(control_fd, jail.tier, "worker", error)
         os._exit(1)
     try:
         template.serve(high)
@@ -177,8 +227,8 @@ def _be_worker(
         os._exit(1)
 
 
-def _report(control_fd: int, who: str, error: Exception) -> None:
+def _report(control_fd: int, tier: str, who: str, error: Exception) -> None:
     """Tell the host which step failed."""
     if not isinstance(error, IsolationError):
-        error = IsolationError("jailed", who, f"{type(error).__name__}: {error}")
+        error = IsolationError(tier, who, f"{type(error).__name__}: {error}")
     control.send(socket.socket(fileno=control_fd), control.failure(error))

@@ -7,14 +7,15 @@ and one socket; end of file on that socket ends it, however the host left.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 from errno import EACCES, EBUSY, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP
 from typing import NoReturn
 
 from ..errors import IsolationError, SandboxError
-from ..jail import processes, remedies, rlimits, users
-from ..jail.libc import CLONE_NEWCGROUP, fork_into, fork_into_group
+from ..jail import folders, processes, remedies, rlimits, users
+from ..jail.libc import CLONE_NEWCGROUP, fork, fork_into, fork_into_group
 from ..jail.namespaces import FLAGS
 from ..jail.recipe import Jail
 from ..types import Policy
@@ -25,6 +26,8 @@ from .template import Template, build
 # clone3(2): what is wrong with the group that the child should be born into, or there is no such
 # call, as under some seccomp filters of container engines.
 _NOT_INTO_GROUP = (EACCES, EBUSY, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP)
+# Seconds. Ending a session takes milliseconds, or as long as the kernel needs to free its memory.
+_END_TIMEOUT = 10.0
 
 
 class Zygote:
@@ -35,13 +38,14 @@ class Zygote:
         self._template = template
         self._planned: tuple[dict[str, int], list[tuple[int, tuple[int, int]]]] = ({}, [])
         self._sessions: dict[int, int] = {}  # number of the request: pid of the init
+        self._removing: set[int] = set()  # processes that remove directories
 
     def serve(self) -> NoReturn:
         """Answer requests until end of file."""
         while True:
             message, descriptors = control.receive_with_descriptors(self._host)
             if message is None:
-                os._exit(0)
+                self._leave()
             try:
                 self._answer(message, descriptors)
             finally:
@@ -51,43 +55,68 @@ class Zygote:
     def _answer(self, message: control.Message, descriptors: list[int]) -> None:
         if message["op"] == "end":
             gone = self._end(message["session"])
-            control.send(self._host, {"gone": gone, "number": message["number"]})
+            try:
+                control.send(self._host, {"gone": gone, "number": message["number"]})
+            except OSError:
+                self._leave()
             return
         try:
             self._spawn(message, descriptors)
         except OSError as error:
-            _tell(descriptors[0], IsolationError("jailed", "zygote", str(error)))
+            _tell(descriptors[0], IsolationError(self._template.tier, "zygote", str(error)))
         except IsolationError as error:
             _tell(descriptors[0], error)
 
     def _spawn(self, message: control.Message, descriptors: list[int]) -> None:
+        template = self._template
         if processes.thread_count() != 1:
-            raise IsolationError("jailed", "single thread", "the template has more than one")
-        mapped, written = os.pipe2(os.O_CLOEXEC)
-        slot = message["slot"] if self._template.privileged else None
+            raise IsolationError(template.tier, "single thread", "the template has more than one")
         jail = Jail(
-            slot,
+            message["slot"] if template.privileged else None,
             message["workspace"],
             self._rlimits(message["rlimits"]),
-            self._template.last_capability,
-            self._template.seal,
-            mapped,
-            self._template.covered,
+            template.last_capability,
+            template.seal,
+            template.files,
+            template.tier,
+            f"{template.base}/{message['number']}" if template.base else "",
+            template.interpreter,
+            covered=template.covered,
         )
         control_fd, worker_fd, stdout, stderr, *groups = descriptors
+        links = (control_fd, worker_fd, stdout, stderr)
+        if template.tier == "jailed":
+            self._spawn_apart(jail, links, message, groups)
+            return
+        self._end_strays()
+        pid = fork_into(0)
+        if pid == 0:
+            be_session(jail, links, template.worker)
+        self._sessions[message["number"]] = pid
+
+    def _spawn_apart(
+        self,
+        jail: Jail,
+        links: tuple[int, int, int, int],
+        message: control.Message,
+        groups: list[int],
+    ) -> None:
+        """Fork a session into namespaces of its own, and write its id maps."""
+        number = message["number"]
+        jail.mapped, written = os.pipe2(os.O_CLOEXEC)
         try:
             pid = _clone(jail, message["group"], groups)
         except OSError as error:
-            os.close(mapped)
+            os.close(jail.mapped)
             os.close(written)
             step = "cgroup" if error.errno in _NOT_INTO_GROUP else "namespaces"
             raise remedies.failed(step, error) from error
         if pid == 0:
-            be_session(jail, (control_fd, worker_fd, stdout, stderr), self._template.worker)
-        self._sessions[message["number"]] = pid
-        os.close(mapped)
+            be_session(jail, links, self._template.worker)
+        self._sessions[number] = pid
+        os.close(jail.mapped)
         try:
-            self._map(message["number"], slot, written)
+            self._map(number, jail.slot, written)
         finally:
             os.close(written)
 
@@ -110,14 +139,59 @@ class Zygote:
             pass  # init failed in an earlier step, and has told the host which
 
     def _end(self, session: int) -> bool:
-        """Kill what request `session` made and wait until the kernel has ended all of it."""
+        """End what request `session` made, and wait until all of it is gone."""
         pid = self._sessions.pop(session, None)
         if pid is None:
             return False
         # Its init may have ended by itself; until it is waited for, the pid is nobody else's.
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        if self._template.tier == "jailed":
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        else:
+            os.kill(pid, signal.SIGTERM)
+            self._wait(pid)
+            self._end_strays()
+            self._remove(f"{self._template.base}/{session}")
         return True
+
+    def _remove(self, folder: str) -> None:
+        """Remove what an init left of its directory, beside other requests."""
+        if folders.remove(folder, 0):
+            return
+        pid = fork()
+        if pid == 0:
+            processes.die_with_parent()
+            folders.remove(folder)
+            os._exit(0)
+        self._removing.add(pid)
+
+    def _wait(self, pid: int) -> None:
+        """Wait for an init that ends its session; one that takes too long is killed."""
+        process = os.pidfd_open(pid)
+        poller = select.poll()
+        poller.register(process, select.POLLIN)
+        if not poller.poll(_END_TIMEOUT * 1000):
+            os.kill(pid, signal.SIGKILL)
+        os.close(process)
+        os.waitpid(pid, 0)
+
+    def _end_strays(self) -> None:
+        """End what inits left that were killed: their sessions are this process's by then."""
+        for pid in list(self._removing):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                self._removing.discard(pid)
+        processes.end_children({*self._sessions.values(), *self._removing})
+
+    def _leave(self) -> NoReturn:
+        """The host is gone: where the kernel does not end the sessions with this process, do so."""
+        if self._template.base:
+            for pid in self._sessions.values():
+                os.kill(pid, signal.SIGTERM)
+            for pid in self._sessions.values():
+                self._wait(pid)
+            processes.end_children()
+            folders.remove_base(self._template.base)
+        os._exit(0)
 
 
 def _clone(jail: Jail, version: int, groups: list[int]) -> int:
@@ -150,15 +224,19 @@ def refuse(fd: int, error: IsolationError) -> NoReturn:
     os._exit(1)
 
 
-def serve(fd: int, *, privileged: bool) -> NoReturn:
+def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
     """Be the zygote on socket `fd`: the first message configures it, the answer says how it went.
 
-    `privileged`: this process is root on the host, and not only of a user namespace of its own.
+    `tier`: what its sessions are held by. `privileged`: this process is root on the host, and not
+    only of a user namespace of its own.
     """
     host = socket.socket(fileno=fd)
     # Its sessions decide about their own; the terminal's Ctrl-C is the host's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda signum, frame: None)
+    if tier != "jailed":
+        # By it the zygote tells an init to end; each takes it when it is ready to.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     configuration = control.receive(host)
     if configuration is None:
         os._exit(0)
@@ -166,7 +244,12 @@ def serve(fd: int, *, privileged: bool) -> NoReturn:
     try:
         policy = None if configuration["policy"] is None else Policy(**configuration["policy"])
         template = build(
-            configuration["preload"], configuration["mounts"], policy, privileged=privileged
+            configuration["preload"],
+            configuration["mounts"],
+            tier,
+            configuration["place"],
+            policy,
+            privileged=privileged,
         )
     except IsolationError as error:
         control.send(host, {**control.failure(error), "number": number})
@@ -174,6 +257,11 @@ def serve(fd: int, *, privileged: bool) -> NoReturn:
     except SandboxError as error:
         control.send(host, {"failed": "", "message": str(error), "number": number})
         os._exit(1)
-    facts = {"data_segment": template.data_segment, "privileged": template.privileged}
+    facts = {
+        "data_segment": template.data_segment,
+        "privileged": template.privileged,
+        "base": template.base,
+        "room": 0 if template.tier == "jailed" or template.privileged else rlimits.room(),
+    }
     control.send(host, {**facts, "number": number})
     Zygote(host, template).serve()

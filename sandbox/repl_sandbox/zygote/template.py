@@ -9,12 +9,24 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from errno import ENOSYS
 from typing import TYPE_CHECKING
 
 from ..errors import IsolationError, SandboxError
-from ..jail import capabilities, libc, mounts, processes, remedies, seccomp, users
+from ..jail import (
+    capabilities,
+    folders,
+    grants,
+    landlock,
+    libc,
+    mounts,
+    processes,
+    remedies,
+    seccomp,
+    users,
+)
 from ..types import Policy
 from ..worker.main import Worker
 from ..worker.streams import open_streams
@@ -28,54 +40,195 @@ if TYPE_CHECKING:
 class Template:
     """What every session of this template has in common."""
 
+    tier: str
     privileged: bool  # each session has uids of its own
     last_capability: int
     seal: bytes
+    files: landlock.Plan
+    base: str  # below it each session has its directory; "" where they have mounts
+    interpreter: Sequence[str]  # as jail.Jail has it
     covered: Mapping[str, str]  # as mounts.covered has it
+    pinned: Sequence[int]  # as landlock.pin has it
     worker: Worker  # made here once, so that a session has nothing left to build
     data_segment: int  # bytes of private writable memory before a session has done anything
 
 
 def build(
     preload: Sequence[str],
-    extra_mounts: Mapping[str, str],
+    mounted: Mapping[str, str],
+    tier: str,
+    place: str,
     policy: Policy | None = None,
     *,
     privileged: bool,
 ) -> Template:
-    """Turn this process into a template. `privileged`: it is root on the host, not only inside.
+    """Turn this process into a template of sessions of `tier`.
+
+    `mounted`: what is shown besides the interpreter, by paths inside. `place`: where directories
+    of sessions may be made. `privileged`: this process is root on the host, not only inside.
 
     Raises:
         IsolationError: the view could not be built, or a thread was left running.
         SandboxError: a module of `preload`, or what `policy` is built on, cannot be imported in the
-            session's view.
+            session's view, or `mounted` asks for what the tier cannot do.
     """
-    arch = seccomp.native_arch()
-    seal = seccomp.seal_program(arch)
-    last = capabilities.last_capability()
-    libc.number("seccomp")
-    open_streams()
-    _enter_view(privileged, extra_mounts)
+    ground = _GROUNDS[tier](mounted, place, privileged)
+    try:
+        return _seal(ground, preload, policy, tier, privileged=privileged and tier != "process")
+    except BaseException:
+        if ground.base:
+            folders.remove_base(ground.base)
+        raise
+
+
+def _seal(
+    ground: _Ground, preload: Sequence[str], policy: Policy | None, tier: str, *, privileged: bool
+) -> Template:
     # What is not in the view cannot be imported, and its path is the host's business.
-    sys.path[:] = [path for path in sys.path if os.path.exists(path)]
+    sys.path[:] = [path for path in sys.path if ground.shows(path)]
     sys.argv[:] = [""]
     for name in preload:
         _preload(name)
     rules = None if policy is None else _rules(policy)
     if processes.thread_count() != 1:
-        raise IsolationError(
-            "jailed", "single thread", f"a module of {list(preload)} left a thread"
-        )
-    processes.forbid_new_privileges()
-    seccomp.load(seccomp.base_program(arch))
+        raise IsolationError(tier, "single thread", f"a module of {list(preload)} left a thread")
+    if ground.base_filter:
+        processes.forbid_new_privileges()
+        seccomp.load(ground.base_filter)
     warm_up(rules)
     worker = Worker(rules)
     gc.collect()
     gc.freeze()
     # A collection would write to, and so copy, what init and the zygote only read.
     gc.disable()
-    covered = mounts.covered({*_interpreter_paths(), *extra_mounts})
-    return Template(privileged, last, seal, covered, worker, _data_segment())
+    return Template(
+        tier,
+        privileged,
+        capabilities.last_capability(),
+        ground.seal,
+        ground.files,
+        ground.base,
+        ground.interpreter,
+        ground.covered,
+        ground.pinned,
+        worker,
+        _data_segment(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What a tier's sessions stand on, made before anything is imported."""
+
+    files: landlock.Plan
+    base_filter: bytes = b""
+    seal: bytes = b""
+    base: str = ""
+    interpreter: Sequence[str] = ()
+    covered: Mapping[str, str] = field(default_factory=dict)
+    pinned: Sequence[int] = ()
+    readable: Sequence[str] = ("/",)
+
+    def shows(self, path: str) -> bool:
+        """Whether a session can import from `path`."""
+        roots = tuple(f"{root.rstrip('/')}/" for root in self.readable)
+        return os.path.exists(path) and f"{path}/".startswith(roots)
+
+
+def _prepare_jailed(mounted: Mapping[str, str], place: str, privileged: bool) -> _Ground:
+    arch = seccomp.native_arch()
+    libc.number("seccomp")
+    open_streams()
+    _enter_view(privileged, mounted)
+    files = landlock.plan(grants.JAILED, _landlock_abi("jailed"), grants.TRIAL)
+    return _Ground(
+        files,
+        seccomp.base_program(arch),
+        seccomp.seal_program(arch),
+        covered=mounts.covered({*_interpreter_paths(), *mounted}),
+    )
+
+
+def _prepare_confined(mounted: Mapping[str, str], place: str, privileged: bool) -> _Ground:
+    arch = seccomp.native_arch()
+    libc.number("seccomp")
+    abi = _landlock_abi("confined")
+    if not abi:
+        raise remedies.failed("Landlock", OSError(ENOSYS, "the kernel has none"), "confined")
+    open_streams()
+    base = _make_base("confined", mounted, place)
+    interpreter = _interpreter_paths()
+    shown = [
+        *grants.CONFINED,
+        *(landlock.Grant(path, grants.RUN, "the interpreter") for path in interpreter),
+        *(landlock.Grant(path, grants.RUN, "shown by the operator") for path in mounted),
+    ]
+    try:
+        files = landlock.plan(shown, abi, _trial(base))
+        pinned = landlock.pin(files)
+    except OSError as error:
+        folders.remove_base(base)
+        raise remedies.failed("Landlock", error, "confined") from error
+    processes.adopt_orphans()
+    processes.hide_memory()
+    return _Ground(
+        files,
+        seccomp.base_program(arch, "confined"),
+        seccomp.seal_program(arch, "confined"),
+        base,
+        interpreter,
+        pinned=pinned,
+        readable=[path for path, _ in files.rules],
+    )
+
+
+def _prepare_process(mounted: Mapping[str, str], place: str, privileged: bool) -> _Ground:
+    open_streams()
+    base = _make_base("process", mounted, place)
+    processes.adopt_orphans()
+    return _Ground(landlock.plan((), 0), base=base)
+
+
+_GROUNDS: Mapping[str, Callable[[Mapping[str, str], str, bool], _Ground]] = {
+    "jailed": _prepare_jailed,
+    "confined": _prepare_confined,
+    "process": _prepare_process,
+}
+
+
+def _landlock_abi(tier: str) -> int:
+    try:
+        return landlock.kernel_abi()
+    except OSError as error:
+        raise remedies.failed("Landlock", error, tier) from error
+
+
+def _make_base(tier: str, mounted: Mapping[str, str], place: str) -> str:
+    """The directory of the sessions' directories; in it, one of the template's own."""
+    for inside, outside in mounted.items():
+        if inside != outside:
+            raise SandboxError(
+                f"mounts: tier {tier} has no view of its own, so {outside!r} cannot be shown at "
+                f"{inside!r}; show it where it is, or use tier jailed"
+            )
+    try:
+        base = folders.make_base(place)
+        os.mkdir(f"{base}/template")
+        os.chmod(f"{base}/template", 0o755)
+    except OSError as error:
+        raise remedies.failed("folder", error, tier) from error
+    os.environ["HOME"] = os.environ["TMPDIR"] = f"{base}/template"
+    os.environ["MPLCONFIGDIR"] = f"{base}/template/matplotlib"
+    return base
+
+
+def _trial(base: str) -> str:
+    """A file that anybody may write by its permissions, and no rule names."""
+    path = f"{base}/template/trial"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
+    os.fchmod(fd, 0o666)
+    os.close(fd)
+    return path
 
 
 def _enter_view(privileged: bool, extra_mounts: Mapping[str, str]) -> None:

@@ -1,0 +1,176 @@
+"""A session's own directory, where there is no mount view to give it private places.
+
+Covers: making it, so that only the session's user may look into it; how much it holds; removing it
+with whatever it holds, however deep, whatever its permissions. Does not cover: who else may look
+(users, landlock), and a size that the kernel enforces: files that are unlinked and still open are
+not found by looking (Limits.file_size and Limits.open_files bound those).
+
+All directories of one sandbox lie below one *base*. Whoever makes the base holds a lock on it for
+life, so that the next one can tell a base that was left behind by a crash, and removes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Iterator
+
+WORKSPACE = "workspace"
+TEMPORARY = "tmp"
+
+_PREFIX = "repl-sandbox-"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# A file costs more than its data; as many as the private mounts of other tiers have.
+_MOST_FILES = 65_536
+_BLOCK = 512  # what st_blocks counts in, stat(2)
+_DEEPEST = 64  # looking takes a descriptor for each level
+_TOO_MUCH = 1 << 62
+
+
+def make_base(place: str) -> str:
+    """A new base below the directory `place`; bases there that nobody holds are removed.
+
+    Others may pass through it and not list it. It is held until this process and its forks end.
+    """
+    _sweep(place)
+    token = _token()
+    # Under its own name only once it is held, or another's sweep could take it for left behind.
+    new = f"{place}/.{_PREFIX}{token}"
+    os.mkdir(new, 0o700)
+    fcntl.flock(os.open(new, _DIRECTORY), fcntl.LOCK_SH)
+    os.chmod(new, 0o711)
+    base = f"{place}/{_PREFIX}{token}"
+    os.rename(new, base)
+    return base
+
+
+def make(folder: str, owner: int | None) -> None:
+    """A session's directory, for uid and gid `owner` alone; None: for this process's own."""
+    for path in (folder, f"{folder}/{WORKSPACE}", f"{folder}/{TEMPORARY}"):
+        os.mkdir(path, 0o700)
+        if owner is not None:
+            os.chown(path, owner, owner)
+
+
+def remove(folder: str, seconds: float = float("inf")) -> bool:
+    """Remove `folder`, whoever's files are in it; False if that was not done within `seconds`.
+
+    No process may be left that writes there. A later call goes on with what is left.
+    """
+    base, _, name = folder.rpartition("/")
+    until = time.monotonic() + seconds
+    base_fd = os.open(base, _DIRECTORY)
+    try:
+        # Directories from within are moved beside it as "NAME.TOKEN", one level deep, for a path
+        # can be made that is too long for the kernel and too deep for a recursion.
+        while found := [each for each in os.listdir(base_fd) if each.partition(".")[0] == name]:
+            for each in found:
+                _empty(base_fd, each, name, until)
+                os.rmdir(each, dir_fd=base_fd)
+        return True
+    except TimeoutError:
+        return False
+    finally:
+        os.close(base_fd)
+
+
+def remove_base(base: str) -> None:
+    """Remove `base` with all below it."""
+    for name in {each.partition(".")[0] for each in os.listdir(base)}:
+        remove(f"{base}/{name}")
+    os.rmdir(base)
+
+
+def use(folder: str, most: int) -> int:
+    """Bytes that the files below `folder` take, looked at until they are more than `most`.
+
+    More than 65,536 files, or directories nested over 64 deep, count as more than any size.
+    """
+    total = files = 0
+    base, _, name = folder.rpartition("/")
+    base_fd = os.open(base, os.O_PATH | os.O_CLOEXEC)
+    try:
+        for size in _sizes(base_fd, name, _DEEPEST):
+            total += size
+            files += 1
+            if total > most or files > _MOST_FILES:
+                return max(total, most + 1)
+    finally:
+        os.close(base_fd)
+    return total
+
+
+def _empty(base: int, name: str, stem: str, until: float) -> None:
+    """Unlink what is in directory `name` of `base`; the directories in it are moved to `base`."""
+    fd = _open(base, name)
+    try:
+        for entry in os.listdir(fd):
+            if time.monotonic() > until:
+                raise TimeoutError
+            try:
+                os.unlink(entry, dir_fd=fd)
+            except (IsADirectoryError, PermissionError):
+                os.close(_open(fd, entry))  # it must be writable to be given another parent
+                moved = f"{stem}.{_token()}"
+                os.rename(entry, moved, src_dir_fd=fd, dst_dir_fd=base)
+    finally:
+        os.close(fd)
+
+
+def _open(parent: int, name: str) -> int:
+    """A descriptor of the directory `name` in `parent`, by which it can be listed and changed.
+
+    Its owner may have closed it to himself. By descriptor, because a name could be made a link to
+    elsewhere between two calls.
+    """
+    path = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        if not os.access(f"/proc/self/fd/{path}", os.R_OK | os.W_OK | os.X_OK):
+            os.chmod(f"/proc/self/fd/{path}", 0o700)
+        return os.open(".", _DIRECTORY, dir_fd=path)
+    finally:
+        os.close(path)
+
+
+def _sizes(parent: int, name: str, deeper: int) -> Iterator[int]:
+    """The size of each file below directory `name`, as it is found; others may change it."""
+    try:
+        fd = _open(parent, name)
+    except OSError:
+        return  # it is gone, or something else by now
+    try:
+        for entry in os.listdir(fd):
+            try:
+                status = os.stat(entry, dir_fd=fd, follow_symlinks=False)
+            except OSError:
+                continue
+            yield status.st_blocks * _BLOCK
+            if stat.S_ISDIR(status.st_mode):
+                yield from _sizes(fd, entry, deeper - 1) if deeper else (_TOO_MUCH,)
+    finally:
+        os.close(fd)
+
+
+def _token() -> str:
+    # Not of the module secrets: its `random` would be in every session, in one and the same state.
+    return os.urandom(8).hex()
+
+
+def _sweep(place: str) -> None:
+    for name in os.listdir(place):
+        if not name.startswith(_PREFIX):
+            continue
+        try:
+            fd = os.open(f"{place}/{name}", _DIRECTORY)
+        except OSError:
+            continue
+        try:
+            if os.fstat(fd).st_uid == os.geteuid():
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_base(f"{place}/{name}")
+        except OSError:
+            pass  # held by one that lives, or another sweep is at it
+        finally:
+            os.close(fd)

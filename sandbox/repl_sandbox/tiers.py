@@ -1,0 +1,76 @@
+"""Which tier a sandbox gets: what the caller accepts, what works here, and no silent fallback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from .errors import IsolationError
+from .session.isolation import TIERS
+from .types import Isolation
+
+_T = TypeVar("_T")
+
+STRONGEST_FIRST = tuple(TIERS)
+
+
+def acceptable(isolation: str, require: str | None) -> tuple[str, ...]:
+    """The tiers to try, the strongest first.
+
+    Raises:
+        ValueError: a name is unknown, or the two exclude each other.
+        IsolationError: this system is none that the engine runs on.
+    """
+    if isolation not in ("auto", *STRONGEST_FIRST):
+        names = ", ".join(("auto", *STRONGEST_FIRST))
+        raise ValueError(f"isolation must be one of {names}, not {isolation!r}")
+    if require not in (None, *STRONGEST_FIRST):
+        names = ", ".join(STRONGEST_FIRST)
+        raise ValueError(f"require must be None or one of {names}, not {require!r}")
+    if require is None:
+        require = "confined" if isolation == "auto" else isolation
+    enough = STRONGEST_FIRST[: STRONGEST_FIRST.index(require) + 1]
+    if isolation != "auto" and isolation not in enough:
+        raise ValueError(f"require={require!r} excludes isolation={isolation!r}, which is weaker")
+    if sys.platform != "linux":
+        raise IsolationError(
+            enough[-1],
+            "platform",
+            f"{sys.platform} has none of the facilities that sessions are made of",
+            "Use Linux, or a remote server",
+        )
+    return enough if isolation == "auto" else (isolation,)
+
+
+def strongest(
+    tiers: Sequence[str], start: Callable[[str], _T]
+) -> tuple[_T, tuple[IsolationError, ...]]:
+    """What `start` makes of the first of `tiers` that works, and why those before did not.
+
+    Raises:
+        IsolationError: none works. It is that of the last, and has the others as notes.
+    """
+    refusals: list[IsolationError] = []
+    for tier in tiers:
+        try:
+            return start(tier), tuple(refusals)
+        except IsolationError as error:
+            refusals.append(error)
+    *stronger, last = refusals
+    for refusal in stronger:
+        last.add_note(f"and before that: {refusal}")
+    raise last
+
+
+def confirm(tier: str, seen: Isolation) -> None:
+    """IsolationError unless a session of `tier` was seen to have all that the tier needs."""
+    missing = [each for each in seen.layers if each.name in TIERS[tier] and not each.active]
+    if missing:
+        found = "; ".join(f"{each.name}: {each.detail}" for each in missing)
+        raise IsolationError(
+            tier,
+            "probe",
+            f"a session was made, and looking at it does not show {found}",
+            "Mount /proc so that this user sees its own processes (without hidepid and subset)",
+        )

@@ -1,0 +1,643 @@
+"""Tier `confined`: no namespaces, and still nothing of the host or of another session in reach.
+
+Each question is asked once of a session that the suite's user started, who may be root, and once of
+one that an ordinary user started, whose sessions have that user's uid.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from repl_sandbox import (
+    Finished,
+    IsolationError,
+    Killed,
+    Limits,
+    Raised,
+    Sandbox,
+    SandboxError,
+    Session,
+    TimedOut,
+)
+from repl_sandbox.jail import folders, grants
+from repl_sandbox.jail.landlock import SCOPES, kernel_abi
+from repl_sandbox.jail.recipe import CONFINED_INIT, CONFINED_WORKER
+
+pytestmark = pytest.mark.skipif(not kernel_abi(), reason="this kernel has no Landlock")
+scoped = pytest.mark.skipif(kernel_abi() < SCOPES, reason="scopes came with ABI 6")
+
+SECRET = "a-secret-of-the-host"
+
+# In the session: `attempt(call, ...)` is the errno's name, or "done".
+PROBE = """
+import ctypes, errno, os, resource, signal, socket, stat, subprocess, sys, tempfile
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+def attempt(call, *args):
+    try:
+        call(*args)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return "done"
+
+def c(name, *args):
+    if getattr(libc, name)(*args) == -1:
+        raise OSError(ctypes.get_errno(), name)
+
+def entry(path):
+    with open(path) as file:
+        return file.read()
+
+def others(act):
+    return {name: attempt(act, pid) for name, pid in PIDS.items()}
+
+def files_of(name):
+    return {who: attempt(entry, f"/proc/{pid}/{name}") for who, pid in PIDS.items()}
+
+here = os.getcwd()
+seen = {
+    "ids": [os.getresuid(), os.getresgid(), os.getgroups()],
+    "status": dict(line.split(":\\t") for line in entry("/proc/self/status").splitlines()
+                   if ":\\t" in line),
+    "environment": dict(os.environ),
+    "here": here,
+    "temporary": tempfile.gettempdir(),
+    "descriptors": [int(name) for name in os.listdir("/proc/self/fd")],
+    "modes": [stat.S_IMODE(os.stat(path).st_mode) for path in (here, os.path.dirname(here))],
+    "read": {path: attempt(entry, path) for path in HOST_FILES},
+    "listed": {path: attempt(os.listdir, path) for path in
+               ["/", "/etc", "/proc", "/home", "/root", "/tmp", "/var/tmp", "/dev", "/dev/shm",
+                os.path.dirname(os.path.dirname(here))]},
+    "made": {path: attempt(os.mkdir, path + "/new") for path in
+             ["/", "/etc", "/tmp", "/var/tmp", "/dev/shm", "/usr", "/run", "/root",
+              os.path.dirname(os.path.dirname(here))]},
+    "written": {path: attempt(open, path, "w") for path in
+                [os.__file__, sys.executable, "/dev/random", "/proc/self/comm", *HOST_FILES]},
+    "linked": attempt(os.link, os.__file__, "stolen"),
+    "removed": attempt(os.unlink, HOST_FILES[0]),
+    "renamed": attempt(os.rename, HOST_FILES[0], "mine"),
+    "truncated": attempt(os.truncate, HOST_FILES[0], 0),
+    "own": {
+        "file": attempt(open, "file", "w"),
+        "directory": attempt(os.makedirs, "a/b/c"),
+        "moved": attempt(os.rename, "file", "a/b/file"),
+        "temporary": attempt(tempfile.TemporaryFile),
+        "null": attempt(open, "/dev/null", "w"),
+        "random": attempt(entry, "/proc/self/status"),
+        "mode": attempt(os.chmod, "a", 0o755),
+    },
+    "sockets": {
+        f"{family}-{kind}": attempt(socket.socket, family, kind)
+        for family in (1, 2, 10, 16, 17, 38, 40) for kind in (1, 2, 3, 5)
+    },
+    "pairs": {kind: attempt(socket.socketpair, socket.AF_UNIX, number)
+              for kind, number in (("stream", 1), ("datagram", 2), ("seqpacket", 5))},
+    "on a pair": {
+        "connect": attempt(socket.socketpair()[0].connect, UNIX_PATH),
+        "bind": attempt(socket.socketpair()[0].bind, "\\0squatted"),
+        "listen": attempt(socket.socketpair()[0].listen),
+    },
+    "signals": others(lambda pid: os.kill(pid, 0)),
+    "group signals": others(lambda pid: os.killpg(pid, 0)),
+    "pidfd signals": others(lambda pid: signal.pidfd_send_signal(os.pidfd_open(pid), 0)),
+    "to all": attempt(os.kill, -1, 0),
+    "limits of others": others(lambda pid: resource.prlimit(pid, resource.RLIMIT_CPU, (0, 0))),
+    "placed": others(lambda pid: os.sched_setaffinity(pid, [0])),
+    "traced": others(lambda pid: c("ptrace", 16, pid, None, None)),
+    "memory of others": others(lambda pid: c("process_vm_readv", pid, None, 0, None, 0, 0)),
+    **{f"proc {name}": files_of(name) for name in
+       ("cmdline", "environ", "maps", "mem", "status", "root/etc/passwd", "comm")},
+    "descriptors of others": others(lambda pid: os.listdir(f"/proc/{pid}/fd")),
+    "watched": attempt(c, "inotify_add_watch", libc.inotify_init(), b"/tmp", 0xFFF),
+    "namespaces": {flag: attempt(c, "unshare", flag) for flag in (0x10000000, 0x20000)},
+    "uid": [attempt(os.setuid, 0), attempt(os.setgroups, [0])],
+    "rlimits": {name: resource.getrlimit(number) for name, number in vars(resource).items()
+                if name.startswith("RLIMIT_")},
+}
+child = subprocess.Popen(["sleep", "60"])
+seen["own child"] = [attempt(child.terminate), child.wait()]
+"""
+
+SCRIPT = """
+import json, os, socket, tempfile
+from dataclasses import astuple
+from repl_sandbox import Limits, Sandbox
+
+with tempfile.TemporaryDirectory() as folder:
+    path = folder + "/host-file"
+    with open(path, "w") as file:
+        file.write("host")
+    os.chmod(folder, 0o755)
+    os.chmod(path, 0o666)
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(folder + "/socket")
+    server.listen()
+    os.chmod(folder + "/socket", 0o777)
+    limits = Limits(cpu_seconds=500)
+    with Sandbox(isolation="confined", limits=limits, python={python!r}) as sandbox:
+        with sandbox.session() as session, sandbox.session() as neighbour:
+            neighbour.run("open('mine', 'w').write('x')")
+            links, beside = session._core.links, neighbour._core.links
+            session.set("PIDS", {{
+                "host": os.getpid(), "zygote": sandbox._zygote.pid, "init": links.pid,
+                "neighbour": beside.worker_pid, "neighbour's init": beside.pid, "first": 1,
+            }})
+            session.set("HOST_FILES", [
+                path, beside.folder + "/workspace/mine", "/etc/passwd", "/etc/hostname",
+                "/etc/resolv.conf", "/etc/shadow", "/proc/1/cmdline", "/proc/net/tcp",
+                "/proc/version", "/proc/mounts", {this!r},
+            ])
+            session.set("UNIX_PATH", folder + "/socket")
+            outcome = session.run({probe!r})
+            assert outcome.ok, outcome
+            seen = session.get("seen")
+            neighbour.run("pass")
+            seen["neighbour"] = neighbour.run("open('mine').read()").value
+            isolation = session.isolation
+            seen["isolation"] = [isolation.tier, [astuple(each) for each in isolation.layers]]
+            seen["host uid"] = os.geteuid()
+            with open(path) as file:
+                seen["host file"] = file.read()
+print(json.dumps(seen))
+"""
+
+
+@pytest.fixture(scope="module", params=["this user", "ordinary user"])
+def view(request: pytest.FixtureRequest) -> Any:
+    """What a session sees, as the probe found it."""
+    script = {"probe": PROBE, "this": os.path.abspath(__file__)}
+    if request.param == "this user":
+        python = request.getfixturevalue("open_python")
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT.format(python=python, **script)],
+            env={**os.environ, "REPL_TEST_SECRET": SECRET},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+    run: Callable[[str], Any] = request.getfixturevalue("user")
+    return run(SCRIPT.format(python=None, **script))
+
+
+REFUSED = {"EACCES", "EPERM"}
+
+
+def test_it_is_called_what_it_is(view: Any) -> None:
+    tier, layers = view["isolation"]
+    active = {name for name, active, _ in layers if active}
+    assert tier == "confined"
+    assert {"uid", "capabilities", "no_new_privs", "seccomp", "landlock"} <= active
+    assert not any("namespace" in name for name in active)
+    assert ("own uid" in active) == (view["host uid"] == 0)
+
+
+def test_code_is_nobody_elses_user_where_root_can_give_one_and_never_root(view: Any) -> None:
+    users, groups, supplementary = view["ids"]
+    assert len({*users, *groups}) == 1
+    assert 0 not in users
+    assert (users[0] == view["host uid"]) == (view["host uid"] != 0)
+    assert set(supplementary) <= {users[0]}
+
+
+def test_no_capability_and_no_way_to_one(view: Any) -> None:
+    sets = ("CapInh", "CapPrm", "CapEff", "CapAmb")
+    assert {int(view["status"][name], 16) for name in sets} == {0}
+    assert view["status"]["NoNewPrivs"] == "1"
+    assert view["status"]["Seccomp"] == "2"
+    assert set(view["uid"]) == {"EPERM"}
+    assert set(view["namespaces"].values()) == {"EPERM"}
+
+
+def test_files_of_the_host_do_not_open(view: Any) -> None:
+    """Also those that anybody may read and write, and those of another session."""
+    assert {path: found for path, found in view["read"].items() if found == "done"} == {}
+    assert set(view["written"].values()) <= REFUSED
+    assert view["host file"] == "host"
+    assert view["neighbour"] == "'x'"
+
+
+def test_directories_of_the_host_are_not_listed_and_take_nothing(view: Any) -> None:
+    assert set(view["listed"].values()) <= REFUSED | {"ENOENT"}
+    assert set(view["made"].values()) <= REFUSED | {"EROFS", "ENOENT"}
+
+
+@pytest.mark.parametrize("act", ["linked", "removed", "renamed", "truncated"])
+def test_files_of_the_host_are_not_taken_or_changed(view: Any, act: str) -> None:
+    assert view[act] in REFUSED | {"EXDEV"}
+
+
+def test_the_own_directory_is_private_and_does_what_it_should(view: Any) -> None:
+    assert set(view["own"].values()) == {"done"}
+    assert view["modes"] == [0o700, 0o700]
+    assert view["here"] == view["environment"]["HOME"]
+    assert view["temporary"] == view["environment"]["TMPDIR"]
+    assert os.path.dirname(view["here"]) == os.path.dirname(view["temporary"])
+
+
+def test_there_are_no_sockets_but_pairs_of_streams(view: Any) -> None:
+    assert set(view["sockets"].values()) == {"EAFNOSUPPORT"}
+    assert view["pairs"] == {
+        "stream": "done",
+        "datagram": "EAFNOSUPPORT",
+        "seqpacket": "EAFNOSUPPORT",
+    }
+    assert set(view["on a pair"].values()) == {"EPERM"}
+
+
+@scoped
+@pytest.mark.parametrize("act", ["signals", "group signals", "pidfd signals"])
+def test_nobody_outside_can_be_signalled(view: Any, act: str) -> None:
+    # A process that leads no group has none of its number.
+    assert set(view[act].values()) <= {"EPERM", "ESRCH"}
+    assert view[act]["init"] == "EPERM"
+    assert view["to all"] == "EPERM"
+
+
+def test_the_own_children_can(view: Any) -> None:
+    assert view["own child"] == ["done", -15]
+
+
+@pytest.mark.parametrize(
+    "act", ["limits of others", "placed", "traced", "memory of others", "descriptors of others"]
+)
+def test_nobody_outside_can_be_steered_or_read(view: Any, act: str) -> None:
+    assert set(view[act].values()) <= REFUSED
+
+
+@pytest.mark.parametrize(
+    "name", ["cmdline", "environ", "maps", "mem", "status", "root/etc/passwd", "comm"]
+)
+def test_proc_shows_nobody_else(view: Any, name: str) -> None:
+    assert set(view[f"proc {name}"].values()) <= REFUSED
+
+
+def test_accesses_of_others_cannot_be_watched(view: Any) -> None:
+    assert view["watched"] == "EPERM"
+
+
+def test_the_environment_is_made_up(view: Any) -> None:
+    assert SECRET not in str(view)
+    assert "REPL_TEST_SECRET" not in view["environment"]
+
+
+def test_descriptors_are_the_streams_and_one_socket(view: Any) -> None:
+    # The last is that of the listing itself.
+    assert len([fd for fd in view["descriptors"] if fd > 2]) == 2
+
+
+def test_resource_limits_are_set_and_processes_only_where_they_are_the_sessions(view: Any) -> None:
+    limits = view["rlimits"]
+    assert limits["RLIMIT_NOFILE"] == [256, 256]
+    assert limits["RLIMIT_CPU"] == [500, 501]
+    assert limits["RLIMIT_FSIZE"][1] == 256 << 20
+    if view["host uid"] == 0:
+        assert limits["RLIMIT_NPROC"][1] <= 64 + 8
+
+
+# ── a session lives and ends ──────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def confined(open_python: str) -> Iterator[Sandbox]:
+    limits = Limits(timeout=20, grace=0.2, workspace="4MiB", processes=20)
+    with Sandbox(isolation="confined", python=open_python, limits=limits) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def session(confined: Sandbox) -> Iterator[Session]:
+    with confined.session() as session:
+        yield session
+
+
+def value(session: Session, code: str) -> Any:
+    outcome = session.run(code)
+    assert isinstance(outcome, Finished), outcome
+    return session.get("seen")
+
+
+def folder_of(session: Session) -> Path:
+    return Path(session._core.links.folder)
+
+
+def wait_until_gone(paths: list[Path]) -> None:
+    """For what the kernel or the template does on its own; bounded, and fails by assertion."""
+    until = time.monotonic() + 20
+    while any(path.exists() for path in paths) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert [path for path in paths if path.exists()] == []
+
+
+def test_threads_programs_coroutines_and_interrupts_work(session: Session) -> None:
+    code = (
+        "import asyncio, concurrent.futures, subprocess, sqlite3, sys\n"
+        "with concurrent.futures.ThreadPoolExecutor(4) as pool:\n"
+        "    squares = list(pool.map(lambda n: n * n, range(4)))\n"
+        "await asyncio.sleep(0)\n"
+        "program = [sys.executable, '-c', 'print(6 * 7)']\n"
+        "said = subprocess.run(program, capture_output=True).stdout\n"
+        "rows = sqlite3.connect('a.db').execute('select 1').fetchall()\n"
+        "seen = [squares, said.decode().strip(), rows]"
+    )
+    assert value(session, code) == [[0, 1, 4, 9], "42", [[1]]]
+    stopped = session.run("while True: pass", timeout=0.2)
+    assert isinstance(stopped, TimedOut)
+    assert stopped.state == "kept"
+    assert value(session, "seen = said.decode().strip()") == "42"
+
+
+def test_a_traceback_shows_the_lines_of_files_in_the_workspace(session: Session) -> None:
+    code = "open('module.py', 'w').write('def f():\\n    raise KeyError(1)\\n')\nimport sys\n"
+    session.run(
+        code + "sys.path.insert(0, '.')\nimport os\nsys.path[0] = os.getcwd()\nimport module"
+    )
+    outcome = session.run("module.f()")
+    assert isinstance(outcome, Raised)
+    assert outcome.error is not None
+    assert "module.py" in outcome.error.traceback
+
+
+def test_a_worker_that_dies_leaves_its_files_and_takes_its_children(session: Session) -> None:
+    code = (
+        "import os, subprocess\nopen('kept', 'w').write('x')\n"
+        "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\nseen = child.pid"
+    )
+    child = value(session, code)
+    outcome = session.run("os._exit(3)")
+    assert isinstance(outcome, Killed)
+    assert outcome.state == "restarted"
+    assert not Path(f"/proc/{child}").exists()
+    assert value(session, "import os\nseen = os.listdir()") == ["kept"]
+
+
+def test_a_workspace_that_the_code_removed_is_made_again(session: Session) -> None:
+    session.run("import os, shutil\nshutil.rmtree(os.getcwd())\nos._exit(1)")
+    assert value(session, "import os\nopen('x', 'w').close()\nseen = os.listdir()") == ["x"]
+
+
+# Three generations away from the worker, in sessions and groups of their own, deaf to signals.
+ESCAPE = """
+import os, signal, time
+def deep(n):
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        if n:
+            deep(n - 1)
+            os._exit(0)
+        os.write(write, b'%d' % os.getpid())
+        time.sleep(600)
+    os.waitpid(pid, 0) if n else None
+read, write = os.pipe()
+deep(3)
+seen = int(os.read(read, 20))
+"""
+
+
+def test_closing_reaches_processes_that_left_their_parents(confined: Sandbox) -> None:
+    with confined.session() as session:
+        pid = value(session, ESCAPE)
+        folder = folder_of(session)
+        assert Path(f"/proc/{pid}").exists()
+    assert not Path(f"/proc/{pid}").exists()
+    assert not folder.exists()
+
+
+def test_a_process_that_takes_in_orphans_itself_is_reached_too(confined: Sandbox) -> None:
+    code = "import ctypes\nctypes.CDLL(None).prctl(36, 1)\n" + ESCAPE
+    with confined.session() as session:
+        pid = value(session, code)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_fork_bomb_costs_its_session_only(confined: Sandbox) -> None:
+    bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
+    with confined.session() as session, confined.session() as other:
+        outcome = session.run(bomb, timeout=1)
+        assert isinstance(outcome, (TimedOut, Killed))
+        assert value(other, "seen = 1") == 1
+        assert session.run("6 * 7").value == "42"
+
+
+def test_an_init_that_is_killed_takes_its_session_with_it(confined: Sandbox) -> None:
+    """As the kernel may do for want of memory."""
+    session = confined.session()
+    pid = value(session, ESCAPE)
+    folder = folder_of(session)
+    os.kill(session._core.links.pid, 9)
+    session.close()
+    assert not Path(f"/proc/{pid}").exists()
+    wait_until_gone([folder])
+    with confined.session() as other:
+        assert value(other, "seen = 1") == 1
+
+
+def test_more_files_than_allowed_are_a_limit_that_was_passed(session: Session) -> None:
+    code = (
+        "import time\nfor n in range(100):\n"
+        "    with open(f'{n}', 'wb') as file: file.write(bytes(1 << 20))\n    time.sleep(0.05)"
+    )
+    outcome = session.run(code)
+    assert isinstance(outcome, Killed)
+    assert outcome.reason == "workspace"
+    assert value(session, "import os\nseen = os.listdir()") == []
+    assert folders.use(str(folder_of(session)), 1 << 40) < 1 << 20
+
+
+LEFT_BEHIND = """
+import os
+os.makedirs('closed/inner')
+open('closed/inner/file', 'w').close()
+os.chmod('closed/inner', 0)
+os.chmod('closed', 0)
+os.symlink('/', 'root')
+os.symlink('/etc/passwd', 'passwd')
+for n in range(50):
+    os.mkdir('d' * 200)
+    os.chdir('d' * 200)
+open('deepest', 'w').close()
+"""
+
+
+def test_a_directory_is_removed_whatever_is_in_it(confined: Sandbox) -> None:
+    """Deeper than a path can be long, closed to its owner, with links to elsewhere."""
+    with confined.session() as session:
+        outcome = session.run(LEFT_BEHIND)
+        assert isinstance(outcome, Finished), outcome
+        folder = folder_of(session)
+    wait_until_gone([folder])
+    base = folder.parent
+    wait_until_gone(
+        [base / name for name in os.listdir(base) if name.startswith(folder.name + ".")]
+    )
+    assert os.path.exists("/etc/passwd")
+
+
+@pytest.fixture
+def fresh(open_python: str) -> Iterator[Sandbox]:
+    with Sandbox(isolation="confined", python=open_python) as sandbox:
+        yield sandbox
+
+
+def test_many_sessions_leave_nothing(fresh: Sandbox) -> None:
+    zygote = psutil.Process(fresh._zygote.pid)
+
+    def held() -> list[int]:
+        found = os.listdir(f"/proc/{zygote.pid}/fd")
+        return [psutil.Process().num_fds(), len(found), len(zygote.children(recursive=True))]
+
+    with fresh.session() as session:
+        session.run("1")
+        base = folder_of(session).parent
+    before = held()
+    for n in range(200):
+        with fresh.session() as session:
+            code = "import os\nopen('x', 'w').close()\n" + ("os.fork()\n" if n % 10 == 0 else "")
+            assert session.run(code + "6 * 7").value == "42"
+    assert held() == before
+    assert os.listdir(base) == ["template"]
+
+
+def test_closing_the_sandbox_leaves_nothing(open_python: str) -> None:
+    with Sandbox(isolation="confined", python=open_python) as sandbox:
+        session = sandbox.session()
+        pid = value(session, ESCAPE)
+        base = folder_of(session).parent
+    assert not Path(f"/proc/{pid}").exists()
+    assert not base.exists()
+
+
+def test_a_template_that_cannot_be_made_leaves_nothing(
+    open_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(SandboxError, match="no_such_module"):
+        Sandbox(isolation="confined", python=open_python, preload=["no_such_module"])
+    assert os.listdir(tmp_path) == []
+
+
+def test_sessions_can_be_made_ahead(open_python: str) -> None:
+    with Sandbox(isolation="confined", python=open_python, ready=2) as sandbox:
+        for _ in range(4):
+            with sandbox.session() as session:
+                assert value(session, "seen = 1") == 1
+
+
+KILLED = """
+import json, os, sys
+from repl_sandbox import Sandbox
+sandbox = Sandbox(isolation="confined", python={python!r})
+session = sandbox.session()
+session.run({code!r})
+pids = [sandbox._zygote.pid, session._core.links.pid, session.get("seen")]
+print(json.dumps([pids, session._core.links.folder]), flush=True)
+os.kill({victim}, 9)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("victim", ["os.getpid()", "pids[0]"], ids=["the host", "the template"])
+def test_who_loses_the_host_or_the_template_ends_and_cleans_up(
+    open_python: str, victim: str
+) -> None:
+    script = KILLED.format(python=open_python, code=ESCAPE, victim=victim)
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as host:
+        assert host.stdout is not None
+        pids, folder = json.loads(host.stdout.readline())
+        gone = [Path(f"/proc/{pid}") for pid in pids[1:]]
+        wait_until_gone([*gone, Path(folder)])
+        assert host.stdin is not None
+        host.stdin.close()
+
+
+def test_what_a_crash_left_is_swept_by_the_next_sandbox(open_python: str, tmp_path: Path) -> None:
+    place = tmp_path
+    left = place / "repl-sandbox-0123456789abcdef"
+    (left / "4" / "workspace").mkdir(parents=True)
+    held = Path(folders.make_base(str(place)))
+    assert not left.exists()
+    again = Path(folders.make_base(str(place)))
+    assert held.exists()  # for this process holds it
+    assert again != held
+
+
+# ── what it is made of ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def shown() -> Iterator[Path]:
+    # Not below pytest's directory, which others may not enter.
+    with tempfile.TemporaryDirectory(prefix="repl-shown-", dir="/var/tmp") as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+def test_mounts_can_be_shown_where_they_are_and_nowhere_else(open_python: str, shown: Path) -> None:
+    (shown / "data").write_text("data")
+    with (
+        Sandbox(
+            isolation="confined", python=open_python, mounts={str(shown): str(shown)}
+        ) as sandbox,
+        sandbox.session() as session,
+    ):
+        assert value(session, f"seen = open('{shown}/data').read()") == "data"
+        assert session.run(f"open('{shown}/data', 'w')").error is not None
+    with pytest.raises(SandboxError, match=r"mounts: .*confined"):
+        Sandbox(isolation="confined", python=open_python, mounts={"/data": str(shown)})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has no other to be")
+def test_an_interpreter_that_only_root_may_read_is_an_error(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", closed], check=True)
+    tmp_path.chmod(0o700)
+    with pytest.raises(IsolationError) as caught:
+        Sandbox(isolation="confined", python=str(closed / "bin" / "python"))
+    assert (caught.value.tier, caught.value.step) == ("confined", "interpreter")
+    assert caught.value.remedy
+
+
+def test_the_table_says_why() -> None:
+    assert all(grant.reason for grant in grants.CONFINED)
+    assert not any(grant.files & grants.Files.MAKE_REG for grant in grants.CONFINED)
+
+
+def test_the_filter_comes_last_and_landlock_after_the_last_change_of_user() -> None:
+    names = [name for name, _ in CONFINED_WORKER]
+    assert names[-2:] == ["Landlock", "seccomp"]
+    order = ["code user", "capabilities", "no new privileges", "memory access", "Landlock"]
+    assert [name for name in names if name in order] == order
+    assert names.index("code user") < names.index("parent death signal")
+    assert "orphans" in [name for name, _ in CONFINED_INIT]
+
+
+def test_the_host_is_not_reachable_by_network(session: Session) -> None:
+    with socket.socket() as tcp:
+        tcp.bind(("127.0.0.1", 0))
+        tcp.listen()
+        code = f"import socket\nsocket.create_connection(('127.0.0.1', {tcp.getsockname()[1]}), 5)"
+        error = session.run(code).error
+    assert error is not None

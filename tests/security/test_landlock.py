@@ -1,0 +1,249 @@
+"""Landlock: what it adds to a jail, that each process of a session inherits it, and the table."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from repl_sandbox import Finished, Sandbox, Session
+from repl_sandbox.jail import grants, landlock, mounts
+from repl_sandbox.jail.landlock import VERSIONS, Files, Grant, kernel_abi, plan, restrict
+
+ABI = kernel_abi()
+pytestmark = pytest.mark.skipif(not ABI, reason="this kernel has no Landlock")
+
+User = Callable[[str], Any]
+
+# Defines `refused(call)`: the class of the error, or "".
+PRELUDE = """
+import os, signal, socket, subprocess, sys, threading
+def refused(call):
+    try:
+        call()
+    except OSError as error:
+        return type(error).__name__
+    return ""
+"""
+
+
+def seen(session: Session, code: str) -> Any:
+    outcome = session.run(f"{PRELUDE}\n{code}")
+    assert isinstance(outcome, Finished), outcome
+    return session.get("seen")
+
+
+# ── in a session ──────────────────────────────────────────────────────────────────────────────
+
+WRITES = "seen = {path: refused(lambda: open(path, 'w')) for path in %r}"
+
+
+def test_what_permissions_and_mounts_allow_is_refused(session: Session) -> None:
+    paths = ["/dev/random", "/dev/urandom", "/proc/self/comm", "/proc/self/timerslack_ns"]
+    assert seen(session, WRITES % paths) == dict.fromkeys(paths, "PermissionError")
+
+
+def test_what_a_session_needs_is_allowed(session: Session) -> None:
+    paths = ["/tmp/a", "/workspace/a", "/dev/shm/a", "/dev/null", "/dev/zero"]
+    assert seen(session, WRITES % paths) == dict.fromkeys(paths, "")
+    assert seen(session, "import multiprocessing\nmultiprocessing.Lock()\nseen = True")
+    moved = "os.mkdir('/tmp/d')\nos.rename('/tmp/a', '/tmp/d/a')\nseen = os.listdir('/tmp/d')"
+    assert seen(session, moved) == ["a"]
+
+
+@pytest.mark.skipif(ABI < landlock.TCP, reason="TCP came with ABI 4")
+def test_tcp_is_refused_both_ways_and_the_hint_says_why(session: Session) -> None:
+    code = (
+        "one = socket.socket()\n"
+        "seen = [refused(lambda: one.bind(('0.0.0.0', 0))),\n"
+        "        refused(lambda: one.connect(('127.0.0.1', 9)))]"
+    )
+    assert seen(session, code) == ["PermissionError"] * 2
+    error = session.run("one.connect(('127.0.0.1', 9))").error
+    assert error is not None
+    assert "no network" in error.traceback
+
+
+INHERITED = {
+    "a user's fork": "pid = os.fork()\nif not pid: os._exit(13 if {trial} else 0)\n"
+    "seen = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])",
+    "a program": "code = 'import sys; sys.exit(13 if {trial} else 0)'\n"
+    "code = 'def refused(call):\\n try: call()\\n except OSError: return 1\\n' + code\n"
+    "seen = subprocess.run([sys.executable, '-c', code]).returncode",
+    "a thread": "found = []\n"
+    "thread = threading.Thread(target=lambda: found.append(13 if {trial} else 0))\n"
+    "thread.start(); thread.join()\nseen = found[0]",
+}
+
+
+@pytest.mark.parametrize("who", INHERITED)
+def test_it_is_inherited(session: Session, who: str) -> None:
+    trial = f'refused(lambda: open("{grants.TRIAL}", "w"))'
+    assert seen(session, INHERITED[who].format(trial=trial)) == 13
+
+
+def test_a_worker_of_the_next_generation_has_it(session: Session) -> None:
+    assert session.run("import os\nos._exit(1)").state == "restarted"
+    assert seen(session, WRITES % [grants.TRIAL]) == {grants.TRIAL: "PermissionError"}
+    assert next(each for each in session.isolation.layers if each.name == "landlock").active
+
+
+def test_layers_of_code_are_not_stacked_on_ours(session: Session) -> None:
+    """Sixteen is the most that the kernel stacks; a next worker needs one."""
+    code = (
+        "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        "seen = [libc.syscall(number, 0, 0, 1) for number in (444, 445, 446)]"
+    )
+    assert seen(session, code) == [-1, -1, -1]
+
+
+SIGNALS = """
+import json
+from repl_sandbox import Sandbox
+with Sandbox() as sandbox, sandbox.session() as session:
+    session.run("import os, signal, subprocess\\nchild = subprocess.Popen(['sleep', '60'])")
+    session.run('''
+def refused(call):
+    try: call()
+    except OSError as error: return type(error).__name__
+    return ""
+seen = [refused(lambda: os.kill(1, 0)), refused(lambda: os.kill(os.getpid(), 0)),
+        refused(child.kill), child.wait()]
+''')
+    print(json.dumps(session.get("seen")))
+"""
+
+
+@pytest.mark.skipif(ABI < landlock.SCOPES, reason="scopes came with ABI 6")
+def test_an_ordinary_users_code_cannot_even_ask_for_its_init(user: User) -> None:
+    """It has init's uid there; but its own children it may end."""
+    assert user(SIGNALS) == ["PermissionError", "", "", -9]
+
+
+def test_the_layer_says_what_it_restricts(session: Session) -> None:
+    layer = next(each for each in session.isolation.layers if each.name == "landlock")
+    assert layer.active
+    assert f"ABI {ABI}" in layer.detail
+
+
+# ── the ruleset, in a process of its own ──────────────────────────────────────────────────────
+
+ALONE = """
+import json, os
+from repl_sandbox.jail import grants, landlock, processes
+processes.forbid_new_privileges()
+rows = [landlock.Grant("/", grants.RUN, "all is read")]
+held = landlock.restrict(landlock.plan(rows, {abi}, "/dev/random"))
+def refused(call):
+    try: call()
+    except OSError as error: return type(error).__name__
+    return ""
+fd = os.open("/dev/null", os.O_RDONLY)
+print(json.dumps([held, refused(lambda: os.mkdir({folder!r})), refused(lambda: os.kill(1, 0)),
+    refused(lambda: os.listdir("/"))]))
+"""
+
+
+@pytest.mark.parametrize("abi", range(1, min(ABI, landlock.SOCKETS) + 1))
+def test_every_version_up_to_the_kernels_can_be_asked_for(abi: int, tmp_path: Any) -> None:
+    script = ALONE.format(abi=abi, folder=str(tmp_path / "new"))
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    signal = "PermissionError" if abi >= landlock.SCOPES else ""
+    held, made, signalled, listed = json.loads(done.stdout)
+    assert (held, made, listed) == (True, "PermissionError", "")
+    if signal:
+        assert signalled == signal
+
+
+def test_without_landlock_nothing_is_done_and_nothing_claimed() -> None:
+    assert restrict(plan(grants.JAILED, 0, grants.TRIAL)) is False
+
+
+def test_a_path_that_is_needed_and_missing_is_an_error() -> None:
+    missing = "/nowhere-at-all"
+    wanted = plan([Grant(missing, grants.READ, "a test")], ABI)
+    with pytest.raises(FileNotFoundError):
+        restrict(wanted)  # while rules are added, so before anything is restricted
+    assert plan([Grant(missing, grants.READ, "a test", optional=True)], ABI).rules == ()
+
+
+def test_versions_are_whole_and_in_order() -> None:
+    assert [version.abi for version in VERSIONS] == list(range(1, len(VERSIONS) + 1))
+    assert all(version.kernel and version.reason for version in VERSIONS)
+    every = Files(0)
+    for version in VERSIONS:
+        assert not every & version.files
+        every |= version.files
+    assert every == Files((Files.RESOLVE_UNIX << 1) - 1)
+
+
+def test_the_table_says_why_and_knows_the_private_places() -> None:
+    assert all(grant.reason for grant in grants.JAILED)
+    owned = {grant.path for grant in grants.JAILED if grant.files & Files.MAKE_REG}
+    assert owned == set(mounts.PRIVATE)
+    assert not any(
+        grant.files & (Files.IOCTL_DEV | Files.MAKE_CHAR | Files.MAKE_BLOCK)
+        for grant in grants.JAILED
+    )
+
+
+def test_no_row_gives_what_the_trial_tries() -> None:
+    assert not any(
+        grant.files & Files.WRITE_FILE and f"{grants.TRIAL}/".startswith(f"{grant.path}/")
+        for grant in grants.JAILED
+    )
+
+
+def test_the_kernels_structure_is_packed() -> None:
+    assert ctypes.sizeof(landlock._PathBeneathAttr) == 12
+
+
+def test_a_kernel_that_has_it_and_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: int) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(landlock, "syscall", refuse)
+    with pytest.raises(PermissionError):
+        kernel_abi()
+
+
+def test_a_filter_that_refuses_it_fails_the_sandbox() -> None:
+    """The zygote, under a filter that answers EPERM to landlock_create_ruleset alone."""
+    script = """
+import json
+from repl_sandbox import IsolationError, Sandbox
+from repl_sandbox.jail import bpf, libc, processes, seccomp
+assembler = bpf.Assembler()
+allow, deny = assembler.ret(0x7FFF0000), assembler.ret(0x00050001)
+assembler.jump(bpf.JEQ, 444, deny, allow)
+assembler.load(bpf.NUMBER_OFFSET)
+processes.forbid_new_privileges()
+seccomp.load(assembler.assemble())
+try:
+    Sandbox(isolation="jailed").close()
+    print(json.dumps("made"))
+except IsolationError as error:
+    print(json.dumps([error.step, bool(error.remedy)]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["Landlock", True]
+
+
+def test_sessions_of_one_sandbox_have_each_their_own(sandbox: Sandbox) -> None:
+    with sandbox.session() as one, sandbox.session() as other:
+        assert seen(one, WRITES % ["/tmp/mine"]) == {"/tmp/mine": ""}
+        assert seen(other, WRITES % ["/tmp/mine"]) == {"/tmp/mine": ""}
+        assert seen(other, "seen = os.listdir('/tmp')") == ["mine"]
+        assert seen(one, "os.remove('/tmp/mine')\nseen = os.listdir('/tmp')") == []
+        assert seen(other, "seen = os.listdir('/tmp')") == ["mine"]

@@ -1,0 +1,106 @@
+"""Tier `process`: no isolation and never called any, yet whole: limits, restarts, nothing left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from repl_sandbox import Finished, Killed, Limits, Sandbox, TimedOut
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[Sandbox]:
+    limits = Limits(timeout=20, grace=0.2, memory="300MiB", workspace="4MiB", processes=30)
+    with Sandbox(isolation="process", limits=limits) as sandbox:
+        yield sandbox
+
+
+def test_it_is_called_what_it_is(process: Sandbox) -> None:
+    with process.session() as session:
+        assert session.isolation.tier == "process"
+        active = {layer.name for layer in session.isolation.layers if layer.active}
+        assert "seccomp" not in active
+        assert "landlock" not in active
+
+
+def test_it_has_the_rights_of_the_host(process: Sandbox, tmp_path: Path) -> None:
+    """Which is why it must be asked for by name."""
+    with process.session() as session:
+        assert session.run("import os\nos.getuid()").value == str(os.getuid())
+        session.run(f"open({str(tmp_path / 'file')!r}, 'w').write('x')")
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_each_session_works_in_a_directory_of_its_own(process: Sandbox) -> None:
+    with process.session() as one, process.session() as other:
+        one.run("import os\nopen('x', 'w').close()")
+        assert one.run("os.listdir()").value == "['x']"
+        assert other.run("import os\nos.listdir()").value == "[]"
+        folder = Path(one._core.links.folder)
+        assert one.run("os.getcwd() == os.environ['HOME']").value == "True"
+    assert not folder.exists()
+
+
+def test_limits_interrupts_and_restarts_work(process: Sandbox) -> None:
+    with process.session(host={"double": lambda n: 2 * n}) as session:
+        session.run("x = 1")
+        assert isinstance(session.run("while True: pass", timeout=0.2), TimedOut)
+        assert session.run("double(x)").value == "2"
+        assert session.run("bytearray(1 << 30)").error is not None
+        outcome = session.run("import os\nos._exit(1)")
+        assert isinstance(outcome, Killed)
+        assert outcome.state == "restarted"
+        assert isinstance(session.run("6 * 7"), Finished)
+
+
+def test_a_flood_of_processes_is_a_limit_that_was_passed(process: Sandbox) -> None:
+    """The kernel counts by user, and this user has others; so it is counted."""
+    code = (
+        "import subprocess, time\n"
+        "held = [subprocess.Popen(['sleep', '60']) for _ in range(40)]\ntime.sleep(20)"
+    )
+    with process.session() as session:
+        outcome = session.run(code)
+        assert isinstance(outcome, Killed)
+        assert outcome.reason == "processes"
+
+
+def test_the_interpreter_may_lie_anywhere(process: Sandbox) -> None:
+    import sys
+
+    with process.session() as session:
+        assert session.run("import sys\nsys.prefix").value == repr(sys.prefix)
+
+
+def test_many_sessions_leave_nothing(process: Sandbox) -> None:
+    zygote = psutil.Process(process._zygote.pid)
+    with process.session() as session:
+        base = Path(session._core.links.folder).parent
+    before = [psutil.Process().num_fds(), zygote.num_fds()]
+    for _ in range(50):
+        with process.session() as session:
+            session.run("import subprocess\nsubprocess.Popen(['sleep', '60'])")
+    assert [psutil.Process().num_fds(), zygote.num_fds()] == before
+    assert zygote.children(recursive=True) == []
+    assert os.listdir(base) == ["template"]
+
+
+AS_USER = """
+import json
+from repl_sandbox import Sandbox
+with Sandbox(isolation="process") as sandbox, sandbox.session() as session:
+    session.run("import subprocess, os")
+    print(json.dumps([session.isolation.tier, session.run("os.getuid()").value,
+        session.run("subprocess.run(['true']).returncode").value]))
+"""
+
+
+def test_an_ordinary_user_has_it_too(user: Callable[[str], Any]) -> None:
+    tier, uid, returned = user(AS_USER)
+    assert (tier, returned) == ("process", "0")
+    assert uid != "0"

@@ -1,0 +1,215 @@
+"""Which tier a sandbox gets: the strongest that works, never a weaker one than was required.
+
+`jailed` is made unavailable by what makes it so in a container: a filter that refuses namespaces,
+or a limit of none.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from repl_sandbox import IsolationError, Sandbox
+from repl_sandbox.jail.landlock import kernel_abi
+from repl_sandbox.session import isolation
+from repl_sandbox.tiers import STRONGEST_FIRST, acceptable, confirm, strongest
+from repl_sandbox.types import Isolation, Layer
+
+landlocked = pytest.mark.skipif(not kernel_abi(), reason="this kernel has no Landlock")
+
+# As the default filter of container engines does, and nothing else.
+WITHOUT_NAMESPACES = """
+from repl_sandbox.jail import bpf, processes, seccomp
+from repl_sandbox.jail.libc import number
+from repl_sandbox.jail.syscalls import CLONE_NAMESPACES, REFUSE
+
+def refuse_namespaces():
+    assembler = bpf.Assembler()
+    allow, deny = assembler.ret(0x7FFF0000), assembler.ret(0x00050001)
+    assembler.jump(bpf.JSET, CLONE_NAMESPACES, deny, allow)
+    by_flags = assembler.load(bpf.argument_offset(0))
+    label = assembler.jump(bpf.JEQ, number("clone"), by_flags, allow)
+    arch = seccomp.native_arch()
+    for row in REFUSE:
+        if row.name in ("unshare", "setns", "mount", "pivot_root"):
+            label = assembler.jump(bpf.JEQ, row.number(arch), deny, label)
+    assembler.load(bpf.NUMBER_OFFSET)
+    processes.forbid_new_privileges()
+    seccomp.load(assembler.assemble())
+
+refuse_namespaces()
+"""
+
+# In a user namespace of its own, whose count of further ones may be set without touching others'.
+WITHOUT_MORE_NAMESPACES = """
+from repl_sandbox.jail import users
+users.enter_namespace(users.CODE_ID)
+with open("/proc/sys/user/max_user_namespaces", "w") as file:
+    file.write("0")
+"""
+
+WITHOUT_LANDLOCK = """
+from repl_sandbox.jail import bpf, processes, seccomp
+from repl_sandbox.jail.libc import number
+assembler = bpf.Assembler()
+allow, deny = assembler.ret(0x7FFF0000), assembler.ret(0x00050000 | {errno})
+assembler.jump(bpf.JEQ, number("landlock_create_ruleset"), deny, allow)
+assembler.load(bpf.NUMBER_OFFSET)
+processes.forbid_new_privileges()
+seccomp.load(assembler.assemble())
+"""
+
+ASK = """
+import json
+{deny}
+from repl_sandbox import IsolationError, Sandbox
+try:
+    with Sandbox(python={python!r}, {arguments}) as sandbox, sandbox.session() as session:
+        session.run("x = 6 * 7")
+        refused = [[each.tier, each.step, bool(each.remedy)] for each in sandbox.refusals]
+        print(json.dumps([session.isolation.tier, session.run("x").value, refused]))
+except IsolationError as error:
+    print(json.dumps([error.tier, error.step, bool(error.remedy), str(error.__notes__)
+                      if hasattr(error, "__notes__") else ""]))
+"""
+
+
+def ask(deny: str, arguments: str, python: str | None) -> Any:
+    script = ASK.format(deny=deny, arguments=arguments, python=python)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_where_nothing_is_missing_auto_is_jailed() -> None:
+    assert ask("", "", None) == ["jailed", "42", []]
+
+
+@landlocked
+def test_without_namespaces_auto_is_confined_and_says_why_not_more(open_python: str) -> None:
+    tier, answer, refusals = ask(WITHOUT_NAMESPACES, "", open_python)
+    assert (tier, answer) == ("confined", "42")
+    assert refusals == [["jailed", "namespaces", True]]
+
+
+@landlocked
+def test_an_ordinary_user_without_namespaces_is_confined(user: Callable[[str], Any]) -> None:
+    script = ASK.format(deny=WITHOUT_MORE_NAMESPACES, arguments="", python=None)
+    tier, answer, refusals = user(script)
+    assert (tier, answer) == ("confined", "42")
+    assert refusals == [["jailed", "namespaces", True]]
+
+
+@pytest.mark.parametrize("arguments", ["require='jailed'", "isolation='jailed'"])
+def test_what_is_required_and_cannot_be_had_is_an_error(arguments: str, open_python: str) -> None:
+    found = ask(WITHOUT_NAMESPACES, arguments, open_python)
+    assert found[:3] == ["jailed", "namespaces", True]
+
+
+@landlocked
+@pytest.mark.parametrize(("errno", "name"), [(38, "none"), (95, "off"), (1, "refused")])
+def test_without_landlock_there_is_no_confined(errno: int, name: str, open_python: str) -> None:
+    deny = WITHOUT_NAMESPACES + WITHOUT_LANDLOCK.format(errno=errno)
+    tier, step, remedy, notes = ask(deny, "", open_python)
+    assert (tier, step, remedy) == ("confined", "Landlock", True)
+    assert "jailed: namespaces" in notes
+
+
+@landlocked
+def test_a_kernel_without_landlock_can_still_jail() -> None:
+    tier, answer, _ = ask(WITHOUT_LANDLOCK.format(errno=38), "", None)
+    assert (tier, answer) == ("jailed", "42")
+
+
+def test_process_is_never_fallen_back_to() -> None:
+    assert "process" not in acceptable("auto", None)
+    assert acceptable("auto", "process") == ("jailed", "confined", "process")
+
+
+@pytest.mark.parametrize(
+    ("given", "tried"),
+    [
+        (("auto", None), ("jailed", "confined")),
+        (("auto", "confined"), ("jailed", "confined")),
+        (("auto", "jailed"), ("jailed",)),
+        (("jailed", None), ("jailed",)),
+        (("jailed", "process"), ("jailed",)),
+        (("confined", None), ("confined",)),
+        (("confined", "confined"), ("confined",)),
+        (("process", None), ("process",)),
+        (("process", "process"), ("process",)),
+    ],
+)
+def test_what_is_tried(given: tuple[str, str | None], tried: tuple[str, ...]) -> None:
+    assert acceptable(*given) == tried
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"isolation": "process", "require": "jailed"}, "require"),
+        ({"isolation": "process", "require": "confined"}, "require"),
+        ({"isolation": "confined", "require": "jailed"}, "require"),
+        ({"isolation": "container"}, "isolation"),
+        ({"isolation": None}, "isolation"),
+        ({"isolation": ""}, "isolation"),
+        ({"require": "auto"}, "require"),
+        ({"require": "strong"}, "require"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(
+    arguments: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(ValueError, match=name) as caught:
+        Sandbox(**arguments)
+    if "isolation" not in arguments or "require" not in arguments:
+        assert all(tier in str(caught.value) for tier in STRONGEST_FIRST)
+
+
+def test_a_session_that_does_not_look_like_its_tier_is_an_error() -> None:
+    """What was done is not what decides."""
+    layers = tuple(
+        Layer(name, name != "seccomp", "seen") for name in sorted(isolation.TIERS["jailed"])
+    )
+    with pytest.raises(IsolationError, match=r"jailed: probe: .*seccomp") as caught:
+        confirm("jailed", Isolation("process", layers))
+    assert caught.value.remedy
+    confirm("process", Isolation("process", layers))
+
+
+def test_the_error_of_the_last_tier_carries_the_others() -> None:
+    def start(tier: str) -> None:
+        raise IsolationError(tier, "a step", f"no {tier}")
+
+    with pytest.raises(IsolationError) as caught:
+        strongest(("jailed", "confined"), start)
+    assert caught.value.tier == "confined"
+    assert "no jailed" in "".join(caught.value.__notes__)
+
+
+def test_other_errors_are_no_reason_for_a_weaker_tier() -> None:
+    """A module that cannot be imported says nothing about the system."""
+    tried: list[str] = []
+
+    def start(tier: str) -> None:
+        tried.append(tier)
+        raise ValueError("preload")
+
+    with pytest.raises(ValueError, match="preload"):
+        strongest(("jailed", "confined"), start)
+    assert tried == ["jailed"]
+
+
+def test_each_tier_needs_all_that_a_weaker_one_does_but_landlock() -> None:
+    """A kernel without Landlock can jail, and nothing else could take its place in `confined`."""
+    stronger, *weaker = (isolation.TIERS[tier] for tier in STRONGEST_FIRST)
+    for needed in weaker:
+        assert needed - {"landlock"} <= stronger
+        stronger = needed
