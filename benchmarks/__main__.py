@@ -26,6 +26,7 @@ FIGURES: tuple[Measure, ...] = (
     sessions.ready,
     sessions.destroy,
     cells.step,
+    cells.syscall,
     cells.stdout,
     cells.context,
     cells.cpu,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import os
@@ -16,7 +17,7 @@ from repl_sandbox.types import AnyOutcome, Finished
 from . import bare_fork
 from .figure import ROOMY, Figure
 from .samples import Timed, interleave, timed
-from .work import CPU_LOOP, PRINT_1_MB, STEP, TEXT_LINE
+from .work import CPU_LOOP, PRINT_1_MB, STEP, SYSCALL, SYSCALLS, TEXT_LINE
 
 BATCH = 100  # steps per sample, so that caches are warm for whoever's turn it is
 
@@ -48,6 +49,29 @@ def step() -> Iterator[Figure]:
         taken["floor"],
         floor_is,
     )
+
+
+def syscall() -> Iterator[Figure]:
+    """One system call from Python: under both filters in the namespaces, and without any."""
+    with Sandbox(limits=ROOMY) as sandbox, bare_fork.Parent() as parent:
+        session, child = sandbox.session(), parent.session()
+        taken = interleave(
+            {
+                "ours": lambda: _a_call(str(session.run(SYSCALL).value)),
+                "floor": lambda: _a_call(child.run(SYSCALL)),
+            },
+            rounds=30,
+        )
+        session.close()
+        child.close()
+    yield Figure(
+        "syscall", "one system call", "ns", taken["ours"], taken["floor"], "the same without jail"
+    )
+
+
+def _a_call(times: str) -> float:
+    begin, end = ast.literal_eval(times)
+    return float(end - begin) / SYSCALLS
 
 
 def stdout() -> Iterator[Figure]:

@@ -15,7 +15,7 @@ from .figure import Figure
 from .goals import GOALS, ratio
 from .samples import Samples
 
-SCALES = {"us": 1e6, "ms": 1e3, "MB": 1e-6, "/s": 1.0}  # from seconds, bytes, 1/s
+SCALES = {"us": 1e6, "ms": 1e3, "ns": 1e9, "MB": 1e-6, "/s": 1.0}  # from seconds, bytes, 1/s
 
 Others = dict[str, dict[str, float]]
 
@@ -73,11 +73,10 @@ def _goal(figure: Figure) -> str:
     if goal is None:
         return ""
     sign = "≤" if goal.kind == "at most" else "≥"
-    return (
-        f"{sign} {goal.bound:g}"
-        if goal.of == "ratio"
-        else f"{sign} {_value(goal.bound, figure.unit)}"
-    )
+    if goal.of == "ratio":
+        return f"{sign} {goal.bound:g}"
+    more = "+" if goal.of == "difference" else ""
+    return f"{sign} {more}{_value(goal.bound, figure.unit)}"
 
 
 def record(figures: Sequence[Figure], others: Others) -> dict[str, Any]:

@@ -4,5 +4,12 @@ from __future__ import annotations
 
 STEP = "x = 1"
 CPU_LOOP = "t = 0\nfor i in range(2_000_000):\n    t += i * i\n"
+# Seconds for one call: an expression, so that a floor that evaluates can do it too. getppid(2) does
+# next to nothing, and no library caches it.
+SYSCALL = (
+    "(lambda clock, call: [clock(), [call() for _ in range(100_000)] and clock()])"
+    "(__import__('time').perf_counter, __import__('os').getppid)"
+)
+SYSCALLS = 100_000
 PRINT_1_MB = "print('a' * 1_000_000)"
 TEXT_LINE = "a line of text that stands for all others\n"
