@@ -19,16 +19,31 @@ NAMES = [check.name for check in CHECKS]
 
 
 @pytest.mark.parametrize("tier", TIERS)
-def test_a_tier_conforms(tier: str) -> None:
+def test_a_tier_conforms(tier: str, open_python: str) -> None:
     """By the command, which is what people run."""
-    done = command("--json", "--isolation", tier)
+    python = sys.executable if tier == "jailed" else open_python
+    done = command("--json", "--isolation", tier, "--python", python)
     if done.returncode == 3:
         pytest.skip(done.stderr.strip())
-    report = json.loads(done.stdout)
-    assert [result for result in report["results"] if result["status"] == "failed"] == []
-    assert {result["name"] for result in report["results"]} == set(NAMES)
+    assert_conforms(tier, json.loads(done.stdout))
     assert done.returncode == 0
+
+
+def assert_conforms(tier: str, report: dict[str, Any]) -> None:
+    """Nothing failed or was skipped, and what does not apply is what the checks say."""
+    expected = {
+        check.name: "not applicable" if tier in check.not_for else "passed" for check in CHECKS
+    }
+    assert [result for result in report["results"] if result["status"] == "failed"] == []
+    assert {result["name"]: result["status"] for result in report["results"]} == expected
     assert report["tier"] == tier
+
+
+def test_only_the_tier_without_a_wall_is_excused_and_each_excuse_has_a_reason() -> None:
+    for check in CHECKS:
+        assert check.not_for.keys() <= {"process"}
+        assert bool(check.not_for) == (check.group == "isolation")
+        assert all(check.not_for.values())
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -131,3 +146,15 @@ def test_what_a_backend_does_not_offer_is_left_out_and_said(sandbox: Sandbox) ->
     assert {result.status for result in report.results} == {"skipped"}
     assert all("processes" in result.detail for result in report.results)
     assert report.ok
+
+
+def test_what_a_tier_does_not_promise_is_not_applicable_and_never_passed(sandbox: Sandbox) -> None:
+    def one(tier: str) -> Any:
+        check = Check("one", "own", (Run("1", shows("1")),), not_for={tier: "it says so"})
+        (result,) = run(sandbox.session, [check]).results
+        return result.status, result.detail
+
+    with sandbox.session() as session:
+        tier = session.isolation.tier
+    assert one(tier) == ("not applicable", "it says so")
+    assert one("another") == ("passed", "")

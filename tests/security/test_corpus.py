@@ -10,13 +10,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.security.abuse.case import FILES, load
-from tests.security.abuse.tiers import TIERS
+from tests.security.abuse.tiers import TIERS, forbidden
 
 ROOT = Path(__file__).parents[2]
 USERS = ["root", "ordinary"] if os.geteuid() == 0 else ["user"]
@@ -24,6 +25,16 @@ LEFT_OUT = {
     "root": ("resources",),
     "user": ("resources",),
     "ordinary": ("resources", "runtime-protocol", "wire", "host-calls", "answers", "output"),
+}
+# The groups about what holds a session.
+WALLS = {
+    "cross-session",
+    "fs-read",
+    "fs-write",
+    "host-readback",
+    "kernel-surface",
+    "network",
+    "secrets",
 }
 
 
@@ -43,16 +54,37 @@ def abuse(*arguments: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.mark.parametrize("user", USERS)
 def test_every_case_holds_and_the_host_is_unchanged(user: str) -> None:
-    status, report = abuse("--user", user, *(f"--without={group}" for group in LEFT_OUT[user]))
+    verdicts = held("jailed", user, LEFT_OUT[user])
+    assert sum(verdict["status"] == "passed" for verdict in verdicts) > 100
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_what_namespaces_hold_elsewhere_is_held_in_confined(user: str) -> None:
+    """What the worker says and runs is the same in each tier, and asked of `jailed`."""
+    every = {case.group for file in FILES for case in load(file)}
+    verdicts = held("confined", user, every - WALLS)
+    assert {verdict["group"] for verdict in verdicts} == WALLS
+    assert sum(verdict["status"] == "passed" for verdict in verdicts) > 90
+
+
+def held(tier: str, user: str, without: Iterable[str]) -> list[dict[str, Any]]:
+    """The verdicts of a run in which nothing failed and all was run."""
+    status, report = abuse("--tier", tier, "--user", user, *(f"--without={g}" for g in without))
     (column,) = report["columns"]
-    verdicts = column["verdicts"]
+    verdicts: list[dict[str, Any]] = column["verdicts"]
     if {verdict["status"] for verdict in verdicts} == {"not run"}:
         pytest.skip(verdicts[0]["reason"])  # a system that has no such tier, or no such user
     assert report["changed"] == []
-    bad = [v for v in verdicts if v["status"] in ("failed", "not run")]
-    assert bad == []
+    assert [v for v in verdicts if v["status"] in ("failed", "not run")] == []
     assert status == 0
-    assert sum(verdict["status"] == "passed" for verdict in verdicts) > 100
+    return verdicts
+
+
+def test_tier_process_is_never_attacked_as_root() -> None:
+    """The cases would be root's."""
+    assert forbidden("process", 0)
+    assert not forbidden("process", 1)
+    assert not any(forbidden(tier, 0) for tier in TIERS if tier != "process")
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)

@@ -1,4 +1,4 @@
-"""`python -m repl_sandbox.conformance [--json] [--isolation TIER]`: the checks on this system."""
+"""The checks on this system: `python -m repl_sandbox.conformance [--json] [--isolation TIER]`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import json
 import sys
 
-from ..errors import IsolationError
+from ..errors import SandboxError
 from ..sandbox import Sandbox
 from .runner import Report, run
 
@@ -17,10 +17,13 @@ def main() -> int:
     parser = argparse.ArgumentParser("python -m repl_sandbox.conformance", description=__doc__)
     parser.add_argument("--json", action="store_true", help="the report as JSON")
     parser.add_argument("--isolation", default="auto", help="the tier to check; default: the best")
+    parser.add_argument(
+        "--python", help="the interpreter of the sessions, which their users must be able to read"
+    )
     asked = parser.parse_args()
     try:
-        sandbox = Sandbox(isolation=asked.isolation)
-    except (IsolationError, ValueError) as error:
+        sandbox = Sandbox(isolation=asked.isolation, python=asked.python)
+    except (SandboxError, ValueError) as error:
         print(error, file=sys.stderr)
         return 3
     with sandbox:
@@ -32,12 +35,12 @@ def main() -> int:
 def _table(report: Report) -> str:
     lines = [f"tier {report.tier}: {', '.join(report.layers)}", ""]
     for result in report.results:
-        lines.append(f"{result.status:8} {result.group:10} {result.name}")
+        lines.append(f"{result.status:14} {result.group:10} {result.name}")
         if result.detail:
-            lines.append(f"{'':20}{result.detail}")
+            lines.append(f"{'':26}{result.detail}")
     counts = [
         f"{sum(result.status == status for result in report.results)} {status}"
-        for status in ("passed", "failed", "skipped")
+        for status in ("passed", "failed", "skipped", "not applicable")
     ]
     return "\n".join([*lines, "", ", ".join(counts)])
 

@@ -31,6 +31,7 @@ LIMITS = (
         Run(
             "import os, signal\nn = 0\ntry:\n    while n < 100:\n        if os.fork() == 0:\n"
             "            signal.pause()\n        n += 1\n"
+            "    signal.pause()\n"
             "except BlockingIOError:\n    print(n < 30)",
             (shows(stdout="True\n"), killed("processes")),
         ),
@@ -44,8 +45,9 @@ LIMITS = (
         Run(
             "import threading\nstop = threading.Event()\ntry:\n    for n in range(100):\n"
             "        threading.Thread(target=stop.wait, daemon=True).start()\n"
+            "    stop.wait(20)\n"
             "except RuntimeError:\n    print(n < 30)\nstop.set()",
-            shows(stdout="True\n"),
+            (shows(stdout="True\n"), killed("processes")),
         ),
         AGAIN,
         processes=20,
@@ -75,8 +77,9 @@ LIMITS = (
         "the workspace is limited",
         "limits",
         Run(
-            "for n in range(10):\n    with open(f'f{n}', 'wb') as f: f.write(bytes(1 << 20))",
-            raises("OSError", Like(r"\[Errno 28\].*"), 2),
+            "for n in range(10):\n    with open(f'f{n}', 'wb') as f: f.write(bytes(1 << 20))\n"
+            "import time\ntime.sleep(20)",
+            (raises("OSError", Like(r"\[Errno 28\].*"), 2), killed("workspace")),
         ),
         AGAIN,
         workspace="4MiB",

@@ -17,10 +17,8 @@ from ..types import JSON, Answers, AnyOutcome, Isolation, Killed, Limits, TimedO
 from .checks import CHECKS
 from .steps import Check, Close, Expect, Fetch, Fresh, Put, Run, Variables
 
-Status: TypeAlias = Literal["passed", "failed", "skipped"]
+Status: TypeAlias = Literal["passed", "failed", "skipped", "not applicable"]
 
-# Tiers that hold code together and keep nothing from it (docs/threat-model.md).
-_WITHOUT_ISOLATION = frozenset({"process"})
 # Callers that must be in `meet` at once before it returns to any of them.
 _MEETING = 3
 _MEETING_TIMEOUT = 10.0
@@ -74,7 +72,11 @@ class Opener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """`detail`: what was expected and what came, or why the check was left out."""
+    """`detail`: what was expected and what came, or why the check was left out.
+
+    "skipped": the caller said that the backend lacks what it needs. "not applicable": the tier of
+    its sessions does not promise this.
+    """
 
     name: str
     group: str
@@ -115,19 +117,20 @@ def run(
     """Run `checks` against the sessions that `open_session` opens.
 
     `without`: what the backend does not offer, of "processes" and "isolation". Checks that need it
-    are skipped and reported so. A tier that promises no isolation is never asked for it.
+    are skipped and reported so. A tier is not asked for what `Check.not_for` says that it does not
+    promise.
     """
     with open_session() as session:
         isolation = session.isolation
     lacking = frozenset(without)
-    if isolation.tier in _WITHOUT_ISOLATION:
-        lacking |= {"isolation"}
-    results = tuple(_result(open_session, check, lacking) for check in checks)
+    results = tuple(_result(open_session, check, isolation.tier, lacking) for check in checks)
     layers = tuple(layer.name for layer in isolation.layers if layer.active)
     return Report(isolation.tier, layers, results)
 
 
-def _result(open_session: Opener, check: Check, lacking: frozenset[str]) -> CheckResult:
+def _result(open_session: Opener, check: Check, tier: str, lacking: frozenset[str]) -> CheckResult:
+    if reason := check.not_for.get(tier):
+        return CheckResult(check.name, check.group, "not applicable", reason)
     if missing := check.needs & lacking:
         detail = f"not offered: {', '.join(sorted(missing))}"
         return CheckResult(check.name, check.group, "skipped", detail)

@@ -7,6 +7,7 @@ several outcomes, any of which will do.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -144,7 +145,8 @@ Step: TypeAlias = Run | Put | Fetch | Variables | Fresh | Close
 @dataclass(frozen=True, slots=True)
 class Check:
     """One promise. `host`: offer the runner's functions of the host. `needs`: what a backend may
-    lack: "processes" (starting programs) or "isolation".
+    lack: "processes" (starting programs) or "isolation". `not_for`: tiers that do not promise this,
+    each with the reason.
     """
 
     name: str
@@ -154,6 +156,7 @@ class Check:
     answers: Answers | None = None
     limits: Limits = field(default_factory=lambda: Limits(timeout=20))
     needs: frozenset[str] = frozenset()
+    not_for: Mapping[str, str] = field(default_factory=dict)
 
 
 def limited(

@@ -18,7 +18,7 @@ def main() -> int:
     """Run what the arguments ask for; 0 if nothing failed and the host is as it was."""
     parser = argparse.ArgumentParser(prog="python -m tests.security.abuse", description=__doc__)
     parser.add_argument("--corpus", type=Path, action="append", help="a file of cases; default all")
-    parser.add_argument("--tier", choices=TIERS, action="append", help="default jailed")
+    parser.add_argument("--tier", choices=TIERS, action="append", help="default: four of them")
     parser.add_argument("--user", choices=("root", "user", "ordinary"), action="append")
     parser.add_argument("--only", default="", help="cases whose id begins with this")
     parser.add_argument("--without", action="append", default=[], help="a group to leave out")
@@ -27,7 +27,7 @@ def main() -> int:
     asked = parser.parse_args()
     report = run(
         [path.resolve() for path in asked.corpus or FILES],
-        asked.tier or ["jailed"],
+        asked.tier or ["jailed", "confined", "process", "policy"],
         users=asked.user or ["root", "user", "ordinary"],
         size=asked.sessions,
         only=asked.only,

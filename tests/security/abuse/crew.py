@@ -27,7 +27,7 @@ class Crew:
         self.verdicts: list[Verdict] = []
         self.left: list[str] = []
         self._identity = identity
-        self._arguments = (tier, str(sentinel))
+        self._arguments = (tier, str(sentinel), *identity.pythons.get(tier, ()))
         self._size = size
 
     def run(self, work: Sequence[Case]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -85,8 +86,15 @@ def _reap() -> None:
 
 
 def _empty_cgroups() -> Iterator[str]:
-    """Groups without a process: one of a session that is over, or on its way."""
+    """Groups without a process: one of a session that is over, or on its way.
+
+    Not those of sandboxes of other programs, which name the process that made them.
+    """
+    own = {os.getpid(), *processes.descendants(os.getpid())}
     for folder, _, _ in os.walk(_CGROUPS):
+        owner = re.search(r"/repl-env-(\d+)-", folder)
+        if owner and int(owner[1]) not in own and os.path.exists(f"/proc/{owner[1]}"):
+            continue
         try:
             if not Path(folder, "cgroup.procs").read_text():
                 yield folder

@@ -77,7 +77,7 @@ class Open:
         cap = int(self._trial.session._core.limits.memory)
         hard = any(
             layer.active and "cgroup" in layer.name and "namespace" not in layer.name
-            for layer in self._trial.session.isolation.layers
+            for layer in self._trial.isolation.layers
         )
         most = cap * 1.1 if hard else cap + _BURST
         peak = self._trial.meters.memory

@@ -19,6 +19,8 @@ from typing import Any
 
 import repl_sandbox
 
+from .interpreters import open_to_all, with_policies
+
 # No account has it on common systems, and nobody's (65534) files may lie about.
 ORDINARY_UID = 64321
 _HERE = Path(__file__).parent
@@ -35,6 +37,8 @@ class Identity:
     python: str
     library: Path
     options: dict[str, Any] = field(default_factory=dict)
+    # The interpreter of the sessions, by tier, where it is not that of the supervisor.
+    pythons: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start `python -m abuse.member` with pipes for its standard input and output."""
@@ -53,7 +57,9 @@ class Identity:
 def myself() -> Identity:
     """This user, with the modules where they lie."""
     name = "root" if os.geteuid() == 0 else "user"
-    return Identity(name, os.geteuid(), sys.executable, _HERE.parent)
+    python = open_to_all()
+    pythons = {} if python is None else {"confined": (python,), "process": (python,)}
+    return Identity(name, os.geteuid(), sys.executable, _HERE.parent, pythons=pythons)
 
 
 @contextlib.contextmanager
@@ -86,5 +92,7 @@ def _found(library: Path) -> Identity | str:
                 **options,
             )
             if done.stdout.strip() == "True":
-                return Identity("user", ORDINARY_UID, python, library, options)
+                policy = with_policies(library / "environments", options)
+                pythons = {} if policy is None else {"policy": (policy,)}
+                return Identity("user", ORDINARY_UID, python, library, options, pythons)
     return "no Python of at least 3.11 that another user may run"

@@ -27,8 +27,8 @@ def judge(case: Case, tier: str, sandbox: Sandbox, sentinel: int) -> Verdict:
     if tier not in case.tiers:
         reason = f"the corpus asks this of {', '.join(case.tiers)} only"
         return Verdict(case.id, case.group, "not applicable", reason)
-    if case.id in NOT_APPLICABLE:
-        return Verdict(case.id, case.group, "not applicable", NOT_APPLICABLE[case.id])
+    if reason := NOT_APPLICABLE.get((case.id, tier), ""):
+        return Verdict(case.id, case.group, "not applicable", reason)
     trial = Trial(case, tier, sandbox, sentinel)
     missing: list[str] = []
     try:
@@ -56,6 +56,7 @@ def _run(trial: Trial, missing: list[str]) -> None:
         before = Open(trial)
         trial.session = stack.enter_context(trial.open())
         fixtures.give(outer_uid(trial.session))
+        trial.isolation = trial.session.isolation
         trial.session.run(f"{_MARK} = 41")
         with Meters(trial.session._core.links.pid) as trial.meters:
             outcome = trial.run(trial.case.code, check.timeout, check.reply_within, "the case")

@@ -1,4 +1,4 @@
-"""A supervisor of its own that runs cases one after the other: `python -m abuse.member TIER PID`.
+"""A supervisor that runs cases one after the other: `python -m abuse.member TIER PID [PYTHON]`.
 
 Reads a case a line and writes a verdict a line. It has the secrets in its environment and the
 inheritable descriptors open when it starts sandboxes, as a careless host has.
@@ -19,11 +19,11 @@ from .judge import judge
 from .tiers import Unavailable, open_sandbox
 
 
-def main(tier: str, sentinel: int) -> None:
+def main(tier: str, sentinel: int, python: str | None = None) -> None:
     """Serve until end of file; the last line says what was left behind."""
     with fixtures.leaky_descriptors():
         try:
-            sandbox = open_sandbox(tier)
+            sandbox = open_sandbox(tier, python)
         except Unavailable as error:
             _say({"unavailable": str(error)})
             return
@@ -65,4 +65,4 @@ def _say(message: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

@@ -14,6 +14,7 @@ from .case import Case, load
 from .crew import Crew
 from .identity import Identity, myself, ordinary
 from .table import Column
+from .tiers import forbidden
 from .verdict import Verdict
 
 
@@ -75,8 +76,9 @@ def _column(
     size: int,
 ) -> None:
     column = report.columns[name, tier] = []
-    if isinstance(identity, str):
-        column += [_not_run(case, identity) for case in work]
+    refusal = identity if isinstance(identity, str) else forbidden(tier, identity.uid)
+    if refusal or isinstance(identity, str):
+        column += [_not_run(case, refusal) for case in work]
         return
     fixtures.give(identity.uid)
     crew = Crew(identity, tier, sentinel, size)

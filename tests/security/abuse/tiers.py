@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from repl_sandbox import IsolationError, Limits, Sandbox
+from repl_sandbox import Limits, Policy, Sandbox, SandboxError
 
 # A cap that a session reaches within a second and that four sessions at once leave room for. The
 # output limit is below the `max_output` of the cases that flood.
@@ -29,7 +29,7 @@ TIERS: dict[str, dict[str, Any]] = {
     "jailed": {"isolation": "jailed"},
     "confined": {"isolation": "confined"},
     "process": {"isolation": "process"},
-    "policy": {"policy": "restricted"},
+    "policy": {"policy": Policy("restricted")},
     "gvisor": {"isolation": "gvisor"},
     "vm": {"isolation": "vm"},
 }
@@ -39,23 +39,18 @@ class Unavailable(Exception):
     """The tier cannot be had here; the text says why."""
 
 
-def open_sandbox(tier: str) -> Sandbox:
-    """A sandbox of exactly that tier, or `Unavailable`."""
-    asked = dict(TIERS[tier])
+def open_sandbox(tier: str, python: str | None) -> Sandbox:
+    """A sandbox of exactly that tier whose sessions run under `python`, or `Unavailable`."""
     try:
-        if "policy" in asked:
-            asked["policy"] = _policy(asked["policy"])
-        return Sandbox(limits=LIMITS, **asked)
-    except (ImportError, TypeError, ValueError) as error:
+        return Sandbox(limits=LIMITS, python=python, **TIERS[tier])
+    except ValueError as error:
         raise Unavailable(f"this version has no such tier: {error}") from None
-    except IsolationError as error:
+    except SandboxError as error:
         raise Unavailable(f"this system cannot: {error}") from None
 
 
-def _policy(language: str) -> Any:
-    import repl_sandbox
-
-    policy = getattr(repl_sandbox, "Policy", None)
-    if policy is None:
-        raise ValueError("there are no language policies")
-    return policy(language=language)
+def forbidden(tier: str, uid: int) -> str:
+    """Why user `uid` must not run cases in `tier`; "" if it may."""
+    if tier == "process" and uid == 0:
+        return "without a wall the cases would run as root"
+    return ""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from repl_sandbox import Sandbox, Session
-from repl_sandbox.types import AnyOutcome
+from repl_sandbox.types import AnyOutcome, Isolation
 
 from .broker import Broker
 from .case import Case
@@ -23,6 +24,7 @@ class Trial:
     sentinel: int
     broker: Broker = field(default_factory=Broker)
     session: Session = field(init=False)
+    isolation: Isolation = field(init=False)  # before the case, which may end what is looked at
     meters: Meters = field(init=False)
     problems: list[str] = field(default_factory=list)
     replies: list[AnyOutcome] = field(default_factory=list)
@@ -48,8 +50,12 @@ class Trial:
 
 def outer_uid(session: Session) -> int:
     """The uid that the code of a session has outside."""
-    with open(f"/proc/{session._core.links.worker_pid}/uid_map") as file:
-        return int(file.read().split()[-2])
+    folder = Path(f"/proc/{session._core.links.worker_pid}")
+    maps = (folder / "uid_map").read_text()
+    if maps != Path("/proc/self/uid_map").read_text():
+        return int(maps.split()[-2])
+    rows = (folder / "status").read_text().splitlines()
+    return next(int(row.split()[1]) for row in rows if row.startswith("Uid:"))
 
 
 def text_of(outcome: AnyOutcome) -> str:

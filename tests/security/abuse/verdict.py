@@ -23,6 +23,9 @@ class NotApplicable(Exception):
     """The case asks about something that this engine does not have; the text says what."""
 
 
-# Cases that need not pass though the corpus says so, with the reason. Those that need what this
-# version lacks are not here: their checks find that out and say so.
-NOT_APPLICABLE: dict[str, str] = {}
+# Cases and tiers: what need not pass though the corpus says so, with the reason. Those that need
+# what this version lacks are not here: their checks find that out and say so.
+NOT_APPLICABLE: dict[tuple[str, str], str] = {
+    ("fsr-proc-all-environ", "process"): "code has its host's uid, so the host's environment is "
+    "readable; the sessions' own is asked for by fsr-proc-self-environ",
+}
