@@ -1,4 +1,4 @@
-"""What serves all sessions of a sandbox goes on serving, whatever one session does to disturb it."""
+"""What serves all sessions of a sandbox goes on serving, whatever one session does."""
 
 from __future__ import annotations
 
