@@ -92,6 +92,7 @@ class Sandbox:
         policy = _check_policy(policy)
         tiers = _check_grouping(cgroup, acceptable(isolation, require))
         preload, mounts = _check_preload(preload), _check_mounts(mounts or {})
+        _check_counts(python, ready, max_sessions)
         self._max_sessions = max_sessions
         # A policy brings modules as well, among them `random`, whose state is then every session's.
         self._preloaded = bool(preload) or policy is not None
@@ -355,6 +356,7 @@ class AsyncSandbox:
     def __init__(self, **arguments: Any) -> None:
         self._arguments = arguments
         self._sandbox: Sandbox | None = None
+        self._starting: asyncio.Task[Sandbox] | None = None
 
     async def __aenter__(self) -> AsyncSandbox:
         await self.start()
@@ -370,8 +372,19 @@ class AsyncSandbox:
 
     async def start(self) -> None:
         """Start the template, unless it runs already."""
-        if self._sandbox is None:
-            self._sandbox = await asyncio.to_thread(lambda: Sandbox(**self._arguments))
+        if self._sandbox is not None:
+            return
+        if self._starting is None:
+            self._starting = asyncio.create_task(
+                asyncio.to_thread(lambda: Sandbox(**self._arguments))
+            )
+        starting = self._starting
+        try:
+            # One for all who wait, and kept for `close` if they leave first.
+            self._sandbox = await asyncio.shield(starting)
+        finally:
+            if starting.done() and self._starting is starting:
+                self._starting = None
 
     def session(
         self,
@@ -388,9 +401,17 @@ class AsyncSandbox:
             await self.start()
             sandbox = self._sandbox
             assert sandbox is not None
-            core = await asyncio.to_thread(
-                sandbox._core, sandbox._loop_executor, host, limits, seed, answers, on_answer
+            making = asyncio.create_task(
+                asyncio.to_thread(
+                    sandbox._core, sandbox._loop_executor, host, limits, seed, answers, on_answer
+                )
             )
+            try:
+                core = await asyncio.shield(making)
+            except asyncio.CancelledError:
+                # The thread goes on, and nobody else would close what it makes.
+                _end_when_made(making, sandbox)
+                raise
             return AsyncSession(core, sandbox._end)
 
         return SessionRequest(start)
@@ -401,11 +422,27 @@ class AsyncSandbox:
 
     async def close(self) -> None:
         """As `Sandbox.close`."""
+        if self._starting is not None:
+            with contextlib.suppress(SandboxError, TypeError, ValueError):
+                await self.start()
         if self._sandbox is not None:
             await asyncio.to_thread(self._sandbox.close)
 
+    @property
+    def refusals(self) -> tuple[IsolationError, ...]:
+        """As `Sandbox.refusals`; empty before the template runs."""
+        return () if self._sandbox is None else self._sandbox.refusals
+
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"an AsyncSandbox {_NO_PICKLE}")
+
+
+def _end_when_made(making: asyncio.Task[Core], sandbox: Sandbox) -> None:
+    def end(made: asyncio.Task[Core]) -> None:
+        if not made.cancelled() and made.exception() is None:
+            sandbox._end(made.result())
+
+    making.add_done_callback(end)
 
 
 class SessionRequest:
@@ -465,15 +502,36 @@ def _check_grouping(cgroup: str, tiers: tuple[str, ...]) -> tuple[str, ...]:
     return ("jailed",)
 
 
+def _check_counts(python: str | None, ready: int, max_sessions: int | None) -> None:
+    if python is not None and not isinstance(python, str):
+        raise TypeError(f"python must be a path as a str, not {type(python).__name__}")
+    for name, count, least in (("ready", ready, 0), ("max_sessions", max_sessions, 1)):
+        if count is None and name == "max_sessions":
+            continue
+        if isinstance(count, bool) or not isinstance(count, int):
+            raise TypeError(f"{name} must be an int, not {type(count).__name__}")
+        if count < least:
+            raise ValueError(f"{name} must be at least {least}, not {count}")
+
+
 def _check_preload(preload: Sequence[str]) -> list[str]:
-    if isinstance(preload, str) or not all(isinstance(name, str) for name in preload):
+    if not isinstance(preload, (list, tuple, set, frozenset)) or not all(
+        isinstance(name, str) for name in preload
+    ):
         raise TypeError("preload must be a list of module names")
     return list(preload)
 
 
 def _check_mounts(mounts: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(mounts, Mapping):
+        raise TypeError("mounts must be a mapping {path inside: path of the host}")
     checked = {}
     for inside, outside in mounts.items():
+        for path in (inside, outside):
+            if not isinstance(path, (str, os.PathLike)):
+                raise TypeError(f"mounts: {path!r} is not a path")
+            if "\0" in os.fspath(path):
+                raise ValueError(f"mounts: {path!r} must not hold a null character")
         inside, outside = os.fspath(inside), os.path.realpath(outside)
         if not os.path.isabs(inside) or os.path.normpath(inside) != inside or inside == "/":
             raise ValueError(

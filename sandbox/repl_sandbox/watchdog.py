@@ -33,6 +33,8 @@ _IDLE_PERIODS = 10
 _PATIENCE = 100
 # How many times as long as it took, until a directory is looked through again.
 _REST = 9
+# Looks at a directory that was closed while it was looked at.
+_LOOKS = 3
 
 # proc(5): private pages, pages of shared memory, page tables. Mapped files count for nobody.
 _RESIDENT = (b"RssAnon:", b"RssShmem:", b"VmPTE:")
@@ -102,7 +104,12 @@ class Watchdog:
             if self._closed.wait(_PERIOD):
                 return
             for watched in self._due():
-                reason = self._breach(watched)
+                try:
+                    reason = self._breach(watched)
+                except OSError:
+                    # The host may be out of descriptors for a moment; this thread must not end
+                    # by that, for no limit would be looked at again. The next look is soon.
+                    continue
                 if reason is not None:
                     watched.core.breach(reason)
 
@@ -238,10 +245,14 @@ def _kilobytes(path: str, names: tuple[bytes, ...]) -> int:
 
 
 def _use(folder: str, most: int) -> int:
-    try:
-        return folders.use(folder, most)
-    except OSError:
-        return 0  # the session has ended
+    for _ in range(_LOOKS):
+        try:
+            return folders.use(folder, most)
+        except PermissionError:
+            continue
+        except OSError:
+            return 0  # the session has ended
+    return most + 1  # what code closes to this process again and again, it hides
 
 
 def _threads(pid: int) -> int:

@@ -7,7 +7,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from repl_sandbox import AsyncSandbox, Finished, Killed, Limits, Raised, SessionBusy, TimedOut
+from repl_sandbox import (
+    AsyncSandbox,
+    Finished,
+    Killed,
+    Limits,
+    Raised,
+    SandboxClosed,
+    SandboxError,
+    SessionBusy,
+    TimedOut,
+)
 
 
 @pytest.fixture
@@ -108,3 +118,44 @@ async def test_coroutine_functions_run_on_the_callers_loop(sandbox: AsyncSandbox
         outcome = await session.run("same_loop()")
         assert outcome.error is not None
         assert "TypeError" in outcome.error.message
+
+
+async def test_sessions_asked_for_at_once_share_one_template() -> None:
+    sandbox = AsyncSandbox()
+    first, second = await asyncio.gather(sandbox.session(), sandbox.session())
+    assert sandbox.statistics().open == 2
+    await first.close()
+    await second.close()
+    await sandbox.close()
+
+
+async def test_a_session_that_nobody_waits_for_any_more_is_ended() -> None:
+    async with AsyncSandbox(max_sessions=1) as sandbox:
+        opening = asyncio.ensure_future(sandbox.session().__aenter__())
+        while not sandbox.statistics().started:
+            await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        while sandbox.statistics().open or sandbox.statistics().started < 2:
+            try:
+                async with sandbox.session() as session:
+                    assert (await session.run("6 * 7")).value == "42"
+            except SandboxError:  # the other is open still
+                await asyncio.sleep(0.01)
+
+
+async def test_closing_waits_for_a_start_that_was_given_up() -> None:
+    sandbox = AsyncSandbox()
+    starting = asyncio.ensure_future(sandbox.start())
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await sandbox.close()
+    with pytest.raises(SandboxClosed):
+        await sandbox.session()
+
+
+async def test_why_no_stronger_tier_was_taken_can_be_asked(sandbox: AsyncSandbox) -> None:
+    assert sandbox.refusals == ()

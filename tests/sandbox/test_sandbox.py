@@ -74,7 +74,16 @@ def test_mounts_may_lie_in_a_place_that_is_private_to_each_session(
         ({"preload": "numpy"}, TypeError, "preload"),
         ({"mounts": {"data": "/usr"}}, ValueError, "mounts"),
         ({"mounts": {"/data": "/no/such/place"}}, ValueError, "mounts"),
+        ({"mounts": ["/usr"]}, TypeError, "mounts"),
+        ({"mounts": {"/data": 5}}, TypeError, "mounts"),
+        ({"mounts": {"/da\0ta": "/usr"}}, ValueError, "mounts"),
+        ({"preload": 5}, TypeError, "preload"),
         ({"python": "/no/such/python"}, SandboxError, "python"),
+        ({"python": 3}, TypeError, "python"),
+        ({"ready": -1}, ValueError, "ready"),
+        ({"ready": "2"}, TypeError, "ready"),
+        ({"max_sessions": 0}, ValueError, "max_sessions"),
+        ({"max_sessions": "1"}, TypeError, "max_sessions"),
     ],
 )
 def test_bad_arguments_are_named(
@@ -98,11 +107,32 @@ def test_bad_arguments_are_named(
         ({"file_size": 1 << 70}, ValueError),
         ({"workspace": "9999999GiB"}, ValueError),
         ({"processes": 1 << 40}, ValueError),
+        ({"memory": -1}, ValueError),
+        ({"open_files": 15}, ValueError),
+        ({"output": "0"}, ValueError),
+        ({"cpu_seconds": -1}, ValueError),
     ],
 )
 def test_bad_limits_are_named(arguments: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error, match=next(iter(arguments))):
         Limits(**arguments)
+
+
+@pytest.mark.parametrize(
+    "least",
+    [
+        {"memory": 1},
+        {"open_files": 16},
+        {"workspace": 1},
+        {"file_size": 1},
+        {"processes": 1},
+        {"output": 1},
+        {"cpu_seconds": 0.001},
+    ],
+)
+def test_the_least_of_each_limit_is_enough_for_a_session(least: dict[str, Any]) -> None:
+    with Sandbox(limits=Limits(**least)) as sandbox, sandbox.session() as session:
+        assert session.run("x = 1").ok
 
 
 def test_sizes_may_be_written_as_text() -> None:

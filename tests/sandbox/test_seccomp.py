@@ -202,7 +202,8 @@ def test_filters_are_short(arch):
     """Loading costs by length; one comparison per row would make over 700 instructions."""
     assert len(decode(seccomp.program(arch))) <= 128
     assert len(decode(seccomp.seal_program(arch))) < 50
-    assert len(decode(seccomp.program(arch, "confined"))) <= 128
+    # Eight calls more that are looked into; this one the template loads, once for all sessions.
+    assert len(decode(seccomp.program(arch, "confined"))) <= 144
 
 
 def test_filters_do_not_depend_on_the_hash_seed():

@@ -99,6 +99,14 @@ seen = {
         "random": attempt(entry, "/proc/self/status"),
         "mode": attempt(os.chmod, "a", 0o755),
     },
+    "lent": {
+        "by path": attempt(os.chmod, "a", 0o4755),
+        "group": attempt(os.chmod, "a", 0o2755),
+        "by descriptor": attempt(os.chmod, os.open("a", os.O_RDONLY), 0o4755),
+        "by directory": attempt(lambda: os.chmod("a", 0o4755, dir_fd=os.open(".", os.O_RDONLY))),
+        "made": attempt(os.open, "lent", os.O_CREAT | os.O_WRONLY, 0o4755),
+        "unnamed": attempt(os.open, ".", os.O_TMPFILE | os.O_WRONLY, 0o4755),
+    },
     "sockets": {
         f"{family}-{kind}": attempt(socket.socket, family, kind)
         for family in (1, 2, 10, 16, 17, 38, 40) for kind in (1, 2, 3, 5)
@@ -248,6 +256,11 @@ def test_the_own_directory_is_private_and_does_what_it_should(view: Any) -> None
     assert view["here"] == view["environment"]["HOME"]
     assert view["temporary"] == view["environment"]["TMPDIR"]
     assert os.path.dirname(view["here"]) == os.path.dirname(view["temporary"])
+
+
+def test_no_program_can_be_made_that_runs_as_its_owner(view: Any) -> None:
+    """The owner is the host's user where that is an ordinary one, and others may reach the file."""
+    assert set(view["lent"].values()) == {"EPERM"}
 
 
 def test_there_are_no_sockets_but_pairs_of_streams(view: Any) -> None:

@@ -213,3 +213,33 @@ def test_each_tier_needs_all_that_a_weaker_one_does_but_landlock() -> None:
     for needed in weaker:
         assert needed - {"landlock"} <= stronger
         stronger = needed
+
+
+LATER = """
+import json
+from repl_sandbox import IsolationError, Sandbox
+from repl_sandbox.jail import users
+users.enter_namespace(users.CODE_ID)
+with Sandbox(cgroup="off") as sandbox:
+    with sandbox.session() as before:
+        found = [sandbox.refusals == (), before.isolation.tier]
+        with open("/proc/sys/user/max_user_namespaces", "w") as file:
+            file.write("0")
+        try:
+            sandbox.session()
+        except IsolationError as error:
+            found += [error.tier, error.step, bool(error.remedy)]
+        found.append(before.run("6 * 7").value)
+        with open("/proc/sys/user/max_user_namespaces", "w") as file:
+            file.write("1000")
+        with sandbox.session() as after:
+            found.append(after.run("6 * 7").value)
+print(json.dumps(found))
+"""
+
+
+def test_namespaces_that_are_denied_later_end_no_session_and_start_none(
+    user: Callable[[str], Any],
+) -> None:
+    """What is named is the layer, and nothing weaker is used though `auto` might at the start."""
+    assert user(LATER) == [True, "jailed", "jailed", "namespaces", True, "42", "42"]

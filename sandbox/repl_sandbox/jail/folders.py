@@ -27,6 +27,7 @@ _MOST_FILES = 65_536
 _BLOCK = 512  # what st_blocks counts in, stat(2)
 _DEEPEST = 64  # looking takes a descriptor for each level
 _TOO_MUCH = 1 << 62
+_ATTEMPTS = 1000  # to remove what others close again and again
 
 
 def make_base(place: str) -> str:
@@ -48,8 +49,14 @@ def make_base(place: str) -> str:
 
 def make(folder: str, owner: int | None) -> None:
     """A session's directory, for uid and gid `owner` alone; None: for this process's own."""
-    for path in (folder, f"{folder}/{WORKSPACE}", f"{folder}/{TEMPORARY}"):
+    try:
+        os.mkdir(folder, 0o700)
+    except PermissionError:
+        os.close(_open_base(folder.rpartition("/")[0]))  # somebody closed it: see there
+        os.mkdir(folder, 0o700)
+    for path in (f"{folder}/{WORKSPACE}", f"{folder}/{TEMPORARY}"):
         os.mkdir(path, 0o700)
+    for path in (folder, f"{folder}/{WORKSPACE}", f"{folder}/{TEMPORARY}"):
         if owner is not None:
             os.chown(path, owner, owner)
 
@@ -61,7 +68,20 @@ def remove(folder: str, seconds: float = float("inf")) -> bool:
     """
     base, _, name = folder.rpartition("/")
     until = time.monotonic() + seconds
-    base_fd = os.open(base, _DIRECTORY)
+    for _ in range(_ATTEMPTS):
+        try:
+            _remove(base, name, until)
+            return True
+        except TimeoutError:
+            return False
+        except PermissionError:
+            # Closed again meanwhile: see `_open_base`.
+            continue
+    return False
+
+
+def _remove(base: str, name: str, until: float) -> None:
+    base_fd = _open_base(base)
     try:
         # Directories from within are moved beside it as "NAME.TOKEN", one level deep, for a path
         # can be made that is too long for the kernel and too deep for a recursion.
@@ -69,16 +89,18 @@ def remove(folder: str, seconds: float = float("inf")) -> bool:
             for each in found:
                 _empty(base_fd, each, name, until)
                 os.rmdir(each, dir_fd=base_fd)
-        return True
-    except TimeoutError:
-        return False
     finally:
         os.close(base_fd)
 
 
 def remove_base(base: str) -> None:
     """Remove `base` with all below it."""
-    for name in {each.partition(".")[0] for each in os.listdir(base)}:
+    base_fd = _open_base(base)
+    try:
+        names = {each.partition(".")[0] for each in os.listdir(base_fd)}
+    finally:
+        os.close(base_fd)
+    for name in names:
         remove(f"{base}/{name}")
     os.rmdir(base)
 
@@ -87,10 +109,13 @@ def use(folder: str, most: int) -> int:
     """Bytes that the files below `folder` take, looked at until they are more than `most`.
 
     More than 65,536 files, or directories nested over 64 deep, count as more than any size.
+
+    Raises:
+        PermissionError: something in it was closed to this process while it looked.
     """
     total = files = 0
     base, _, name = folder.rpartition("/")
-    base_fd = os.open(base, os.O_PATH | os.O_CLOEXEC)
+    base_fd = _open_base(base)
     try:
         for size in _sizes(base_fd, name, _DEEPEST):
             total += size
@@ -100,6 +125,20 @@ def use(folder: str, most: int) -> int:
     finally:
         os.close(base_fd)
     return total
+
+
+def _open_base(base: str) -> int:
+    """A descriptor of `base`, opened to this process again if need be.
+
+    Where sessions have this process's user, their code can close the base to it: chmod(2) asks for
+    the owner only, and no filter and no ruleset can tell one path from another there.
+    """
+    place, _, name = base.rpartition("/")
+    place_fd = os.open(place or "/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return _open(place_fd, name)
+    finally:
+        os.close(place_fd)
 
 
 def _empty(base: int, name: str, stem: str, until: float) -> None:
@@ -138,12 +177,16 @@ def _sizes(parent: int, name: str, deeper: int) -> Iterator[int]:
     """The size of each file below directory `name`, as it is found; others may change it."""
     try:
         fd = _open(parent, name)
+    except PermissionError:
+        raise
     except OSError:
         return  # it is gone, or something else by now
     try:
         for entry in os.listdir(fd):
             try:
                 status = os.stat(entry, dir_fd=fd, follow_symlinks=False)
+            except PermissionError:
+                raise
             except OSError:
                 continue
             yield status.st_blocks * _BLOCK
@@ -163,7 +206,9 @@ def _sweep(place: str) -> None:
         if not name.startswith(_PREFIX):
             continue
         try:
-            fd = os.open(f"{place}/{name}", _DIRECTORY)
+            if os.stat(f"{place}/{name}", follow_symlinks=False).st_uid != os.geteuid():
+                continue
+            fd = _open_base(f"{place}/{name}")
         except OSError:
             continue
         try:

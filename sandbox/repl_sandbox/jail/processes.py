@@ -73,7 +73,15 @@ def _signal(pid: int, number: int) -> None:
 
 def descendants(pid: int) -> Iterator[int]:
     """`pid` and all processes below it; proc(5) lists them by the thread that made them."""
-    yield pid
+    # No recursion: code decides how deep its processes lie below each other.
+    found = [pid]
+    while found:
+        pid = found.pop()
+        yield pid
+        found.extend(_children_of(pid))
+
+
+def _children_of(pid: int) -> Iterator[int]:
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -81,11 +89,9 @@ def descendants(pid: int) -> Iterator[int]:
     for thread in threads:
         try:
             with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
-                below = file.read().split()
+                yield from map(int, file.read().split())
         except OSError:
             continue
-        for child in below:
-            yield from descendants(int(child))
 
 
 def children() -> list[int]:

@@ -219,7 +219,20 @@ SETUP: Final[tuple[Setup, ...]] = (
 
 # Tier `confined` has no namespaces: its sockets would be on the host's network, its paths are the
 # host's, and a process id may be anybody's. These take the place of the rows of the same name.
+# A file of an ordinary user's session is that user's, and lies where others of the machine may run
+# it once code has opened its directory to them: with these bits it would run as that user.
+_OTHER_USER: Final = 0o6000  # S_ISUID, S_ISGID
+_NO_OTHER_USER: Final = "a program made in a session must not lend anybody the host's user"
+
 CONFINED: Final[tuple[Rule | Refuse, ...]] = (
+    Rule("chmod", (NoBits(1, _OTHER_USER),), EPERM, _NO_OTHER_USER),
+    Rule("fchmod", (NoBits(1, _OTHER_USER),), EPERM, _NO_OTHER_USER),
+    Rule("fchmodat", (NoBits(2, _OTHER_USER),), EPERM, _NO_OTHER_USER),
+    Rule("fchmodat2", (NoBits(2, _OTHER_USER),), EPERM, _NO_OTHER_USER),
+    Rule("creat", (NoBits(1, _OTHER_USER),), EPERM, _NO_OTHER_USER),
+    Rule("open", (NoBits(2, _OTHER_USER),), EPERM, _NO_OTHER_USER),
+    Rule("openat", (NoBits(3, _OTHER_USER),), EPERM, _NO_OTHER_USER),
+    Refuse("openat2", 437, 437, "hides its mode, which no filter can look at", ENOSYS),
     Refuse("socket", 41, 198, "the network is the host's", EAFNOSUPPORT),
     Refuse("connect", 42, 203, "the network is the host's, and so are sockets by path"),
     Refuse("bind", 49, 200, "abstract names and ports are the host's to give"),
