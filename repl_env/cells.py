@@ -10,12 +10,10 @@ from typing import Any
 
 from repl_env.contexts import Context
 from repl_env.episode import Episode
-from repl_env.files import CARRIER, writing
 from repl_env.models import REPLObservation
 from repl_env.sandboxes import Source
 from repl_env.turns import Turn
 from repl_sandbox.errors import SandboxClosed, SandboxError
-from repl_sandbox.types import Finished
 
 
 def opening(source: Source, *, plain: bool, **arguments: Any) -> Turn[Any]:
@@ -39,21 +37,13 @@ def loading(session: Any, context: Context) -> Turn[None]:
 
 
 def filling(session: Any, episode: Episode) -> Turn[None]:
-    """Write the episode's files into the workspace.
+    """Put the episode's files into the workspace.
 
     Raises:
-        OSError: there is no room for one.
-        ValueError: the sandbox's language policy refuses the cell that writes them.
+        OSError: there is no room for one; has its path.
     """
     for path, data in episode.terms.files.items():
-        yield partial(session.set, CARRIER, data)
-        outcome = yield partial(session.run, writing(path))
-        episode.cells += 1
-        if not isinstance(outcome, Finished):
-            reason = outcome.error.message if outcome.error else type(outcome).__name__
-            if outcome.error is not None and outcome.error.type == "PolicyError":
-                raise ValueError(f"files: the policy refuses to write them: {reason}")
-            raise OSError(f"files: {path!r} could not be written: {reason}")
+        yield partial(session.files.put, path, data)
 
 
 def running(

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
-Files: TypeAlias = "Mapping[str, str | bytes | Path]"
+from repl_sandbox.session.paths import parse
 
-# The variable that carries a file's content into the session, for one cell.
-CARRIER = "_file"
+Files: TypeAlias = "Mapping[str, str | bytes | Path]"
 
 
 def contents(files: Files | None) -> dict[str, bytes]:
@@ -30,21 +29,16 @@ def contents(files: Files | None) -> dict[str, bytes]:
     return {_path(path): _content(path, given) for path, given in files.items()}
 
 
-def writing(path: str) -> str:
-    """The cell that writes what `CARRIER` holds to `path`."""
-    return (
-        f"(lambda path: (path.parent.mkdir(parents=True, exist_ok=True),"
-        f" path.write_bytes({CARRIER})))(__import__('pathlib').Path({path!r}))\n"
-        f"del {CARRIER}"
-    )
-
-
 def _path(path: object) -> str:
     if not isinstance(path, str):
         raise TypeError(f"files: a path must be a str, not {type(path).__name__}")
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
         raise ValueError(f"files: {path!r} is not a path inside the workspace")
+    try:
+        parse(path)
+    except ValueError as error:
+        raise ValueError(f"files: {error}") from None
     return str(PurePosixPath(path))
 
 

@@ -9,10 +9,12 @@ import pytest
 
 from repl_sandbox.jail.recipe import (
     BIRTH,
+    CLERK,
     CONFINED_INIT,
     CONFINED_WORKER,
     FOLDER,
     INIT,
+    PROCESS_CLERK,
     PROCESS_INIT,
     PROCESS_WORKER,
     RECIPES,
@@ -67,6 +69,8 @@ def test_each_module_has_one_row_in_the_map(package: str) -> None:
         ("CONFINED_WORKER", CONFINED_WORKER),
         ("PROCESS_INIT", PROCESS_INIT),
         ("PROCESS_WORKER", PROCESS_WORKER),
+        ("CLERK", CLERK),
+        ("PROCESS_CLERK", PROCESS_CLERK),
     ],
 )
 def test_the_steps_of_the_jail_stand_there_in_their_order(name: str, steps: list[Step]) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import secrets
+import stat
 import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from types import TracebackType
@@ -57,9 +58,10 @@ class Sandbox:
     """A warm, sealed template, and the sessions forked from it. Thread-safe; a context manager.
 
     `python`: the interpreter (default: this one). `preload`: modules imported once, in the
-    template. `mounts`: {path inside: path of the host}, shown read-only; started by root, sessions
-    are users of their own and read there what everybody may; only tier "jailed" can show a path at
-    another place. `limits`: of each session. `policy`: which Python its cells may use, all of it by
+    template. `mounts`: {path inside: path of the host}, a file or a directory, shown read-only;
+    links in the host's path are resolved now and never again; started by root, sessions are users
+    of their own and read there what everybody may; only tier "jailed" can show a path at another
+    place. `limits`: of each session. `policy`: which Python its cells may use, all of it by
     default; no policy is a wall. `isolation`: a tier, "jailed", "confined" or "process", or "auto"
     for the strongest of the first two that works here; `require`: the weakest tier to accept
     (default: the one named; under "auto" "confined"). `refusals` says why stronger ones did not
@@ -537,7 +539,16 @@ def _check_mounts(mounts: Mapping[str, str]) -> dict[str, str]:
             raise ValueError(
                 f"mounts: {inside!r} must be an absolute, plain path inside the session"
             )
-        if not os.path.exists(outside):
-            raise ValueError(f"mounts: {outside!r} does not exist on this system")
+        _check_mounted(outside)
         checked[inside] = outside
     return checked
+
+
+def _check_mounted(path: str) -> None:
+    """ValueError unless `path` is a file or a directory: read-only says nothing to all else."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        raise ValueError(f"mounts: {path!r} does not exist on this system") from None
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise ValueError(f"mounts: {path!r} is neither a file nor a directory")

@@ -18,6 +18,7 @@ KillReason: TypeAlias = Literal[
 ]
 AnswerForm: TypeAlias = Literal["FINAL", "FINAL_VAR", "SUBMIT", "final_answer", "answer", "printed"]
 Answers: TypeAlias = Literal["compatible", "strict"]
+FileKind: TypeAlias = Literal["file", "directory", "symlink", "other"]
 Language: TypeAlias = Literal["full", "lint", "restricted"]
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
@@ -274,6 +275,33 @@ class Killed(Outcome):
 
 
 AnyOutcome: TypeAlias = "Finished | Raised | TimedOut | Killed"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """An entry of a session's workspace, as the session left it: data of a stranger.
+
+    `path` is relative to the workspace; bytes that are no UTF-8 are in it as surrogates, as
+    `os.fsdecode` has them. `size` is that of a file in bytes (which may be all holes), else 0.
+    `modified`: seconds since 1970.
+    """
+
+    path: str
+    size: int
+    kind: FileKind
+    modified: float
+
+
+class Listing(tuple[File, ...]):  # noqa: SLOT001 - a tuple has no room for slots with values
+    """The entries of a workspace by path. `complete` is False if a bound has left some out."""
+
+    complete: bool
+
+    def __new__(cls, files: Iterable[File], *, complete: bool) -> Listing:
+        """Keep `files` in their order."""
+        self = super().__new__(cls, files)
+        self.complete = complete
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,11 @@ def _become_code(jail: Jail) -> None:
         users.become(users.CODE_ID if jail.tier == "jailed" else users.own_id(jail.slot))
 
 
+def _act_as_code(jail: Jail) -> None:
+    if jail.slot is not None:
+        users.act_as(users.CODE_ID if jail.tier == "jailed" else users.own_id(jail.slot))
+
+
 def _wait_for_maps(jail: Jail) -> None:
     # End of file: the zygote could not write them, and has told the host why.
     if os.read(jail.mapped, 1) != b"1":
@@ -230,13 +235,30 @@ PROCESS_WORKER: Sequence[Step] = (
     ("parent death signal", lambda jail: processes.die_with_parent()),
 )
 
+# In a process of init's code that opens files of the session for the host.
+CLERK: Sequence[Step] = (
+    ("descriptors", lambda jail: processes.keep_descriptors(jail.kept)),
+    # So that files are the code's, and what it may not do cannot be done for it by mistake.
+    ("file user", _act_as_code),
+    ("capabilities", lambda jail: capabilities.drop_all()),
+    # After the last change of credentials, which would clear both.
+    ("parent death signal", lambda jail: processes.die_with_parent()),
+    ("memory access", lambda jail: processes.hide_memory()),
+)
+
+PROCESS_CLERK: Sequence[Step] = (
+    ("descriptors", lambda jail: processes.keep_descriptors(jail.kept)),
+    ("parent death signal", lambda jail: processes.die_with_parent()),
+)
+
 
 class Recipe(NamedTuple):
-    """How a tier is made: steps of init, of the first worker, and of each later worker."""
+    """How a tier is made: steps of init, of the first worker, of each later one, of each clerk."""
 
     init: Sequence[Step]
     first_worker: Sequence[Step]
     worker: Sequence[Step]
+    clerk: Sequence[Step]
 
 
 # In the first worker last: not before init has closed itself off may code run beside it. It does so
@@ -245,9 +267,13 @@ TOGETHER: Sequence[Step] = (("init", _wait_for_init),)
 
 # From the strongest to the weakest.
 RECIPES: Final[Mapping[str, Recipe]] = {
-    "jailed": Recipe(INIT, (*VIEW, *WORKER, *TOGETHER), WORKER),
-    "confined": Recipe(CONFINED_INIT, (*FOLDER, *CONFINED_WORKER, *TOGETHER), CONFINED_WORKER),
-    "process": Recipe(PROCESS_INIT, (*FOLDER, *PROCESS_WORKER, *TOGETHER), PROCESS_WORKER),
+    "jailed": Recipe(INIT, (*VIEW, *WORKER, *TOGETHER), WORKER, CLERK),
+    "confined": Recipe(
+        CONFINED_INIT, (*FOLDER, *CONFINED_WORKER, *TOGETHER), CONFINED_WORKER, CLERK
+    ),
+    "process": Recipe(
+        PROCESS_INIT, (*FOLDER, *PROCESS_WORKER, *TOGETHER), PROCESS_WORKER, PROCESS_CLERK
+    ),
 }
 
 

@@ -61,6 +61,17 @@ def become(number: int) -> None:
     os.setresuid(number, number, number)
 
 
+def act_as(number: int) -> None:
+    """Open and make files as uid and gid `number`, and as nobody else.
+
+    The real and the saved uid stay, so that processes of that user can neither signal nor inspect
+    this one: kill(2), ptrace(2).
+    """
+    os.setgroups([])
+    os.setresgid(-1, number, -1)
+    os.setresuid(-1, number, -1)
+
+
 def _write(pid: int | str, name: str, text: str) -> None:
     fd = os.open(f"/proc/{pid}/{name}", os.O_WRONLY | os.O_CLOEXEC)
     try:

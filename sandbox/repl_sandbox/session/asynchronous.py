@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from ..types import JSON, AnyOutcome, Variable
 from .core import Core
+from .files import AsyncSessionFiles
 from .handle import Handle
 from .requests import check_code, check_timeout, fetch, list_variables, store
 
@@ -54,6 +55,11 @@ class AsyncSession(Handle):
     async def variables(self) -> list[Variable]:
         """As `Session.variables`."""
         return await self._drive(list_variables)
+
+    @property
+    def files(self) -> AsyncSessionFiles:
+        """The files of its workspace: `put`, `get`, `list`, awaited."""
+        return AsyncSessionFiles(self)
 
     async def interrupt(self) -> None:
         """As `Session.interrupt`."""

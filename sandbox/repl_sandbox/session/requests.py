@@ -67,7 +67,7 @@ def store(core: Core, name: str, value: str | bytes | JSON) -> Generator[float, 
         data = source if isinstance(source, bytes) else source.encode("utf-8", "surrogatepass")
         answer = yield from core.ask(Assign(name, kind, data))
     else:
-        fd, size = _memfd(source)
+        fd, size = memfd(source)
         core.lent = size
         try:
             answer = yield from core.ask(Assign(name, kind, b"", size), fd)
@@ -92,7 +92,8 @@ def _kind(value: str | bytes | JSON) -> tuple[str, str | bytes]:
         raise ValueError(f"value must be str, bytes or JSON: {error}") from None
 
 
-def _memfd(source: str | bytes) -> tuple[int, int]:
+def memfd(source: str | bytes) -> tuple[int, int]:
+    """A descriptor of a sealed file in memory that holds `source`, and its size in bytes."""
     fd = os.memfd_create("repl", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         size = 0

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from ..types import JSON, AnyOutcome, Variable
 from .core import Core
+from .files import SessionFiles
 from .handle import Handle
 from .requests import check_code, check_timeout, fetch, list_variables, store
 
@@ -78,6 +79,11 @@ class Session(Handle):
     def variables(self) -> list[Variable]:
         """The user's variables, in the order in which they were first bound."""
         return self._drive(list_variables)
+
+    @property
+    def files(self) -> SessionFiles:
+        """The files of its workspace: `put`, `get`, `list`."""
+        return SessionFiles(self)
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the cell that runs, if one does. From any thread."""

@@ -68,6 +68,7 @@ class Links:
     # What its worker found of the layers that cannot be seen from outside, before any code ran.
     held: dict[str, int] = field(default_factory=dict)
     folder: str = ""  # its own directory, where it has no private mounts
+    tier: str = "jailed"
 
     def close(self) -> None:
         """Let go; the session ends, for its init reads end of file."""
@@ -189,6 +190,7 @@ class ZygoteHandle:
         connection = HostConnection()
         links = Links(number, 0, 0, host_control, host_worker, stdout, stderr, connection, group)
         links.folder = f"{self._base}/{number}" if self._base else ""
+        links.tier = self.tier
         try:
             with their_control, their_worker:
                 theirs = (their_control.fileno(), their_worker.fileno(), their_stdout, their_stderr)

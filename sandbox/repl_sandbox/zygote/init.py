@@ -23,7 +23,7 @@ from ..jail import folders, libc, processes, rlimits, users
 from ..jail.recipe import BIRTH, RECIPES, Jail, Step, contain
 from ..worker.main import Worker
 from ..worker.tracebacks import show_files_below
-from . import control
+from . import clerk, control
 
 # Where the worker's socket sits: above what user code is likely to close in a loop.
 _WORKER_FD = 1000
@@ -67,6 +67,20 @@ class Init:
             )
         os.close(fd)
         self._worker = pid
+
+    def _start_clerk(self, fd: int) -> None:
+        """Fork a clerk for the host's other end of socket `fd`."""
+        # Of a worker that died first: ending what it left would end the clerk too.
+        self._reap()
+        try:
+            pid = libc.fork()
+        except OSError as error:
+            clerk.refuse(fd, error)
+            return
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            clerk.be_clerk(self._jail, fd)
+        os.close(fd)
 
     def serve(self) -> NoReturn:
         """Obey the host and reap, until the host closes the control socket."""
@@ -158,6 +172,8 @@ class Init:
         elif message["op"] == "start":
             self._jail.rlimits = rlimits.plan(message["rlimits"])
             self._start_worker(descriptors[0])
+        elif message["op"] == "files":
+            self._start_clerk(descriptors[0])
 
     def _receive(self) -> tuple[control.Message | None, list[int]]:
         self._control.setblocking(False)

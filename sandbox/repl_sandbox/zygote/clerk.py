@@ -1,0 +1,87 @@
+"""The clerk: a process that init forks to do one thing with the session's files for the host.
+
+It has its own socket to the host, takes one request from it and answers. It is init's code, with
+the rights of the session's code to files and no others; when it has answered it ends.
+"""
+
+from __future__ import annotations
+
+import _signal
+import os
+import socket
+from collections.abc import Iterator
+from errno import EIO
+from typing import Any, NoReturn
+
+from ..jail import folders, mounts
+from ..jail.recipe import RECIPES, Jail, contain
+from . import control, workspace
+
+# Bytes of rows in one message: with the longest path after that, still below its limit.
+_BATCH = 1 << 15
+
+
+def be_clerk(jail: Jail, fd: int) -> NoReturn:
+    """Be the clerk of one request, which comes on socket `fd`."""
+    try:
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+        _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
+        jail.kept = {0, 1, 2, fd}
+        contain(jail, RECIPES[jail.tier].clerk)
+        host = socket.socket(fileno=fd)
+        request, descriptors = control.receive_with_descriptors(host)
+        if request is not None:
+            _serve(host, jail, request, descriptors)
+    # Boundary: it has nowhere else to say what went wrong, and must not return into init's code.
+    except Exception as error:  # noqa: BLE001
+        os.write(2, f"the session's clerk failed: {type(error).__name__}: {error}\n".encode())
+    finally:
+        os._exit(0)
+
+
+def refuse(fd: int, error: OSError) -> None:
+    """Tell the host on socket `fd`, which is closed, that there is no clerk."""
+    with socket.socket(fileno=fd) as host:
+        control.send(host, {"errno": error.errno})
+
+
+def _serve(host: socket.socket, jail: Jail, request: control.Message, given: list[int]) -> None:
+    try:
+        root = _root(jail)
+        names = request["names"]
+        if request["op"] == "get":
+            control.send(host, {}, (workspace.open_file(root, names),))
+        elif request["op"] == "put":
+            workspace.store(root, names, given[0], request["token"])
+            control.send(host, {})
+        else:
+            _list(host, workspace.Listing(root, names, request["limit"]))
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the caller has left
+    except OSError as error:
+        control.send(host, {"errno": error.errno or EIO})
+
+
+def _root(jail: Jail) -> int:
+    if jail.folder:
+        return workspace.own(jail.folder, folders.WORKSPACE)
+    return workspace.place(mounts.WORKSPACE)
+
+
+def _list(host: socket.socket, listing: workspace.Listing) -> None:
+    for rows in _batches(listing.rows()):
+        control.send(host, {"rows": rows})
+    control.send(host, {"complete": listing.complete})
+
+
+def _batches(rows: Iterator[list[Any]]) -> Iterator[list[list[Any]]]:
+    batch: list[list[Any]] = []
+    size = 0
+    for row in rows:
+        batch.append(row)
+        size += len(os.fsencode(row[0])) * 6 + 80  # as JSON no byte takes more
+        if size > _BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,199 @@
+"""A session's workspace, by one who shares it with code that changes it at any moment.
+
+A path is a list of names without ".." and "/". Each is opened in the directory before it, by its
+descriptor and without following links (O_NOFOLLOW), which is what RESOLVE_BENEATH, NO_SYMLINKS and
+NO_MAGICLINKS of openat2(2) come to for such a path, on every kernel. So whatever the code puts in
+the place of a name, and when, what is opened is below the workspace or was until it was moved.
+What kind of file it is, is asked of what was opened.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from errno import EINVAL, EISDIR, ELOOP
+from typing import Any
+
+# Directories in one another: each takes a descriptor. The host refuses longer paths than these.
+DEEPEST = 64
+LONGEST_PATH = 4095  # bytes: PATH_MAX of the kernel without its end
+
+_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Not to wait: for the other end of a FIFO, or for who holds a lease on a file.
+_PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_PIECE = 1 << 20
+_MOST_TEXT = 16 << 20  # of the paths of one listing
+
+_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
+
+
+def place(path: str) -> int:
+    """A descriptor of directory `path`, by which others can be opened in it."""
+    return os.open(path, _PLACE)
+
+
+def own(folder: str, name: str) -> int:
+    """The same of directory `name` in the session's `folder`; made if the code has removed it."""
+    fd = place(folder)
+    return _enter(fd, name, [])
+
+
+def open_file(root: int, names: Sequence[str]) -> int:
+    """A descriptor, to read, of the regular file at `names` below `root`."""
+    folder, name = descend(root, names[:-1]), names[-1]
+    # First by name, so that nothing but a file is opened, unless it is put there just now.
+    _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False))
+    fd = os.open(name, os.O_RDONLY | _PLAIN, dir_fd=folder)
+    _check_regular(os.fstat(fd))
+    return fd
+
+
+def store(root: int, names: Sequence[str], source: int, token: str) -> None:
+    """Make what is in file `source` the regular file at `names`, all of it or nothing.
+
+    It is written beside its place, under a name made of `token`, and renamed. A file that is
+    replaced leaves its permissions; what other links to it hold stays as it was.
+    """
+    made: list[tuple[int, str]] = []
+    try:
+        folder, name = descend(root, names[:-1], made), names[-1]
+        part = f".{token}.part"
+        try:
+            _copy(source, folder, part, _replaced(folder, name))
+            os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(part, dir_fd=folder)
+            raise
+    except OSError:
+        for parent, new in reversed(made):
+            with suppress(OSError):
+                os.rmdir(new, dir_fd=parent)
+        raise
+
+
+def descend(root: int, names: Sequence[str], made: list[tuple[int, str]] | None = None) -> int:
+    """A descriptor of the directory `names` below `root`.
+
+    With a list `made`, directories that are not there are made, and noted in it.
+    """
+    fd = root
+    for name in names:
+        fd = os.open(name, _PLACE, dir_fd=fd) if made is None else _enter(fd, name, made)
+    return fd
+
+
+def _enter(parent: int, name: str, made: list[tuple[int, str]]) -> int:
+    try:
+        return os.open(name, _PLACE, dir_fd=parent)
+    except FileNotFoundError:
+        with suppress(FileExistsError):
+            os.mkdir(name, dir_fd=parent)
+            made.append((parent, name))
+        return os.open(name, _PLACE, dir_fd=parent)
+
+
+def _check_regular(status: os.stat_result) -> None:
+    kind = stat.S_IFMT(status.st_mode)
+    if kind != stat.S_IFREG:
+        errno = {stat.S_IFDIR: EISDIR, stat.S_IFLNK: ELOOP}.get(kind, EINVAL)
+        raise OSError(errno, os.strerror(errno))
+
+
+def _replaced(folder: int, name: str) -> int | None:
+    """The permissions of the regular file `name`, None if there is nothing of that name."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    _check_regular(status)
+    return stat.S_IMODE(status.st_mode) & 0o777
+
+
+def _copy(source: int, folder: int, name: str, mode: int | None) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)  # of a clerk that was ended, when this one is sent again
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN, 0o666, dir_fd=folder)
+    if mode is not None:
+        os.fchmod(fd, mode)
+    offset = 0
+    while piece := os.pread(source, _PIECE, offset):
+        offset += len(piece)
+        while piece:
+            piece = piece[os.write(fd, piece) :]
+    os.close(fd)
+
+
+class Listing:
+    """What is below directory `names`, at most `limit` rows; then `complete` says if that was all.
+
+    Directories are looked into after all that lies beside them was told.
+    """
+
+    def __init__(self, root: int, names: Sequence[str], limit: int) -> None:
+        self.complete = True
+        self._room = limit
+        self._text = _MOST_TEXT
+        self._top = _listable(".", descend(root, names))
+        self._names = list(names)
+
+    def rows(self) -> Iterator[list[Any]]:
+        """[path, kind, bytes, seconds since 1970] of each entry, the path from the root."""
+        return self._below(self._top, "".join(f"{name}/" for name in self._names), DEEPEST)
+
+    def _below(self, fd: int, above: str, deeper: int) -> Iterator[list[Any]]:
+        within: list[str] = []
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                path = above + entry.name
+                if not self._take(len(os.fsencode(path))):
+                    continue
+                if not self._room:
+                    self.complete = False
+                    return
+                row = self._row(entry, path)
+                if row is None:
+                    continue
+                self._room -= 1
+                yield row
+                if row[1] == "directory":
+                    within.append(entry.name)
+        for name in within:
+            yield from self._inside(fd, name, above, deeper - 1)
+        os.close(fd)
+
+    def _inside(self, fd: int, name: str, above: str, deeper: int) -> Iterator[list[Any]]:
+        try:
+            inner = _listable(name, fd)
+        except OSError:  # closed by its owner, gone, or something else by now
+            self.complete = False
+            return
+        if deeper:
+            yield from self._below(inner, f"{above}{name}/", deeper)
+            return
+        with os.scandir(inner) as entries:
+            if next(entries, None) is not None:
+                self.complete = False
+        os.close(inner)
+
+    def _take(self, length: int) -> bool:
+        """Whether a path of `length` bytes may be told."""
+        self._text -= length
+        if length > LONGEST_PATH or self._text < 0:
+            self.complete = False
+            return False
+        return True
+
+    def _row(self, entry: os.DirEntry[str], path: str) -> list[Any] | None:
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except OSError:
+            return None
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "other")
+        return [path, kind, status.st_size if kind == "file" else 0, status.st_mtime]
+
+
+def _listable(name: str, folder: int) -> int:
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | _PLAIN, dir_fd=folder)

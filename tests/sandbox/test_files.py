@@ -1,0 +1,354 @@
+"""`session.files`: what the host puts into a session's workspace, reads from it and lists."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from errno import EFBIG, EINVAL, ENOSPC
+from pathlib import Path
+
+import pytest
+
+from repl_sandbox import (
+    AsyncSandbox,
+    File,
+    Finished,
+    Limits,
+    Sandbox,
+    Session,
+    SessionBusy,
+    SessionClosed,
+)
+
+SMALL = Limits(timeout=20, workspace="4MiB", file_size="3MiB")
+
+
+@pytest.fixture(scope="module", params=["jailed", "confined", "process"])
+def small(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    python = request.getfixturevalue("open_python") if request.param == "confined" else None
+    with Sandbox(isolation=request.param, python=python, limits=SMALL) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def held(small: Sandbox) -> Iterator[Session]:
+    with small.session() as session:
+        yield session
+
+
+def do(session: Session, code: str) -> str | None:
+    outcome = session.run(code)
+    assert isinstance(outcome, Finished), outcome
+    return outcome.value
+
+
+def paths(session: Session) -> list[str]:
+    return [file.path for file in session.files.list()]
+
+
+def test_what_is_put_is_there_for_the_next_cell_and_is_the_codes_own(held: Session) -> None:
+    held.files.put("notes/today/a.txt", "gr\u00fcn")
+    held.files.put("raw.bin", memoryview(b"\x00\xff"))
+    held.files.put("empty", b"")
+    code = "(open('notes/today/a.txt').read(), open('raw.bin', 'rb').read(), open('empty').read())"
+    assert do(held, code) == "('gr\u00fcn', b'\\x00\\xff', '')"
+    do(
+        held,
+        "import os\nassert os.stat('raw.bin').st_uid == os.stat('notes').st_uid == os.getuid()\n"
+        "open('raw.bin', 'ab').write(b'!')\nos.rename('notes/today/a.txt', 'notes/b')\n"
+        "os.rmdir('notes/today')",
+    )
+    assert held.files.get("raw.bin") == b"\x00\xff!"
+    assert held.files.get("./notes//b") == "gr\u00fcn".encode()
+
+
+def test_a_list_tells_what_is_there_and_its_rows_are_frozen(held: Session) -> None:
+    do(
+        held,
+        "import os\nos.makedirs('d/e')\nopen('d/e/f', 'w').write('four')\n"
+        "os.symlink('/etc', 'd/link')\nos.symlink('d', 'loop')\nos.utime('d/e/f', (5, 7.5))",
+    )
+    files = held.files.list()
+    assert [(file.path, file.kind) for file in files] == [
+        ("d", "directory"),
+        ("d/e", "directory"),
+        ("d/e/f", "file"),
+        ("d/link", "symlink"),
+        ("loop", "symlink"),
+    ]
+    assert files[2] == File("d/e/f", 4, "file", 7.5)
+    assert files.complete
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        files[2].size = 5  # type: ignore[misc]
+    assert [file.path for file in held.files.list("d/e")] == ["d/e/f"]
+    assert len(held.files.list("d/e", limit=1)) == 1
+    cut = held.files.list(limit=2)
+    assert (len(cut), cut.complete) == (2, False)
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        held.files.list("nothing")
+    with pytest.raises(NotADirectoryError, match="d/e/f"):
+        held.files.list("d/e/f")
+
+
+def test_names_may_have_newlines_and_bytes_that_are_no_utf8(held: Session) -> None:
+    do(held, "open(b'\\xff\\n\\x01\"', 'w').write('odd')")
+    (file,) = held.files.list()
+    assert os.fsencode(file.path) == b'\xff\n\x01"'
+    assert held.files.get(file.path) == b"odd"
+    held.files.put(file.path, b"even")
+    assert do(held, "open(b'\\xff\\n\\x01\"').read()") == "'even'"
+
+
+def test_a_file_is_replaced_whole_and_keeps_its_permissions(held: Session) -> None:
+    do(
+        held,
+        "import os\nopen('tool', 'w').write('a long old content')\nos.chmod('tool', 0o750)\n"
+        "os.link('tool', 'other')\nreader = open('tool')",
+    )
+    held.files.put("tool", b"new")
+    assert held.files.get("tool") == b"new"
+    # What has the old file open, or another name for it, still has the old one.
+    assert do(held, "reader.read()") == "'a long old content'"
+    assert held.files.get("other") == b"a long old content"
+    assert do(held, "oct(os.stat('tool').st_mode)") == "'0o100750'"
+
+
+@pytest.mark.parametrize("path", ["directory", "link", "dangling", "socket"])
+def test_nothing_but_a_regular_file_is_read_or_replaced(held: Session, path: str) -> None:
+    do(
+        held,
+        "import os\nos.mkdir('directory')\nopen('target', 'w').write('x')\n"
+        "os.symlink('target', 'link')\nos.symlink('none', 'dangling')",
+    )
+    if path == "socket":
+        bound = held.run("import socket\nsocket.socket(socket.AF_UNIX).bind('socket')")
+        if not bound.ok:
+            pytest.skip("this tier makes no sockets with names")
+    kind = IsADirectoryError if path == "directory" else OSError
+    for call in (lambda: held.files.get(path), lambda: held.files.put(path, b"y")):
+        with pytest.raises(kind, match=path):
+            call()
+    assert held.files.get("target") == b"x"
+    assert path in paths(held)
+    assert "none" not in paths(held)
+
+
+def test_errors_are_the_ones_of_the_system_and_have_the_path(held: Session) -> None:
+    with pytest.raises(FileNotFoundError, match="'no/file'") as missing:
+        held.files.get("no/file")
+    assert missing.value.filename == "no/file"
+    held.files.put("file", b"x")
+    for call in (lambda: held.files.get("file/x"), lambda: held.files.put("file/x/y", b"")):
+        with pytest.raises(NotADirectoryError, match="'file/x"):
+            call()
+    assert paths(held) == ["file"]
+
+
+def test_where_the_code_may_not_the_host_may_not(held: Session) -> None:
+    if held.isolation.tier == "process" and os.geteuid() == 0:
+        pytest.skip("code of this tier is root here, and may")
+    do(
+        held,
+        "import os\nos.mkdir('closed')\nopen('closed/a', 'w').write('x')\n"
+        "open('own', 'w').write('x')\nos.chmod('closed', 0o500)\nos.chmod('own', 0)",
+    )
+    with pytest.raises(PermissionError, match="own"):
+        held.files.get("own")
+    with pytest.raises(PermissionError, match="closed/new/b"):
+        held.files.put("closed/new/b", b"x")
+    assert held.files.get("closed/a") == b"x"
+    do(held, "os.chmod('closed', 0)")
+    files = held.files.list()
+    assert [file.path for file in files] == ["closed", "own"]
+    assert not files.complete
+
+
+def test_a_file_over_the_limit_is_not_read_and_one_of_holes_costs_nothing(held: Session) -> None:
+    do(held, "open('big', 'wb').write(b'x' * 1000)")
+    assert held.files.get("big", limit=1000) == b"x" * 1000
+    with pytest.raises(OSError, match=r"1,000 bytes; the limit is 999.*'big'") as refused:
+        held.files.get("big", limit=999)
+    assert refused.value.errno == EFBIG
+    assert held.files.get("big", limit="1KiB") == b"x" * 1000
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["new", "replaced"])
+def test_what_does_not_fit_leaves_nothing_behind(held: Session, there: bool) -> None:
+    if there:
+        held.files.put("deep/er/file", b"old")
+    before = paths(held)
+    do(held, "open('filler', 'wb').write(b'x' * 2_500_000)")
+    for size, errno in ((2_900_000, ENOSPC), (3_200_000, EFBIG)):
+        with pytest.raises(OSError, match="deep/er/file") as refused:
+            held.files.put("deep/er/file", b"y" * size)
+        assert refused.value.errno == errno
+    assert paths(held) == sorted([*before, "filler"])
+    if there:
+        assert held.files.get("deep/er/file") == b"old"
+    do(held, "import os; os.unlink('filler')")
+    held.files.put("deep/er/file", b"y" * 2_900_000)
+    assert do(held, "len(open('deep/er/file').read())") == "2900000"
+
+
+def test_files_outlive_the_worker(held: Session) -> None:
+    held.files.put("before", b"1")
+    assert held.run("import os; os._exit(1)").state == "restarted"
+    held.files.put("after", b"2")
+    assert (held.files.get("before"), paths(held)) == (b"1", ["after", "before"])
+    # A worker that dies when no cell runs is replaced by the next cell; files need none.
+    os.kill(held._core.links.worker_pid, signal.SIGKILL)
+    held.files.put("third", b"3")
+    assert held.files.get("third") == b"3"
+    assert do(held, "open('third').read()") == "'3'"
+
+
+def test_a_workspace_that_the_code_took_away_is_no_way_out(held: Session, tmp_path: Path) -> None:
+    """Without a mount the directory has a name that the code can give to something else."""
+    (tmp_path / "secret").write_text("of the host")
+    if held.isolation.tier == "jailed":
+        outcome = held.run("import os\nos.rename('/workspace', '/tmp/w')")
+        assert not outcome.ok
+        return
+    do(
+        held,
+        "import os\nhome = os.environ['HOME']\nos.rename(home, home + '-old')\n"
+        f"os.symlink({str(tmp_path)!r}, home)",
+    )
+    for call in (
+        lambda: held.files.get("secret"),
+        lambda: held.files.put("secret", b"x"),
+        lambda: held.files.list(),
+    ):
+        with pytest.raises(NotADirectoryError):
+            call()
+    do(held, "os.unlink(home)")
+    held.files.put("x", b"y")
+    assert do(held, "open(home + '/x').read()") == "'y'"
+    assert (tmp_path / "secret").read_text() == "of the host"
+
+
+def test_files_wait_for_no_cell(held: Session) -> None:
+    started = threading.Event()
+
+    def run() -> None:
+        held.run("print('go', flush=True)\nwhile True: pass", on_output=lambda *_: started.set())
+
+    cell = threading.Thread(target=run)
+    cell.start()
+    assert started.wait(20)
+    for call in (
+        lambda: held.files.get("x"),
+        lambda: held.files.put("x", b""),
+        lambda: held.files.list(),
+    ):
+        with pytest.raises(SessionBusy):
+            call()
+    held.interrupt()
+    cell.join()
+    held.files.put("x", b"")
+
+
+def test_a_closed_session_has_no_files(small: Sandbox) -> None:
+    session = small.session()
+    files = session.files
+    session.close()
+    with pytest.raises(SessionClosed):
+        files.list()
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("", "names no file"),
+        (".", "names no file"),
+        ("../x", r"'\.\.'"),
+        ("a/../b", r"'\.\.'"),
+        ("/etc/passwd", "relative to the workspace"),
+        ("/workspace/../etc/passwd", r"'\.\.'"),
+        ("/workspacex/a", "relative to the workspace"),
+        ("a\0b", "null character"),
+        ("\ud800", "cannot be encoded"),
+        ("a" * 256, "256 bytes"),
+        ("a/" * 3000, "6,000 bytes"),
+        ("a/" * 70, "64 directories deep"),
+    ],
+)
+def test_a_bad_path_is_refused_before_anything_is_done(
+    session: Session, path: str, words: str
+) -> None:
+    if path.startswith("/workspace/") and session.isolation.tier != "jailed":
+        words = "relative to the workspace"
+    for call in (lambda: session.files.get(path), lambda: session.files.put(path, b"")):
+        with pytest.raises(ValueError, match=words) as refused:
+            call()
+        assert str(refused.value).startswith("path")
+
+
+def test_wrong_types_name_the_argument(session: Session) -> None:
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: session.files.get(b"x"), "path must be a str"),  # type: ignore[arg-type]
+        (lambda: session.files.put(Path("x"), b""), "path must be a str"),  # type: ignore[arg-type]
+        (lambda: session.files.put("x", 5), "data must be bytes or str"),  # type: ignore[arg-type]
+        (lambda: session.files.get("x", limit=1.5), "limit must be an int"),  # type: ignore[arg-type]
+        (lambda: session.files.list(limit="9"), "limit must be an int"),  # type: ignore[arg-type]
+    ]
+    for call, words in calls:
+        with pytest.raises(TypeError, match=words):
+            call()
+    for limit in (0, -1, 1 << 30):
+        with pytest.raises(ValueError, match="limit"):
+            session.files.list(limit=limit)
+    with pytest.raises(ValueError, match="data cannot be written as UTF-8"):
+        session.files.put("x", "\ud800")
+
+
+def test_a_path_may_begin_with_the_name_that_a_jailed_session_knows(session: Session) -> None:
+    if session.isolation.tier == "jailed":
+        session.files.put("/workspace/a/b", b"x")
+        assert session.files.get("a/b") == b"x"
+        assert [file.path for file in session.files.list("/workspace")] == ["a", "a/b"]
+    else:
+        with pytest.raises(ValueError, match="relative"):
+            session.files.put("/workspace/a/b", b"x")
+
+
+async def test_the_same_on_an_event_loop() -> None:
+    async with AsyncSandbox(limits=SMALL) as sandbox, sandbox.session() as session:
+        await session.files.put("a/b", "x" * 100_000)
+        assert (await session.run("len(open('a/b').read())")).value == "100000"
+        assert await session.files.get("a/b") == b"x" * 100_000
+        assert [file.path for file in await session.files.list()] == ["a", "a/b"]
+        with pytest.raises(FileNotFoundError, match="none"):
+            await session.files.get("none")
+        with pytest.raises(ValueError, match="path"):
+            await session.files.get("../x")
+        one, other = session.files.list(), session.files.list()
+        results = await asyncio.gather(one, other, return_exceptions=True)
+        assert [type(result).__name__ for result in results] == ["Listing", "SessionBusy"]
+
+
+async def test_a_cancelled_call_leaves_the_session_free() -> None:
+    async with AsyncSandbox(limits=SMALL) as sandbox, sandbox.session() as session:
+        task = asyncio.create_task(session.files.put("a", b"x" * 2_000_000))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        # All of it or nothing.
+        assert [file.size for file in await session.files.list()] in ([], [2_000_000])
+
+
+def test_a_descriptor_of_a_kind_that_is_no_file_is_not_read(held: Session) -> None:
+    """EINVAL is not told apart by its class, so it says what it is."""
+    if held.isolation.tier != "process":
+        pytest.skip("code of the other tiers cannot make a FIFO")
+    do(held, "import os; os.mkfifo('fifo')")
+    for call in (lambda: held.files.get("fifo"), lambda: held.files.put("fifo", b"")):
+        with pytest.raises(OSError, match="Not a regular file: 'fifo'") as refused:
+            call()
+        assert refused.value.errno == EINVAL
+    assert held.files.list()[0].kind == "other"
