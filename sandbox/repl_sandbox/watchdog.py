@@ -135,6 +135,10 @@ class Watchdog:
         limits, links = watched.core.limits, watched.core.links
         limit = int(limits.memory)
         processes = list(descendants(links.pid))
+        # First, for a flood of processes also holds much memory. Only without namespaces: there the
+        # kernel counts by user, who may have others elsewhere. init is one of them.
+        if links.folder and sum(map(_threads, processes)) > limits.processes + 1:
+            return "processes"
         exceeds = None
         if links.group is not None:
             most = limit + self.template_memory
@@ -145,24 +149,18 @@ class Watchdog:
             return "memory"
         if limits.cpu_seconds is not None and self._cpu(processes) > limits.cpu_seconds:
             return "cpu"
-        if watched.core.links.folder:
-            return self._uncounted(watched, processes)
-        return None
+        return "workspace" if links.folder and self._overfull(watched) else None
 
-    def _uncounted(self, watched: _Watched, processes: list[int]) -> KillReason | None:
-        """What the kernel does not bound for a session without namespaces."""
-        core = watched.core
-        # init is one of them. The kernel counts by user, who may have others elsewhere.
-        if sum(map(_threads, processes)) > core.limits.processes + 1:
-            return "processes"
+    def _overfull(self, watched: _Watched) -> bool:
+        """Whether a directory that the kernel does not bound holds more than it may."""
         start = time.monotonic()
         if start < watched.folder_due:
-            return None
-        workspace = int(core.limits.workspace)
-        overfull = _use(core.links.folder, workspace) > workspace
+            return False
+        workspace = int(watched.core.limits.workspace)
+        overfull = _use(watched.core.links.folder, workspace) > workspace
         end = time.monotonic()
         watched.folder_due = end + _REST * (end - start)
-        return "workspace" if overfull else None
+        return overfull
 
     def _exceeds(self, watched: _Watched, processes: list[int], limit: int) -> bool:
         """Whether a session holds more than `limit` bytes beyond its template's."""

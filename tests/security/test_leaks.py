@@ -37,7 +37,14 @@ def belongings() -> Belongings:
         _mounts("self"),
         _mounts(str(zygote.pid)),
         len(psutil.Process().children(recursive=True)),
-        {name for folder in ("/tmp", "/dev/shm") for name in os.listdir(folder) if "repl" in name},
+        # Other programs may have sandboxes of other tiers, whose folders are called repl-sandbox-…;
+        # jailed ones have none.
+        {
+            name
+            for folder in ("/tmp", "/dev/shm")
+            for name in os.listdir(folder)
+            if "repl" in name and not name.startswith("repl-sandbox-")
+        },
     )
 
 
