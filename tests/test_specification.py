@@ -13,7 +13,7 @@ DOCS = TESTS.parent / "docs"
 SPECIFICATION = (DOCS / "specification.md").read_text(encoding="utf-8")
 ROWS = [
     row.strip("| ").split(" | ")
-    for row in SPECIFICATION.splitlines()
+    for row in SPECIFICATION.partition("\n## Layers")[0].splitlines()
     if row.startswith("| ") and not row.startswith(("| promise |", "| --- |"))
 ]
 NAMED = sorted(set(re.findall(r"`([\w/]+\.py::\w+)`", SPECIFICATION)))
