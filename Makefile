@@ -5,7 +5,7 @@ DEV   := .venv
 BENCH := benchmarks/.venv
 PEERS := benchmarks/.venv-peers
 
-.PHONY: demo test test-security check fix bench clean
+.PHONY: demo test test-security test-containers check fix bench clean
 
 demo: $(DEV)/.ready            ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
@@ -15,6 +15,9 @@ test: $(DEV)/.ready            ## the test suite
 
 test-security: $(DEV)/.ready   ## the corpus of abuse, every case; CORPUS=FILE of cases, TIER=name
 	$(DEV)/bin/python -m tests.security.abuse $(if $(CORPUS),--corpus $(CORPUS)) $(if $(TIER),--tier $(TIER))
+
+test-containers: $(DEV)/.ready ## tier confined in containers, where an engine answers or can be started
+	REPL_TEST_CONTAINERS=1 $(DEV)/bin/python -m pytest tests/containers
 
 check: $(DEV)/.ready           ## lint, format, types, directions of imports
 	$(DEV)/bin/ruff check

@@ -81,6 +81,35 @@ with Sandbox(cgroup="off", limits=limits) as sandbox, sandbox.session() as sessi
 """
 
 
+# What the kernel counts by user, and not by session.
+TAKING = """
+import ctypes, json
+from repl_sandbox import Sandbox
+
+TAKE = '''
+import ctypes
+libc = ctypes.CDLL(None)
+made = 0
+while made < 200_000 and libc.timer_create(1, None, ctypes.byref(ctypes.c_void_p())) == 0:
+    made += 1
+'''
+libc = ctypes.CDLL(None)
+seen = []
+for tier in {tiers}:
+    with Sandbox(isolation=tier) as sandbox, sandbox.session() as session:
+        session.run(TAKE)
+        timers = session.get("made")
+        left = libc.timer_create(1, None, ctypes.byref(ctypes.c_void_p())) == 0
+        seen.append([tier, 0 < timers < 5000, left])
+print(json.dumps(seen))
+"""
+
+
+def test_a_session_does_not_take_all_timers_of_the_hosts_user(user: Callable[[str], Any]) -> None:
+    tiers = ["jailed", "confined"] if kernel_abi() else ["jailed"]
+    assert user(TAKING.replace("{tiers}", repr(tiers))) == [[tier, True, True] for tier in tiers]
+
+
 @landlocked
 def test_a_session_that_closes_the_common_directory_stops_nobody(
     user: Callable[[str], Any],

@@ -1,6 +1,7 @@
 """Resource limits of one process and its children, as setrlimit(2) has them.
 
-Covers: data segment, processes, open files, file size, CPU seconds, core files, locked memory.
+Covers: data segment, processes, open files, file size, CPU seconds, core files, locked memory,
+timers and queued signals.
 Does not cover: the sum over processes (watchdog, cgroup), tmpfs sizes (mounts).
 """
 
@@ -14,6 +15,9 @@ _NONE = {"MSGQUEUE": 0, "NICE": 0, "RTPRIO": 0, "MEMLOCK": 0}
 # No core file, which would be below a page, and none for a pipe either: where core_pattern is a
 # pipe to a program of the host, 0 starts that program as root, and only 1 does not (core(5)).
 _CORE = {"CORE": 1}
+# Timers and queued signals, which the kernel counts by user: an ordinary user's session could take
+# all that the host's own programs may have.
+_SIGNALS = {"SIGPENDING": 4096}
 # CPython's own recursion limit stays well inside this, and threads take it from address space.
 _STACK = {"STACK": 8 << 20}
 
@@ -56,7 +60,7 @@ def plan(limits: dict[str, int]) -> list[tuple[int, tuple[int, int]]]:
     is above what this process may set.
     """
     rows = []
-    for name, value in {**_NONE, **_CORE, **_STACK, **limits}.items():
+    for name, value in {**_NONE, **_CORE, **_SIGNALS, **_STACK, **limits}.items():
         number = getattr(resource, f"RLIMIT_{name}")
         _, hard = resource.getrlimit(number)
         most = value + 1 if name == "CPU" else value

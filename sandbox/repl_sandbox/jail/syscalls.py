@@ -245,6 +245,7 @@ CONFINED: Final[tuple[Rule | Refuse, ...]] = (
         EAFNOSUPPORT,
         "one of datagrams can still send to any path, such as that of the system's log",
     ),
+    Refuse("inotify_init1", 294, 26, "good for nothing without watches; counted by user"),
     Refuse("inotify_add_watch", 254, 27, "names of files that others use; Landlock lets it pass"),
     Rule(
         "sched_setaffinity",
