@@ -297,7 +297,7 @@ class Listing(tuple[File, ...]):  # noqa: SLOT001 - a tuple has no room for slot
 
     complete: bool
 
-    def __new__(cls, files: Iterable[File], *, complete: bool) -> Listing:
+    def __new__(cls, files: Iterable[File], *, complete: bool = True) -> Listing:
         """Keep `files` in their order."""
         self = super().__new__(cls, files)
         self.complete = complete

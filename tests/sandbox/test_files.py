@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -88,6 +89,8 @@ def test_a_list_tells_what_is_there_and_its_rows_are_frozen(held: Session) -> No
     assert len(held.files.list("d/e", limit=1)) == 1
     cut = held.files.list(limit=2)
     assert (len(cut), cut.complete) == (2, False)
+    copy = pickle.loads(pickle.dumps(cut))
+    assert (copy, copy.complete) == (cut, False)
     with pytest.raises(FileNotFoundError, match="nothing"):
         held.files.list("nothing")
     with pytest.raises(NotADirectoryError, match="d/e/f"):
@@ -352,3 +355,26 @@ def test_a_descriptor_of_a_kind_that_is_no_file_is_not_read(held: Session) -> No
             call()
         assert refused.value.errno == EINVAL
     assert held.files.list()[0].kind == "other"
+
+
+def test_a_session_that_has_all_its_processes_has_none_for_its_files(small: Sandbox) -> None:
+    """Only a control group counts the process that works on files among the session's."""
+    with small.session(limits=dataclasses.replace(SMALL, processes=4)) as session:
+        grouped = any(layer.name == "cgroup" and layer.active for layer in session.isolation.layers)
+        if not grouped:
+            pytest.skip("no control group")
+        do(
+            session,
+            "import os, signal\nchildren = []\ntry:\n    while True:\n"
+            "        children.append(os.fork())\n        if not children[-1]:\n"
+            "            read, write = os.pipe()\n            os.close(1)\n"
+            "            os.close(2)\n            os.read(read, 1)\n"
+            "except OSError:\n    pass",
+        )
+        for call in (lambda: session.files.put("x", b"y"), lambda: session.files.list()):
+            for _ in range(5):
+                with pytest.raises(BlockingIOError, match="at their limit"):
+                    call()
+        do(session, "for child in children:\n    os.kill(child, signal.SIGKILL); os.wait()")
+        session.files.put("x", b"y")
+        assert session.files.get("x") == b"y"

@@ -14,7 +14,7 @@ import socket
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from errno import EFBIG, EINVAL, EISDIR, ELOOP, ENOSPC, ENOTDIR
+from errno import EAGAIN, EFBIG, EINVAL, EISDIR, ELOOP, ENOSPC, ENOTDIR
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import SandboxError, SessionClosed
@@ -40,6 +40,7 @@ _MOST_ROWS = 1_000_000
 
 # Where the kernel's words say too little, or something else.
 _WORDS = {
+    EAGAIN: "Processes of the session are at their limit, or hold the file",
     EINVAL: "Not a regular file",
     ELOOP: "A symbolic link, which is not followed",
     ENOTDIR: "Not a directory (links are not followed)",

@@ -42,6 +42,8 @@ def be_clerk(jail: Jail, fd: int) -> NoReturn:
 def refuse(fd: int, error: OSError) -> None:
     """Tell the host on socket `fd`, which is closed, that there is no clerk."""
     with socket.socket(fileno=fd) as host:
+        # unix(7): what is closed with something unread resets the other end, answer and all.
+        host.recv(1)
         control.send(host, {"errno": error.errno})
 
 

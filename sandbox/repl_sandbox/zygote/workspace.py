@@ -145,21 +145,17 @@ class Listing:
 
     def _below(self, fd: int, above: str, deeper: int) -> Iterator[list[Any]]:
         within: list[str] = []
-        with os.scandir(fd) as entries:
-            for entry in entries:
-                path = above + entry.name
-                if not self._take(len(os.fsencode(path))):
-                    continue
-                if not self._room:
-                    self.complete = False
-                    return
-                row = self._row(entry, path)
-                if row is None:
-                    continue
-                self._room -= 1
-                yield row
-                if row[1] == "directory":
-                    within.append(entry.name)
+        for entry in self._entries(fd):
+            row = self._row(entry, above + entry.name)
+            if row is None:
+                continue
+            if not self._room:
+                self.complete = False
+                return
+            self._room -= 1
+            yield row
+            if row[1] == "directory":
+                within.append(entry.name)
         for name in within:
             yield from self._inside(fd, name, above, deeper - 1)
         os.close(fd)
@@ -173,20 +169,23 @@ class Listing:
         if deeper:
             yield from self._below(inner, f"{above}{name}/", deeper)
             return
-        with os.scandir(inner) as entries:
-            if next(entries, None) is not None:
-                self.complete = False
+        if next(self._entries(inner), None) is not None:
+            self.complete = False
         os.close(inner)
 
-    def _take(self, length: int) -> bool:
-        """Whether a path of `length` bytes may be told."""
-        self._text -= length
-        if length > LONGEST_PATH or self._text < 0:
+    def _entries(self, fd: int) -> Iterator[os.DirEntry[str]]:
+        try:
+            with os.scandir(fd) as entries:
+                yield from entries
+        except OSError:  # it was removed meanwhile
             self.complete = False
-            return False
-        return True
 
     def _row(self, entry: os.DirEntry[str], path: str) -> list[Any] | None:
+        length = len(os.fsencode(path))
+        if length > LONGEST_PATH or length > self._text:
+            self.complete = False
+            return None
+        self._text -= length
         try:
             status = entry.stat(follow_symlinks=False)
         except OSError:
