@@ -35,11 +35,8 @@ class Pool:
     def take(self) -> Links | None:
         """A ready session, or None while there is none."""
         with self._changed:
-            if not self._ready:
-                return None
-            links = self._ready.popleft()
             self._changed.notify()
-            return links
+            return self._ready.popleft() if self._ready else None
 
     def close(self) -> list[Links]:
         """Stop refilling; the sessions that were left."""
@@ -58,8 +55,12 @@ class Pool:
                     return
             try:
                 links = self._spawn()
-            except SandboxError:
-                # The next caller makes its own session and meets the error where it can be seen.
-                return
+            except (SandboxError, OSError):
+                # The next caller makes its own session, and meets the error where it can be seen.
+                # Then this is tried again: a limit of the host's may have been passed for a moment.
+                with self._changed:
+                    if not self._closed:
+                        self._changed.wait()
+                continue
             with self._changed:
                 self._ready.append(links)
