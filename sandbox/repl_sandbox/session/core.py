@@ -98,9 +98,8 @@ class Core:
         self.links = links
         self.limits = limits
         self.running_since = 0.0  # for the watchdog; 0 while nothing runs
-        self.lent = (
-            0  # bytes of a memfd that the worker maps while it copies them; for the watchdog
-        )
+        # For the watchdog: bytes of a memfd that the worker maps while it copies them.
+        self.lent = 0
         self.busy = threading.Lock()  # held by the one caller at a time
         self.cell = 0
         self._rlimits = dict(rlimits)

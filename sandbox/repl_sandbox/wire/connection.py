@@ -35,7 +35,7 @@ class _Connection(Generic[_In, _Out]):
     @property
     def between_messages(self) -> bool:
         """Whether the last byte received ended a message."""
-        return not self._reader.partial
+        return self._reader.buffered == 0
 
     def send(self, message: _Out) -> bytes:
         """The bytes that say `message`; LocalProtocolError if it may not be said now."""
@@ -125,7 +125,7 @@ class HostConnection(_Connection[WorkerMessage, HostMessage]):
             or data[-1] != _CLOSE
             or _unpack(data) != (len(data) - _PREFIX, 0)
             or self.phase is not Phase.RUNNING
-            or self._reader.partial
+            or self._reader.buffered
             or self._broken
         ):
             return None
@@ -152,7 +152,7 @@ class WorkerConnection(_Connection[HostMessage, WorkerMessage]):
             or len(number) > _DIGITS
             or data[end - 1] != _CLOSE
             or self.phase is not Phase.IDLE
-            or self._reader.partial
+            or self._reader.buffered
             or self._broken
         ):
             return None

@@ -50,13 +50,11 @@ class FrameReader:
     """Collects bytes and gives whole frames; holds at most one partial frame.
 
     The common case, one chunk that is one frame, is sliced without a copy into a buffer.
-    `partial`: something is held that ends no frame yet.
     """
 
     def __init__(self, max_header: int = MAX_HEADER, max_blob: int = MAX_BLOB) -> None:
         self._data: bytes | bytearray = b""
         self._start = 0
-        self.partial = False
         self._max_header = max_header
         self._max_blob = max_blob
 
@@ -76,7 +74,6 @@ class FrameReader:
             self._data = bytearray(self._data[self._start :])
             self._data += data
         self._start = 0
-        self.partial = True
 
     def next_frame(self) -> Frame | None:
         """The next whole frame, or None until more is fed.
@@ -85,7 +82,6 @@ class FrameReader:
             RemoteProtocolError: a frame announces more than the limits allow.
         """
         data, start = self._data, self._start
-        self.partial = start < len(data)
         if len(data) - start < _PREFIX:
             return None
         header_size, blob_size = _unpack(data, start)
@@ -101,7 +97,7 @@ class FrameReader:
             return None
         if end == len(data):
             # Let go: the next chunk may be long in coming, and this one may be large.
-            self._data, self._start, self.partial = b"", 0, False
+            self._data, self._start = b"", 0
         else:
             self._start = end
         if type(data) is bytes:

@@ -28,7 +28,7 @@ def cell_name(number: int) -> str:
 def keep(number: int, source: str) -> str:
     """Make the lines of a cell known, and forget the oldest beyond the limits; its file name."""
     global _kept  # noqa: PLW0603 (linecache is one per process, and so is this)
-    name = f"<cell {number}>"
+    name = cell_name(number)
     size = len(source)
     entry = _cache[name] = (size, None, _lines(source), name)
     _entries.append(entry)

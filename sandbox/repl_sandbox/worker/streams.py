@@ -81,8 +81,8 @@ class Streams:
     """The streams of one worker, flushed and put back after each cell."""
 
     def __init__(self) -> None:
-        self._open("stdout", STDOUT)
-        self._open("stderr", STDERR)
+        self._stdout = _install("stdout", STDOUT)
+        self._stderr = _install("stderr", STDERR)
 
     def tidy(self) -> None:
         """After a cell: flush what user code put in place, and undo the closing of a stream.
@@ -92,26 +92,21 @@ class Streams:
         if (
             _stream("stdout") is self._stdout
             and _stream("stderr") is self._stderr
-            and not (self._stdout_fd.lost or self._stderr_fd.lost)
+            and not (self._stdout.descriptor.lost or self._stderr.descriptor.lost)
         ):
             return
-        for name, fd in (("stdout", STDOUT), ("stderr", STDERR)):
-            self._put_back(name, fd)
+        self._stdout = _put_back("stdout", STDOUT, self._stdout)
+        self._stderr = _put_back("stderr", STDERR, self._stderr)
 
-    def _put_back(self, name: str, fd: int) -> None:
-        current, ours = _stream(name), self._stdout if fd == STDOUT else self._stderr
-        usable = current is not None and current is not ours and _flushed(current)
-        if ours.descriptor.lost:
-            ours = self._open(name, fd)
-        setattr(sys, name, current if usable else ours)
 
-    def _open(self, name: str, fd: int) -> _Stream:
-        stream = _install(name, fd)
-        if fd == STDOUT:
-            self._stdout, self._stdout_fd = stream, stream.descriptor
-        else:
-            self._stderr, self._stderr_fd = stream, stream.descriptor
-        return stream
+def _put_back(name: str, fd: int, ours: _Stream) -> _Stream:
+    """Our stream under `name`, a new one if it was lost; in place unless the user's is usable."""
+    current = _stream(name)
+    usable = current is not None and current is not ours and _flushed(current)
+    if ours.descriptor.lost:
+        ours = _install(name, fd)
+    setattr(sys, name, current if usable else ours)
+    return ours
 
 
 def _flushed(stream: Any) -> bool:

@@ -24,7 +24,6 @@ _MiB = 1 << 20
 # What the processes of a session can touch in two samples of a loaded machine with few cores.
 _BURST = 1 << 30
 _CORES = ("/var/crash", "/var/lib/systemd/coredump", "/cores", "/", ".")
-_NO_FILES = "sessions have no artefact API in this version (Session.files)"
 _GRADE = """
 import unittest
 try:
@@ -95,11 +94,11 @@ class Open:
     # ── artefacts ────────────────────────────────────────────────────────────────────────────
 
     def list_ok(self) -> None:
-        self._files().list()
+        self._trial.session.files.list()
 
     def download(self, rest: str) -> None:
         name, _, expected = rest.rpartition(":")
-        files = self._files()
+        files = self._trial.session.files
         try:
             data = files.get(name)
         except Exception as error:  # noqa: BLE001 - any typed error of the API is a refusal
@@ -108,12 +107,6 @@ class Open:
         if expected == "refused":
             self._trial.problems.append(f"{name} was handed out: {data[:40]!r}")
         self._trial.expect(len(data) <= 256 * _MiB, f"{name}: {len(data)} bytes were handed out")
-
-    def _files(self) -> Any:
-        files = getattr(self._trial.session, "files", None)
-        if files is None:
-            raise NotApplicable(_NO_FILES)
-        return files
 
     def extract(self, name: str) -> None:
         """The session unpacks it, as the engine never does."""
