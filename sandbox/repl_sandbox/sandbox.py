@@ -34,6 +34,7 @@ from .zygote.handle import Links, ZygoteHandle
 Tier: TypeAlias = Literal["jailed", "confined", "process"]
 
 Grouping: TypeAlias = Literal["auto", "require", "off"]
+RecoveryMode: TypeAlias = Literal["snapshot", "restart"]
 
 # Steps that only a session with a group has.
 _GROUP_STEPS = ("cgroup", "memory kill")
@@ -46,6 +47,9 @@ _slots = itertools.count(secrets.randbelow(SLOTS))
 _OWN_PROCESSES = 2
 # And what a group is charged for them: init's pages, page tables, stacks in the kernel.
 _OWN_MEMORY = 32 << 20
+
+# Each state is a process; more is a mistake, and the page that lists them has room for a few more.
+_MOST_HISTORY = 256
 
 # A call leaves within milliseconds of its session's end, unless its `on_output` hangs.
 _LEAVE_TIMEOUT = 5.0
@@ -67,7 +71,9 @@ class Sandbox:
     (default: the one named; under "auto" "confined"). `refusals` says why stronger ones did not
     work. `ready`: sessions made ahead of time. `max_sessions`: how many may be open at once.
     `cgroup`: "auto" puts each jailed session into a cgroup where this process may make them,
-    "require" raises where it may not, "off" never.
+    "require" raises where it may not, "off" never. `recovery`: "snapshot" keeps a waiting copy of
+    each session's process, which takes over when that dies in a cell; under "restart" what follows
+    is empty. `history`: how many cells `rollback` can undo; each takes one more waiting copy.
 
     Raises:
         IsolationError: the tier cannot be had here; says which step failed and what helps.
@@ -89,8 +95,14 @@ class Sandbox:
         ready: int = 0,
         max_sessions: int | None = None,
         cgroup: Grouping = "auto",
+        recovery: RecoveryMode = "snapshot",
+        history: int = 1,
     ) -> None:
         self._limits = _check_limits(limits) or Limits()
+        self._states = _check_states(recovery, history)
+        # Copies: of each state that is kept, of the current one, and one more while it is made, for
+        # which there may be a process between.
+        self._own_processes = _OWN_PROCESSES + (0 if self._states < 0 else self._states + 3)
         policy = _check_policy(policy)
         tiers = _check_grouping(cgroup, acceptable(isolation, require))
         preload, mounts = _check_preload(preload), _check_mounts(mounts or {})
@@ -241,6 +253,8 @@ class Sandbox:
                 answers=answers,
                 on_answer=on_answer,
                 preloaded=self._preloaded,
+                states=self._states,
+                allowed=self._allowed(limits),
             )
         except BaseException:
             self._zygote.abandon(links)
@@ -266,7 +280,7 @@ class Sandbox:
     def _begin(self, limits: Limits) -> Links:
         self._started += 1
         rlimits, group = self._rlimits(limits), self._group(limits)
-        return self._zygote.begin(_slot(), int(limits.workspace), rlimits, group)
+        return self._zygote.begin(_slot(), int(limits.workspace), rlimits, group, self._states)
 
     def _try(self, tier: str, cgroup: Grouping) -> None:
         """A jail that cannot be built is the error of who makes the sandbox, not of a session."""
@@ -292,7 +306,7 @@ class Sandbox:
 
     def _jail(self, limits: Limits) -> Links:
         rlimits, group = self._rlimits(limits), self._group(limits)
-        return self._zygote.spawn(_slot(), int(limits.workspace), rlimits, group)
+        return self._zygote.spawn(_slot(), int(limits.workspace), rlimits, group, self._states)
 
     def _group(self, limits: Limits) -> Group | None:
         """A group that holds what the session may hold; None where groups cannot be had."""
@@ -300,8 +314,15 @@ class Sandbox:
             return None
         # Its files outlive its worker, so they must leave the next one all of its memory.
         files = private.capacity(int(limits.workspace))
-        memory = int(limits.memory) + files + self._watchdog.template_memory + _OWN_MEMORY
-        return self._groups.take(memory, limits.processes + _OWN_PROCESSES)
+        memory = self._allowed(limits) + files + self._watchdog.template_memory + _OWN_MEMORY
+        return self._groups.take(memory, limits.processes + self._own_processes)
+
+    def _allowed(self, limits: Limits) -> int:
+        """Bytes that a session's processes may hold together, copies that wait among them.
+
+        What a cell rewrites is there twice while a copy keeps what it was.
+        """
+        return int(limits.memory) * (1 if self._states < 0 else 2)
 
     def _remove_groups(self) -> None:
         if self._groups is not None:
@@ -313,7 +334,7 @@ class Sandbox:
             "DATA": self._zygote.data_segment + int(limits.memory),
             # The kernel counts by user. Where that is also the host's, this only stops a flood of
             # them, and the watchdog counts the session's.
-            "NPROC": self._zygote.room or limits.processes + _OWN_PROCESSES,
+            "NPROC": self._zygote.room or limits.processes + self._own_processes,
             "NOFILE": limits.open_files,
             "FSIZE": int(limits.file_size),
         }
@@ -502,6 +523,17 @@ def _check_grouping(cgroup: str, tiers: tuple[str, ...]) -> tuple[str, ...]:
             f"cgroup='require' excludes tier {tiers[0]!r}: only jailed sessions have one"
         )
     return ("jailed",)
+
+
+def _check_states(recovery: str, history: int) -> int:
+    """How many states a session keeps besides its current one; -1 for not even that."""
+    if recovery not in ("snapshot", "restart"):
+        raise ValueError(f"recovery must be 'snapshot' or 'restart', not {recovery!r}")
+    if isinstance(history, bool) or not isinstance(history, int):
+        raise TypeError(f"history must be an int, not {type(history).__name__}")
+    if not 0 <= history <= _MOST_HISTORY:
+        raise ValueError(f"history must be from 0 to {_MOST_HISTORY}, not {history}")
+    return history if recovery == "snapshot" else -1
 
 
 def _check_counts(python: str | None, ready: int, max_sessions: int | None) -> None:

@@ -231,6 +231,9 @@ class Outcome:
     `limits`: those that the kernel has enforced on processes of the session since they were looked
     at last, whatever came of the cell: "memory" when it ended one of them, "processes" when it
     refused one. Known only in a session that has a cgroup.
+    `state`: what the session has now: "kept", all that the cell left; "rolled_back", what it had
+    before the cell; "restarted", nothing. `lost`: what could not be brought back with that state,
+    as threads, child processes and connections, in words.
     """
 
     stdout: str = ""
@@ -243,6 +246,7 @@ class Outcome:
     usage: Usage = Usage()
     state: State = "kept"
     limits: tuple[KillReason, ...] = field(default=(), kw_only=True)
+    lost: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
     def ok(self) -> bool:

@@ -133,7 +133,7 @@ class Watchdog:
 
     def _breach(self, watched: _Watched) -> KillReason | None:
         limits, links = watched.core.limits, watched.core.links
-        limit = int(limits.memory)
+        limit = watched.core.allowed
         processes = list(descendants(links.pid))
         # First, for a flood of processes also holds much memory. Only without namespaces: there the
         # kernel counts by user, who may have others elsewhere. init is one of them.

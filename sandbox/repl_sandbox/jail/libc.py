@@ -7,6 +7,7 @@ the recipe's. Constants are those of the kernel's uapi headers, named as there.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from typing import Final
 
@@ -18,6 +19,7 @@ CLONE_NEWIPC: Final = 0x08000000
 CLONE_NEWUSER: Final = 0x10000000
 CLONE_NEWPID: Final = 0x20000000
 CLONE_NEWNET: Final = 0x40000000
+CLONE_PARENT: Final = 0x00008000
 
 # uapi/linux/mount.h
 MS_NOSUID: Final = 0x2
@@ -84,8 +86,8 @@ def number(name: str) -> int:
 
 def _check(result: int, call: str) -> int:
     if result == -1:
-        errno = ctypes.get_errno()
-        raise OSError(errno, f"{call}: {os.strerror(errno)}")
+        code = ctypes.get_errno()
+        raise OSError(code, f"{call}: {os.strerror(code)}")
     return result
 
 
@@ -219,3 +221,47 @@ def fork_into_group(flags: int, folder: int) -> int:
 def fork() -> int:
     """fork(3) for a process with one thread, without CPython's hooks; see `fork_into`."""
     return _check(_libc_with_gil.fork(), "fork")
+
+
+def fork_beside() -> int:
+    """clone(2) as a fork whose child is the caller's sibling; 0 in the child.
+
+    Its parent is the caller's, who reaps it: the caller's own waits never meet it. For a process
+    with one thread, as `fork`.
+    """
+    arguments = (number("clone"), CLONE_PARENT | SIGCHLD, 0, 0, 0, 0)
+    return _check(_libc_with_gil.syscall(*map(_long, arguments)), "clone")
+
+
+def fork_beside_threads() -> int:
+    """As `fork_beside`, for a process with other threads; the child has the caller's alone.
+
+    What these threads hold of the C library and of CPython is repaired by fork(3) and by CPython's
+    hooks, those of os.register_at_fork among them. fork(3) makes only children, so one is made that
+    makes another and ends: that one goes to whoever adopts the orphans of this session, its init.
+    The caller must have SIGCHLD blocked.
+    """
+    hooks = ctypes.pythonapi
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    hooks.PyOS_BeforeFork()
+    between = _libc_with_gil.fork()
+    if between == 0:
+        hooks.PyOS_AfterFork_Child()
+        child = _libc_with_gil.fork()
+        if child == 0:
+            os.close(reading)
+            os.close(writing)
+            return 0
+        os.write(writing, str(child).encode())
+        os._exit(0)
+    hooks.PyOS_AfterFork_Parent()
+    os.close(writing)
+    try:
+        _check(between, "fork")
+        answer = int(os.read(reading, 16) or b"-1")
+        os.waitpid(between, 0)
+    finally:
+        os.close(reading)
+    if answer == -1:
+        raise OSError(errno.EAGAIN, "fork: no room for a second one")
+    return answer

@@ -29,22 +29,30 @@ def adopt_orphans() -> None:
     libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
 
 
-def end_children(kept: Container[int] = ()) -> None:
+def stop_children() -> None:
+    """Stop all that was started below this process, as `end_children` does before it kills."""
+    _stopped(children())
+
+
+def end_children(kept: Container[int] = (), asked: int = 0) -> float:
     """End all that was started below this process but the children `kept`; it has one thread.
+
+    Returns the CPU seconds of child `asked`, 0 if it was not among them.
 
     Without a pid namespace there is no call that reaches all at once, and one by one a process that
     forks all the time gets ahead. So all are stopped first, which takes no new ones' place, and
     killed when none is left that could fork. Each leaves its children to this process, which adopts
     orphans; so nothing can get away.
     """
-    while True:
-        mine = [pid for pid in children() if pid not in kept]
-        if not mine:
-            return
+    cpu = 0.0
+    while mine := [pid for pid in children() if pid not in kept]:
         for pid in _stopped(mine):
             _signal(pid, signal.SIGKILL)
         for pid in mine:
-            os.waitpid(pid, 0)
+            _, _, usage = os.wait4(pid, 0)
+            if pid == asked:
+                cpu = usage.ru_utime + usage.ru_stime
+    return cpu
 
 
 def _stopped(roots: list[int]) -> set[int]:

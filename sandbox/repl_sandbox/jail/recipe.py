@@ -48,6 +48,7 @@ class Jail:
     contained: int = -1  # a pipe that brings a byte when init has done all its steps
     # What the session's group is joined by: descriptors; none if it is born there; None: no group.
     groups: tuple[int, ...] | None = None
+    states: int = -1  # how many a session keeps besides the current one; -1: not even that
     kept: set[int] = field(default_factory=set)  # descriptors of the process that is contained
     held: dict[str, int] = field(default_factory=dict)  # what the worker found, before any code
 

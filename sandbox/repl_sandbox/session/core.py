@@ -39,6 +39,7 @@ from ..wire.messages import (
     Configure,
     HostMessage,
     Reply,
+    Restored,
     Result,
     WorkerMessage,
 )
@@ -72,6 +73,14 @@ _MOST_PAGED = 16 * PAGE
 _WORTH_A_LOOK = 0.002
 # A fork in init takes milliseconds.
 _RESTART_TIMEOUT = 10.0
+# Init ends what runs and a copy opens its files: milliseconds, but for the memory of a large session
+# that the kernel has to free.
+_REVIVE_TIMEOUT = 10.0
+
+_STATES: Mapping[State, str] = {
+    "rolled_back": "has again what it had after its last cell",
+    "restarted": "is empty now",
+}
 
 _monotonic = time.monotonic
 _clock_gettime = time.clock_gettime
@@ -94,7 +103,10 @@ class Core:
         answers: str | None,
         on_answer: Callable[[Answer], None] | None,
         preloaded: bool,
+        states: int,
+        allowed: int,
     ) -> None:
+        self.allowed = allowed  # for the watchdog: bytes of all processes together
         self.links = links
         self.limits = limits
         self.running_since = 0.0  # for the watchdog; 0 while nothing runs
@@ -136,6 +148,11 @@ class Core:
         self._code = b""
         self._begun = True  # whether the worker was there to take the cell
         self._asked: WorkerMessage | None = None
+        self._keeps = states >= 0  # whether copies of the worker wait
+        self._ran: list[int] = []  # the cells that made the namespace what it is
+        self._assigned = False  # whether the host has set a variable before the first of them
+        self._lost: tuple[str, ...] = ()
+        self._revived: control.Message | None = None
         self._open: set[int] = set()  # numbers of the cell's calls that are not answered
         self._answers = AnswersOfCell()
         self._name_descriptors()
@@ -217,6 +234,7 @@ class Core:
             outcome = _new(Finished)
             outcome.__dict__["usage"] = clocks.usage(now, self.cpu_seconds(), peak)
             self.running_since = 0.0
+            self._ran.append(self.cell)
             return outcome
         self._result = Result(self.cell, None, None, (), (), peak)
         return None
@@ -229,8 +247,7 @@ class Core:
         if not self._begun:
             # The worker died between cells, so this one has not begun: give it a new worker.
             yield from self._collect_death()
-            yield from self._restart()
-            state = "restarted"
+            state = yield from self._revive()
             self._execute()
         expired: Clock | None = None
         wake = clocks.next_check(self.running_since, self.cpu_seconds())
@@ -261,14 +278,18 @@ class Core:
             now, cpu = _monotonic(), self.cpu_seconds()
             if self._eof or self._notice is not None:
                 yield from self._collect_death()
-                reason, state = self._death_reason(expired), "restarted"
+                reason = self._death_reason(expired)
                 cpu = self.cpu_seconds()
-                yield from self._restart()
+                state = yield from self._revive()
+            else:
+                self._ran.append(self.cell)
             self._drain()
         finally:
             self.running_since = 0.0
             self._grace_over = None
         outcome = self._outcome(expired, reason, state, now, cpu)
+        if self._lost:
+            outcome, self._lost = replace(outcome, lost=self._lost), ()
         group = self.links.group
         if group is not None and (
             type(outcome) is not Finished
@@ -469,6 +490,8 @@ class Core:
                 self._unacknowledged -= 1
         elif "held" in message:
             self.links.held = message["held"]
+        elif "revived" in message:
+            self._revived = message
         elif "died" in message or "failed" in message:
             self._notice = message
 
@@ -562,34 +585,89 @@ class Core:
             return "memory" if "memory" in self._hit else "signal"
         return "signal"
 
-    def _restart(self) -> Generator[float, Ready_, None]:
-        """Have init start the next worker, empty."""
+    def _revive(self, cell: int | None = None) -> Generator[float, Ready_, State]:
+        """Go on in the copy made after `cell` (None: the latest), else with an empty worker."""
         assert self._notice is not None
         if self._notice.get("init"):
             raise SessionClosed("the session's init process is gone; open another session")
         self._cpu_of_dead += self._notice["cpu"]
+        if self._keeps and (self._ran or self._assigned):
+            if (yield from self._wake_copy(cell)):
+                return "rolled_back"
+        yield from self._start_empty()
+        # What it had before its first cell is nothing.
+        first = self._keeps and not (self._ran or self._assigned)
+        self._ran, self._assigned = [], False
+        return "rolled_back" if first else "restarted"
+
+    def _wake_copy(self, cell: int | None) -> Generator[float, Ready_, bool]:
+        """Whether init has woken a copy, and that answers."""
+        left = 0
+        if "CPU" in self._rlimits:
+            left = self._remaining()["CPU"]
+        self._connect({"op": "revive", "cell": cell, "cpu_left": left})
+        deadline = _monotonic() + _REVIVE_TIMEOUT
+        while not isinstance(self._asked, Restored):
+            self._receive_new((yield deadline))
+            refused = self._revived is not None and not self._revived["revived"]
+            if refused or self._dead or _monotonic() > deadline:
+                return False
+        restored = self._asked
+        self._configured = True
+        undone = [number for number in self._ran if number > restored.cell]
+        self._ran = [number for number in self._ran if number <= restored.cell]
+        self._lost = restored.lost
+        if undone and cell is None:
+            self._lost += (f"what cells {undone[0]} to {undone[-1]} did: no later copy was kept",)
+        return True
+
+    def _start_empty(self) -> Generator[float, Ready_, None]:
+        """Have init start the next worker, empty."""
+        self._connect({"op": "start", "rlimits": self._remaining()})
+        deadline = _monotonic() + _RESTART_TIMEOUT
+        while not self.links.worker_pid:
+            self._receive_new((yield deadline))
+            if self._dead or _monotonic() > deadline:
+                raise SandboxError(f"the session's worker did not start again: {self._notice}")
+        self._configured = self._plain
+
+    def _connect(self, order: control.Message) -> None:
+        """Give init an order, with the other end of what the next worker is to speak on."""
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         ours.setblocking(False)
         self.links.worker.close()
         self.links.worker, self.links.connection = ours, HostConnection()
+        self.links.worker_pid = 0
         self._worker_fd = ours.fileno()
         self._name_descriptors()
         self.outbox = Outbox(ours)
         self._eof = False
-        self._notice = self._breach = None
+        self._notice = self._breach = self._asked = self._revived = None
         self._unacknowledged = 0
         with theirs:
-            self._tell_init({"op": "start", "rlimits": self._remaining()}, (theirs.fileno(),))
-        deadline = _monotonic() + _RESTART_TIMEOUT
-        while not any(fd == self._worker_fd for fd, _ in (yield deadline)):
-            self._read_control()
-            if self._notice is not None or _monotonic() > deadline:
-                raise SandboxError(f"the session's worker did not start again: {self._notice}")
-        self.links.worker_pid = read_ready(ours, self.links.connection)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+            self._tell_init(order, (theirs.fileno(),))
+
+    def _receive_new(self, ready: Ready_) -> None:
+        """As `_receive`, while the first word of a new worker is waited for."""
+        for fd, _ in ready:
+            if fd != self._worker_fd:
+                self._receive([(fd, select.POLLIN)])
+            elif self.links.worker_pid:
+                self._take_all(self._read_worker())
+            else:
+                self._hear_new()
+
+    def _hear_new(self) -> None:
+        worker = self.links.worker
+        self.links.worker_pid = read_ready(worker, self.links.connection)
+        if not self.links.worker_pid:
+            self._eof = True
+            return
+        worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
         self._cpu_clock = process_cpu(self.links.worker_pid)
-        self._configured = self._plain
+        for message in self.links.connection.receive(b""):  # what came in the same chunk
+            self._take(message)
 
     def _remaining(self) -> dict[str, int]:
         rlimits = dict(self._rlimits)
@@ -619,9 +697,10 @@ class Core:
             self._send(self._configure)
         if self._eof:
             yield from self._collect_death()
-            yield from self._restart()
-            self._configured = True
-            self._send(self._configure)
+            yield from self._revive()
+            if not self._configured:
+                self._configured = True
+                self._send(self._configure)
         deadline = _monotonic() + max(self.limits.timeout, _RESTART_TIMEOUT)
         while self.outbox and not self._dead:
             self._receive((yield deadline))
@@ -636,9 +715,13 @@ class Core:
                 break
         if self._asked is None:
             yield from self._collect_death()
-            yield from self._restart()
-            raise SandboxError("the session did not answer; it was restarted and is empty")
+            came_to = _STATES[(yield from self._revive())]
+            raise SandboxError(f"the session did not answer; it was ended, and {came_to}")
         return self._asked
+
+    def assigned(self) -> None:
+        """The host has set a variable."""
+        self._assigned = True
 
     # ── leaving in the middle ─────────────────────────────────────────────────────────────────
 

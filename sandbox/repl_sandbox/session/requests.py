@@ -77,6 +77,7 @@ def store(core: Core, name: str, value: str | bytes | JSON) -> Generator[float, 
     if isinstance(answer, Failed):
         raise SandboxError(f"{name}: the session has no room for it: {answer.message}")
     _expect(answer, Value)
+    core.assigned()
 
 
 def _kind(value: str | bytes | JSON) -> tuple[str, str | bytes]:

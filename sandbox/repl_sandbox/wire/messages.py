@@ -31,6 +31,8 @@ MAX_VARIABLES = 10_000
 # cuts them, so that no cell can make its own worker break the limits of a frame.
 MAX_NAME = 200
 MAX_MESSAGE = 4096
+# What a process can lose is cut by kind before that (worker/remains.py).
+MAX_LOST = 256
 # Sizes, numbers and lengths are below this: a signed 64-bit integer, as other languages have it.
 MAX_COUNT = 1 << 63
 # Lists and objects in one another. JSON readers have a limit of their own that depends on the
@@ -49,6 +51,17 @@ class Ready:
     """Worker: the jail is built and the loop waits. Sent once, before any other code has run."""
 
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Worker: it was a waiting copy, made after cell `cell`; `lost` names what it had to leave.
+
+    Sent once, after `Ready`, by a worker that takes over from another.
+    """
+
+    cell: int
+    lost: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +169,9 @@ class Failed:
 
 
 HostMessage: TypeAlias = Configure | Execute | Assign | Fetch | ListVariables | Reply
-WorkerMessage: TypeAlias = Ready | Call | Answered | Result | Value | Variables | Failed
+WorkerMessage: TypeAlias = (
+    Ready | Restored | Call | Answered | Result | Value | Variables | Failed
+)
 Message: TypeAlias = HostMessage | WorkerMessage
 
 _Header: TypeAlias = dict[str, Any]
@@ -378,6 +393,11 @@ def _encode_ready(m: Ready) -> bytes:
     return pack(_dumps({"type": "ready", "version": m.version}).encode())
 
 
+def _encode_restored(m: Restored) -> bytes:
+    lost = [text[:MAX_NAME] for text in m.lost[:MAX_LOST]]
+    return pack(_dumps({"type": "restored", "cell": m.cell, "lost": lost}).encode())
+
+
 def _encode_configure(m: Configure) -> bytes:
     header = {"type": "configure", "seed": m.seed, "answers": m.answers}
     return pack(_dumps(header).encode(), dump_json([list(f) for f in m.functions]))
@@ -480,6 +500,13 @@ def _encode_failed(m: Failed) -> bytes:
 
 def _decode_ready(header: _Header, blob: bytes) -> Ready:
     return Ready(_int(header, "version"))
+
+
+def _decode_restored(header: _Header, blob: bytes) -> Restored:
+    lost = _list(header, "lost", MAX_LOST)
+    if not all(type(text) is str and len(text) <= MAX_NAME for text in lost):
+        raise TypeError("lost is not a list of short texts")
+    return Restored(_int(header, "cell"), tuple(lost))
 
 
 def _decode_configure(header: _Header, blob: bytes) -> Configure:
@@ -596,6 +623,7 @@ def _decode_failed(header: _Header, blob: bytes) -> Failed:
 
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Ready: _encode_ready,
+    Restored: _encode_restored,
     Configure: _encode_configure,
     Execute: _encode_execute,
     Assign: _encode_assign,
@@ -611,6 +639,7 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
 }
 _DECODERS: dict[str, Callable[[_Header, bytes], Message]] = {
     "ready": _decode_ready,
+    "restored": _decode_restored,
     "configure": _decode_configure,
     "execute": _decode_execute,
     "assign": _decode_assign,

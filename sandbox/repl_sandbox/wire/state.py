@@ -15,6 +15,7 @@ from .messages import (
     ListVariables,
     Ready,
     Reply,
+    Restored,
     Result,
     Value,
     Variables,
@@ -38,6 +39,7 @@ TRANSITIONS: dict[Phase, dict[type, Phase]] = {
     Phase.BOOTING: {Ready: Phase.IDLE},
     Phase.IDLE: {
         Configure: Phase.IDLE,
+        Restored: Phase.IDLE,
         Execute: Phase.RUNNING,
         Assign: Phase.ASKING,
         Fetch: Phase.ASKING,

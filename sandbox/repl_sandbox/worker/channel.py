@@ -35,6 +35,10 @@ class Channel:
 
     def __init__(self, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin anew, as if nothing had been said: what was under way is another process's."""
         self._connection = WorkerConnection()
         self._poller = select.poll()
         self._turn = threading.Condition(threading.Lock())
@@ -54,6 +58,10 @@ class Channel:
     def close(self) -> None:
         """Let go of the socket: this process is a child that the session's code forked."""
         self._socket.close()
+
+    def waits(self, milliseconds: int) -> bool:
+        """Whether the host says something within that time. Only the main thread, between cells."""
+        return bool(self._commands or self._poller.poll(milliseconds))
 
     @property
     def idle(self) -> bool:

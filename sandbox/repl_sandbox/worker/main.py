@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import builtins
 import gc
 import json
@@ -26,6 +27,7 @@ from ..wire.messages import (
     Fetch,
     ListVariables,
     Ready,
+    Restored,
     Result,
     Value,
     Variables,
@@ -37,6 +39,7 @@ from .answers import Answers
 from .cell import NOTHING, Ran, run_cell
 from .changes import Changes
 from .channel import Channel, Disconnected
+from .copies import Copies, Recovery, Woken
 from .figures import take_figures
 from .host_calls import HostCalls
 from .interrupts import Interrupts
@@ -54,12 +57,16 @@ _getrusage, _SELF = resource.getrusage, resource.RUSAGE_SELF
 _gettrace, _settrace = sys.gettrace, sys.settrace
 _getprofile, _setprofile = sys.getprofile, sys.setprofile
 _modules = sys.modules
+_thread_count = _thread._count  # as the tests of threading use it
 _monotonic = time.monotonic
 
 _PYPLOT = "matplotlib.pyplot"
 
 # Seconds; in this time a process touches some 2 MB of new memory.
 _SHORT = 0.001
+# Milliseconds that a worker is left in peace after its answer, before it is copied: a session that
+# is closed by then, as those of one cell are, is spared the copy.
+_PEACE = 1
 
 
 class Worker:
@@ -71,6 +78,7 @@ class Worker:
     def __init__(self, rules: Rules | None = None) -> None:
         self._pid = 0
         self._peak = 0
+        self._copies: Copies | None = None
         self._interrupts = Interrupts()
         self._channel = Channel(self._interrupts)
         self._calls = HostCalls(self._channel)
@@ -97,9 +105,15 @@ class Worker:
             rules.builtins[HOOK] = call_hook
             self._namespace.globals["__builtins__"] = rules.builtins
 
-    def serve(self, fd: int) -> NoReturn:
-        """Obey the host on socket `fd` until it closes the conversation; then the process ends."""
+    def serve(self, fd: int, recovery: Recovery | None = None) -> NoReturn:
+        """Obey the host on socket `fd` until it closes the conversation; then the process ends.
+
+        With `recovery`, after all that changes the state a copy of this process is made that can
+        take over.
+        """
         os.register_at_fork(after_in_child=self._after_fork)
+        if recovery is not None:
+            self._copies = Copies(recovery, fd, self._channel.close)
         try:
             self.open(fd)
             self._touch_pages()
@@ -127,14 +141,16 @@ class Worker:
     def _touch_pages(self) -> None:
         """Run a cell that does nothing, and send no result.
 
-        The first write to a page after the fork copies it. A cell writes some two hundred; this
-        has them copied while the host, which knows by now that the session is there, is busy.
+        The first write to a page after a fork copies it. A cell writes some two hundred; this has
+        them copied while the host, which has what it wanted by now, is busy.
         """
         encode(self._result(0, self._run(0, b"None"), self._changes.since_last()))
-        sources.forget()
+        sources.drop_last()
 
     def obey(self) -> None:
         """Wait for one command and do it."""
+        if self._copies is not None and self._copies.due:
+            self._copy(self._copies)
         command = self._channel.next_command()
         if type(command) is tuple:
             self._execute(*command)
@@ -142,6 +158,33 @@ class Worker:
             self._execute(command.cell, command.code)
         else:
             self._commands[type(command)](command)
+
+    def _copy(self, copies: Copies) -> None:
+        """Have the state kept, before anything can change it."""
+        if _thread_count() == 0:
+            self._channel.waits(_PEACE)
+        try:
+            woken = copies.make()
+        # Boundary: the session's code may have put anything in the place of what it takes. Without
+        # a copy the session goes on, and the state before is the one to go back to.
+        except Exception as error:
+            os.write(2, f"no copy of the session was made: {type(error).__name__}\n".encode())
+            return
+        if woken is not None:
+            self._take_over(woken)
+        if not self._channel.waits(0):
+            self._touch_pages()
+
+    def _take_over(self, woken: Woken) -> None:
+        """In a copy: be the session's worker from here on, for the last one is gone."""
+        if woken.cpu_left:
+            resource.setrlimit(resource.RLIMIT_CPU, (woken.cpu_left, woken.cpu_left + 1))
+        lost = woken.remains.bring_back(self._namespace)
+        self._channel.renew()
+        self._calls.forked = False
+        self._calls.cell = 0
+        self.open(woken.worker)
+        self._channel.send(Restored(woken.cell, tuple(lost)))
 
     def close(self) -> None:
         """End the conversation."""
@@ -164,6 +207,8 @@ class Worker:
         self._changes.since_last()
 
     def _execute(self, cell: int, code: bytes) -> None:
+        if self._copies is not None:
+            self._copies.due, self._copies.cell = True, cell
         self._calls.cell = cell
         started = _monotonic()
         ran = self._run(cell, code)
@@ -219,6 +264,8 @@ class Worker:
             if isinstance(data, mmap.mmap):
                 data.close()
         self._changes.since_last()
+        if self._copies is not None:
+            self._copies.due = True
         self._channel.send(Value(b"null"))
 
     def _map(self, size: int) -> mmap.mmap:

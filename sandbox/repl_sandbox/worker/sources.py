@@ -61,6 +61,15 @@ def put_back(name: str) -> None:
             return
 
 
+def drop_last() -> None:
+    """Forget the cell that was kept last."""
+    global _kept  # noqa: PLW0603 (as in keep)
+    entry = _entries.pop()
+    _kept -= entry[0]
+    if _cache.get(entry[3]) is entry:
+        del _cache[entry[3]]
+
+
 def forget() -> None:
     """Drop all cells."""
     global _kept  # noqa: PLW0603 (as in keep)

@@ -152,29 +152,41 @@ class ZygoteHandle:
         return self._process.pid
 
     def spawn(
-        self, slot: int, workspace: int, rlimits: Mapping[str, int], group: Group | None = None
+        self,
+        slot: int,
+        workspace: int,
+        rlimits: Mapping[str, int],
+        group: Group | None = None,
+        states: int = -1,
     ) -> Links:
         """A new session: its jail is complete and its worker waits when this returns.
 
         Raises:
             IsolationError: a step of the jail failed.
         """
-        links = self.begin(slot, workspace, rlimits, group)
+        links = self.begin(slot, workspace, rlimits, group, states)
         self.finish(links)
         return links
 
     def begin(
-        self, slot: int, workspace: int, rlimits: Mapping[str, int], group: Group | None = None
+        self,
+        slot: int,
+        workspace: int,
+        rlimits: Mapping[str, int],
+        group: Group | None = None,
+        states: int = -1,
     ) -> Links:
         """Ask for a session, and leave the caller the time it takes; `finish` must follow.
 
         `group` is what the session is in from its first moment; whatever happens, it is released.
+        `states` is how many it keeps besides the current one, -1 for not even that.
         """
         request = {
             "op": "spawn",
             "slot": slot,
             "workspace": workspace,
             "rlimits": dict(rlimits),
+            "states": states,
             "group": 0 if group is None else group.version,
         }
         try:

@@ -21,11 +21,14 @@ from typing import NoReturn
 from ..errors import IsolationError
 from ..jail import folders, libc, processes, rlimits, users
 from ..jail.recipe import BIRTH, RECIPES, Jail, Step, contain
+from ..worker.copies import Recovery
 from ..worker.main import Worker
 from ..worker.tracebacks import show_files_below
 from . import clerk, control
+from .revival import Revival
 
-# Where the worker's socket sits: above what user code is likely to close in a loop.
+# Where the sockets of the worker and of its copies sit: above what code is likely to close in a
+# loop.
 _WORKER_FD = 1000
 
 # Removes the directory of an ordinary session many times over. The rest is left to the zygote.
@@ -35,8 +38,16 @@ _REMOVE_SECONDS = 0.05
 class Init:
     """The session's init process; `worker` is the pid of its first worker."""
 
-    def __init__(self, jail: Jail, sock: socket.socket, template: Worker, worker: int) -> None:
+    def __init__(
+        self,
+        jail: Jail,
+        sock: socket.socket,
+        template: Worker,
+        worker: int,
+        revival: Revival | None,
+    ) -> None:
         self._jail = jail
+        self._revival = revival
         self._template = template
         self._control = sock
         self._worker = worker
@@ -64,6 +75,7 @@ class Init:
                 self._control.fileno(),
                 fd,
                 self._template,
+                self._revival,
             )
         os.close(fd)
         self._worker = pid
@@ -121,7 +133,10 @@ class Init:
                 return
             if pid == self._worker:
                 self._worker = 0
-                self._kill_all()
+                if self._revival is None:
+                    self._kill_all()
+                else:
+                    self._revival.halt()
                 self._make_room()
                 notice = {
                     "died": self._generation,
@@ -130,8 +145,19 @@ class Init:
                 }
                 control.send(self._control, notice)
 
+    def _revive(self, revival: Revival, message: control.Message, fd: int) -> None:
+        """Let the copy that the host wants be the worker; all that ran since it was made ends."""
+        revived = revival.wake(self._worker, message["cell"], message["cpu_left"], fd)
+        os.close(fd)
+        if revived.pid:
+            self._generation += 1
+            self._worker = revived.pid
+        control.send(self._control, {"revived": bool(revived.pid), "cpu": revived.cpu})
+
     def _kill_all(self) -> None:
         """SIGKILL to every other process of the session, and wait until none is left."""
+        if self._revival is not None:
+            self._revival.forget()
         if self._jail.folder:
             processes.end_children()
             return
@@ -169,7 +195,12 @@ class Init:
             self._overfull = message.get("reason") == "workspace"
             if self._worker:
                 os.kill(self._worker, signal.SIGKILL)
+        elif message["op"] == "revive" and self._revival is not None:
+            self._revive(self._revival, message, descriptors[0])
         elif message["op"] == "start":
+            if self._revival is not None:
+                self._worker = 0
+                self._kill_all()
             self._jail.rlimits = rlimits.plan(message["rlimits"])
             self._start_worker(descriptors[0])
         elif message["op"] == "files":
@@ -194,18 +225,20 @@ def be_session(jail: Jail, descriptors: tuple[int, int, int, int], template: Wor
     try:
         jail.contained, done = os.pipe2(os.O_CLOEXEC)
         contain(jail, BIRTH)
+        revival = None if jail.states < 0 else Revival(jail.folder, jail.states, _WORKER_FD)
         worker = libc.fork()
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)
         if worker == 0:
             os.close(done)
-            _be_worker(jail, RECIPES[jail.tier].first_worker, control_fd, worker_fd, template)
-        jail.kept = {0, 1, 2, control_fd, jail.mapped, done}
+            steps = RECIPES[jail.tier].first_worker
+            _be_worker(jail, steps, control_fd, worker_fd, template, revival)
+        jail.kept = {0, 1, 2, control_fd, jail.mapped, done, *(revival or ())}
         contain(jail, RECIPES[jail.tier].init)
         os.write(done, b"1")
         os.close(done)
         jail.contained = -1  # its number may be another descriptor's by the next worker
-        Init(jail, socket.socket(fileno=control_fd), template, worker).serve()
+        Init(jail, socket.socket(fileno=control_fd), template, worker, revival).serve()
     # Boundary: this process has nowhere else to say what went wrong in it.
     except Exception as error:  # noqa: BLE001
         _report(control_fd, jail.tier, "init", error)
@@ -215,8 +248,14 @@ def be_session(jail: Jail, descriptors: tuple[int, int, int, int], template: Wor
 
 
 def _be_worker(
-    jail: Jail, steps: Sequence[Step], control_fd: int, worker_fd: int, template: Worker
+    jail: Jail,
+    steps: Sequence[Step],
+    control_fd: int,
+    worker_fd: int,
+    template: Worker,
+    revival: Revival | None,
 ) -> NoReturn:
+    recovery: Recovery | None = None
     try:
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         if jail.folder:
@@ -224,6 +263,9 @@ def _be_worker(
             _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGTERM])
         high = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, _WORKER_FD)
         jail.kept = {0, 1, 2, control_fd, high, jail.contained}
+        if revival is not None:
+            recovery = revival.recovery()
+            jail.kept.add(recovery.orders.fileno())
         contain(jail, steps)
         # What it found, while nobody else can speak for it: no code of the session has run.
         os.write(control_fd, b'{"held": %b}' % json.dumps(jail.held).encode())
@@ -235,7 +277,7 @@ def _be_worker(
         _report(control_fd, jail.tier, "worker", error)
         os._exit(1)
     try:
-        template.serve(high)
+        template.serve(high, recovery)
     # Boundary: the session ends with its worker, and its own standard error is what is left to it.
     except Exception as error:  # noqa: BLE001
         os.write(2, f"the session's worker failed: {type(error).__name__}: {error}\n".encode())

@@ -82,6 +82,7 @@ class Zygote:
             f"{template.base}/{message['number']}" if template.base else "",
             template.interpreter,
             covered=template.covered,
+            states=message["states"],
         )
         control_fd, worker_fd, stdout, stderr, *groups = descriptors
         links = (control_fd, worker_fd, stdout, stderr)

@@ -1,0 +1,153 @@
+"""Waiting copies of the worker: forks of it, each the session as it was after a cell.
+
+A copy does nothing but wait for its init to name it; then it is the session's worker, and all that
+ran since it was made is undone. The session's code does not see it: it is no child of the worker's,
+in no process group of its, and holds nothing open (see `descriptors`). But for its process id,
+which others of the session can find: they are one trust domain.
+"""
+
+from __future__ import annotations
+
+import _signal
+import _thread
+import os
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from . import remains
+from .namespace import Namespace
+from .remains import Remains
+from .states import Row, States
+
+# To a copy: the next message of init's is yours.
+WAKE = _signal.SIGUSR1
+
+_kill, _getpid = os.kill, os.getpid
+_sigmask, _sigwait = _signal.pthread_sigmask, _signal.sigwait
+_SIGKILL = _signal.SIGKILL
+_ALL = _signal.valid_signals()
+_thread_count = _thread._count  # as the tests of threading use it
+
+# What init says to a copy, with the socket to speak on: the copy's pid, and Woken.cpu_left.
+ORDER = struct.Struct("=ii")
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a session has for its copies, made by its init before the first worker.
+
+    `orders` is where init speaks to copies, `kept` how many states before the current one are
+    kept, the forks are those of `jail.libc`.
+    """
+
+    states: States
+    orders: socket.socket
+    kept: int
+    fork_beside: Callable[[], int]
+    fork_beside_threads: Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """In a copy that takes over: the socket to speak on, the cell it was made after, its lacks."""
+
+    worker: int
+    cell: int
+    remains: Remains
+    cpu_left: int  # seconds that the session may still use; 0: not limited
+
+
+class Copies:
+    """The copies of one worker. `due`: the state has changed since the last one was made."""
+
+    def __init__(self, recovery: Recovery, worker: int, leave: Callable[[], None]) -> None:
+        self.due = False
+        self.cell = 0  # the last that ran
+        self._recovery = recovery
+        self._worker = worker
+        self._leave = leave  # ends a copy's part in the conversation on `worker`
+        self._rows: list[Row] = []
+
+    def make(self) -> Woken | None:
+        """Fork a copy that waits. Returns None at once here, and in the copy when it is woken.
+
+        It is never fatal if there can be none: the state before stays the one to go back to.
+        """
+        self.due = False
+        threads = _thread_count() > 0 or _native_threads() > 1
+        lacks = remains.look((0, 1, 2, self._worker, self._recovery.orders.fileno()), threads=threads)
+        before = _sigmask(_signal.SIG_BLOCK, _ALL)
+        try:
+            if threads:
+                pid = self._recovery.fork_beside_threads()
+            else:
+                pid = self._recovery.fork_beside()
+        except OSError:
+            pid = -1
+        if pid == 0:
+            try:
+                return self._wait(lacks, before)
+            # Boundary: a copy that fails must not become a second worker.
+            except BaseException:  # noqa: BLE001
+                os._exit(1)
+        if threads:
+            # Of the process between, which the session's code does not know of.
+            _signal.sigtimedwait({_signal.SIGCHLD}, 0)
+        _sigmask(_signal.SIG_SETMASK, before)
+        if pid > 0:
+            self._keep((pid, self.cell))
+        return None
+
+    def _keep(self, row: Row) -> None:
+        old = [other for other in self._rows if other[1] == row[1]]
+        kept = [other for other in self._rows if other[1] != row[1]]
+        cut = max(0, len(kept) - self._recovery.kept)
+        self._rows = [*kept[cut:], row]
+        self._recovery.states.write(self._rows)
+        for pid, _ in (*old, *kept[:cut]):
+            with suppress(OSError):
+                _kill(pid, _SIGKILL)
+
+    def _wait(self, lacks: Remains, before: set[int]) -> Woken:
+        """In the copy: wait for init's word, however long."""
+        os.setsid()  # away from the worker's process group, which its code may end
+        self._leave()
+        lacks.let_go()
+        orders, me = self._recovery.orders, _getpid()
+        _sigwait({WAKE})
+        while True:
+            order, descriptors, _, _ = socket.recv_fds(orders, ORDER.size, 1)
+            if not order:
+                os._exit(0)
+            pid, cpu_left = ORDER.unpack(order)
+            if pid == me:
+                break
+            for fd in descriptors:  # of one that died before it could read
+                os.close(fd)
+        _sigmask(_signal.SIG_SETMASK, before)
+        self._recovery.states.write(self._rows)
+        self._worker = _out_of_the_way(descriptors[0], lacks)
+        return Woken(self._worker, self.cell, lacks, cpu_left)
+
+
+def _out_of_the_way(fd: int, lacks: Remains) -> int:
+    """`fd` at the highest number that there may be and that is nobody's."""
+    taken = {held.fd for held in lacks.descriptors}
+    for number in range(os.sysconf("SC_OPEN_MAX") - 1, fd, -1):
+        if number not in taken:
+            with suppress(OSError):
+                os.dup2(fd, number, inheritable=False)
+                os.close(fd)
+                return number
+    return fd
+
+
+def _native_threads() -> int:
+    """How many threads this process has, those of C libraries too; 1 where it cannot be told."""
+    try:
+        return os.stat("/proc/self/task").st_nlink - 2
+    except OSError:
+        return 1

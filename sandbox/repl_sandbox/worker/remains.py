@@ -1,0 +1,111 @@
+"""What a process has that its copy has not: threads, children, tasks, timers, open descriptors.
+
+Noted when the copy is made, told when it takes over. Memory needs no word here: it is copied, and
+with it the objects that stand for what is gone. Those of child processes are told that their
+process has ended, by the signal that did it; a lock that a thread held stays locked.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from signal import ITIMER_PROF, ITIMER_REAL, ITIMER_VIRTUAL, SIGKILL, getitimer
+from typing import Any
+
+from . import descriptors
+from .anatomy import type_name
+from .namespace import Namespace
+
+# Of each kind so many are named, the rest counted.
+_MOST_NAMED = 20
+# Where classes stand for child processes, and what in them says how the process ended.
+_PROCESSES = (("subprocess", "Popen"), ("multiprocessing.popen_fork", "Popen"))
+_TIMERS = {ITIMER_REAL: "real", ITIMER_VIRTUAL: "virtual", ITIMER_PROF: "profiling"}
+
+
+@dataclass(slots=True)
+class Remains:
+    """What a copy made now would lack."""
+
+    descriptors: list[descriptors.Held]
+    names: list[str] = field(default_factory=list)
+    children: bool = False
+    generator: object = None  # state of `random`, which a fork of a process with threads reseeds
+
+    def let_go(self) -> None:
+        """In the copy: hold nothing that would be seen."""
+        for held in self.descriptors:
+            held.let_go()
+
+    def bring_back(self, namespace: Namespace) -> list[str]:
+        """In the copy that takes over: open files again; the names of all that is lost."""
+        lost = [name for held in self.descriptors if (name := held.reopen())]
+        lost = [*_cut(lost, "descriptors"), *self.names]
+        if self.children:
+            _end_children()
+        if namespace.loop is not None:
+            lost += _cut(_tasks(namespace.loop), "tasks")
+            _forget_loop(namespace)
+        if self.generator is not None:
+            sys.modules["random"].setstate(self.generator)
+        return lost
+
+
+def look(own: Iterable[int], *, threads: bool) -> Remains:
+    """What this process has; `own` are descriptors that are the worker's, not the session's."""
+    remains = Remains(descriptors.held(own))
+    if threads:
+        remains.names += _cut(_threads(), "threads")
+        random = sys.modules.get("random")
+        if random is not None:
+            remains.generator = random.getstate()
+    remains.children = _has_children()
+    if remains.children:
+        remains.names.append("child processes, which were ended")
+    remains.names += [f"the {name} timer" for which, name in _TIMERS.items() if getitimer(which)[0]]
+    return remains
+
+
+def _cut(names: list[str], what: str) -> list[str]:
+    more = len(names) - _MOST_NAMED
+    return names if more <= 0 else [*names[:_MOST_NAMED], f"{more:,} more {what}"]
+
+
+def _threads() -> list[str]:
+    threading = sys.modules.get("threading")
+    if threading is None:
+        return ["threads of C code"]
+    main = threading.main_thread()
+    return [f"thread {t.name!a}" for t in threading.enumerate() if t is not main]
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _end_children() -> None:
+    """Tell the objects of child processes what became of them; asked, they would find none."""
+    kinds = tuple(
+        getattr(sys.modules[module], name) for module, name in _PROCESSES if module in sys.modules
+    )
+    for found in gc.get_objects():
+        if issubclass(type(found), kinds) and found.__dict__.get("returncode", 0) is None:
+            found.__dict__["returncode"] = -SIGKILL
+
+
+def _tasks(loop: Any) -> list[str]:
+    asyncio = sys.modules["asyncio"]
+    return [f"task {task.get_name()!a}" for task in asyncio.all_tasks(loop)]
+
+
+def _forget_loop(namespace: Namespace) -> None:
+    """The loop's own descriptors are gone, so the next await makes another."""
+    sys.modules["asyncio"].set_event_loop(None)
+    namespace.loop = None
