@@ -16,12 +16,12 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .cgroups.group import Group
 from .jail import folders
 from .jail.mounts import PRIVATE
 from .jail.processes import descendants
 from .session.core import Core
 from .types import KillReason
+from .zygote.handle import Links
 
 # Memory can grow by some 100 MB between two looks on the machines this was measured on.
 _PERIOD = 0.05
@@ -42,6 +42,10 @@ _RESIDENT = (b"RssAnon:", b"RssShmem:", b"VmPTE:")
 _PROPORTIONAL = (b"Pss_Anon:", b"Pss_Shmem:")
 _PAGE_TABLES = (b"VmPTE:",)
 _PRIVATE = (b"RssAnon:",)
+# What nobody else maps.
+_OWN = (b"Private_Clean:", b"Private_Dirty:")
+# All signals that a process can block (proc(5); 9 and 19 it cannot, 32 and 33 are the C library's).
+_BLOCKED = (1 << 64) - 1 & ~(1 << 8 | 1 << 18 | 1 << 31 | 1 << 32)
 
 # proc_pid_stat(5), counted after the name: utime, stime, cutime, cstime.
 _CPU_FIELDS = slice(11, 15)
@@ -133,16 +137,16 @@ class Watchdog:
 
     def _breach(self, watched: _Watched) -> KillReason | None:
         limits, links = watched.core.limits, watched.core.links
-        limit = watched.core.allowed
+        limit = int(limits.memory)
         processes = list(descendants(links.pid))
         # First, for a flood of processes also holds much memory. Only without namespaces: there the
-        # kernel counts by user, who may have others elsewhere. init is one of them.
-        if links.folder and sum(map(_threads, processes)) > limits.processes + 1:
+        # kernel counts by user, who may have others elsewhere.
+        if links.folder and sum(map(_threads, processes)) > limits.processes + watched.core.ours:
             return "processes"
         exceeds = None
         if links.group is not None:
             most = limit + self.template_memory
-            exceeds = _exceeds(links.group, links.pid, processes, most)
+            exceeds = _exceeds(links, processes, most, watched.core.ours)
         if exceeds is None:
             exceeds = self._exceeds(watched, processes, limit + watched.core.lent)
         if exceeds:
@@ -163,16 +167,26 @@ class Watchdog:
         return overfull
 
     def _exceeds(self, watched: _Watched, processes: list[int], limit: int) -> bool:
-        """Whether a session holds more than `limit` bytes beyond its template's."""
+        """Whether a session holds more than `limit` bytes beyond its template's.
+
+        What only its waiting copies hold does not count.
+        """
+        links = watched.core.links
         # init and the worker are forks of the template: its pages show in both, and are shared.
-        if _resident(processes) - 2 * self.template_memory <= limit:
+        most = limit + 2 * self.template_memory
+        if _resident(processes) <= most:
+            return False
+        copies = _copies(links.pid, processes, watched.core.ours)
+        processes = [pid for pid in processes if pid not in copies]
+        if _resident(processes) <= most:
             return False
         # That counts a page once for each process that maps it, as after os.fork. What counts it
         # once walks the page tables, 16 ms for each process's gigabyte: half of the time at most.
         start = time.monotonic()
         if start < watched.exact_due:
             return False
-        exceeded = _proportional(processes) - self.template_memory > limit
+        held = _proportional(processes) + _also_held(copies)
+        exceeded = held - self.template_memory > limit
         end = time.monotonic()
         watched.exact_due = end + (end - start)
         return exceeded
@@ -182,8 +196,10 @@ class Watchdog:
         return sum(map(_ticks, processes)) / self._ticks
 
 
-def _exceeds(group: Group, init: int, processes: list[int], limit: int) -> bool | None:
+def _exceeds(links: Links, processes: list[int], limit: int, ours: int) -> bool | None:
     """Whether a group's processes hold more than `limit`; None if it cannot be told."""
+    group, init = links.group, links.pid
+    assert group is not None
     try:
         if group.version == 1:  # which does not say how much of its memory page tables are
             limit -= sum(_kilobytes(f"/proc/{pid}/status", _PAGE_TABLES) for pid in processes) << 10
@@ -192,12 +208,50 @@ def _exceeds(group: Group, init: int, processes: list[int], limit: int) -> bool 
         # Files of the session's tmpfs are charged to the group as well. They come and go between
         # the looks at each: what was there before or after is given to them.
         files = _in_files(init)
-        held = group.held()
-        return held - max(files, _in_files(init)) > limit
+        held = group.held() - max(files, _in_files(init))
+        if held <= limit:
+            return False
+        copies = _copies(init, processes, ours)
+        theirs = sum(_kilobytes(f"/proc/{pid}/smaps_rollup", _OWN) for pid in copies) << 10
+        return held - theirs > limit
     except FileNotFoundError:
         return False  # the session has ended
     except OSError:
         return None
+
+
+def _copies(init: int, processes: Iterable[int], most: int) -> set[int]:
+    """The waiting copies of a worker among `processes`, at most so many.
+
+    They are children of its init, sessions of their own, and have every signal blocked. Code that
+    makes itself look so is held by what all processes of its session may hold with such copies.
+    """
+    found = [pid for pid in processes if _waits(pid, init)]
+    return set(found[:most])
+
+
+def _waits(pid: int, init: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            fields = file.read().rpartition(b") ")[2].split()
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
+            blocked = int(file.read().partition(b"SigBlk:")[2].split(None, 1)[0], 16)
+    except OSError:
+        return False
+    parent, session = int(fields[1]), int(fields[3])
+    return parent == init and session == pid and blocked & _BLOCKED == _BLOCKED
+
+
+def _also_held(copies: Iterable[int]) -> int:
+    """Bytes of pages that `copies` share with others: the part that counts there for them."""
+    total = 0
+    for pid in copies:
+        try:
+            shares = _kilobytes(f"/proc/{pid}/smaps_rollup", _PROPORTIONAL)
+            total += shares - _kilobytes(f"/proc/{pid}/smaps_rollup", _OWN)
+        except PermissionError:
+            continue  # then the shares of the others are not known either, and are counted whole
+    return max(0, total) << 10
 
 
 def _in_files(init: int) -> int:

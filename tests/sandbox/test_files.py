@@ -199,7 +199,7 @@ def test_what_does_not_fit_leaves_nothing_behind(held: Session, there: bool) -> 
 
 def test_files_outlive_the_worker(held: Session) -> None:
     held.files.put("before", b"1")
-    assert held.run("import os; os._exit(1)").state == "restarted"
+    assert held.run("import os; os._exit(1)").state == "rolled_back"
     held.files.put("after", b"2")
     assert (held.files.get("before"), paths(held)) == (b"1", ["after", "before"])
     # A worker that dies when no cell runs is replaced by the next cell; files need none.

@@ -227,7 +227,7 @@ def test_a_reply_of_a_killed_worker_answers_no_call_of_the_next(sandbox: Sandbox
         outcome = session.run(
             "from signal import *\npthread_sigmask(SIG_BLOCK, [SIGINT])\nslow('first')"
         )
-        assert outcome.state == "restarted"
+        assert outcome.state == "rolled_back"
         code = "try: print(slow('second'))\nexcept BaseException as error: print(type(error))"
         assert "first" not in session.run(code).stdout
 

@@ -186,7 +186,7 @@ def test_a_worker_that_takes_the_place_of_a_dead_one_has_the_policy_too(language
             ended = session.run(STUBBORN, timeout=0.2)
             again = session.run("import math, sys")
 
-    assert ended.state == "restarted"
+    assert ended.state == "rolled_back"
     assert again.error.type == "PolicyError"
 
 

@@ -140,7 +140,7 @@ def test_the_kernel_ends_a_worker_that_takes_too_much_and_the_session_goes_on() 
         assert isinstance(outcome, Killed), outcome
         assert (outcome.reason, outcome.state, outcome.limits) == (
             "memory",
-            "restarted",
+            "rolled_back",
             ("memory",),
         )
         after = session.run("open('kept').read()")
@@ -171,7 +171,7 @@ def test_a_worker_that_was_ended_between_cells_is_named_by_the_next() -> None:
         assert isinstance(session.run(code), Finished)
         psutil.wait_procs([worker], timeout=10)
         outcome = session.run("1")
-        assert (outcome.value, outcome.state, outcome.limits) == ("1", "restarted", ("memory",))
+        assert (outcome.value, outcome.state, outcome.limits) == ("1", "rolled_back", ("memory",))
 
 
 @needs_groups

@@ -394,7 +394,7 @@ def test_a_worker_that_dies_leaves_its_files_and_takes_its_children(session: Ses
     child = value(session, code)
     outcome = session.run("os._exit(3)")
     assert isinstance(outcome, Killed)
-    assert outcome.state == "restarted"
+    assert outcome.state == "rolled_back"
     assert not Path(f"/proc/{child}").exists()
     assert value(session, "import os\nseen = os.listdir()") == ["kept"]
 

@@ -102,7 +102,7 @@ def test_a_worker_that_breaks_the_protocol_is_killed_and_reported(
 ) -> None:
     outcome = run(sandbox, code + WAIT)
     assert isinstance(outcome, Killed), outcome
-    assert (outcome.reason, outcome.state) == ("protocol", "restarted")
+    assert (outcome.reason, outcome.state) == ("protocol", "rolled_back")
 
 
 @pytest.mark.parametrize("depth", [50, 200, 450, 900, 3_000, 100_000])
@@ -155,7 +155,7 @@ def test_a_forged_result_ends_that_cell_only(sandbox: Sandbox) -> None:
     with sandbox.session(limits=Limits(timeout=1, grace=0.2)) as session:
         outcome = session.run(PRELUDE + "say(result(1))\nwhile True: pass")
         assert isinstance(outcome, Finished)
-        assert session.run("'next'").state == "restarted"
+        assert session.run("'next'").state == "rolled_back"
         assert session.run("6 * 7").value == "42"
 
 

@@ -54,7 +54,7 @@ def test_limits_interrupts_and_restarts_work(process: Sandbox) -> None:
         assert session.run("bytearray(1 << 30)").error is not None
         outcome = session.run("import os\nos._exit(1)")
         assert isinstance(outcome, Killed)
-        assert outcome.state == "restarted"
+        assert outcome.state == "rolled_back"
         assert isinstance(session.run("6 * 7"), Finished)
 
 

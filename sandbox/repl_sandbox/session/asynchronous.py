@@ -56,6 +56,10 @@ class AsyncSession(Handle):
         """As `Session.variables`."""
         return await self._drive(list_variables)
 
+    async def rollback(self, n: int = 1) -> tuple[str, ...]:
+        """As `Session.rollback`."""
+        return await self._drive(lambda core: core.rollback(n))
+
     @property
     def files(self) -> AsyncSessionFiles:
         """The files of its workspace: `put`, `get`, `list`, awaited."""

@@ -104,9 +104,9 @@ class Core:
         on_answer: Callable[[Answer], None] | None,
         preloaded: bool,
         states: int,
-        allowed: int,
+        ours: int,
     ) -> None:
-        self.allowed = allowed  # for the watchdog: bytes of all processes together
+        self.ours = ours  # for the watchdog: processes besides those of the code
         self.links = links
         self.limits = limits
         self.running_since = 0.0  # for the watchdog; 0 while nothing runs
@@ -148,7 +148,8 @@ class Core:
         self._code = b""
         self._begun = True  # whether the worker was there to take the cell
         self._asked: WorkerMessage | None = None
-        self._keeps = states >= 0  # whether copies of the worker wait
+        self._states = states  # kept besides the current one; -1: no copies of the worker wait
+        self._keeps = states >= 0
         self._ran: list[int] = []  # the cells that made the namespace what it is
         self._assigned = False  # whether the host has set a variable before the first of them
         self._lost: tuple[str, ...] = ()
@@ -585,32 +586,65 @@ class Core:
             return "memory" if "memory" in self._hit else "signal"
         return "signal"
 
-    def _revive(self, cell: int | None = None) -> Generator[float, Ready_, State]:
-        """Go on in the copy made after `cell` (None: the latest), else with an empty worker."""
+    def _revive(self) -> Generator[float, Ready_, State]:
+        """Go on in the latest copy of the worker that has died, else with an empty one."""
         assert self._notice is not None
         if self._notice.get("init"):
             raise SessionClosed("the session's init process is gone; open another session")
         self._cpu_of_dead += self._notice["cpu"]
-        if self._keeps and (self._ran or self._assigned):
-            if (yield from self._wake_copy(cell)):
-                return "rolled_back"
+        # What it had before its first cell is nothing, and needs no copy.
+        started = self._ran or self._assigned
+        if self._keeps and started and (yield from self._wake_copy()):
+            return "rolled_back"
         yield from self._start_empty()
-        # What it had before its first cell is nothing.
-        first = self._keeps and not (self._ran or self._assigned)
-        self._ran, self._assigned = [], False
-        return "rolled_back" if first else "restarted"
+        return "rolled_back" if self._keeps and not started else "restarted"
 
-    def _wake_copy(self, cell: int | None) -> Generator[float, Ready_, bool]:
-        """Whether init has woken a copy, and that answers."""
-        left = 0
-        if "CPU" in self._rlimits:
-            left = self._remaining()["CPU"]
-        self._connect({"op": "revive", "cell": cell, "cpu_left": left})
+    def rollback(self, cells: int) -> Generator[float, Ready_, tuple[str, ...]]:
+        """Undo the last `cells` cells; what could not be brought back."""
+        self._check_history(cells)
+        self._begin_cell()
+        ran = self._ran
+        if cells == len(ran) and not self._assigned:
+            yield from self._start_empty()
+        elif not (yield from self._wake_copy(ran[-cells - 1] if cells < len(ran) else 0)):
+            raise SandboxError(
+                f"no copy was made before the last {cells} cells, or it is gone: the session may "
+                "have had no room for another process. It was left as it is"
+            )
+        lost, self._lost = self._lost, ()
+        return lost
+
+    def _check_history(self, cells: int) -> None:
+        if isinstance(cells, bool) or not isinstance(cells, int):
+            raise TypeError(f"n must be an int, not {type(cells).__name__}")
+        if cells < 1:
+            raise ValueError(f"n must be at least 1, not {cells}")
+        if self._states < 0:
+            raise SandboxError("rollback needs waiting copies: Sandbox(recovery='snapshot')")
+        if cells > self._states:
+            raise ValueError(
+                f"n={cells}, but {self._states} earlier states are kept: Sandbox(history={cells})"
+            )
+        if cells > len(self._ran):
+            raise ValueError(f"n={cells}, but {len(self._ran)} cells have run")
+
+    def _wake_copy(self, cell: int | None = None) -> Generator[float, Ready_, bool]:
+        """Whether init has woken the copy made after `cell` (None: the latest), and that answers."""
+        left = self._remaining()["CPU"] if "CPU" in self._rlimits else 0
+        ours = self._order({"op": "revive", "cell": cell, "cpu_left": left})
         deadline = _monotonic() + _REVIVE_TIMEOUT
+        while self._revived is None:
+            self._receive((yield deadline))
+            if _monotonic() > deadline or (self._notice is not None and self._notice.get("init")):
+                raise SandboxError("the session's init does not answer; close the session")
+        if not self._revived["revived"]:
+            ours.close()
+            return False
+        self._cpu_of_dead += self._revived["cpu"]
+        self._adopt(ours)
         while not isinstance(self._asked, Restored):
             self._receive_new((yield deadline))
-            refused = self._revived is not None and not self._revived["revived"]
-            if refused or self._dead or _monotonic() > deadline:
+            if self._dead or _monotonic() > deadline:
                 return False
         restored = self._asked
         self._configured = True
@@ -618,35 +652,41 @@ class Core:
         self._ran = [number for number in self._ran if number <= restored.cell]
         self._lost = restored.lost
         if undone and cell is None:
-            self._lost += (f"what cells {undone[0]} to {undone[-1]} did: no later copy was kept",)
+            self._lost += (f"what cells {undone[0]} to {undone[-1]} did: no later copy was made",)
         return True
 
     def _start_empty(self) -> Generator[float, Ready_, None]:
         """Have init start the next worker, empty."""
-        self._connect({"op": "start", "rlimits": self._remaining()})
+        self._adopt(self._order({"op": "start", "rlimits": self._remaining()}))
         deadline = _monotonic() + _RESTART_TIMEOUT
         while not self.links.worker_pid:
             self._receive_new((yield deadline))
             if self._dead or _monotonic() > deadline:
                 raise SandboxError(f"the session's worker did not start again: {self._notice}")
         self._configured = self._plain
+        self._ran, self._assigned = [], False
 
-    def _connect(self, order: control.Message) -> None:
-        """Give init an order, with the other end of what the next worker is to speak on."""
+    def _order(self, order: control.Message) -> socket.socket:
+        """Give init an order, and with it the other end of what the next worker is to speak on."""
+        self._revived = None
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         ours.setblocking(False)
-        self.links.worker.close()
-        self.links.worker, self.links.connection = ours, HostConnection()
-        self.links.worker_pid = 0
-        self._worker_fd = ours.fileno()
-        self._name_descriptors()
-        self.outbox = Outbox(ours)
-        self._eof = False
-        self._notice = self._breach = self._asked = self._revived = None
-        self._unacknowledged = 0
         with theirs:
             self._tell_init(order, (theirs.fileno(),))
+        return ours
+
+    def _adopt(self, worker: socket.socket) -> None:
+        """Speak with another worker from now on, which has not said anything yet."""
+        self.links.worker.close()
+        self.links.worker, self.links.connection = worker, HostConnection()
+        self.links.worker_pid = 0
+        self._worker_fd = worker.fileno()
+        self._name_descriptors()
+        self.outbox = Outbox(worker)
+        self._eof = False
+        self._notice = self._breach = self._asked = None
+        self._unacknowledged = 0
 
     def _receive_new(self, ready: Ready_) -> None:
         """As `_receive`, while the first word of a new worker is waited for."""

@@ -80,6 +80,19 @@ class Session(Handle):
         """The user's variables, in the order in which they were first bound."""
         return self._drive(list_variables)
 
+    def rollback(self, n: int = 1) -> tuple[str, ...]:
+        """Undo the last `n` cells: the session has again what it had before them.
+
+        Returns what could not be brought back, in words: threads, child processes, connections.
+        What the cells did outside of the session stands: calls to the host, answers.
+
+        Raises:
+            TypeError, ValueError: `n` is no count, or more than `Sandbox(history=)` keeps or has
+                run.
+            SandboxError: the sandbox keeps no copies, or that one could not be made.
+        """
+        return self._drive(lambda core: core.rollback(n))
+
     @property
     def files(self) -> SessionFiles:
         """The files of its workspace: `put`, `get`, `list`."""

@@ -13,9 +13,12 @@ from collections.abc import Sequence
 
 Row = tuple[int, int]
 
+_HALF = struct.Struct("=B")
 _COUNT = struct.Struct("=I")
 _ROW = struct.Struct("=iq")
-MOST_STATES = (mmap.PAGESIZE - _COUNT.size) // _ROW.size
+# The page holds the table twice: it may be read, or its writer be stopped for ever, at any moment.
+_SIZE = mmap.PAGESIZE // 2 - 1
+MOST_STATES = (_SIZE - _COUNT.size) // _ROW.size
 
 
 class States:
@@ -25,13 +28,20 @@ class States:
         self._page = mmap.mmap(-1, mmap.PAGESIZE)
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Replace the table. The count comes last: who reads meanwhile sees whole rows only."""
-        _COUNT.pack_into(self._page, 0, 0)
+        """Replace the table, all of it at once: the byte that says which half counts comes last."""
+        half = 1 - self._half()
+        start = _HALF.size + half * _SIZE
+        _COUNT.pack_into(self._page, start, len(rows))
         for index, row in enumerate(rows):
-            _ROW.pack_into(self._page, _COUNT.size + index * _ROW.size, *row)
-        _COUNT.pack_into(self._page, 0, len(rows))
+            _ROW.pack_into(self._page, start + _COUNT.size + index * _ROW.size, *row)
+        _HALF.pack_into(self._page, 0, half)
 
     def read(self) -> list[Row]:
         """The rows, none of which need be true."""
-        count = min(_COUNT.unpack_from(self._page)[0], MOST_STATES)
-        return [_ROW.unpack_from(self._page, _COUNT.size + i * _ROW.size) for i in range(count)]
+        start = _HALF.size + self._half() * _SIZE
+        count = min(_COUNT.unpack_from(self._page, start)[0], MOST_STATES)
+        start += _COUNT.size
+        return [_ROW.unpack_from(self._page, start + i * _ROW.size) for i in range(count)]
+
+    def _half(self) -> int:
+        return int(_HALF.unpack_from(self._page)[0] & 1)

@@ -64,10 +64,13 @@ class Revival:
     def wake(self, worker: int, cell: int | None, cpu_left: int, fd: int) -> Revived:
         """End everything but the copy made after `cell` (None: the latest) and those before it.
 
-        `worker` is ended as well, 0 if it is dead. The copy gets `fd` to speak on.
+        `worker` is ended as well, 0 if it is dead. The copy gets `fd` to speak on. Nothing is done
+        to a living worker if there is no such copy.
         """
         rows = self._rows()
         index = _index(rows, cell)
+        if index is None and worker:
+            return Revived(0, 0.0)
         kept = [] if index is None else rows[: index + 1]
         self.halt()
         cpu = self._end_all({pid for pid, _ in kept}, worker)
@@ -102,9 +105,7 @@ class Revival:
 
 
 def _index(rows: list[Row], cell: int | None) -> int | None:
-    if cell is None:
-        return len(rows) - 1 if rows else None
-    found = [index for index, row in enumerate(rows) if row[1] == cell]
+    found = [index for index, row in enumerate(rows) if cell in (None, row[1])]
     return found[-1] if found else None
 
 
