@@ -21,6 +21,7 @@ from .jail.mounts import PRIVATE
 from .jail.processes import descendants
 from .session.core import Core
 from .types import KillReason
+from .worker.copies import WAKE
 from .zygote.handle import Links
 
 # Memory can grow by some 100 MB between two looks on the machines this was measured on.
@@ -44,8 +45,8 @@ _PAGE_TABLES = (b"VmPTE:",)
 _PRIVATE = (b"RssAnon:",)
 # What nobody else maps.
 _OWN = (b"Private_Clean:", b"Private_Dirty:")
-# All signals that a process can block (proc(5); 9 and 19 it cannot, 32 and 33 are the C library's).
-_BLOCKED = (1 << 64) - 1 & ~(1 << 8 | 1 << 18 | 1 << 31 | 1 << 32)
+# proc(5), SigBlk: the signal that wakes a copy.
+_WAKE = 1 << (WAKE - 1)
 
 # proc_pid_stat(5), counted after the name: utime, stime, cutime, cstime.
 _CPU_FIELDS = slice(11, 15)
@@ -223,7 +224,8 @@ def _exceeds(links: Links, processes: list[int], limit: int, ours: int) -> bool 
 def _copies(init: int, processes: Iterable[int], most: int) -> set[int]:
     """The waiting copies of a worker among `processes`, at most so many.
 
-    They are children of its init, sessions of their own, and have every signal blocked. Code that
+    They are children of its init, sessions of their own, and have the signal blocked that wakes
+    them. Code that
     makes itself look so is held by what all processes of its session may hold with such copies.
     """
     found = [pid for pid in processes if _waits(pid, init)]
@@ -239,7 +241,7 @@ def _waits(pid: int, init: int) -> bool:
     except OSError:
         return False
     parent, session = int(fields[1]), int(fields[3])
-    return parent == init and session == pid and blocked & _BLOCKED == _BLOCKED
+    return parent == init and session == pid and bool(blocked & _WAKE)
 
 
 def _also_held(copies: Iterable[int]) -> int:

@@ -38,7 +38,12 @@ class Channel:
         self.renew()
 
     def renew(self) -> None:
-        """Begin anew, as if nothing had been said: what was under way is another process's."""
+        """Begin anew, as if nothing had been said: what was under way is another process's.
+
+        So is the socket, whose number may be another descriptor's by now.
+        """
+        if hasattr(self, "_socket"):
+            self._socket.detach()
         self._connection = WorkerConnection()
         self._poller = select.poll()
         self._turn = threading.Condition(threading.Lock())

@@ -25,10 +25,12 @@ from .states import Row, States
 # To a copy: the next message of init's is yours.
 WAKE = _signal.SIGUSR1
 
-_kill, _getpid = os.kill, os.getpid
+_WAKES = (WAKE,)
+
+_close, _kill, _setsid = os.close, os.kill, os.setsid
 _sigmask, _sigwait = _signal.pthread_sigmask, _signal.sigwait
+_BLOCK, _SETMASK = _signal.SIG_BLOCK, _signal.SIG_SETMASK
 _SIGKILL = _signal.SIGKILL
-_ALL = _signal.valid_signals()
 _thread_count = _thread._count  # as the tests of threading use it
 
 # What init says to a copy, with the socket to speak on: the copy's pid, and Woken.cpu_left.
@@ -63,12 +65,12 @@ class Woken:
 class Copies:
     """The copies of one worker. `due`: the state has changed since the last one was made."""
 
-    def __init__(self, recovery: Recovery, worker: int, leave: Callable[[], None]) -> None:
+    def __init__(self, recovery: Recovery, worker: int) -> None:
         self.due = False
         self.cell = 0  # the last that ran
         self._recovery = recovery
         self._worker = worker
-        self._leave = leave  # ends a copy's part in the conversation on `worker`
+        self._orders = recovery.orders.fileno()
         self._rows: list[Row] = []
 
     def make(self) -> Woken | None:
@@ -78,13 +80,10 @@ class Copies:
         """
         self.due = False
         threads = _thread_count() > 0 or _native_threads() > 1
-        lacks = remains.look((0, 1, 2, self._worker, self._recovery.orders.fileno()), threads=threads)
-        before = _sigmask(_signal.SIG_BLOCK, _ALL)
+        lacks = remains.look((0, 1, 2, self._worker, self._orders), threads=threads)
+        before = _sigmask(_BLOCK, _WAKES)
         try:
-            if threads:
-                pid = self._recovery.fork_beside_threads()
-            else:
-                pid = self._recovery.fork_beside()
+            pid = self._fork(threads=threads)
         except OSError:
             pid = -1
         if pid == 0:
@@ -93,13 +92,23 @@ class Copies:
             # Boundary: a copy that fails must not become a second worker.
             except BaseException:  # noqa: BLE001
                 os._exit(1)
-        if threads:
-            # Of the process between, which the session's code does not know of.
-            _signal.sigtimedwait({_signal.SIGCHLD}, 0)
-        _sigmask(_signal.SIG_SETMASK, before)
+        _sigmask(_SETMASK, before)
         if pid > 0:
             self._keep((pid, self.cell))
         return None
+
+    def _fork(self, *, threads: bool) -> int:
+        if not threads:
+            return self._recovery.fork_beside()
+        # Of the process between, which the session's code does not know of.
+        before = _sigmask(_BLOCK, {_signal.SIGCHLD})
+        try:
+            pid = self._recovery.fork_beside_threads()
+            if pid:
+                _signal.sigtimedwait({_signal.SIGCHLD}, 0)
+            return pid
+        finally:
+            _sigmask(_SETMASK, before)
 
     def _keep(self, row: Row) -> None:
         old = [other for other in self._rows if other[1] == row[1]]
@@ -112,25 +121,33 @@ class Copies:
                 _kill(pid, _SIGKILL)
 
     def _wait(self, lacks: Remains, before: set[int]) -> Woken:
-        """In the copy: wait for init's word, however long."""
-        os.setsid()  # away from the worker's process group, which its code may end
-        self._leave()
-        lacks.let_go()
-        orders, me = self._recovery.orders, _getpid()
-        _sigwait({WAKE})
+        """In the copy: wait for init's word, however long.
+
+        As little as can be is done before: each page that is written first is copied.
+        """
+        _setsid()  # away from the worker's process group, which its code may end
+        with suppress(OSError):  # closed already, where hooks of a fork have run
+            _close(self._worker)  # the host must see its end when the worker has closed it
+        if lacks.descriptors:
+            lacks.let_go()
+        _sigwait(_WAKES)
+        cpu_left, worker = self._orders_for_me()
+        _sigmask(_SETMASK, before)
+        self._recovery.states.write(self._rows)
+        self._worker = _out_of_the_way(worker, lacks)
+        return Woken(self._worker, self.cell, lacks, cpu_left)
+
+    def _orders_for_me(self) -> tuple[int, int]:
+        me = os.getpid()
         while True:
-            order, descriptors, _, _ = socket.recv_fds(orders, ORDER.size, 1)
+            order, descriptors, _, _ = socket.recv_fds(self._recovery.orders, ORDER.size, 1)
             if not order:
                 os._exit(0)
             pid, cpu_left = ORDER.unpack(order)
             if pid == me:
-                break
+                return cpu_left, descriptors[0]
             for fd in descriptors:  # of one that died before it could read
-                os.close(fd)
-        _sigmask(_signal.SIG_SETMASK, before)
-        self._recovery.states.write(self._rows)
-        self._worker = _out_of_the_way(descriptors[0], lacks)
-        return Woken(self._worker, self.cell, lacks, cpu_left)
+                _close(fd)
 
 
 def _out_of_the_way(fd: int, lacks: Remains) -> int:

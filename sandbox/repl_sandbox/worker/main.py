@@ -113,7 +113,7 @@ class Worker:
         """
         os.register_at_fork(after_in_child=self._after_fork)
         if recovery is not None:
-            self._copies = Copies(recovery, fd, self._channel.close)
+            self._copies = Copies(recovery, fd)
         try:
             self.open(fd)
             self._touch_pages()

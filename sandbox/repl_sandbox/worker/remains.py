@@ -8,7 +8,6 @@ process has ended, by the signal that did it; a lock that a thread held stays lo
 from __future__ import annotations
 
 import gc
-import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ from signal import ITIMER_PROF, ITIMER_REAL, ITIMER_VIRTUAL, SIGKILL, getitimer
 from typing import Any
 
 from . import descriptors
-from .anatomy import type_name
 from .namespace import Namespace
 
 # Of each kind so many are named, the rest counted.
@@ -32,7 +30,6 @@ class Remains:
 
     descriptors: list[descriptors.Held]
     names: list[str] = field(default_factory=list)
-    children: bool = False
     generator: object = None  # state of `random`, which a fork of a process with threads reseeds
 
     def let_go(self) -> None:
@@ -43,9 +40,7 @@ class Remains:
     def bring_back(self, namespace: Namespace) -> list[str]:
         """In the copy that takes over: open files again; the names of all that is lost."""
         lost = [name for held in self.descriptors if (name := held.reopen())]
-        lost = [*_cut(lost, "descriptors"), *self.names]
-        if self.children:
-            _end_children()
+        lost = [*_cut(lost, "descriptors"), *self.names, *_cut(_end_children(), "child processes")]
         if namespace.loop is not None:
             lost += _cut(_tasks(namespace.loop), "tasks")
             _forget_loop(namespace)
@@ -62,9 +57,6 @@ def look(own: Iterable[int], *, threads: bool) -> Remains:
         random = sys.modules.get("random")
         if random is not None:
             remains.generator = random.getstate()
-    remains.children = _has_children()
-    if remains.children:
-        remains.names.append("child processes, which were ended")
     remains.names += [f"the {name} timer" for which, name in _TIMERS.items() if getitimer(which)[0]]
     return remains
 
@@ -82,22 +74,17 @@ def _threads() -> list[str]:
     return [f"thread {t.name!a}" for t in threading.enumerate() if t is not main]
 
 
-def _has_children() -> bool:
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
-
-
-def _end_children() -> None:
+def _end_children() -> list[str]:
     """Tell the objects of child processes what became of them; asked, they would find none."""
     kinds = tuple(
         getattr(sys.modules[module], name) for module, name in _PROCESSES if module in sys.modules
     )
-    for found in gc.get_objects():
+    ended = []
+    for found in gc.get_objects() if kinds else ():
         if issubclass(type(found), kinds) and found.__dict__.get("returncode", 0) is None:
             found.__dict__["returncode"] = -SIGKILL
+            ended.append(f"child process {found.__dict__.get('pid')}, which was ended")
+    return ended
 
 
 def _tasks(loop: Any) -> list[str]:
