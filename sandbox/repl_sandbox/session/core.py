@@ -149,7 +149,7 @@ class Core:
         self._begun = True  # whether the worker was there to take the cell
         self._asked: WorkerMessage | None = None
         self._states = states  # kept besides the current one; -1: no copies of the worker wait
-        self._keeps = states >= 0
+        self.keeps = states >= 0
         self._ran: list[int] = []  # the cells that made the namespace what it is
         self._assigned = False  # whether the host has set a variable before the first of them
         self._lost: tuple[str, ...] = ()
@@ -594,10 +594,10 @@ class Core:
         self._cpu_of_dead += self._notice["cpu"]
         # What it had before its first cell is nothing, and needs no copy.
         started = self._ran or self._assigned
-        if self._keeps and started and (yield from self._wake_copy()):
+        if self.keeps and started and (yield from self._wake_copy()):
             return "rolled_back"
         yield from self._start_empty()
-        return "rolled_back" if self._keeps and not started else "restarted"
+        return "rolled_back" if self.keeps and not started else "restarted"
 
     def rollback(self, cells: int) -> Generator[float, Ready_, tuple[str, ...]]:
         """Undo the last `cells` cells; what could not be brought back."""
@@ -650,7 +650,7 @@ class Core:
         self._configured = True
         undone = [number for number in self._ran if number > restored.cell]
         self._ran = [number for number in self._ran if number <= restored.cell]
-        self._lost = restored.lost
+        self._lost = (*restored.lost, *self._revived["lost"])
         if undone and cell is None:
             self._lost += (f"what cells {undone[0]} to {undone[-1]} did: no later copy was made",)
         return True
@@ -760,8 +760,8 @@ class Core:
         return self._asked
 
     def assigned(self) -> None:
-        """The host has set a variable."""
-        self._assigned = True
+        """The host has set a variable or put a file: there is a state before the first cell."""
+        self._assigned = self._assigned or not self._ran
 
     # ── leaving in the middle ─────────────────────────────────────────────────────────────────
 

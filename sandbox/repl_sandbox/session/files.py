@@ -141,6 +141,11 @@ def putting(core: Core, path: str, data: bytes | str) -> Callable[[], None]:
             _ask(core, path, request, _done, (source,), _PATIENCE + size / _SLOWEST)
         finally:
             os.close(source)
+        if core.keeps:
+            # It belongs to the state that the next cell may have to go back to.
+            with _asked(core, "keep", {}, (), _PATIENCE) as init:
+                _receive(init)
+            core.assigned()
 
     return put
 
@@ -211,7 +216,7 @@ def _ask(
 ) -> _T:
     """What `take` makes of a clerk's answer: its message, its socket, the descriptor it sent."""
     for _ in range(_ATTEMPTS):
-        with _clerk(core, request, given, patience) as clerk, suppress(_NoAnswer):
+        with _asked(core, "files", request, given, patience) as clerk, suppress(_NoAnswer):
             message, fd = _receive(clerk)
             try:
                 if "errno" in message:
@@ -224,16 +229,19 @@ def _ask(
 
 
 @contextmanager
-def _clerk(
-    core: Core, request: control.Message, given: Sequence[int], patience: float
+def _asked(
+    core: Core, op: str, request: control.Message, given: Sequence[int], patience: float
 ) -> Iterator[socket.socket]:
-    """The host's end of a new clerk's socket, which has `request` in it."""
+    """The host's end of a socket whose other end init got for `op`, and which has `request` in it.
+
+    By "files" a new clerk gets it, by "keep" init answers itself.
+    """
     ours, theirs = control.pair()
     with ours:
         with theirs:
             control.send(ours, request, given)
             try:
-                control.send(core.links.control, {"op": "files"}, (theirs.fileno(),))
+                control.send(core.links.control, {"op": op}, (theirs.fileno(),))
             except BlockingIOError:
                 message = "the session's init does not answer; close the session"
                 raise SandboxError(message) from None

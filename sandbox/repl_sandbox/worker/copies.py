@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from . import remains
-from .namespace import Namespace
+from .files import Files
 from .remains import Remains
 from .states import Row, States
 
@@ -33,6 +33,9 @@ _BLOCK, _SETMASK = _signal.SIG_BLOCK, _signal.SIG_SETMASK
 _SIGKILL = _signal.SIGKILL
 _thread_count = _thread._count  # as the tests of threading use it
 
+# What a worker says to init: keep the files, as those after cell number so-and-so; and the answer.
+KEEP = struct.Struct("=q")
+KEPT = b"k"
 # What init says to a copy, with the socket to speak on: the copy's pid, and Woken.cpu_left.
 ORDER = struct.Struct("=ii")
 
@@ -41,13 +44,15 @@ ORDER = struct.Struct("=ii")
 class Recovery:
     """What a session has for its copies, made by its init before the first worker.
 
-    `orders` is where init speaks to copies, `kept` how many states before the current one are
-    kept, the forks are those of `jail.libc`.
+    `orders` is where init speaks to copies and a worker to init, `kept` how many states before the
+    current one are kept, `workspace` the directory whose files go back with the state; the forks
+    are those of `jail.libc`.
     """
 
     states: States
     orders: socket.socket
     kept: int
+    workspace: str
     fork_beside: Callable[[], int]
     fork_beside_threads: Callable[[], int]
 
@@ -72,6 +77,7 @@ class Copies:
         self._worker = worker
         self._orders = recovery.orders.fileno()
         self._rows: list[Row] = []
+        self._files = Files(recovery.workspace)
 
     def make(self) -> Woken | None:
         """Fork a copy that waits. Returns None at once here, and in the copy when it is woken.
@@ -95,6 +101,10 @@ class Copies:
         _sigmask(_SETMASK, before)
         if pid > 0:
             self._keep((pid, self.cell))
+            if self._files.changed():
+                orders = self._recovery.orders
+                orders.sendall(KEEP.pack(self.cell))
+                orders.recv(len(KEPT))
         return None
 
     def _fork(self, *, threads: bool) -> int:

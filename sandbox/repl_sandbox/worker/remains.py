@@ -8,6 +8,7 @@ process has ended, by the signal that did it; a lock that a thread held stays lo
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -40,6 +41,11 @@ class Remains:
     def bring_back(self, namespace: Namespace) -> list[str]:
         """In the copy that takes over: open files again; the names of all that is lost."""
         lost = [name for held in self.descriptors if (name := held.reopen())]
+        try:
+            os.getcwd()
+        except OSError:
+            os.chdir(os.environ["HOME"])
+            lost.append("the working directory, which is gone")
         lost = [*_cut(lost, "descriptors"), *self.names, *_cut(_end_children(), "child processes")]
         if namespace.loop is not None:
             lost += _cut(_tasks(namespace.loop), "tasks")

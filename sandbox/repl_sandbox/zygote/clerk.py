@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from errno import EIO
 from typing import Any, NoReturn
 
-from ..jail import folders, mounts
 from ..jail.recipe import RECIPES, Jail, contain
 from . import control, workspace
 
@@ -49,7 +48,7 @@ def refuse(fd: int, error: OSError) -> None:
 
 def _serve(host: socket.socket, jail: Jail, request: control.Message, given: list[int]) -> None:
     try:
-        root = _root(jail)
+        root = workspace.root(jail)
         names = request["names"]
         if request["op"] == "get":
             control.send(host, {}, (workspace.open_file(root, names),))
@@ -62,12 +61,6 @@ def _serve(host: socket.socket, jail: Jail, request: control.Message, given: lis
         pass  # the caller has left
     except OSError as error:
         control.send(host, {"errno": error.errno or EIO})
-
-
-def _root(jail: Jail) -> int:
-    if jail.folder:
-        return workspace.own(jail.folder, folders.WORKSPACE)
-    return workspace.place(mounts.WORKSPACE)
 
 
 def _list(host: socket.socket, listing: workspace.Listing) -> None:

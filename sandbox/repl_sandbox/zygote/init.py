@@ -99,6 +99,8 @@ class Init:
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         poller.register(self._woken, select.POLLIN)
+        if self._revival is not None:
+            poller.register(self._revival, select.POLLIN)
         while True:
             # First, for the first worker may have died before its death could wake anybody.
             self._reap()
@@ -106,6 +108,8 @@ class Init:
                 self._end()
             poller.poll()
             self._drain()
+            if self._revival is not None:
+                self._revival.hear()
             self._obey()
 
     def _end(self) -> NoReturn:
@@ -152,7 +156,8 @@ class Init:
         if revived.pid:
             self._generation += 1
             self._worker = revived.pid
-        control.send(self._control, {"revived": bool(revived.pid), "cpu": revived.cpu})
+        answer = {"revived": bool(revived.pid), "cpu": revived.cpu, "lost": revived.lost}
+        control.send(self._control, answer)
 
     def _kill_all(self) -> None:
         """SIGKILL to every other process of the session, and wait until none is left."""
@@ -203,6 +208,11 @@ class Init:
                 self._kill_all()
             self._jail.rlimits = rlimits.plan(message["rlimits"])
             self._start_worker(descriptors[0])
+        elif message["op"] == "keep" and self._revival is not None:
+            with socket.socket(fileno=descriptors[0]) as host:
+                control.receive(host)
+                self._revival.keep()
+                control.send(host, {})
         elif message["op"] == "files":
             self._start_clerk(descriptors[0])
 
@@ -225,7 +235,7 @@ def be_session(jail: Jail, descriptors: tuple[int, int, int, int], template: Wor
     try:
         jail.contained, done = os.pipe2(os.O_CLOEXEC)
         contain(jail, BIRTH)
-        revival = None if jail.states < 0 else Revival(jail.folder, jail.states, _WORKER_FD)
+        revival = None if jail.states < 0 else Revival(jail, _WORKER_FD)
         worker = libc.fork()
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)

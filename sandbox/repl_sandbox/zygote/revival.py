@@ -15,24 +15,36 @@ from contextlib import suppress
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 from typing import NamedTuple
 
-from ..jail import libc, processes
-from ..worker.copies import ORDER, WAKE, Recovery
+from ..jail import folders, libc, mounts, processes
+from ..jail.recipe import Jail
+from ..worker.copies import KEEP, KEPT, ORDER, WAKE, Recovery
 from ..worker.states import Row, States
+from . import keeper
+
+# Seconds. Reading what it may keep, or writing it, takes a tenth of one.
+_KEEPER_TIMEOUT = 10.0
 
 
 class Revived(NamedTuple):
-    """The copy that was woken, 0 for none, and the CPU seconds of the worker that it follows."""
+    """The copy that was woken, 0 for none; CPU seconds of the worker before it; files it lacks."""
 
     pid: int
     cpu: float
+    lost: list[str]
 
 
 class Revival:
-    """Of one session. Iterating gives the descriptors that its init keeps."""
+    """Of one session. Iterating gives the descriptors that its init keeps.
 
-    def __init__(self, folder: str, states: int, high: int) -> None:
-        self._folder = folder
-        self._kept = states
+    The files of its workspace are those of its state: a `keeper` has what they were.
+    """
+
+    def __init__(self, jail: Jail, high: int) -> None:
+        self._jail = jail
+        self._folder = jail.folder
+        self._kept = jail.states
+        self._keeper: tuple[int, socket.socket] | None = None
+        self._unkept = False  # whether files could not be kept at some time
         self._states = States()
         # A stream, because a session without a network may have no other (jail/syscalls.py).
         self._ours, theirs = socket.socketpair()
@@ -44,15 +56,61 @@ class Revival:
     def __iter__(self) -> Iterator[int]:
         return iter((self._ours.fileno(), self._theirs.fileno()))
 
+    def fileno(self) -> int:
+        """Readable when a worker asks for its files to be kept."""
+        return self._ours.fileno()
+
     def recovery(self) -> Recovery:
         """In a worker: its end."""
         return Recovery(
-            self._states, self._theirs, self._kept, libc.fork_beside, libc.fork_beside_threads
+            self._states,
+            self._theirs,
+            self._kept,
+            f"{self._folder}/{folders.WORKSPACE}" if self._folder else mounts.WORKSPACE,
+            libc.fork_beside,
+            libc.fork_beside_threads,
         )
 
     def forget(self) -> None:
-        """There are no copies any more."""
+        """There are no copies any more, and no keeper."""
         self._states.write(())
+        self._keeper, self._unkept = None, False
+
+    def hear(self) -> None:
+        """A worker waits until its files are kept."""
+        with suppress(BlockingIOError):
+            asked = self._ours.recv(KEEP.size, socket.MSG_DONTWAIT)
+            if len(asked) == KEEP.size:
+                self.keep(*KEEP.unpack(asked))
+                self._ours.sendall(KEPT)
+
+    def keep(self, cell: int | None = None) -> None:
+        """Have the files as they are now kept as those after `cell` (None: the latest copy)."""
+        cells = [row[1] for row in self._rows()]
+        cell = (cells[-1] if cells else 0) if cell is None else cell
+        request = {"op": "keep", "cell": cell, "needed": cells}
+        self._unkept = keeper.ask(self._keepers(), request) != [] or self._unkept
+
+    def _keepers(self) -> socket.socket | None:
+        if self._keeper is None:
+            ours, theirs = socket.socketpair()
+            try:
+                pid = libc.fork()
+            except OSError:
+                return None
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                keeper.be_keeper(self._jail, theirs)
+            theirs.close()
+            ours.settimeout(_KEEPER_TIMEOUT)
+            self._keeper = pid, ours
+        return self._keeper[1]
+
+    def _restore_files(self, cell: int) -> list[str]:
+        if self._unkept:
+            return ["files: they could not be kept, and are as the code left them"]
+        lost = keeper.ask(self._keepers(), {"op": "restore", "cell": cell})
+        return ["files: their keeper is gone"] if lost is None else lost
 
     def halt(self) -> None:
         """The worker is dead: stop all that it left, until the host says what is to be."""
@@ -70,17 +128,23 @@ class Revival:
         rows = self._rows()
         index = _index(rows, cell)
         if index is None and worker:
-            return Revived(0, 0.0)
+            return Revived(0, 0.0, [])
         kept = [] if index is None else rows[: index + 1]
         self.halt()
-        cpu = self._end_all({pid for pid, _ in kept}, worker)
-        alive = [pid for pid, _ in kept if _signal(pid, signal.SIGCONT)]
+        spared = {pid for pid, _ in kept}
+        if self._keeper is not None:
+            spared.add(self._keeper[0])
+        cpu = self._end_all(spared, worker)
+        alive = [pid for pid in spared if _signal(pid, signal.SIGCONT)]
         if not kept or kept[-1][0] not in alive:
-            return Revived(0, cpu)
-        pid = kept[-1][0]
+            return Revived(0, cpu, [])
+        pid, after = kept[-1]
+        for end in (self._ours, self._theirs):
+            _empty(end)  # of what a worker or a copy that is gone has left there
+        lost = self._restore_files(after)
         socket.send_fds(self._ours, [ORDER.pack(pid, cpu_left)], [fd])
         _signal(pid, WAKE)
-        return Revived(pid, cpu)
+        return Revived(pid, cpu, lost)
 
     def _rows(self) -> list[Row]:
         """The table, without what cannot be: each is another process, and none is this one."""
@@ -112,6 +176,12 @@ def _index(rows: list[Row], cell: int | None) -> int | None:
 def _everybody() -> list[int]:
     """All processes of this pid namespace but this one, which is its first."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]
+
+
+def _empty(sock: socket.socket) -> None:
+    with suppress(BlockingIOError):
+        while sock.recv(4096, socket.MSG_DONTWAIT):
+            pass
 
 
 def _signal_all(number: int) -> None:

@@ -16,22 +16,30 @@ from contextlib import suppress
 from errno import EINVAL, EISDIR, ELOOP
 from typing import Any
 
+from ..jail import folders, mounts
+from ..jail.recipe import Jail
+
 # Directories in one another: each takes a descriptor. The host refuses longer paths than these.
 DEEPEST = 64
 LONGEST_PATH = 4095  # bytes: PATH_MAX of the kernel without its end
 
-_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Not to wait: for the other end of a FIFO, or for who holds a lease on a file.
-_PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _PIECE = 1 << 20
 _MOST_TEXT = 16 << 20  # of the paths of one listing
 
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 
 
+def root(jail: Jail) -> int:
+    """A descriptor of the workspace of a session."""
+    return own(jail.folder, folders.WORKSPACE) if jail.folder else place(mounts.WORKSPACE)
+
+
 def place(path: str) -> int:
     """A descriptor of directory `path`, by which others can be opened in it."""
-    return os.open(path, _PLACE)
+    return os.open(path, PLACE)
 
 
 def own(folder: str, name: str) -> int:
@@ -45,7 +53,7 @@ def open_file(root: int, names: Sequence[str]) -> int:
     folder, name = descend(root, names[:-1]), names[-1]
     # First by name, so that nothing but a file is opened, unless it is put there just now.
     _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False))
-    fd = os.open(name, os.O_RDONLY | _PLAIN, dir_fd=folder)
+    fd = os.open(name, os.O_RDONLY | PLAIN, dir_fd=folder)
     _check_regular(os.fstat(fd))
     return fd
 
@@ -81,18 +89,18 @@ def descend(root: int, names: Sequence[str], made: list[tuple[int, str]] | None 
     """
     fd = root
     for name in names:
-        fd = os.open(name, _PLACE, dir_fd=fd) if made is None else _enter(fd, name, made)
+        fd = os.open(name, PLACE, dir_fd=fd) if made is None else _enter(fd, name, made)
     return fd
 
 
 def _enter(parent: int, name: str, made: list[tuple[int, str]]) -> int:
     try:
-        return os.open(name, _PLACE, dir_fd=parent)
+        return os.open(name, PLACE, dir_fd=parent)
     except FileNotFoundError:
         with suppress(FileExistsError):
             os.mkdir(name, dir_fd=parent)
             made.append((parent, name))
-        return os.open(name, _PLACE, dir_fd=parent)
+        return os.open(name, PLACE, dir_fd=parent)
 
 
 def _check_regular(status: os.stat_result) -> None:
@@ -115,7 +123,7 @@ def _replaced(folder: int, name: str) -> int | None:
 def _copy(source: int, folder: int, name: str, mode: int | None) -> None:
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)  # of a clerk that was ended, when this one is sent again
-    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN, 0o666, dir_fd=folder)
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | PLAIN, 0o666, dir_fd=folder)
     if mode is not None:
         os.fchmod(fd, mode)
     offset = 0
@@ -195,4 +203,4 @@ class Listing:
 
 
 def _listable(name: str, folder: int) -> int:
-    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | _PLAIN, dir_fd=folder)
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | PLAIN, dir_fd=folder)
