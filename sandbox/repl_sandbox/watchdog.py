@@ -57,6 +57,7 @@ class _Watched:
     core: Core
     exact_due: float = 0.0  # on the monotonic clock
     folder_due: float = 0.0
+    suspected: bool = False
 
 
 class Watchdog:
@@ -150,7 +151,9 @@ class Watchdog:
             exceeds = _exceeds(links, processes, most, watched.core.ours)
         if exceeds is None:
             exceeds = self._exceeds(watched, processes, limit + watched.core.lent)
-        if exceeds:
+        # The memory of a copy that is just being ended is in no process and yet in the group.
+        watched.suspected, certain = exceeds, watched.suspected or watched.core.ours == 1
+        if exceeds and certain:
             return "memory"
         if limits.cpu_seconds is not None and self._cpu(processes) > limits.cpu_seconds:
             return "cpu"

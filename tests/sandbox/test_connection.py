@@ -26,6 +26,7 @@ from repl_sandbox.wire.messages import (
     Message,
     Ready,
     Reply,
+    Restored,
     Result,
     Value,
     Variables,
@@ -39,6 +40,7 @@ PNG = b"\x89PNG\r\n\x1a\n and the rest"
 # A whole conversation with every message in it.
 TALK: list[Message] = [
     Ready(VERSION),
+    Restored(3, ("thread 'sleeper'", "descriptor 4, a pipe")),
     Configure((("llm_query", "Ask."), ("größe", "")), 7, "compatible"),
     Execute(1, b"x = llm_query('hi')\nFINAL(x)"),
     Call(1, 1, "llm_query", b'[["hi"],{}]'),

@@ -36,6 +36,7 @@ from repl_sandbox.wire.messages import (
     Message,
     Ready,
     Reply,
+    Restored,
     Result,
     Value,
     Variables,
@@ -52,6 +53,7 @@ CHANGE = Change("modified", "größe", "list", 88, "[1, 2, …]")
 
 EXAMPLES: dict[str, list[Message]] = {
     "ready": [Ready(1)],
+    "restored": [Restored(0, ()), Restored(9, ("thread 'größe'", "a file"))],
     "configure": [
         Configure(),
         Configure((("llm_query", "Ask a model."), ("größe", "")), 0, "strict"),

@@ -99,6 +99,7 @@ def is_a(value: object, cls: type, *checks: Callable[[object], bool]) -> bool:
 
 DECLARED: dict[type, list[Callable[[object], bool]]] = {
     Ready: [is_count],
+    Restored: [is_count, lambda lost: type(lost) is tuple and all(is_text(text) for text in lost)],
     Call: [is_count, is_count, is_text, is_bytes],
     Answered: [
         is_count,

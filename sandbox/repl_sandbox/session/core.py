@@ -493,6 +493,8 @@ class Core:
             self.links.held = message["held"]
         elif "revived" in message:
             self._revived = message
+        elif "lost" in message:
+            self._lost = tuple(message["lost"])
         elif "died" in message or "failed" in message:
             self._notice = message
 
@@ -596,8 +598,9 @@ class Core:
         started = self._ran or self._assigned
         if self.keeps and started and (yield from self._wake_copy()):
             return "rolled_back"
-        yield from self._start_empty()
-        return "rolled_back" if self.keeps and not started else "restarted"
+        whole = self.keeps and not started
+        yield from self._start_empty(whole=whole)
+        return "rolled_back" if whole else "restarted"
 
     def rollback(self, cells: int) -> Generator[float, Ready_, tuple[str, ...]]:
         """Undo the last `cells` cells; what could not be brought back."""
@@ -605,7 +608,7 @@ class Core:
         self._begin_cell()
         ran = self._ran
         if cells == len(ran) and not self._assigned:
-            yield from self._start_empty()
+            yield from self._start_empty(whole=True)
         elif not (yield from self._wake_copy(ran[-cells - 1] if cells < len(ran) else 0)):
             raise SandboxError(
                 f"no copy was made before the last {cells} cells, or it is gone: the session may "
@@ -655,14 +658,17 @@ class Core:
             self._lost += (f"what cells {undone[0]} to {undone[-1]} did: no later copy was made",)
         return True
 
-    def _start_empty(self) -> Generator[float, Ready_, None]:
-        """Have init start the next worker, empty."""
-        self._adopt(self._order({"op": "start", "rlimits": self._remaining()}))
+    def _start_empty(self, *, whole: bool) -> Generator[float, Ready_, None]:
+        """Have init start the next worker, empty; with `whole`, the files go back as well."""
+        order = {"op": "start", "rlimits": self._remaining(), "files": whole}
+        self._adopt(self._order(order))
         deadline = _monotonic() + _RESTART_TIMEOUT
         while not self.links.worker_pid:
             self._receive_new((yield deadline))
             if self._dead or _monotonic() > deadline:
                 raise SandboxError(f"the session's worker did not start again: {self._notice}")
+        if whole:
+            self._read_control()
         self._configured = self._plain
         self._ran, self._assigned = [], False
 
@@ -760,7 +766,7 @@ class Core:
         return self._asked
 
     def assigned(self) -> None:
-        """The host has set a variable or put a file: there is a state before the first cell."""
+        """The host has set a variable: there is a state before the first cell."""
         self._assigned = self._assigned or not self._ran
 
     # ── leaving in the middle ─────────────────────────────────────────────────────────────────

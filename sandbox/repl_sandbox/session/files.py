@@ -145,7 +145,6 @@ def putting(core: Core, path: str, data: bytes | str) -> Callable[[], None]:
             # It belongs to the state that the next cell may have to go back to.
             with _asked(core, "keep", {}, (), _PATIENCE) as init:
                 _receive(init)
-            core.assigned()
 
     return put
 

@@ -20,8 +20,11 @@ class Files:
 
     def changed(self) -> bool:
         """Whether something is there that was not, or is not as it was, since the last call."""
-        if not self._seen and not os.listdir(self._path):
-            return False
+        try:
+            if not self._seen and not os.listdir(self._path):
+                return False
+        except OSError:  # out of descriptors, or the directory is not to be read
+            return True
         seen, self._seen = self._seen, _look(self._path)
         return seen != self._seen
 

@@ -159,6 +159,13 @@ class Init:
         answer = {"revived": bool(revived.pid), "cpu": revived.cpu, "lost": revived.lost}
         control.send(self._control, answer)
 
+    def _clear(self, revival: Revival, *, whole: bool) -> None:
+        """End all of the session; with `whole`, also undo what it did to its files."""
+        if whole:
+            control.send(self._control, {"lost": revival.clear()})
+        else:
+            self._kill_all()
+
     def _kill_all(self) -> None:
         """SIGKILL to every other process of the session, and wait until none is left."""
         if self._revival is not None:
@@ -205,7 +212,7 @@ class Init:
         elif message["op"] == "start":
             if self._revival is not None:
                 self._worker = 0
-                self._kill_all()
+                self._clear(self._revival, whole=message["files"])
             self._jail.rlimits = rlimits.plan(message["rlimits"])
             self._start_worker(descriptors[0])
         elif message["op"] == "keep" and self._revival is not None:

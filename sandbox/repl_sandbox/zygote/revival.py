@@ -44,12 +44,12 @@ class Revival:
         self._folder = jail.folder
         self._kept = jail.states
         self._keeper: tuple[int, socket.socket] | None = None
-        self._unkept = False  # whether files could not be kept at some time
+        self._unkept = False  # once files could not be kept, no more are
         self._states = States()
         # A stream, because a session without a network may have no other (jail/syscalls.py).
         self._ours, theirs = socket.socketpair()
         # Init holds the copies' end too: what it says to one that is gone must not be an error.
-        high_fd = fcntl(theirs.fileno(), F_DUPFD_CLOEXEC, high)
+        high_fd = fcntl(theirs.fileno(), F_DUPFD_CLOEXEC, high + 1)
         self._theirs = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, high_fd)
         theirs.close()
 
@@ -82,14 +82,17 @@ class Revival:
             asked = self._ours.recv(KEEP.size, socket.MSG_DONTWAIT)
             if len(asked) == KEEP.size:
                 self.keep(*KEEP.unpack(asked))
-                self._ours.sendall(KEPT)
+                # Whoever asks and does not read must not keep init waiting.
+                self._ours.send(KEPT, socket.MSG_DONTWAIT)
 
     def keep(self, cell: int | None = None) -> None:
         """Have the files as they are now kept as those after `cell` (None: the latest copy)."""
+        if self._unkept:
+            return
         cells = [row[1] for row in self._rows()]
         cell = (cells[-1] if cells else 0) if cell is None else cell
         request = {"op": "keep", "cell": cell, "needed": cells}
-        self._unkept = keeper.ask(self._keepers(), request) != [] or self._unkept
+        self._unkept = keeper.ask(self._keepers(), request) != []
 
     def _keepers(self) -> socket.socket | None:
         if self._keeper is None:
@@ -145,6 +148,19 @@ class Revival:
         socket.send_fds(self._ours, [ORDER.pack(pid, cpu_left)], [fd])
         _signal(pid, WAKE)
         return Revived(pid, cpu, lost)
+
+    def clear(self) -> list[str]:
+        """End everything, and put the files back that were there before the first cell.
+
+        Returns those that could not be.
+        """
+        self.halt()
+        spared = set() if self._keeper is None else {self._keeper[0]}
+        self._end_all(spared, 0)
+        for pid in spared:
+            _signal(pid, signal.SIGCONT)
+        self._states.write(())
+        return self._restore_files(0)
 
     def _rows(self) -> list[Row]:
         """The table, without what cannot be: each is another process, and none is this one."""
