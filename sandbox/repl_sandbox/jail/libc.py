@@ -73,6 +73,9 @@ _prctl_of_ints = ctypes.CDLL(None, use_errno=True).prctl
 _libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 _libc.syscall.restype = _long
 _libc_with_gil.syscall.restype = _long
+# Looked up here, once: in a forked process the search through all libraries copies some 60 pages.
+_fork = _libc_with_gil.fork
+_sethostname = _libc.sethostname
 
 
 def number(name: str) -> int:
@@ -154,7 +157,7 @@ def empty_bounding_set(last: int) -> None:
 def sethostname(name: str) -> None:
     """sethostname(2)."""
     encoded = name.encode()
-    _check(_libc.sethostname(encoded, ctypes.c_size_t(len(encoded))), "sethostname")
+    _check(_sethostname(encoded, ctypes.c_size_t(len(encoded))), "sethostname")
 
 
 def close_range(first: int, last: int) -> None:
@@ -218,4 +221,4 @@ def fork_into_group(flags: int, folder: int) -> int:
 
 def fork() -> int:
     """fork(3) for a process with one thread, without CPython's hooks; see `fork_into`."""
-    return _check(_libc_with_gil.fork(), "fork")
+    return _check(_fork(), "fork")
