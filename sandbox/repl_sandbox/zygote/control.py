@@ -35,6 +35,11 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
+def open_end(fd: int) -> socket.socket:
+    """The end whose descriptor is `fd`. Named, so that the kernel need not be asked what it is."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
+
+
 def send(sock: socket.socket, message: Message, descriptors: Sequence[int] = ()) -> None:
     """Send one message; OSError if the other end is gone."""
     data = json.dumps(message).encode()
