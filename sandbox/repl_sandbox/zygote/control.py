@@ -17,7 +17,7 @@ Message: TypeAlias = dict[str, Any]
 # The largest is a zygote's configuration: paths and mounts, a few KiB.
 MAX_MESSAGE = 1 << 16
 # Of a session: control and worker socket, stdout, stderr, and what its groups are joined by.
-_MAX_DESCRIPTORS = 8
+MAX_DESCRIPTORS = 8
 
 
 def failure(error: IsolationError) -> Message:
@@ -58,5 +58,5 @@ def receive(sock: socket.socket) -> Message | None:
 def receive_with_descriptors(sock: socket.socket) -> tuple[Message | None, list[int]]:
     """The next message and the descriptors sent with it, which close on exec."""
     flags = socket.MSG_CMSG_CLOEXEC
-    data, descriptors, _, _ = socket.recv_fds(sock, MAX_MESSAGE, _MAX_DESCRIPTORS, flags)
+    data, descriptors, _, _ = socket.recv_fds(sock, MAX_MESSAGE, MAX_DESCRIPTORS, flags)
     return (json.loads(data) if data else None), descriptors
