@@ -228,7 +228,7 @@ class ZygoteHandle:
             return
         try:
             number = next(self._numbers)
-            self._ask(requests.end(number, links.number), requests.gone(number))
+            self._ask(requests.end(number, links.number), requests.answer(number))
         except _Gone:
             pass  # and the session with it: the kernel kills each init when its zygote ends
 

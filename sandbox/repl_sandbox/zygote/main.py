@@ -59,7 +59,7 @@ class Zygote:
         if kind == b"end":
             known = self._end(int(rest))
             try:
-                self._host.send(requests.gone(int(number), known))
+                self._host.send(requests.gone(int(number), known=known))
             except OSError:
                 self._leave()
             return

@@ -1,7 +1,7 @@
 """What a host asks its zygote for each session, and the answer: words with a space between.
 
-Not JSON, as all else that they say to each other: after each fork, what a process writes to first
-is copied, and a parser of JSON is some 60 pages of that. The zygote forks between any two requests.
+All else between them is JSON (`control`). But what a process writes to after a fork is copied, to
+parse JSON writes to some 60 pages, and the zygote forks between any two of these requests.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def read_settings(data: bytes) -> control.Message:
     return message
 
 
-def spawn(number: int, slot: int, group: int, settings: bytes) -> bytes:
-    """Start session `number`; `group` is the version of its cgroup, 0 for none."""
-    return b"spawn %d %d %d %b" % (number, slot, group, settings)
+def spawn(number: int, slot: int, group: int, settled: bytes) -> bytes:
+    """Start session `number` by `settings`; `group` is the version of its cgroup, 0 for none."""
+    return b"spawn %d %d %d %b" % (number, slot, group, settled)
 
 
 def end(number: int, session: int) -> bytes:
@@ -40,9 +40,14 @@ def end(number: int, session: int) -> bytes:
     return b"end %d %d" % (number, session)
 
 
-def gone(number: int, known: bool | None = None) -> bytes:
-    """The answer to `end`: whether there was such a session. Without that, how it begins."""
-    return b"gone %d " % number if known is None else b"gone %d %d" % (number, known)
+def answer(number: int) -> bytes:
+    """How the answer to `end` begins."""
+    return b"gone %d " % number
+
+
+def gone(number: int, *, known: bool) -> bytes:
+    """The answer to `end`: whether there was such a session."""
+    return b"%b%d" % (answer(number), known)
 
 
 def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
