@@ -24,6 +24,7 @@ from repl_sandbox.wire.messages import (
     Fetch,
     HostMessage,
     Ready,
+    Restored,
     Result,
     Value,
     Variables,

@@ -75,6 +75,9 @@ _prctl_of_ints = ctypes.CDLL(None, use_errno=True).prctl
 _libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 _libc.syscall.restype = _long
 _libc_with_gil.syscall.restype = _long
+# Looked up here, once: in a forked process the search through all libraries copies some 60 pages.
+_fork = _libc_with_gil.fork
+_sethostname = _libc.sethostname
 
 
 def number(name: str) -> int:
@@ -156,7 +159,7 @@ def empty_bounding_set(last: int) -> None:
 def sethostname(name: str) -> None:
     """sethostname(2)."""
     encoded = name.encode()
-    _check(_libc.sethostname(encoded, ctypes.c_size_t(len(encoded))), "sethostname")
+    _check(_sethostname(encoded, ctypes.c_size_t(len(encoded))), "sethostname")
 
 
 def close_range(first: int, last: int) -> None:
@@ -220,7 +223,7 @@ def fork_into_group(flags: int, folder: int) -> int:
 
 def fork() -> int:
     """fork(3) for a process with one thread, without CPython's hooks; see `fork_into`."""
-    return _check(_libc_with_gil.fork(), "fork")
+    return _check(_fork(), "fork")
 
 
 def fork_beside() -> int:
@@ -244,10 +247,10 @@ def fork_beside_threads() -> int:
     hooks = ctypes.pythonapi
     reading, writing = os.pipe2(os.O_CLOEXEC)
     hooks.PyOS_BeforeFork()
-    between = _libc_with_gil.fork()
+    between = _fork()
     if between == 0:
         hooks.PyOS_AfterFork_Child()
-        child = _libc_with_gil.fork()
+        child = _fork()
         if child == 0:
             os.close(reading)
             os.close(writing)

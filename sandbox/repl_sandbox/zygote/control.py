@@ -17,7 +17,7 @@ Message: TypeAlias = dict[str, Any]
 # The largest is a zygote's configuration: paths and mounts, a few KiB.
 MAX_MESSAGE = 1 << 16
 # Of a session: control and worker socket, stdout, stderr, and what its groups are joined by.
-_MAX_DESCRIPTORS = 8
+MAX_DESCRIPTORS = 8
 
 
 def failure(error: IsolationError) -> Message:
@@ -33,6 +33,11 @@ def failure(error: IsolationError) -> Message:
 def pair() -> tuple[socket.socket, socket.socket]:
     """Two connected ends; both close on exec."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def open_end(fd: int) -> socket.socket:
+    """The end whose descriptor is `fd`. Named, so that the kernel need not be asked what it is."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
 
 
 def send(sock: socket.socket, message: Message, descriptors: Sequence[int] = ()) -> None:
@@ -53,5 +58,5 @@ def receive(sock: socket.socket) -> Message | None:
 def receive_with_descriptors(sock: socket.socket) -> tuple[Message | None, list[int]]:
     """The next message and the descriptors sent with it, which close on exec."""
     flags = socket.MSG_CMSG_CLOEXEC
-    data, descriptors, _, _ = socket.recv_fds(sock, MAX_MESSAGE, _MAX_DESCRIPTORS, flags)
+    data, descriptors, _, _ = socket.recv_fds(sock, MAX_MESSAGE, MAX_DESCRIPTORS, flags)
     return (json.loads(data) if data else None), descriptors

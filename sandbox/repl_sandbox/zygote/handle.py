@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import select
 import socket
@@ -22,7 +23,7 @@ from ..errors import IsolationError, RemoteProtocolError, SandboxClosed, Sandbox
 from ..types import Policy
 from ..wire.connection import HostConnection
 from ..wire.messages import VERSION, Ready
-from . import control
+from . import control, requests
 
 _BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "boot.py")
 
@@ -135,7 +136,7 @@ class ZygoteHandle:
                 "policy": None if policy is None else asdict(policy),
                 "place": tempfile.gettempdir() if tier != "jailed" else "",
             }
-            answer = self._ask(next(self._numbers), configuration)
+            answer = self._configure(configuration)
             ours.settimeout(_SPAWN_TIMEOUT)
         except BaseException:
             self.close()
@@ -181,14 +182,6 @@ class ZygoteHandle:
         `group` is what the session is in from its first moment; whatever happens, it is released.
         `states` is how many it keeps besides the current one, -1 for not even that.
         """
-        request = {
-            "op": "spawn",
-            "slot": slot,
-            "workspace": workspace,
-            "rlimits": dict(rlimits),
-            "states": states,
-            "group": 0 if group is None else group.version,
-        }
         try:
             host_control, their_control = control.pair()
             host_worker, their_worker = socket.socketpair()
@@ -198,7 +191,9 @@ class ZygoteHandle:
             if group is not None:
                 group.release()
             raise
-        number = next(self._numbers)
+        number, version = next(self._numbers), 0 if group is None else group.version
+        settings = requests.settings(workspace, rlimits, states)
+        request = requests.spawn(number, slot, version, settings)
         connection = HostConnection()
         links = Links(number, 0, 0, host_control, host_worker, stdout, stderr, connection, group)
         links.folder = f"{self._base}/{number}" if self._base else ""
@@ -208,7 +203,7 @@ class ZygoteHandle:
                 theirs = (their_control.fileno(), their_worker.fileno(), their_stdout, their_stderr)
                 host_worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
                 with _entrance(group) as entrance:
-                    self._send(number, request, (*theirs, *entrance))
+                    self._send(request, (*theirs, *entrance))
         except BaseException:
             self.abandon(links)
             raise
@@ -244,26 +239,26 @@ class ZygoteHandle:
         if self._closed or os.getpid() != self._pid:
             return
         try:
-            self._ask(next(self._numbers), {"op": "end", "session": links.number})
+            number = next(self._numbers)
+            self._ask(requests.end(number, links.number), requests.answer(number))
         except _Gone:
             pass  # and the session with it: the kernel kills each init when its zygote ends
 
     def abandon(self, links: Links) -> None:
         """Have a session ended that did not come up, without waiting: the zygote may hang."""
         links.close()
-        request = {"op": "end", "session": links.number, "number": next(self._numbers)}
         try:
             # Without the lock, which another caller may hold for long: it pairs sends with answers,
             # and nobody waits for this one's.
-            control.send(self._socket, request)
+            self._socket.send(requests.end(next(self._numbers), links.number))
         except OSError:
             pass  # the zygote is gone, or ends the session when its own request is done
 
-    def _send(self, number: int, request: control.Message, descriptors: Sequence[int]) -> None:
+    def _send(self, request: bytes, descriptors: Sequence[int]) -> None:
         with self._lock:
             self._check_open()
             try:
-                control.send(self._socket, {**request, "number": number}, descriptors)
+                socket.send_fds(self._socket, [request], descriptors)
             except OSError as error:
                 raise _Gone from error
 
@@ -295,23 +290,30 @@ class ZygoteHandle:
             raise _failure(report)
         raise SandboxError(f"the session did not start: {report or 'its init is gone'}")
 
-    def _ask(self, number: int, request: control.Message) -> control.Message:
+    def _configure(self, configuration: control.Message) -> control.Message:
+        """The first thing to be asked: build the template."""
+        request = json.dumps({**configuration, "number": next(self._numbers)}).encode()
+        answer: control.Message = json.loads(self._ask(request, b"{"))
+        if "failed" in answer:
+            raise _failure(answer)
+        return answer
+
+    def _ask(self, request: bytes, prefix: bytes) -> bytes:
+        """The answer to `request`, which begins with `prefix`."""
         with self._lock:
             self._check_open()
             try:
-                control.send(self._socket, {**request, "number": number})
-                answer = control.receive(self._socket)
-                while answer is not None and answer["number"] != number:
-                    answer = control.receive(self._socket)
+                self._socket.send(request)
+                answer = self._socket.recv(control.MAX_MESSAGE)
+                while answer and not answer.startswith(prefix):
+                    answer = self._socket.recv(control.MAX_MESSAGE)
             except TimeoutError as error:
                 seconds = self._socket.gettimeout()
                 raise SandboxError(f"the zygote did not answer within {seconds} s") from error
             except OSError as error:
                 raise _Gone from error
-        if answer is None:
+        if not answer:
             raise _Gone
-        if "failed" in answer:
-            raise _failure(answer)
         return answer
 
     def close(self) -> None:

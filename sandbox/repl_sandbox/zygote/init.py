@@ -16,6 +16,7 @@ import select
 import signal
 import socket
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NoReturn
 
 from ..errors import IsolationError
@@ -41,7 +42,7 @@ class Init:
     def __init__(
         self,
         jail: Jail,
-        sock: socket.socket,
+        control_fd: int,
         template: Worker,
         worker: int,
         revival: Revival | None,
@@ -49,7 +50,7 @@ class Init:
         self._jail = jail
         self._revival = revival
         self._template = template
-        self._control = sock
+        self._control_fd = control_fd
         self._worker = worker
         self._generation = 1
         self._woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -59,6 +60,11 @@ class Init:
         if jail.folder:
             _signal.signal(_signal.SIGTERM, self._note_end)
             _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGTERM])
+
+    @cached_property
+    def _control(self) -> socket.socket:
+        # Made when there is something to read or to say: most sessions end before that.
+        return control.open_end(self._control_fd)
 
     def _note_end(self, number: int, frame: object) -> None:
         self._ending = True
@@ -72,7 +78,7 @@ class Init:
             _be_worker(
                 self._jail,
                 RECIPES[self._jail.tier].worker,
-                self._control.fileno(),
+                self._control_fd,
                 fd,
                 self._template,
                 self._revival,
@@ -97,7 +103,7 @@ class Init:
     def serve(self) -> NoReturn:
         """Obey the host and reap, until the host closes the control socket."""
         poller = select.poll()
-        poller.register(self._control, select.POLLIN)
+        poller.register(self._control_fd, select.POLLIN)
         poller.register(self._woken, select.POLLIN)
         if self._revival is not None:
             poller.register(self._revival, select.POLLIN)
@@ -128,13 +134,8 @@ class Init:
 
     def _reap(self) -> None:
         """Collect the dead; if the worker is one of them, end what it left and tell the host."""
-        while True:
-            try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        while _somebody_died():
+            pid, status, usage = os.wait4(-1, 0)
             if pid == self._worker:
                 self._worker = 0
                 if self._revival is None:
@@ -255,13 +256,21 @@ def be_session(jail: Jail, descriptors: tuple[int, int, int, int], template: Wor
         os.write(done, b"1")
         os.close(done)
         jail.contained = -1  # its number may be another descriptor's by the next worker
-        Init(jail, socket.socket(fileno=control_fd), template, worker, revival).serve()
+        Init(jail, control_fd, template, worker, revival).serve()
     # Boundary: this process has nowhere else to say what went wrong in it.
     except Exception as error:  # noqa: BLE001
         _report(control_fd, jail.tier, "init", error)
     finally:
         # Whatever happened, this process must not return into the zygote's code.
         os._exit(1)
+
+
+def _somebody_died() -> bool:
+    """Whether there is a child to collect; without what wait4 makes even where there is none."""
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return False
 
 
 def _be_worker(
@@ -306,4 +315,4 @@ def _report(control_fd: int, tier: str, who: str, error: Exception) -> None:
     """Tell the host which step failed."""
     if not isinstance(error, IsolationError):
         error = IsolationError(tier, who, f"{type(error).__name__}: {error}")
-    control.send(socket.socket(fileno=control_fd), control.failure(error))
+    control.send(control.open_end(control_fd), control.failure(error))

@@ -19,7 +19,7 @@ from ..jail.libc import CLONE_NEWCGROUP, fork, fork_into, fork_into_group
 from ..jail.namespaces import FLAGS
 from ..jail.recipe import Jail
 from ..types import Policy
-from . import control
+from . import control, requests
 from .init import be_session
 from .template import Template, build
 
@@ -36,77 +36,83 @@ class Zygote:
     def __init__(self, host: socket.socket, template: Template) -> None:
         self._host = host
         self._template = template
-        self._planned: tuple[dict[str, int], list[tuple[int, tuple[int, int]]]] = ({}, [])
+        self._settings = b""  # of the session before
+        self._workspace = 0
+        self._rlimits: list[tuple[int, tuple[int, int]]] = []
         self._sessions: dict[int, int] = {}  # number of the request: pid of the init
         self._removing: set[int] = set()  # processes that remove directories
 
     def serve(self) -> NoReturn:
         """Answer requests until end of file."""
         while True:
-            message, descriptors = control.receive_with_descriptors(self._host)
-            if message is None:
+            request, descriptors = requests.receive(self._host)
+            if not request:
                 self._leave()
             try:
-                self._answer(message, descriptors)
+                self._answer(request, descriptors)
             finally:
                 for fd in descriptors:
                     os.close(fd)
 
-    def _answer(self, message: control.Message, descriptors: list[int]) -> None:
-        if message["op"] == "end":
-            gone = self._end(message["session"])
+    def _answer(self, request: bytes, descriptors: list[int]) -> None:
+        kind, number, rest = request.split(b" ", 2)
+        if kind == b"end":
+            known = self._end(int(rest))
             try:
-                control.send(self._host, {"gone": gone, "number": message["number"]})
+                self._host.send(requests.gone(int(number), known=known))
             except OSError:
                 self._leave()
             return
         try:
-            self._spawn(message, descriptors)
+            self._spawn(int(number), rest, descriptors)
         except OSError as error:
             _tell(descriptors[0], IsolationError(self._template.tier, "zygote", str(error)))
         except IsolationError as error:
             _tell(descriptors[0], error)
 
-    def _spawn(self, message: control.Message, descriptors: list[int]) -> None:
+    def _spawn(self, number: int, request: bytes, descriptors: list[int]) -> None:
         template = self._template
+        slot, group, settings = request.split(b" ", 2)
         if processes.thread_count() != 1:
             raise IsolationError(template.tier, "single thread", "the template has more than one")
+        if settings != self._settings:
+            self._plan(settings)
         jail = Jail(
-            message["slot"] if template.privileged else None,
-            message["workspace"],
-            self._rlimits(message["rlimits"]),
+            int(slot) if template.privileged else None,
+            self._workspace,
+            self._rlimits,
             template.last_capability,
             template.seal,
             template.files,
             template.tier,
-            f"{template.base}/{message['number']}" if template.base else "",
+            f"{template.base}/{number}" if template.base else "",
             template.interpreter,
             covered=template.covered,
-            states=message["states"],
+            states=self._states,
         )
         control_fd, worker_fd, stdout, stderr, *groups = descriptors
         links = (control_fd, worker_fd, stdout, stderr)
         if template.tier == "jailed":
-            self._spawn_apart(jail, links, message, groups)
+            self._spawn_apart(number, jail, links, int(group), groups)
             return
         self._end_strays()
         pid = fork_into(0)
         if pid == 0:
             be_session(jail, links, template.worker)
-        self._sessions[message["number"]] = pid
+        self._sessions[number] = pid
 
     def _spawn_apart(
         self,
+        number: int,
         jail: Jail,
         links: tuple[int, int, int, int],
-        message: control.Message,
+        version: int,
         groups: list[int],
     ) -> None:
         """Fork a session into namespaces of its own, and write its id maps."""
-        number = message["number"]
         jail.mapped, written = os.pipe2(os.O_CLOEXEC)
         try:
-            pid = _clone(jail, message["group"], groups)
+            pid = _clone(jail, version, groups)
         except OSError as error:
             os.close(jail.mapped)
             os.close(written)
@@ -121,11 +127,12 @@ class Zygote:
         finally:
             os.close(written)
 
-    def _rlimits(self, limits: dict[str, int]) -> list[tuple[int, tuple[int, int]]]:
-        """As `rlimits.plan`, which is the same for most sessions of a template."""
-        if limits != self._planned[0]:
-            self._planned = limits, rlimits.plan(limits)
-        return self._planned[1]
+    def _plan(self, settings: bytes) -> None:
+        """Read what is the same for most sessions of a template."""
+        read = requests.read_settings(settings)
+        self._workspace, self._rlimits = read["workspace"], rlimits.plan(read["rlimits"])
+        self._states = read["states"]
+        self._settings = settings
 
     def _map(self, session: int, slot: int | None, written: int) -> None:
         """Write the id maps of the session's init, which waits for a byte in the pipe."""

@@ -1,0 +1,60 @@
+"""What a host asks its zygote for each session, and the answer: words with a space between.
+
+All else between them is JSON (`control`). But what a process writes to after a fork is copied, to
+parse JSON writes to some 60 pages, and the zygote forks between any two of these requests.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+
+from . import control
+
+# Numbers, and the settings of a session, whose names and values are our own.
+_MAX_REQUEST = 4096
+_SPACE = socket.CMSG_SPACE(control.MAX_DESCRIPTORS * 4)
+_FLAGS = int(socket.MSG_CMSG_CLOEXEC)
+_SOL_SOCKET, _SCM_RIGHTS = int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS)
+
+
+def settings(workspace: int, rlimits: Mapping[str, int], states: int = -1) -> bytes:
+    """What is the same for most sessions of a template, which then need not be read again."""
+    chosen = {"workspace": workspace, "rlimits": dict(rlimits), "states": states}
+    return json.dumps(chosen).encode()
+
+
+def read_settings(data: bytes) -> control.Message:
+    """What `settings` made."""
+    message: control.Message = json.loads(data)
+    return message
+
+
+def spawn(number: int, slot: int, group: int, settled: bytes) -> bytes:
+    """Start session `number` by `settings`; `group` is the version of its cgroup, 0 for none."""
+    return b"spawn %d %d %d %b" % (number, slot, group, settled)
+
+
+def end(number: int, session: int) -> bytes:
+    """End `session`, and answer to `number` when all of it is gone."""
+    return b"end %d %d" % (number, session)
+
+
+def answer(number: int) -> bytes:
+    """How the answer to `end` begins."""
+    return b"gone %d " % number
+
+
+def gone(number: int, *, known: bool) -> bytes:
+    """The answer to `end`: whether there was such a session."""
+    return b"%b%d" % (answer(number), known)
+
+
+def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """The next request and its descriptors, which close on exec; b"" when the host is gone."""
+    data, ancillary, _, _ = sock.recvmsg(_MAX_REQUEST, _SPACE, _FLAGS)
+    for level, kind, payload in ancillary:
+        if level == _SOL_SOCKET and kind == _SCM_RIGHTS:
+            return data, memoryview(payload).cast("i").tolist()
+    return data, []

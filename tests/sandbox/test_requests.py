@@ -1,0 +1,68 @@
+"""What a host asks its zygote for each session."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import socket
+
+import pytest
+
+from repl_sandbox.jail import libc
+from repl_sandbox.zygote import control, requests
+
+
+def test_a_request_arrives_with_its_descriptors_which_close_on_exec() -> None:
+    ours, theirs = control.pair()
+    with ours, theirs:
+        fds = [theirs.fileno()] * control.MAX_DESCRIPTORS
+        socket.send_fds(ours, [requests.spawn(7, 3, 1, b'{"a": [1, 2]}')], fds)
+        request, received = requests.receive(theirs)
+    try:
+        assert request.split(b" ", 4) == [b"spawn", b"7", b"3", b"1", b'{"a": [1, 2]}']
+        assert len(received) == control.MAX_DESCRIPTORS
+        assert all(fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC for fd in received)
+    finally:
+        for fd in received:
+            os.close(fd)
+
+
+def test_the_settings_of_a_session_come_back_as_they_were() -> None:
+    limits = {"DATA": (1 << 62) + 1, "NOFILE": 256}
+    made = requests.settings(1 << 40, limits, 3)
+    expected = {"workspace": 1 << 40, "rlimits": limits, "states": 3}
+    assert requests.read_settings(made) == expected
+
+
+def test_a_host_that_is_gone_asks_nothing() -> None:
+    ours, theirs = control.pair()
+    ours.close()
+    with theirs:
+        assert requests.receive(theirs) == (b"", [])
+
+
+def test_an_answer_is_for_its_own_number() -> None:
+    late = requests.gone(1, known=True)
+    assert late.startswith(requests.answer(1))
+    assert not requests.gone(12, known=True).startswith(requests.answer(1))
+
+
+def test_a_fork_looks_no_function_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ctypes searches all libraries for a function's first use: once in each session, if late."""
+
+    def look_up(library: ctypes.CDLL, name: str) -> None:
+        raise AssertionError(f"{name} was looked up")
+
+    monkeypatch.setattr(ctypes.CDLL, "__getattr__", look_up)
+    pid = libc.fork()
+    if pid == 0:
+        status = 1
+        try:
+            # The host's name stays as it is, whoever runs this: the size is past what can be set.
+            libc.sethostname("x" * 1000)
+        except OSError:
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
