@@ -40,9 +40,10 @@ DEATHS = (
     limited(
         "children end with the worker",
         "deaths",
+        Run("import fcntl, os, subprocess\nopen('held', 'w').close()"),
         Run(
             # A lock of the open file, which its child has too: held for as long as either lives.
-            "import fcntl, os, subprocess\nf = open('held', 'w')\nfcntl.flock(f, fcntl.LOCK_EX)\n"
+            "f = open('held')\nfcntl.flock(f, fcntl.LOCK_EX)\n"
             "p = subprocess.Popen(['sleep', '1000'], pass_fds=[f.fileno()])\nos._exit(0)",
             killed("exit"),
         ),

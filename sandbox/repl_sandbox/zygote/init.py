@@ -99,6 +99,8 @@ class Init:
             signal.set_wakeup_fd(-1)
             clerk.be_clerk(self._jail, fd)
         os.close(fd)
+        if self._revival is not None:
+            self._revival.trusted.add(pid)
 
     def serve(self) -> NoReturn:
         """Obey the host and reap, until the host closes the control socket."""
@@ -136,6 +138,8 @@ class Init:
         """Collect the dead; if the worker is one of them, end what it left and tell the host."""
         while _somebody_died():
             pid, status, usage = os.wait4(-1, 0)
+            if self._revival is not None:
+                self._revival.trusted.discard(pid)
             if pid == self._worker:
                 self._worker = 0
                 if self._revival is None:

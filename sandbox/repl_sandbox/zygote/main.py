@@ -39,6 +39,7 @@ class Zygote:
         self._settings = b""  # of the session before
         self._workspace = 0
         self._rlimits: list[tuple[int, tuple[int, int]]] = []
+        self._states = -1
         self._sessions: dict[int, int] = {}  # number of the request: pid of the init
         self._removing: set[int] = set()  # processes that remove directories
 

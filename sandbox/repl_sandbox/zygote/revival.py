@@ -43,6 +43,7 @@ class Revival:
         self._jail = jail
         self._folder = jail.folder
         self._kept = jail.states
+        self.trusted: set[int] = set()  # processes of init's own code
         self._keeper: tuple[int, socket.socket] | None = None
         self._unkept = False  # once files could not be kept, no more are
         self._states = States()
@@ -107,6 +108,7 @@ class Revival:
             theirs.close()
             ours.settimeout(_KEEPER_TIMEOUT)
             self._keeper = pid, ours
+            self.trusted.add(pid)
         return self._keeper[1]
 
     def _restore_files(self, cell: int) -> list[str]:
@@ -121,6 +123,8 @@ class Revival:
             processes.stop_children()
         else:
             _signal_all(signal.SIGSTOP)
+        for pid in self.trusted:
+            _signal(pid, signal.SIGCONT)
 
     def wake(self, worker: int, cell: int | None, cpu_left: int, fd: int) -> Revived:
         """End everything but the copy made after `cell` (None: the latest) and those before it.
@@ -138,7 +142,7 @@ class Revival:
         if self._keeper is not None:
             spared.add(self._keeper[0])
         cpu = self._end_all(spared, worker)
-        alive = [pid for pid in spared if _signal(pid, signal.SIGCONT)]
+        alive = [pid for pid, _ in kept if _signal(pid, signal.SIGCONT)]
         if not kept or kept[-1][0] not in alive:
             return Revived(0, cpu, [])
         pid, after = kept[-1]
@@ -155,10 +159,7 @@ class Revival:
         Returns those that could not be.
         """
         self.halt()
-        spared = set() if self._keeper is None else {self._keeper[0]}
-        self._end_all(spared, 0)
-        for pid in spared:
-            _signal(pid, signal.SIGCONT)
+        self._end_all(set() if self._keeper is None else {self._keeper[0]}, 0)
         self._states.write(())
         return self._restore_files(0)
 
