@@ -309,9 +309,9 @@ def test_the_environment_is_made_up(view: Any) -> None:
     assert "REPL_TEST_SECRET" not in view["environment"]
 
 
-def test_descriptors_are_the_streams_and_one_socket(view: Any) -> None:
-    # The last is that of the listing itself.
-    assert len([fd for fd in view["descriptors"] if fd > 2]) == 2
+def test_descriptors_are_the_streams_and_two_sockets(view: Any) -> None:
+    # The worker's, that of its copies, and that of the listing itself.
+    assert len([fd for fd in view["descriptors"] if fd > 2]) == 3
 
 
 def test_resource_limits_are_set_and_processes_only_where_they_are_the_sessions(view: Any) -> None:

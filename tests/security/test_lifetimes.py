@@ -371,5 +371,6 @@ def test_a_session_whose_worker_is_stopped_or_killed_from_outside_goes_on(
     workers = [worker for init in zygote.children() for worker in init.children()]
     for worker in workers:
         worker.kill()
-    assert session.run("1 + 1", timeout=5).state == "rolled_back"
+    # Its copies are children of init as well.
+    assert session.run("1 + 1", timeout=5).state == "restarted"
     assert session.run("1 + 1", timeout=5).value == "2"
