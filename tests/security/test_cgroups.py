@@ -134,13 +134,16 @@ def test_the_code_goes_before_init_and_cannot_change_that(small: Sandbox) -> Non
 @needs_groups
 @pytest.mark.usefixtures("unwatched")
 def test_the_kernel_ends_a_worker_that_takes_too_much_and_the_session_goes_on() -> None:
-    with Sandbox(limits=SMALL, cgroup="require", recovery="restart") as sandbox, sandbox.session() as session:
+    with (
+        Sandbox(limits=SMALL, cgroup="require", recovery="restart") as sandbox,
+        sandbox.session() as session,
+    ):
         session.run("open('kept', 'w').write('text')")
         outcome = session.run(f"{FILL}block = fill(600)")
         assert isinstance(outcome, Killed), outcome
         assert (outcome.reason, outcome.state, outcome.limits) == (
             "memory",
-            "rolled_back",
+            "restarted",
             ("memory",),
         )
         after = session.run("open('kept').read()")
@@ -155,7 +158,10 @@ def test_a_child_that_the_kernel_ended_is_named_though_the_cell_succeeds() -> No
         "if child == 0:\n    fill(600)\n    os._exit(0)\n"
         "os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])"
     )
-    with Sandbox(limits=SMALL, cgroup="require", recovery="restart") as sandbox, sandbox.session() as session:
+    with (
+        Sandbox(limits=SMALL, cgroup="require", recovery="restart") as sandbox,
+        sandbox.session() as session,
+    ):
         outcome = session.run(code)
         assert isinstance(outcome, Finished), outcome
         assert (outcome.value, outcome.limits, outcome.state) == ("-9", ("memory",), "kept")
@@ -166,12 +172,15 @@ def test_a_child_that_the_kernel_ended_is_named_though_the_cell_succeeds() -> No
 @pytest.mark.usefixtures("unwatched")
 def test_a_worker_that_was_ended_between_cells_is_named_by_the_next() -> None:
     code = f"{FILL}import threading\nthreading.Timer(0.05, fill, [600]).start()"
-    with Sandbox(limits=SMALL, cgroup="require", recovery="restart") as sandbox, sandbox.session() as session:
+    with (
+        Sandbox(limits=SMALL, cgroup="require", recovery="restart") as sandbox,
+        sandbox.session() as session,
+    ):
         worker = psutil.Process(session._core.links.worker_pid)
         assert isinstance(session.run(code), Finished)
         psutil.wait_procs([worker], timeout=10)
         outcome = session.run("1")
-        assert (outcome.value, outcome.state, outcome.limits) == ("1", "rolled_back", ("memory",))
+        assert (outcome.value, outcome.state, outcome.limits) == ("1", "restarted", ("memory",))
 
 
 @needs_groups
@@ -187,7 +196,10 @@ def test_many_small_children_are_bounded_together() -> None:
         "    children.append(child)\n"
         "os.waitpid(-1, 0)"
     )
-    with Sandbox(limits=SMALL, cgroup="require", recovery="restart") as sandbox, sandbox.session() as session:
+    with (
+        Sandbox(limits=SMALL, cgroup="require", recovery="restart") as sandbox,
+        sandbox.session() as session,
+    ):
         outcome = session.run(code)
         assert "memory" in outcome.limits, outcome
         assert session.run("1 + 1").value == "2"
@@ -239,7 +251,10 @@ def test_a_time_out_is_one_though_a_child_was_ended_before() -> None:
         "    os.read(theirs[0], 1)\n    fill(100)\n"
         "os.read(ours[0], 1)"
     )
-    with Sandbox(limits=SMALL, cgroup="require", recovery="restart") as sandbox, sandbox.session() as session:
+    with (
+        Sandbox(limits=SMALL, cgroup="require", recovery="restart") as sandbox,
+        sandbox.session() as session,
+    ):
         assert isinstance(session.run(prepare), Finished)
         outcome = session.run("os.write(theirs[1], b'1')\nos.wait()\nwhile True: pass", timeout=2)
         assert isinstance(outcome, TimedOut), outcome

@@ -7,7 +7,7 @@ import signal
 import socket
 import stat
 import time
-from collections.abc import Collection, Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from errno import EFBIG
 from pathlib import Path

@@ -75,7 +75,9 @@ def _with_host_functions(sandbox: Sandbox) -> None:
 def _killed(sandbox: Sandbox) -> None:
     with sandbox.session() as session:
         assert isinstance(session.run("import os\nos._exit(1)"), Killed)
-        assert isinstance(session.run("import os\nos.closerange(3, 2000)\nwhile True: pass"), Killed)
+        assert isinstance(
+            session.run("import os\nos.closerange(3, 2000)\nwhile True: pass"), Killed
+        )
         assert session.run("6 * 7").value == "42"
 
 

@@ -169,9 +169,7 @@ class Failed:
 
 
 HostMessage: TypeAlias = Configure | Execute | Assign | Fetch | ListVariables | Reply
-WorkerMessage: TypeAlias = (
-    Ready | Restored | Call | Answered | Result | Value | Variables | Failed
-)
+WorkerMessage: TypeAlias = Ready | Restored | Call | Answered | Result | Value | Variables | Failed
 Message: TypeAlias = HostMessage | WorkerMessage
 
 _Header: TypeAlias = dict[str, Any]

@@ -123,9 +123,7 @@ def _key(status: os.stat_result) -> tuple[int, ...]:
     )
 
 
-def _entry(
-    root: int, path: str, status: os.stat_result, known: Entry | None, room: int
-) -> Entry:
+def _entry(root: int, path: str, status: os.stat_result, known: Entry | None, room: int) -> Entry:
     key = _key(status)
     if known is not None and known.key == key and len(known.data or b"") <= room:
         return known
