@@ -13,9 +13,11 @@ from .messages import (
     Failed,
     Fetch,
     ListVariables,
+    Load,
     Ready,
     Reply,
     Result,
+    Save,
     Value,
     Variables,
 )
@@ -39,6 +41,8 @@ TRANSITIONS: dict[Phase, dict[type, Phase]] = {
     Phase.IDLE: {
         Configure: Phase.IDLE,
         Execute: Phase.RUNNING,
+        Save: Phase.RUNNING,
+        Load: Phase.RUNNING,
         Assign: Phase.ASKING,
         Fetch: Phase.ASKING,
         ListVariables: Phase.ASKING,
