@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +128,11 @@ def _restore_future(namespace: Namespace, answers: Answers | None, value: int) -
     namespace.future = value
 
 
+def _restore_places(namespace: Namespace, answers: Answers | None, value: list[str]) -> None:
+    here = os.getcwd()
+    sys.path[:0] = [os.path.normpath(f"{here}/{place}") for place in value]
+
+
 def _restore_sources(
     namespace: Namespace, answers: Answers | None, value: list[tuple[int, str]]
 ) -> None:
@@ -156,6 +163,7 @@ def _restore_numpy(namespace: Namespace, answers: Answers | None, value: Any) ->
 
 _RESTORE: dict[str, Callable[[Namespace, Answers | None, Any], None]] = {
     "future": _restore_future,
+    "sys.path": _restore_places,
     "sources": _restore_sources,
     "_": _restore_shown,
     "answer": _restore_answer,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import json
 import mmap
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -201,6 +202,7 @@ def _printable(text: str) -> str:
 def _state(namespace: Namespace, answers: Answers | None) -> Iterator[tuple[str, object]]:
     """What a session keeps besides variables, each under a name that `loading.py` knows."""
     yield "future", namespace.future
+    yield "sys.path", _own_places()
     yield "sources", sources.kept()
     shown = namespace.globals.get("_", MISSING)
     if shown is not MISSING:
@@ -211,6 +213,16 @@ def _state(namespace: Namespace, answers: Answers | None) -> Iterator[tuple[str,
         module: Any = sys.modules.get(modules)
         if module is not None:
             yield name, module.getstate() if name == "random" else module.get_state()
+
+
+def _own_places() -> list[str]:
+    """Where the session looks for modules of its own: below the current directory, told from it."""
+    here = os.getcwd()
+    return [
+        os.path.relpath(place or ".", here)
+        for place in sys.path
+        if type(place) is str and (place in ("", ".") or f"{place}/".startswith(f"{here}/"))
+    ]
 
 
 def _packages() -> dict[str, str]:
