@@ -364,10 +364,10 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         resuming.remind(self.rubric, file.episode)
         start = partial(resuming.restoring, file=file)
         episode = yield from self._beginning(mode, terms, asked.subcalls, start)
-        file.episode.resume(episode)
+        missing: tuple[Missing, ...] = self._executor.missing
+        file.episode.resume(episode, missing)
         self._asked = asked
         self._last = None if last is None else result_of(last)
-        missing: tuple[Missing, ...] = self._executor.missing
         return missing
 
     def _leaving(self) -> Turn[None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -22,7 +23,7 @@ from repl_env.episode import Episode, Terms, Totals
 from repl_env.models import REPLObservation
 from repl_sandbox import container
 from repl_sandbox.errors import CheckpointError, RemoteProtocolError
-from repl_sandbox.types import JSON, Answers
+from repl_sandbox.types import JSON, Answers, Missing
 from repl_sandbox.wire.messages import parse_json
 
 KIND = b"epis"
@@ -100,14 +101,15 @@ class SavedEpisode(BaseModel):
             validator=validator,
         )
 
-    def resume(self, episode: Episode) -> None:
+    def resume(self, episode: Episode, missing: Iterable[Missing]) -> None:
         """Bring a new episode of these terms to where the saved one was."""
+        lost = {variable.name for variable in missing}
         episode.iteration, episode.cells = self.iteration, self.cells
         episode.stop_reason, episode.masked = self.stop_reason, self.masked
         if self.final is not None:
             episode.final = FinalAnswer(self.final.text, self.final.value)
         episode.totals = Totals(**self.totals.model_dump())
-        episode.names = dict.fromkeys(self.names)
+        episode.names = {name: None for name in self.names if name not in lost}
         episode.names_are_known = self.names_are_known
 
     def last_observation(self) -> REPLObservation | None:

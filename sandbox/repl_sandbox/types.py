@@ -186,7 +186,10 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A variable of a session that a checkpoint, or what was restored from it, does not have."""
+    """A variable of a session that a checkpoint, or what was restored from it, does not have.
+
+    A name in parentheses is none of a variable, but of other state, as "(random)".
+    """
 
     name: str
     type: str

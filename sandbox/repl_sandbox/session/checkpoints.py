@@ -63,7 +63,10 @@ def saving(core: Core, most: int, timeout: float) -> Generator[float, Any, Draft
             raise CheckpointError("the session's process had died, and its namespace with it")
         python, implementation = core.links.interpreter
         told = {"python": python, "implementation": implementation, "cell": core.cell}
-        return Draft(checkpoint.report(text, **told), fd)  # type: ignore[arg-type]
+        manifest = checkpoint.report(text, **told)  # type: ignore[arg-type]
+        if manifest.size > most:
+            raise CheckpointError("the session's report tells of more than there is room for")
+        return Draft(manifest, fd)
     except BaseException:
         os.close(fd)
         raise

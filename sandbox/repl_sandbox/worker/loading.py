@@ -60,7 +60,8 @@ class _Failure:
 
     def __init__(self, record: _Record, error: BaseException) -> None:
         self.record = record
-        self.row = record.name, record.kind, words(error)
+        name = record.name if record.variable else f"({record.name})"
+        self.row = name, record.kind, words(error)
 
 
 class _Reader:

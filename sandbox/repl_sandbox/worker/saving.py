@@ -158,7 +158,7 @@ def save(namespace: Namespace, answers: Answers | None, fd: int, most: int) -> s
                 raise
             except BaseException as error:  # noqa: BLE001 - as above
                 if name != "_":  # displayed, and nobody's variable
-                    missing.append((name, type_name(value)[:MAX_NAME], words(error)))
+                    missing.append((f"({name})", type_name(value)[:MAX_NAME], words(error)))
     finally:
         sink.close()
     return json.dumps(
