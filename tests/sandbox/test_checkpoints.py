@@ -588,7 +588,8 @@ def test_a_session_that_lies_about_what_it_saved_is_refused(sandbox, lie):
             session.checkpoint()
 
 
-def test_what_a_session_keeps_open_cannot_grow_and_is_freed(jailed):
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_session_keeps_open_cannot_grow_and_is_freed(jailed, fails):
     """It may hold on to the file that it wrote; the host takes the pages back."""
     code = """
 import os, mmap
@@ -608,7 +609,12 @@ holder = Holder()
 """
     with jailed.session() as session:
         assert session.run(code).ok
-        session.checkpoint()
+        if fails:
+            assert session.run("large = bytes(3 << 20)").ok
+            with pytest.raises(CheckpointError, match="limit"):
+                session.checkpoint(limit="2MiB")
+        else:
+            session.checkpoint()
         assert value(session, "os.fstat(held).st_size, os.fstat(held).st_blocks") == "(0, 0)"
         grown = session.run("os.ftruncate(held, 1 << 20)").error
         assert grown is not None and grown.type == "PermissionError"

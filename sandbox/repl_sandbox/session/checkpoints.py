@@ -44,10 +44,8 @@ class Draft:
             with open(self.fd, "rb", closefd=False) as file:
                 file.seek(0)  # where it stands is shared with the session
                 payload = file.read(size)
-            # The session may still have it open or mapped: its pages are freed, and it cannot grow.
-            os.ftruncate(self.fd, 0)
         finally:
-            os.close(self.fd)
+            _drop(self.fd)
         if len(payload) != size:
             raise CheckpointError("the session's report does not fit what it saved")
         return checkpoint.pack(self.manifest, payload)
@@ -68,7 +66,7 @@ def saving(core: Core, most: int, timeout: float) -> Generator[float, Any, Draft
             raise CheckpointError("the session's report tells of more than there is room for")
         return Draft(manifest, fd)
     except BaseException:
-        os.close(fd)
+        _drop(fd)
         raise
 
 
@@ -99,6 +97,12 @@ def _writable(size: int) -> int:
     # Not against shrinking: the host frees it so.
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     return fd
+
+
+def _drop(fd: int) -> None:
+    """Close such a file and free it: a session may have it open or mapped, but it cannot grow."""
+    os.ftruncate(fd, 0)
+    os.close(fd)
 
 
 def _carry_out(

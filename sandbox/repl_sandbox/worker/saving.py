@@ -142,7 +142,7 @@ def save(namespace: Namespace, answers: Answers | None, fd: int, most: int) -> s
     try:
         records = _Records(sink, namespace)
         for name, value in list(namespace.variables()):
-            kind = type_name(value)[:MAX_NAME]
+            kind = _printable(type_name(value))[:MAX_NAME]
             try:
                 _refuse(name, value)
                 variables.append((name, kind, records.add(name, value)))
@@ -158,7 +158,7 @@ def save(namespace: Namespace, answers: Answers | None, fd: int, most: int) -> s
                 raise
             except BaseException as error:  # noqa: BLE001 - as above
                 if name != "_":  # displayed, and nobody's variable
-                    missing.append((f"({name})", type_name(value)[:MAX_NAME], words(error)))
+                    missing.append((f"({name})", "state", words(error)))
     finally:
         sink.close()
     return json.dumps(
@@ -196,7 +196,9 @@ def words(error: BaseException) -> str:
 
 
 def _printable(text: str) -> str:
-    return text[: 2 * MAX_NAME].encode("utf-8", "replace").decode()
+    """`text` for a list that people read: with escapes for what is not to be seen."""
+    text = text[: 2 * MAX_NAME]
+    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def _state(namespace: Namespace, answers: Answers | None) -> Iterator[tuple[str, object]]:
