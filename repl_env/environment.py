@@ -255,7 +255,8 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
 
         Raises:
             CheckpointError: the file is damaged, of another version, or does not load.
-            ValueError: this environment lacks a function that the episode had, or a schema.
+            ValueError: this environment lacks a function or a schema that the episode had, or takes
+                other forms of answers.
             OSError: the file cannot be read.
         """
         model = LLM.of(llm, llm_model, hf_token)
@@ -356,7 +357,9 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
             self._check_mode(mode)
         file = yield from resuming.reading(path, mode == "plain")
         helpers = (*sorted(self._provider.configured()), *self.settings.tools)
-        asked = resuming.asked(file.episode, helpers, self.rubric, schema, llm)
+        asked = resuming.asked(
+            file.episode, helpers, self.settings.answers, self.rubric, schema, llm
+        )
         terms = file.episode.terms(file.context, validator(asked.answer_schema))
         last = file.episode.last_observation()
         yield from self._leaving()

@@ -88,7 +88,14 @@ def snapshot(
     )
 
 
-def asked(saved: SavedEpisode, offered: Sequence[str], rubric: Any, schema: Any, llm: LLM) -> Asked:
+def asked(
+    saved: SavedEpisode,
+    offered: Sequence[str],
+    answers: Answers,
+    rubric: Any,
+    schema: Any,
+    llm: LLM,
+) -> Asked:
     """What an episode goes on with, from its file and from who loads it.
 
     Raises:
@@ -99,6 +106,8 @@ def asked(saved: SavedEpisode, offered: Sequence[str], rubric: Any, schema: Any,
             f"the episode was begun with {', '.join(lacking)}; functions are not saved, so give "
             "them to the environment that loads it"
         )
+    if saved.answers != answers:
+        raise ValueError(f"answers: the episode was begun with {saved.answers!r}, not {answers!r}")
     if saved.needs_schema and schema is None:
         raise ValueError("answer_schema: the episode had a type, which is not saved; give it again")
     if saved.expected_answer is not None and not hasattr(rubric, "set_expected"):

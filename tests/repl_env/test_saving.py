@@ -171,6 +171,14 @@ def test_a_schema_that_is_a_type_is_given_again(make, path):
     assert two.execute("FINAL('12')").metadata["answer_value"] == 12
 
 
+def test_other_forms_of_answers_are_another_episode(make, path):
+    one = make(answers="strict")
+    one.reset()
+    one.save(path)
+    with pytest.raises(ValueError, match=r"answers: .*'strict'"):
+        make().load(path)
+
+
 def test_an_expected_answer_that_is_no_json_cannot_be_saved(make, path):
     env = make()
     env.reset(expected_answer=(1, 2))

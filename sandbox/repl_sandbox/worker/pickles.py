@@ -27,6 +27,7 @@ PROTOCOL = 3
 _LAZY_ANNOTATIONS = sys.version_info >= (3, 14)
 _CACHED: type = functools._lru_cache_wrapper
 _NEW_TYPE: type = typing.NewType
+_ALIAS: type | None = getattr(typing, "TypeAliasType", None)  # since 3.12
 
 # What the session offers while a checkpoint is loaded: functions of the host, `answer`, `_out`.
 _offered: Mapping[str, object] = {}
@@ -102,12 +103,19 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return NotImplemented  # type: ignore[no-any-return]
         return make_new_type, (new.__name__, new.__supertype__)
 
+    def _alias(self, alias: Any) -> tuple[Any, ...]:
+        if alias.__module__ != "__main__":
+            return NotImplemented  # type: ignore[no-any-return]
+        return make_alias, (alias.__name__, alias.__value__, alias.__type_params__)
+
 
 _REDUCERS: dict[type, Callable[[Pickler, Any], Any]] = {
     CellType: Pickler._cell,
     _CACHED: Pickler._cached,
     _NEW_TYPE: Pickler._new_type,
 }
+if _ALIAS is not None:
+    _REDUCERS[_ALIAS] = Pickler._alias
 
 
 def _is_full(cell: CellType) -> bool:
@@ -171,3 +179,9 @@ def make_new_type(name: str, supertype: Any) -> object:
     new = _NEW_TYPE(name, supertype)
     new.__module__ = "__main__"
     return new
+
+
+def make_alias(name: str, value: Any, type_params: tuple[Any, ...]) -> object:
+    """What `type name = value` makes in a cell; its module is that of the code that makes it."""
+    names = {"__name__": "__main__", "new": _ALIAS, "name": name, "value": value}
+    return eval("new(name, value, type_params=given)", {**names, "given": type_params})
