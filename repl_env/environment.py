@@ -228,7 +228,7 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
 
         Raises:
             NotReset: no episode has begun.
-            CheckpointError: the session could not be saved.
+            CheckpointError: the session could not be saved, or its files are over 256 MiB.
             TypeError: the expected answer, or the rubric's state, is not JSON.
             OSError: the file cannot be written.
         """

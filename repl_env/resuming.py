@@ -29,10 +29,10 @@ from repl_sandbox import checkpoint
 from repl_sandbox.errors import CheckpointError, SandboxClosed
 from repl_sandbox.types import Answers, File, Missing
 
-# Entries of a workspace, and bytes of a file in it: what a session may have by default, and more
-# than this would be held in memory whole.
+# Entries of a workspace, and bytes of the files in it, which are held in memory whole: what a
+# session may have by default. Files of holes have any size at no cost to the session.
 MOST_FILES = 10_000
-LARGEST_FILE = "256MiB"
+MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +160,16 @@ def _files(session: Any) -> Turn[tuple[dict[str, bytes], list[Missing]]]:
         raise CheckpointError(f"the workspace has more than {MOST_FILES:,} entries")
     files: dict[str, bytes] = {}
     missing = []
+    room = MOST_BYTES
     for file in listing:
         reason = _unsaved(file)
         if reason is None:
+            if file.size > room:
+                raise CheckpointError(f"the workspace has files of more than {MOST_BYTES:,} bytes")
             try:
-                files[file.path] = yield partial(session.files.get, file.path, limit=LARGEST_FILE)
+                data = yield partial(session.files.get, file.path, limit=max(1, room))
+                files[file.path] = data
+                room -= len(data)
             except OSError as error:
                 reason = error.strerror or type(error).__name__
         if reason:

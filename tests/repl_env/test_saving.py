@@ -285,6 +285,14 @@ def test_the_state_in_a_file_is_read_strictly(make, path):
             EpisodeFile.parse(container.pack(b"epis", 1, rows, [text]))
 
 
+def test_files_of_holes_are_not_held_in_memory(env, path):
+    env.reset()
+    env.execute("for n in range(9):\n    open(f'{n}', 'w').truncate(200 << 20)")
+    with pytest.raises(CheckpointError, match="files of more than"):
+        env.save(path)
+    assert env.execute("1").observation.result.success
+
+
 def test_nothing_to_save_is_not_reset(env, path):
     with pytest.raises(NotReset):
         env.save(path)
