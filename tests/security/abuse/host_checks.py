@@ -126,7 +126,8 @@ class Open:
             return
         with restored:
             outcome = restored.run("print(globals().get('said', ''))", timeout=5)
-            self._deny(f"{text_of(outcome)} {restored.missing}")
+            rows = [f"{row.name} {row.type} {row.reason}" for row in restored.missing]
+            self._deny("\n".join([text_of(outcome), *rows]))
             again = restored.run("1+1", timeout=5)
             trial.expect(again.value == "2", "1+1 is not 2 in what was restored")
         one = trial.session.run("1+1", timeout=5)
