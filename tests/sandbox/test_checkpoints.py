@@ -226,6 +226,20 @@ good = 1
         assert value(session, "good, list(numbers())") == "(1, [1])"
 
 
+def test_state_that_cannot_be_read_costs_nothing_else(sandbox):
+    code = """
+import os, random
+os.mkdir("gone")
+os.chdir("gone")
+os.rmdir(os.getcwd())
+random.getstate = None
+x = 1
+"""
+    with sandbox.restore(saved(sandbox, code)) as session:
+        assert session.get("x") == 1
+        assert [row.name for row in session.missing] == ["(sys.path)", "(random)"]
+
+
 def test_what_fails_is_taken_back_whole(sandbox):
     """What it shares with others is theirs, written once and whole."""
     code = "shared = None\nbad = [x := {'big': [1, 2]}, (n for n in x)]\nshared = [x]\nother = x"

@@ -109,7 +109,8 @@ def _carry_out(
     core: Core, message: Callable[[int], HostMessage], fd: int, size: int, timeout: float
 ) -> Generator[float, Any, AnyOutcome]:
     core.begin_errand(message, fd, timeout)
-    core.lent = size
+    # No more than its own memory over again, whatever the caller lets a checkpoint have.
+    core.lent = min(size, int(core.limits.memory))
     try:
         return (yield from core.run())
     finally:

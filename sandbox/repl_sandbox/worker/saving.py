@@ -16,7 +16,8 @@ import mmap
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from types import (
     AsyncGeneratorType,
     CoroutineType,
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CheckpointError
 from ..wire.messages import MAX_NAME
 from . import sources
-from .anatomy import MISSING, type_name
+from .anatomy import type_name
 from .namespace import Namespace
 
 if TYPE_CHECKING:
@@ -151,9 +152,9 @@ def save(namespace: Namespace, answers: Answers | None, fd: int, most: int) -> s
             # Boundary: pickling runs any code of the user's, which may raise anything.
             except BaseException as error:  # noqa: BLE001
                 missing.append((_printable(name)[:MAX_NAME], kind, words(error)))
-        for name, value in _state(namespace, answers):
+        for name, read in _state(namespace, answers):
             try:
-                state.append((name, records.add(name, value)))
+                state.append((name, records.add(name, read())))
             except (CheckpointError, KeyboardInterrupt):
                 raise
             except BaseException as error:  # noqa: BLE001 - as above
@@ -201,20 +202,24 @@ def _printable(text: str) -> str:
     return text if text.isprintable() else ascii(text)[1:-1]
 
 
-def _state(namespace: Namespace, answers: Answers | None) -> Iterator[tuple[str, object]]:
-    """What a session keeps besides variables, each under a name that `loading.py` knows."""
-    yield "future", namespace.future
-    yield "sys.path", _own_places()
-    yield "sources", sources.kept()
-    shown = namespace.globals.get("_", MISSING)
-    if shown is not MISSING:
-        yield "_", shown
+def _state(
+    namespace: Namespace, answers: Answers | None
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    """What a session keeps besides variables: names that `loading.py` knows, with readers."""
+    yield "future", lambda: namespace.future
+    yield "sys.path", _own_places
+    yield "sources", sources.kept
+    if "_" in namespace.globals:
+        yield "_", lambda: namespace.globals["_"]
     if answers is not None:
-        yield "answer", answers.state()
-    for name, modules in (("random", "random"), ("numpy.random", "numpy.random")):
-        module: Any = sys.modules.get(modules)
-        if module is not None:
-            yield name, module.getstate() if name == "random" else module.get_state()
+        yield "answer", answers.state
+    for name, method in (("random", "getstate"), ("numpy.random", "get_state")):
+        if name in sys.modules:
+            yield name, partial(_ask, name, method)
+
+
+def _ask(module: str, method: str) -> object:
+    return getattr(sys.modules[module], method)()
 
 
 def _own_places() -> list[str]:
