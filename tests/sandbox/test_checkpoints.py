@@ -226,6 +226,19 @@ good = 1
         assert value(session, "good, list(numbers())") == "(1, [1])"
 
 
+def test_many_that_fail_are_listed_and_the_rest_is_whole(sandbox):
+    code = """
+shared = [[str(n)] for n in range(1000)]
+for n in range(30):
+    globals()[f"bad{n}"] = [shared, (i for i in [])]
+    globals()[f"good{n}"] = [shared, shared[n]]
+"""
+    with sandbox.restore(saved(sandbox, code)) as session:
+        assert [row.name for row in session.missing] == [f"bad{n}" for n in range(30)]
+        same = "all(globals()[f'good{n}'][1] is shared[n] for n in range(30))"
+        assert value(session, f"{same}, shared[7]") == "(True, ['7'])"
+
+
 def test_state_that_cannot_be_read_costs_nothing_else(sandbox):
     code = """
 import os, random
@@ -340,10 +353,10 @@ def test_the_answer_so_far_is_kept_and_not_given_twice(sandbox):
 
 
 def test_modules_of_the_workspace_are_found_where_their_files_are_given(sandbox):
-    files = {"helper_of_mine.py": "def two(): return 2"}
+    files = {"mine.py": "def two(): return 2"}
     with sandbox.session() as session:
-        session.files.put("helper_of_mine.py", files["helper_of_mine.py"])
-        assert session.run("import sys\nsys.path.insert(0, '.')\nimport helper_of_mine as h").ok
+        session.files.put("mine.py", files["mine.py"])
+        assert session.run("import sys\nsys.path.insert(0, '.')\nimport mine as h").ok
         data = session.checkpoint()
     with sandbox.restore(data, files=files) as session:
         assert value(session, "h.two()") == "2"

@@ -61,6 +61,11 @@ _REASONS: tuple[tuple[tuple[type, ...], str], ...] = (
 _PACKAGES = ("cloudpickle", "numpy", "pandas", "torch")
 
 
+# Taking a record back looks at every object in the file: half a second for a million of them. After
+# so many, each record is tried apart before it is written.
+_MOST_TAKEN_BACK = 4
+
+
 class _Full(Exception):
     """The file has no more room."""
 
@@ -88,13 +93,25 @@ class _Sink:
         self._map.close()
 
 
+class _Nowhere:
+    """A file for pickles that nobody wants."""
+
+    def write(self, data: Any) -> int:
+        return memoryview(data).nbytes
+
+
 class _Records:
     """Writes record after record, and takes those back that fail."""
 
     def __init__(self, sink: _Sink, namespace: Namespace) -> None:
         self._sink = sink
         self._most = sink._most
-        self._pickler = Pickler(sink, namespace.globals, namespace.injected)
+        self._namespace = namespace
+        self._failures = 0
+        self._pickler = self._new(sink)
+
+    def _new(self, file: Any) -> Pickler:
+        return Pickler(file, self._namespace.globals, self._namespace.injected)
 
     def add(self, name: str, value: object) -> int:
         """The size of the record of `value`; raises whatever pickling it raises.
@@ -104,6 +121,8 @@ class _Records:
         """
         start = self._sink.place
         record = [name, value]
+        if self._failures >= _MOST_TAKEN_BACK:
+            self._new(_Nowhere()).dump(record)
         try:
             self._pickler.dump(record)
         except KeyboardInterrupt:
@@ -124,6 +143,7 @@ class _Records:
 
     def _take_back(self, record: list[object], start: int) -> None:
         """Forget what was written of `record`: it is the first of what the failure has left."""
+        self._failures += 1
         self._sink.place = start
         memo = self._pickler.memo.copy()
         number, _ = memo.get(id(record), (len(memo), record))
