@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         build_user_prompt,
         format_observations,
     )
+    from repl_env.recordings import Difference, Recorder, Recording, replay
     from repl_env.rubrics import (
         CodeExecutionRubric,
         CustomMetricRubric,
@@ -47,6 +48,7 @@ __all__ = [
     "CodeBlockResult",
     "CodeExecutionRubric",
     "CustomMetricRubric",
+    "Difference",
     "EpisodeAborted",
     "EpisodeDone",
     "ExactMatchRubric",
@@ -60,12 +62,15 @@ __all__ = [
     "REPLObservation",
     "REPLRubric",
     "REPLState",
+    "Recorder",
+    "Recording",
     "Rubric",
     "StepResult",
     "build_rlm_system_prompt",
     "build_user_prompt",
     "extract_code_blocks",
     "format_observations",
+    "replay",
 ]
 
 _NAMES_BY_MODULE = {
@@ -83,6 +88,7 @@ _NAMES_BY_MODULE = {
         "build_user_prompt",
         "format_observations",
     ),
+    "recordings": ("Difference", "Recorder", "Recording", "replay"),
     "rubrics": (
         "CodeExecutionRubric",
         "CustomMetricRubric",

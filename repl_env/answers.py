@@ -78,6 +78,11 @@ class AnswerSheet:
                 return final
         return None
 
+    @property
+    def waiting(self) -> bool:
+        """Whether an answer was offered that no step has taken yet."""
+        return bool(self._offers)
+
     def take_refusal(self) -> str | None:
         """Why the last refused answer was refused, once; None if none was."""
         refusal, self.refusal = self.refusal, None

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from repl_env.contexts import Context
-from repl_env.episode import Episode
+from repl_env.episode import Episode, Terms
 from repl_env.models import REPLObservation
 from repl_env.sandboxes import Source
 from repl_env.turns import Turn
@@ -30,19 +30,31 @@ def opening(source: Source, *, plain: bool, **arguments: Any) -> Turn[Any]:
     return (yield partial(sandbox.session, **arguments))
 
 
+def starting(source: Source, *, plain: bool, terms: Terms, **arguments: Any) -> Turn[Any]:
+    """A session as an episode of these terms begins in: with its context and its files."""
+    session = yield from opening(source, plain=plain, **arguments)
+    try:
+        yield from loading(session, terms.context)
+        yield from filling(session, terms.files)
+    except BaseException:
+        yield session.close
+        raise
+    return session
+
+
 def loading(session: Any, context: Context) -> Turn[None]:
     """Put the context into a session."""
     for part in context.parts:
         yield partial(session.set, part.name, part.value)
 
 
-def filling(session: Any, episode: Episode) -> Turn[None]:
-    """Put the episode's files into the workspace.
+def filling(session: Any, files: dict[str, bytes]) -> Turn[None]:
+    """Put an episode's files into the workspace.
 
     Raises:
         OSError: there is no room for one; has its path.
     """
-    for path, data in episode.terms.files.items():
+    for path, data in files.items():
         yield partial(session.files.put, path, data)
 
 

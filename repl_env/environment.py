@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import metadata
 from typing import Any, Literal, TypeAlias
 
-from repl_env import cells, sandboxes
+from repl_env import cells, resuming, sandboxes
+from repl_env.answers import validator
 from repl_env.contexts import Given
 from repl_env.episode import Episode, Terms
 from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
 from repl_env.interfaces import Environment, EnvironmentMetadata, Transform
+from repl_env.llm import LLM
 from repl_env.models import (
     DEFAULT_CONTEXT_PREVIEW_LENGTH,
     DEFAULT_MAX_ITERATIONS,
@@ -30,13 +33,14 @@ from repl_env.models import (
 )
 from repl_env.observations import OURS
 from repl_env.previews import Preview
+from repl_env.resuming import Asked
 from repl_env.rubrics import REPLRubric, Rubric
 from repl_env.settings import REQUEST_NAMES, Request, Settings
 from repl_env.subcalls import CallableProvider, HostFunction, Provider, SubcallSettings
 from repl_env.turns import Turn, play, play_async
 from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
 from repl_sandbox.errors import SandboxError, SessionBusy
-from repl_sandbox.types import Answers
+from repl_sandbox.types import Answers, Missing
 
 Mode: TypeAlias = Literal["plain", "async"]
 
@@ -120,6 +124,7 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         # OpenEnv's names for the two things an episode is made of; None between episodes.
         self._state: Episode | None = None
         self._executor: Any = None
+        self._asked: Asked | None = None
         self._last: StepResult[REPLObservation] | None = None
 
     # ── the interface ────────────────────────────────────────────────────────────────────────────
@@ -214,6 +219,62 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         """Steps per episode, unless a reset says otherwise."""
         return self.settings.max_iterations
 
+    def save(self, path: str | os.PathLike[str]) -> tuple[Missing, ...]:
+        """Write the episode to the file `path`, whole or not at all; it goes on as before.
+
+        The file has the variables, the regular files of the workspace, the context, the state of
+        the episode and the expected answer: keep it where the policy's code cannot read it. No
+        token, key or function is in it. Returns what could not be saved, with the reasons.
+
+        Raises:
+            NotReset: no episode has begun.
+            CheckpointError: the session could not be saved, or its files are over 256 MiB.
+            TypeError: the expected answer, or the rubric's state, is not JSON.
+            OSError: the file cannot be written.
+        """
+        return play(self._saving("plain", path))
+
+    async def save_async(self, path: str | os.PathLike[str]) -> tuple[Missing, ...]:
+        """`save` for an episode that was begun by `reset_async`."""
+        return await play_async(self._saving("async", path))
+
+    def load(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        hf_token: str | None = None,
+        llm_model: str | None = None,
+        llm: LLM | None = None,
+        answer_schema: Any = None,
+    ) -> tuple[Missing, ...]:
+        """Go on with the episode in the file `path`, in a new session; the last one is closed.
+
+        `hf_token`, `llm_model`, `llm`: as in `reset`; only the name of a model is in the file.
+        `answer_schema`: again, if it was a type and no JSON schema. Functions and rubric are this
+        environment's. Returns the variables that are not there any more, with the reasons.
+
+        Raises:
+            CheckpointError: the file is damaged, of another version, or does not load.
+            ValueError: this environment lacks a function or a schema that the episode had, or takes
+                other forms of answers.
+            OSError: the file cannot be read.
+        """
+        model = LLM.of(llm, llm_model, hf_token)
+        return play(self._loading("plain", path, answer_schema, model))
+
+    async def load_async(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        hf_token: str | None = None,
+        llm_model: str | None = None,
+        llm: LLM | None = None,
+        answer_schema: Any = None,
+    ) -> tuple[Missing, ...]:
+        """`load` for an event loop; the episode is then stepped by `step_async`."""
+        model = LLM.of(llm, llm_model, hf_token)
+        return await play_async(self._loading("async", path, answer_schema, model))
+
     def close(self) -> None:
         """Close the session. A sandbox that was given or is shared stays open."""
         self._check_mode("plain")
@@ -250,28 +311,31 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         yield self._reset_rubric if mode == "plain" else self._reset_rubric_async
         if take_expected is not None:
             take_expected(request.expected_answer)
-        episode = yield from self._beginning(mode, terms, subcalls, request.seed)
+        self._asked = Asked(request.expected_answer, request.answer_schema, subcalls)
+        start = partial(cells.starting, terms=terms, seed=request.seed)
+        episode = yield from self._beginning(mode, terms, subcalls, start)
         observation = episode.greet()
         observation.metadata["ignored"] = sorted(more.keys() - known.keys())
         return self._apply_transform(observation)
 
     def _beginning(
-        self, mode: Mode, terms: Terms, subcalls: SubcallSettings, seed: int | None
+        self,
+        mode: Mode,
+        terms: Terms,
+        subcalls: SubcallSettings,
+        start: Callable[..., Turn[Any]],
     ) -> Turn[Episode]:
-        """Open a session with the context in it, and make it the current episode's."""
+        """Open a session as `start` does it, and make it the current episode's."""
         episode = Episode(terms)
         functions = self._provider.functions(subcalls, episode.subcall_failed)
-        session = yield from cells.opening(
+        session = yield from start(
             self._sandboxes,
             plain=mode == "plain",
             host={**functions, **self.settings.tools},
-            seed=seed,
             answers=self.settings.answers,
             on_answer=episode.sheet.offer,
         )
         try:
-            yield from cells.loading(session, terms.context)
-            yield from cells.filling(session, episode)
             episode.held_by(session.isolation)
         except BaseException:
             yield session.close
@@ -279,9 +343,39 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         self._mode, self._state, self._executor = mode, episode, session
         return episode
 
+    def _saving(self, mode: Mode, path: str | os.PathLike[str]) -> Turn[tuple[Missing, ...]]:
+        episode, asked = self._episode(), self._asked
+        assert asked is not None
+        self._check_mode(mode)
+        saved = resuming.snapshot(episode, asked, self.settings.answers, self._last, self.rubric)
+        return (yield from resuming.saving(self._executor, episode, saved, path, mode == "plain"))
+
+    def _loading(
+        self, mode: Mode, path: str | os.PathLike[str], schema: Any, llm: LLM
+    ) -> Turn[tuple[Missing, ...]]:
+        if mode == "plain":
+            self._check_mode(mode)
+        file = yield from resuming.reading(path, mode == "plain")
+        helpers = (*sorted(self._provider.configured()), *self.settings.tools)
+        asked = resuming.asked(
+            file.episode, helpers, self.settings.answers, self.rubric, schema, llm
+        )
+        terms = file.episode.terms(file.context, validator(asked.answer_schema))
+        last = file.episode.last_observation()
+        yield from self._leaving()
+        yield self._reset_rubric if mode == "plain" else self._reset_rubric_async
+        resuming.remind(self.rubric, file.episode)
+        start = partial(resuming.restoring, file=file)
+        episode = yield from self._beginning(mode, terms, asked.subcalls, start)
+        missing: tuple[Missing, ...] = self._executor.missing
+        file.episode.resume(episode, missing)
+        self._asked = asked
+        self._last = None if last is None else result_of(last)
+        return missing
+
     def _leaving(self) -> Turn[None]:
         session, self._executor = self._executor, None
-        self._state, self._last = None, None
+        self._state, self._last, self._asked = None, None, None
         if session is not None:
             yield session.close
 

@@ -6,6 +6,7 @@ it. An argument that is not known is a TypeError here, because a person wrote it
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -27,7 +28,7 @@ from repl_env.previews import Preview
 from repl_env.rubrics import Rubric
 from repl_env.subcalls import HostFunction
 from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
-from repl_sandbox.types import JSON, Answers
+from repl_sandbox.types import JSON, Answers, Missing
 
 Result = StepResult[REPLObservation]
 
@@ -182,6 +183,30 @@ class LocalREPLEnv(_Local):
         """The names in the session: the context, the policy's variables, the functions offered."""
         return self._env.variables
 
+    def save(self, path: str | os.PathLike[str]) -> tuple[Missing, ...]:
+        """Write the episode to the file `path`; see `REPLEnvironment.save`.
+
+        The file has the expected answer in it. Returns what could not be saved.
+        """
+        return self._env.save(path)
+
+    def load(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        hf_token: str | None = None,
+        llm_model: str | None = None,
+        llm: LLM | None = None,
+        answer_schema: Any = None,
+    ) -> tuple[Missing, ...]:
+        """Go on with the episode in the file `path`; see `REPLEnvironment.load`.
+
+        Returns the variables that are not there any more.
+        """
+        return self._env.load(
+            path, hf_token=hf_token, llm_model=llm_model, llm=llm, answer_schema=answer_schema
+        )
+
     def close(self) -> None:
         """Close the session. Safe to call twice."""
         self._env.close()
@@ -262,6 +287,30 @@ class AsyncLocalREPLEnv(_Local):
     async def list_variables(self) -> list[str]:
         """The names in the session: the context, the policy's variables, the functions offered."""
         return self._env.variables
+
+    async def save(self, path: str | os.PathLike[str]) -> tuple[Missing, ...]:
+        """Write the episode to the file `path`; see `LocalREPLEnv.save`.
+
+        The file has the expected answer in it. Returns what could not be saved.
+        """
+        return await self._env.save_async(path)
+
+    async def load(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        hf_token: str | None = None,
+        llm_model: str | None = None,
+        llm: LLM | None = None,
+        answer_schema: Any = None,
+    ) -> tuple[Missing, ...]:
+        """Go on with the episode in the file `path`; see `LocalREPLEnv.load`.
+
+        Returns the variables that are not there any more.
+        """
+        return await self._env.load_async(
+            path, hf_token=hf_token, llm_model=llm_model, llm=llm, answer_schema=answer_schema
+        )
 
     async def close(self) -> None:
         """Close the session. Safe to call twice."""

@@ -10,7 +10,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .checkpoint import Manifest, Saved, read_manifest
     from .errors import (
+        CheckpointError,
         HostCallError,
         IsolationError,
         PolicyError,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
         Layer,
         Limits,
         Listing,
+        Missing,
         Outcome,
         Policy,
         Raised,
@@ -47,8 +50,10 @@ _HOME = {
     **dict.fromkeys(("Sandbox", "AsyncSandbox"), "sandbox"),
     "Session": "session.sync",
     "AsyncSession": "session.asynchronous",
+    **dict.fromkeys(("Manifest", "Saved", "read_manifest"), "checkpoint"),
     **dict.fromkeys(
         (
+            "CheckpointError",
             "HostCallError",
             "IsolationError",
             "PolicyError",
@@ -72,6 +77,7 @@ _HOME = {
             "Layer",
             "Limits",
             "Listing",
+            "Missing",
             "Outcome",
             "Policy",
             "Raised",
@@ -89,6 +95,7 @@ __all__ = [
     "AsyncSandbox",
     "AsyncSession",
     "Change",
+    "CheckpointError",
     "ErrorInfo",
     "File",
     "Finished",
@@ -99,6 +106,8 @@ __all__ = [
     "Layer",
     "Limits",
     "Listing",
+    "Manifest",
+    "Missing",
     "Outcome",
     "Policy",
     "PolicyError",
@@ -107,6 +116,7 @@ __all__ = [
     "Sandbox",
     "SandboxClosed",
     "SandboxError",
+    "Saved",
     "Session",
     "SessionBusy",
     "SessionClosed",
@@ -114,6 +124,7 @@ __all__ = [
     "TimedOut",
     "Usage",
     "Variable",
+    "read_manifest",
 ]
 
 

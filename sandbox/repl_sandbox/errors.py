@@ -5,6 +5,7 @@
     ├── SandboxClosed       the caller: the sandbox is closed
     ├── SessionClosed       the caller: the session is closed
     ├── SessionBusy         the caller: two calls at once on one session
+    ├── CheckpointError     the caller: a checkpoint cannot be made, read or restored
     └── ProtocolError
         ├── LocalProtocolError    us: a bug in this package
         └── RemoteProtocolError   nobody: the other side is hostile or broken; it is cut off
@@ -46,6 +47,10 @@ class SessionClosed(SandboxError):
 
 class SessionBusy(SandboxError):
     """The session is running another call; one caller at a time."""
+
+
+class CheckpointError(SandboxError):
+    """A checkpoint could not be made, is damaged, or does not load; the text says which and why."""
 
 
 class ProtocolError(SandboxError):

@@ -16,7 +16,8 @@ from typing import Any, Literal, NoReturn, TypeAlias
 from .cgroups.group import Group
 from .cgroups.place import find
 from .cgroups.supply import Groups, open_groups
-from .errors import IsolationError, SandboxClosed, SandboxError
+from .checkpoint import Checkpoint, parse
+from .errors import CheckpointError, IsolationError, SandboxClosed, SandboxError
 from .jail import mounts as private
 from .jail.users import SLOTS
 from .policies import modules
@@ -74,6 +75,8 @@ class Sandbox:
     "require" raises where it may not, "off" never. `recovery`: "snapshot" keeps a waiting copy of
     each session's process, which takes over when that dies in a cell; under "restart" what follows
     is empty. `history`: how many cells `rollback` can undo; each takes one more waiting copy.
+    `hash_seed`: of hashes of text and bytes, hence
+    of the order of sets, the same in every session; None draws one for each template.
 
     Raises:
         IsolationError: the tier cannot be had here; says which step failed and what helps.
@@ -97,6 +100,7 @@ class Sandbox:
         cgroup: Grouping = "auto",
         recovery: RecoveryMode = "snapshot",
         history: int = 1,
+        hash_seed: int | None = None,
     ) -> None:
         self._limits = _check_limits(limits) or Limits()
         self._states = _check_states(recovery, history)
@@ -109,6 +113,8 @@ class Sandbox:
         _check_counts(python, ready, max_sessions)
         self._max_sessions = max_sessions
         # A policy brings modules as well, among them `random`, whose state is then every session's.
+        self._hash_seed = _check_hash_seed(hash_seed)
+        self._policy = policy
         self._preloaded = bool(preload) or policy is not None
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -152,6 +158,57 @@ class Sandbox:
         """
         core = self._core(self._executor, host, limits, seed, answers, on_answer)
         return Session(core, self._end)
+
+    def restore(
+        self,
+        data: bytes,
+        *,
+        host: Mapping[str, HostFunction] | None = None,
+        limits: Limits | None = None,
+        files: Mapping[str, bytes | str] | None = None,
+        answers: Answers | None = None,
+        on_answer: Callable[[Answer], None] | None = None,
+        timeout: float | None = None,
+    ) -> Session:
+        """A new session with the namespace that `Session.checkpoint` saved.
+
+        Loading runs what `data` says, as a cell runs: in the session, for at most `timeout`
+        seconds, within its limits. `files`: {path: content} put into the workspace before, for
+        modules that are imported from there. The others are as in `session`.
+        `Session.missing` lists what was not saved, or did not load.
+
+        Raises:
+            CheckpointError: `data` is no checkpoint, is damaged, is of another version of Python,
+                or did not load; or this sandbox has a language policy, which it would pass by.
+            TypeError, ValueError: naming the argument.
+        """
+        saved = self._readable(parse(data))
+        session = self.session(host=host, limits=limits, answers=answers, on_answer=on_answer)
+        try:
+            for path, content in (files or {}).items():
+                session.files.put(path, content)
+            session._load(saved, timeout)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def _readable(self, saved: Checkpoint) -> Checkpoint:
+        """`saved` if the interpreter of this sandbox can load it; else CheckpointError."""
+        if self._policy is not None:
+            raise CheckpointError(
+                f"policy: a checkpoint is code that language={self._policy.language!r} never sees; "
+                "restore it in a sandbox without a policy"
+            )
+        theirs = saved.manifest.implementation, saved.manifest.python.split(".")[:2]
+        version, implementation = self._zygote.interpreter
+        if theirs != (implementation, version.split(".")[:2]):
+            raise CheckpointError(
+                f"the checkpoint is of {saved.manifest.implementation:.40} "
+                f"{saved.manifest.python:.40}, and the sandbox runs {implementation} {version}: "
+                "code can only be loaded by the same minor version"
+            )
+        return saved
 
     def statistics(self) -> Statistics:
         """How many sessions are open, ready and were started."""
@@ -205,7 +262,7 @@ class Sandbox:
         if tier == "jailed":
             self._groups = _groups(cgroup)
         try:
-            self._zygote = ZygoteHandle(python, preload, mounts, policy, tier)
+            self._zygote = ZygoteHandle(python, preload, mounts, policy, tier, self._hash_seed)
         except BaseException:
             self._remove_groups()
             raise
@@ -439,6 +496,37 @@ class AsyncSandbox:
 
         return SessionRequest(start)
 
+    def restore(
+        self,
+        data: bytes,
+        *,
+        host: Mapping[str, HostFunction] | None = None,
+        limits: Limits | None = None,
+        files: Mapping[str, bytes | str] | None = None,
+        answers: Answers | None = None,
+        on_answer: Callable[[Answer], None] | None = None,
+        timeout: float | None = None,
+    ) -> SessionRequest:
+        """As `Sandbox.restore`; await it, or use it in `async with`."""
+
+        async def start() -> AsyncSession:
+            await self.start()
+            assert self._sandbox is not None
+            saved = self._sandbox._readable(await asyncio.to_thread(parse, data))
+            session = await self.session(
+                host=host, limits=limits, answers=answers, on_answer=on_answer
+            )
+            try:
+                for path, content in (files or {}).items():
+                    await session.files.put(path, content)
+                await session._load(saved, timeout)
+            except BaseException:
+                await asyncio.shield(session.close())
+                raise
+            return session
+
+        return SessionRequest(start)
+
     def statistics(self) -> Statistics:
         """As `Sandbox.statistics`."""
         return Statistics(0, 0, 0) if self._sandbox is None else self._sandbox.statistics()
@@ -510,6 +598,16 @@ def _check_policy(policy: Policy | None) -> Policy | None:
     if policy.language == "restricted":
         modules.check(policy.imports)
     return None if policy.language == "full" else policy
+
+
+def _check_hash_seed(seed: int | None) -> int | None:
+    if seed is None:
+        return None
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise TypeError(f"hash_seed must be an int, not {type(seed).__name__}")
+    if not 0 <= seed < 1 << 32:
+        raise ValueError("hash_seed must be from 0 to 4,294,967,295")  # PYTHONHASHSEED
+    return seed
 
 
 def _check_grouping(cgroup: str, tiers: tuple[str, ...]) -> tuple[str, ...]:

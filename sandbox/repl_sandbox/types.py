@@ -185,6 +185,18 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
+class Missing:
+    """A variable of a session that a checkpoint, or what was restored from it, does not have.
+
+    A name in parentheses is none of a variable, but of other state, as "(random)".
+    """
+
+    name: str
+    type: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """A variable that a cell made or changed, or what was one before the cell deleted it."""
 

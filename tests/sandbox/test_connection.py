@@ -23,11 +23,13 @@ from repl_sandbox.wire.messages import (
     Fetch,
     HostMessage,
     ListVariables,
+    Load,
     Message,
     Ready,
     Reply,
     Restored,
     Result,
+    Save,
     Value,
     Variables,
     WorkerMessage,
@@ -65,6 +67,10 @@ TALK: list[Message] = [
     Value(b'"hello"'),
     ListVariables(),
     Variables((Variable("x", "str", 54, "'hello'"),)),
+    Save((1 << 53) - 1, 1 << 28),
+    Result((1 << 53) - 1, '{"variables":[]}', None, (), (), 9_000_000),
+    Load((1 << 53) - 1, b'{"variables":[]}'),
+    Result((1 << 53) - 1, "[]", None, (), (), 9_000_000),
 ]
 EXAMPLES: dict[type, Message] = {type(message): message for message in TALK}
 FROM_HOST = frozenset(get_args(HostMessage))

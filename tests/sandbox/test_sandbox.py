@@ -169,3 +169,37 @@ def test_a_closed_sandbox_says_so_and_has_ended_its_sessions() -> None:
         sandbox.session()
     with pytest.raises(SandboxError):
         session.run("1")
+
+
+def test_a_hash_seed_makes_hashes_the_same_in_every_template():
+    code = "import sys, subprocess\nhash('text'), list({'a', 'b', 'c', 'd', 'e'})"
+    with Sandbox(hash_seed=0) as one, Sandbox(hash_seed=0) as two, Sandbox(hash_seed=1) as other:
+        values = []
+        for sandbox in (one, one, two, other):
+            with sandbox.session() as session:
+                values.append(session.run(code).value)
+    assert values[0] == values[1] == values[2] != values[3]
+
+
+def test_without_one_they_are_drawn():
+    with Sandbox() as one, Sandbox() as two:
+        with one.session() as first, two.session() as second:
+            assert first.run("hash('text')").value != second.run("hash('text')").value
+
+
+def test_an_interpreter_with_a_hash_seed_takes_no_more_of_the_environment(monkeypatch, tmp_path):
+    """It is started without -E, in an environment that is made up."""
+    (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.taken = 1")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONOPTIMIZE", "2")
+    with Sandbox(hash_seed=0) as sandbox, sandbox.session() as session:
+        assert session.run("import builtins, sys\nhasattr(builtins, 'taken')").value == "False"
+        assert session.run("sys.flags.optimize, sys.flags.safe_path").value == "(0, True)"
+        found = session.run("import os\nsorted(n for n in os.environ if n[:2] == 'PY')").value
+        assert found == "['PYTHONHASHSEED']"
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 32, True, "1", 1.0])
+def test_a_hash_seed_is_checked_by_name(seed):
+    with pytest.raises((TypeError, ValueError), match="hash_seed"):
+        Sandbox(hash_seed=seed)

@@ -134,6 +134,7 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
     "another answer": ("FINAL('X')", {"host": ["final_is_or_none:Y"]}),
     "calls": ("llm_query('x'); llm_query('x')", {"host": ["llm_calls_max:1"]}),
     "restart": ("pass", {"host": ["restart_then:6*7=43"]}),
+    "checkpoint": ("said = 'PW'; said += 'NED'", {"host": ["checkpoint"]}),
     "close": ("pass", {"host": ["close_within:-1"]}),
     "sentinel's other name": ("pass", {"host": ["no_such_check"]}),
 }

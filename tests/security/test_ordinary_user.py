@@ -151,3 +151,25 @@ with Sandbox() as sandbox:
 def test_sessions_leave_nothing_behind(user: User) -> None:
     before, after = user(LEAK)
     assert before == after
+
+
+# The session's interpreter may lack cloudpickle; then it says so.
+CHECKPOINT = """
+import json
+from repl_sandbox import CheckpointError, Sandbox
+
+with Sandbox(hash_seed=3) as sandbox:
+    with sandbox.session() as session:
+        session.run("x = [1]\\ny = x\\ndef f(): return x")
+        try:
+            data = session.checkpoint()
+        except CheckpointError as error:
+            print(json.dumps(["cloudpickle" in str(error), session.run("x is y").value]))
+            raise SystemExit
+    with sandbox.restore(data) as session:
+        print(json.dumps([session.missing == (), session.run("f() is y").value]))
+"""
+
+
+def test_a_namespace_is_saved_and_restored(user: User) -> None:
+    assert user(CHECKPOINT) == [True, "True"]

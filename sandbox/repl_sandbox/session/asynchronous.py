@@ -9,7 +9,9 @@ from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ..types import JSON, AnyOutcome, Variable
+from ..checkpoint import Checkpoint
+from ..types import JSON, AnyOutcome, Variable, parse_size
+from .checkpoints import DEFAULT_LIMIT, loading, saving
 from .core import Core
 from .files import AsyncSessionFiles
 from .handle import Handle
@@ -64,6 +66,19 @@ class AsyncSession(Handle):
     def files(self) -> AsyncSessionFiles:
         """The files of its workspace: `put`, `get`, `list`, awaited."""
         return AsyncSessionFiles(self)
+
+    async def checkpoint(
+        self, *, timeout: float | None = None, limit: int | str = DEFAULT_LIMIT
+    ) -> bytes:
+        """As `Session.checkpoint`."""
+        seconds = check_timeout(timeout, self._core.limits)
+        most = parse_size(limit, "limit")
+        draft = await self._drive(lambda core: saving(core, most, seconds))
+        return await asyncio.to_thread(draft.finish)
+
+    async def _load(self, saved: Checkpoint, timeout: float | None) -> None:
+        seconds = check_timeout(timeout, self._core.limits)
+        self._missing = await self._drive(lambda core: loading(core, saved, seconds))
 
     async def interrupt(self) -> None:
         """As `Session.interrupt`."""

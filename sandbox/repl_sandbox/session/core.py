@@ -81,6 +81,8 @@ _STATES: Mapping[State, str] = {
     "rolled_back": "has again what it had after its last cell",
     "restarted": "is empty now",
 }
+# The number of work of ours that is held as a cell is. Cells count from 1, and are never so many.
+_ERRAND = (1 << 53) - 1
 
 _monotonic = time.monotonic
 _clock_gettime = time.clock_gettime
@@ -147,6 +149,8 @@ class Core:
         self._grace_over: float | None = None
         self._code = b""
         self._begun = True  # whether the worker was there to take the cell
+        self._errand: tuple[Callable[[int], HostMessage], int] | None = None
+        self._last_cell = 0
         self._asked: WorkerMessage | None = None
         self._states = states  # kept besides the current one; -1: no copies of the worker wait
         self.keeps = states >= 0
@@ -202,11 +206,26 @@ class Core:
         self._execute()
         return now + timeout
 
+    def begin_errand(
+        self, message: Callable[[int], HostMessage], descriptor: int, timeout: float
+    ) -> float:
+        """Start work of ours in place of a cell: `message`, given its number, with `descriptor`.
+
+        It is held as a cell is, and `run` goes on with it; but it takes no number from the cells.
+        """
+        self._errand, self._last_cell, self.cell = (message, descriptor), self.cell, _ERRAND - 1
+        return self.begin(b"", timeout, None)
+
     def _execute(self) -> None:
         if not self._configured:
             self._configured = True
             self._send(self._configure)
-        self._begun = self.outbox.send(self.links.connection.execute(self.cell, self._code))
+        if self._errand is None:
+            frame, descriptor = self.links.connection.execute(self.cell, self._code), None
+        else:
+            message, descriptor = self._errand
+            frame = self.links.connection.send(message(self.cell))
+        self._begun = self.outbox.send(frame, descriptor)
         if not self._begun:
             self._eof = True
 
@@ -282,8 +301,10 @@ class Core:
                 reason = self._death_reason(expired)
                 cpu = self.cpu_seconds()
                 state = yield from self._revive()
-            else:
+            elif self._errand is None:
                 self._ran.append(self.cell)
+            else:
+                self.assigned()
             self._drain()
         finally:
             self.running_since = 0.0
@@ -291,6 +312,8 @@ class Core:
         outcome = self._outcome(expired, reason, state, now, cpu)
         if self._lost:
             outcome, self._lost = replace(outcome, lost=self._lost), ()
+        if self._errand is not None:
+            self._errand, self.cell = None, self._last_cell
         group = self.links.group
         if group is not None and (
             type(outcome) is not Finished
@@ -326,7 +349,7 @@ class Core:
     ) -> AnyOutcome:
         assert self._clocks is not None
         stdout, stderr = self._stdout.end(), self._stderr.end()
-        if stdout or stderr:
+        if (stdout or stderr) and self._errand is None:
             self.history.add(self.cell, stdout, stderr)
         result, clocks = self._result, self._clocks
         usage = clocks.usage(now, cpu, 0 if result is None else result.peak_memory)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from ..errors import SessionBusy, SessionClosed
-from ..types import Isolation
+from ..types import Isolation, Missing
 from .core import Core
 from .isolation import probe
 
@@ -16,6 +16,8 @@ _getpid = os.getpid
 
 class Handle:
     """What sync and async sessions share: whose they are and whether they are open."""
+
+    _missing: tuple[Missing, ...] = ()
 
     def __init__(self, core: Core, end: Callable[[Core], None]) -> None:
         self._core = core
@@ -28,6 +30,11 @@ class Handle:
         """The session's tier and layers, probed now from outside and inside."""
         self._check_open()
         return probe(self._core.links)
+
+    @property
+    def missing(self) -> tuple[Missing, ...]:
+        """The variables that a restored session does not have, with the reasons; else ()."""
+        return self._missing
 
     def _check_open(self) -> None:
         if self._closed:

@@ -8,7 +8,9 @@ from time import monotonic as _monotonic
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ..types import JSON, AnyOutcome, Variable
+from ..checkpoint import Checkpoint
+from ..types import JSON, AnyOutcome, Variable, parse_size
+from .checkpoints import DEFAULT_LIMIT, loading, saving
 from .core import Core
 from .files import SessionFiles
 from .handle import Handle
@@ -97,6 +99,27 @@ class Session(Handle):
     def files(self) -> SessionFiles:
         """The files of its workspace: `put`, `get`, `list`."""
         return SessionFiles(self)
+
+    def checkpoint(
+        self, *, timeout: float | None = None, limit: int | str = DEFAULT_LIMIT
+    ) -> bytes:
+        """The namespace as bytes, for `Sandbox.restore` at another time or on another machine.
+
+        What cannot be pickled is left out and listed (`read_manifest(data).missing`). The workspace
+        is not part of it. `timeout`: seconds, as of a cell, and in the session's memory and limits;
+        `limit`: the most bytes of pickles.
+
+        Raises:
+            CheckpointError: there is more, it takes longer, or the session has no cloudpickle.
+            TypeError, ValueError: naming the argument.
+        """
+        seconds = check_timeout(timeout, self._core.limits)
+        most = parse_size(limit, "limit")
+        return self._drive(lambda core: saving(core, most, seconds)).finish()
+
+    def _load(self, saved: Checkpoint, timeout: float | None) -> None:
+        seconds = check_timeout(timeout, self._core.limits)
+        self._missing = self._drive(lambda core: loading(core, saved, seconds))
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the cell that runs, if one does. From any thread."""

@@ -107,6 +107,28 @@ class ListVariables:
 
 
 @dataclass(frozen=True, slots=True)
+class Save:
+    """Host: pickle the variables into the memfd of `size` bytes that is sent beside this frame.
+
+    It is held as cell number `cell` is, and ends with a `Result`, whose value is the report.
+    """
+
+    cell: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Host: bind what the pickles in the memfd beside this frame hold.
+
+    `manifest` is JSON and says what they are of. Held and ended as `Save` is.
+    """
+
+    cell: int
+    manifest: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """Host: what call `call` came to; `data` is JSON, of the value or of [type, message]."""
 
@@ -168,7 +190,7 @@ class Failed:
     message: str
 
 
-HostMessage: TypeAlias = Configure | Execute | Assign | Fetch | ListVariables | Reply
+HostMessage: TypeAlias = Configure | Execute | Assign | Fetch | ListVariables | Save | Load | Reply
 WorkerMessage: TypeAlias = Ready | Restored | Call | Answered | Result | Value | Variables | Failed
 Message: TypeAlias = HostMessage | WorkerMessage
 
@@ -418,6 +440,14 @@ def _encode_list(m: ListVariables) -> bytes:
     return pack(b'{"type":"list"}')
 
 
+def _encode_save(m: Save) -> bytes:
+    return pack(b'{"type":"save","cell":%d,"size":%d}' % (m.cell, m.size))
+
+
+def _encode_load(m: Load) -> bytes:
+    return pack(b'{"type":"load","cell":%d}' % m.cell, m.manifest)
+
+
 def _encode_reply(m: Reply) -> bytes:
     return pack(_dumps({"type": "reply", "call": m.call, "ok": m.ok}).encode(), m.data)
 
@@ -541,6 +571,14 @@ def _decode_list(header: _Header, blob: bytes) -> ListVariables:
     return ListVariables()
 
 
+def _decode_save(header: _Header, blob: bytes) -> Save:
+    return Save(_int(header, "cell"), _int(header, "size"))
+
+
+def _decode_load(header: _Header, blob: bytes) -> Load:
+    return Load(_int(header, "cell"), blob)
+
+
 def _decode_reply(header: _Header, blob: bytes) -> Reply:
     if type(header["ok"]) is not bool:
         raise TypeError("ok is not a bool")
@@ -627,6 +665,8 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Assign: _encode_assign,
     Fetch: _encode_fetch,
     ListVariables: _encode_list,
+    Save: _encode_save,
+    Load: _encode_load,
     Reply: _encode_reply,
     Call: _encode_call,
     Answered: _encode_answered,
@@ -643,6 +683,8 @@ _DECODERS: dict[str, Callable[[_Header, bytes], Message]] = {
     "assign": _decode_assign,
     "fetch": _decode_fetch,
     "list": _decode_list,
+    "save": _decode_save,
+    "load": _decode_load,
     "reply": _decode_reply,
     "call": _decode_call,
     "answered": _decode_answered,

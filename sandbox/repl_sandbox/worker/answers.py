@@ -91,6 +91,20 @@ class Answers:
             text = f"answer was not accepted: {problem.type}: {problem.message}\n"
             os.write(2, text.encode())
 
+    def state(self) -> tuple[dict[Any, Any] | None, object]:
+        """What a checkpoint keeps: what `answer` holds, unless a cell replaced it, and what was
+        told of it."""
+        held: Any = self._namespace.injected["answer"]
+        ours = self._namespace.globals.get("answer") is held
+        return (dict(held) if ours else None), self._told
+
+    def restore(self, state: tuple[dict[Any, Any] | None, Any]) -> None:
+        """Hold again what `state` returned; nothing is told that was told before."""
+        content, self._told = state
+        if content is not None:
+            held: Any = self._namespace.injected["answer"]
+            dict.update(held, content)
+
     def printed(self, text: str, last: bool) -> None:
         """Send the printed form that `text` begins with; an incomplete one is none.
 

@@ -26,9 +26,11 @@ from ..wire.messages import (
     Failed,
     Fetch,
     ListVariables,
+    Load,
     Ready,
     Restored,
     Result,
+    Save,
     Value,
     Variables,
     dump_json,
@@ -47,6 +49,7 @@ from .namespace import Namespace
 from .outputs import Outputs
 from .printed import HOOK, call_hook
 from .streams import Streams
+from .tracebacks import describe
 
 if TYPE_CHECKING:
     from ..policies.rules import Rules
@@ -96,6 +99,8 @@ class Worker:
             Assign: self._assign,
             Fetch: self._fetch,
             ListVariables: self._list,
+            Save: self._carry_out,
+            Load: self._carry_out,
         }
 
     def _follow(self, rules: Rules) -> None:
@@ -293,6 +298,44 @@ class Worker:
 
     def _list(self, command: ListVariables) -> None:
         self._channel.send(Variables(tuple(self._changes.variables())))
+
+    def _carry_out(self, errand: Save | Load) -> None:
+        """Save or load the namespace: as a cell, it may be interrupted, and ends with a result."""
+        fd = self._channel.next_descriptor()
+        if self._copies is not None:
+            self._copies.due = True
+        try:
+            self._interrupts.arm()
+            ran = Ran(self._checkpoint(errand, fd), None)
+        # Boundary: pickles run code of the user's, which may raise anything.
+        except BaseException as error:  # noqa: BLE001
+            ran = Ran(None, describe(error, 0))
+        finally:
+            self._interrupts.armed = False
+        if _getpid() != self._pid:
+            self._end_child()
+        self._streams.tidy()
+        self._channel.send(self._result(errand.cell, ran, []))
+
+    def _checkpoint(self, errand: Save | Load, fd: int) -> str:
+        # What only checkpoints need is no part of the template.
+        try:
+            if type(errand) is Save:
+                from .saving import save
+
+                return save(self._namespace, self._answers, fd, errand.size)
+            from .loading import load
+
+            assert type(errand) is Load
+            missing = load(self._namespace, self._answers, fd, json.loads(errand.manifest))
+            # What was restored is not a change that the first cell made.
+            self._changes.since_last()
+            return missing
+        finally:
+            try:
+                os.close(fd)
+            except OSError:
+                pass  # closed by what a pickle ran
 
 
 def _complain(error: BaseException) -> None:

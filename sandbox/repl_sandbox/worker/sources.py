@@ -70,6 +70,12 @@ def drop_last() -> None:
         del _cache[entry[3]]
 
 
+def kept() -> list[tuple[int, str]]:
+    """The cells that are kept, by number, the oldest first."""
+    numbered = ((entry[3].removeprefix("<cell ")[:-1], entry[2]) for entry in _entries)
+    return [(int(number), "".join(lines)[:-1]) for number, lines in numbered]
+
+
 def forget() -> None:
     """Drop all cells."""
     global _kept  # noqa: PLW0603 (as in keep)

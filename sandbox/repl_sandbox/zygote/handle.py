@@ -70,6 +70,7 @@ class Links:
     held: dict[str, int] = field(default_factory=dict)
     folder: str = ""  # its own directory, where it has no private mounts
     tier: str = "jailed"
+    interpreter: tuple[str, str] = ("", "")  # version and implementation
 
     def close(self) -> None:
         """Let go; the session ends, for its init reads end of file."""
@@ -103,6 +104,7 @@ class ZygoteHandle:
         mounts: Mapping[str, str],
         policy: Policy | None = None,
         tier: str = "jailed",
+        hash_seed: int | None = None,
     ) -> None:
         ours, theirs = control.pair()
         self.tier = tier
@@ -113,14 +115,17 @@ class ZygoteHandle:
         self._numbers = itertools.count(1)
         executable = python or sys.executable
         bin_path = f"{os.path.dirname(executable)}:/usr/local/bin:/usr/bin:/bin"
+        # -I is -E, -P and -s. Without -E it reads the seed; the environment is ours, whole.
+        flags = ["-I"] if hash_seed is None else ["-P", "-s"]
+        seeded = {} if hash_seed is None else {"PYTHONHASHSEED": str(hash_seed)}
         try:
             with theirs:
                 self._process = subprocess.Popen(
-                    [executable, "-I", "-X", "utf8", _BOOT, str(theirs.fileno()), tier],
+                    [executable, *flags, "-X", "utf8", _BOOT, str(theirs.fileno()), tier],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
-                    env={**_ENVIRONMENT, "PATH": bin_path},
+                    env={**_ENVIRONMENT, **seeded, "PATH": bin_path},
                     cwd="/",
                     start_new_session=True,
                 )
@@ -144,6 +149,7 @@ class ZygoteHandle:
         self.data_segment: int = answer["data_segment"]
         self.privileged: bool = answer["privileged"]
         self._base: str = answer["base"]
+        self.interpreter: tuple[str, str] = (answer["python"], answer["implementation"])
         # The limit of processes of a session that shares its user with the host; 0 if none does.
         self.room: int = answer["room"]
 
@@ -198,6 +204,7 @@ class ZygoteHandle:
         links = Links(number, 0, 0, host_control, host_worker, stdout, stderr, connection, group)
         links.folder = f"{self._base}/{number}" if self._base else ""
         links.tier = self.tier
+        links.interpreter = self.interpreter
         try:
             with their_control, their_worker:
                 theirs = (their_control.fileno(), their_worker.fileno(), their_stdout, their_stderr)

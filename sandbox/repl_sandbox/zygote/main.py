@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import socket
+import sys
 from errno import EACCES, EBUSY, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP
 from typing import NoReturn
 
@@ -270,6 +271,8 @@ def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
         "data_segment": template.data_segment,
         "privileged": template.privileged,
         "base": template.base,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "implementation": sys.implementation.name,
         "room": 0 if template.tier == "jailed" or template.privileged else rlimits.room(),
     }
     control.send(host, {**facts, "number": number})

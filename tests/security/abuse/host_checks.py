@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from repl_sandbox import Finished
+from repl_sandbox import CheckpointError, Finished
 
 from . import fixtures, processes
-from .trial import Trial, outer_uid
+from .trial import Trial, outer_uid, text_of
 from .verdict import NotApplicable
 
 _MiB = 1 << 20
@@ -113,6 +114,29 @@ class Open:
         module, call = ("zipfile", "ZipFile") if name.endswith(".zip") else ("tarfile", "open")
         code = f"import {module}\nwith {module}.{call}({name!r}) as a: a.extractall('unpacked')"
         self._trial.session.run(code)
+
+    def checkpoint(self) -> None:
+        """What the case left is saved, and loaded in another session: there, it says no more."""
+        trial = self._trial
+        try:
+            data = trial.session.checkpoint(timeout=3)
+            restored = trial.sandbox.restore(data, timeout=3)
+        except CheckpointError as error:
+            self._deny(str(error))
+            return
+        with restored:
+            outcome = restored.run("print(globals().get('said', ''))", timeout=5)
+            rows = [f"{row.name} {row.type} {row.reason}" for row in restored.missing]
+            self._deny("\n".join([text_of(outcome), *rows]))
+            again = restored.run("1+1", timeout=5)
+            trial.expect(again.value == "2", "1+1 is not 2 in what was restored")
+        one = trial.session.run("1+1", timeout=5)
+        trial.expect(one.value == "2", "1+1 is not 2 in what was saved")
+
+    def _deny(self, text: str) -> None:
+        for pattern in self._trial.case.check.deny:
+            found = re.search(pattern, text)
+            self._trial.expect(found is None, f"a checkpoint has {pattern}: {text:.200}")
 
     # ── properties of the engine ─────────────────────────────────────────────────────────────
 

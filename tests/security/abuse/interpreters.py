@@ -47,7 +47,14 @@ def with_policies(folder: Path, options: Mapping[str, Any]) -> str | None:
     """An interpreter below `folder` that has RestrictedPython and that the user of `options` may
     run; None if there is none.
     """
-    found = importlib.util.find_spec("RestrictedPython")
+    return with_package("RestrictedPython", folder, options)
+
+
+def with_package(name: str, folder: Path, options: Mapping[str, Any]) -> str | None:
+    """An interpreter below `folder` that has the pure package `name` and that the user of
+    `options` may run; None if there is none.
+    """
+    found = importlib.util.find_spec(name)
     if found is None or found.origin is None:
         return None
     source = Path(found.origin).parent
@@ -58,12 +65,17 @@ def with_policies(folder: Path, options: Mapping[str, Any]) -> str | None:
             subprocess.run(asked, capture_output=True, check=True)
             (library,) = place.glob("lib/python3*/site-packages")
             ignored = shutil.ignore_patterns("__pycache__")
-            for part in (source, *source.parent.glob("[Rr]estricted[Pp]ython-*.dist-info")):
+            for part in (source, *_metadata(source)):
                 shutil.copytree(part, library / part.name, ignore=ignored)
-            made = [str(place / "bin/python"), "-I", "-c", "import RestrictedPython"]
+            made = [str(place / "bin/python"), "-I", "-c", f"import {name}"]
             subprocess.run(made, check=True, cwd="/", capture_output=True, **options)
             return made[0]
     return None
+
+
+def _metadata(package: Path) -> list[Path]:
+    every = package.parent.glob("*.dist-info")
+    return [path for path in every if path.name.lower().startswith(f"{package.name.lower()}-")]
 
 
 def _is_open(path: str) -> bool:

@@ -1,0 +1,180 @@
+"""Recording an episode, and running its actions again to see whether the same comes out.
+
+With `seed=`, and a sandbox with `hash_seed=`, what a session computes is the same each time, but
+for clocks, `uuid`, `secrets`, addresses of objects, threads, and what functions of the host return.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from repl_env.errors import EpisodeDone
+from repl_env.models import REPLAction, REPLObservation, StepResult
+
+# Of the arguments of a reset, those that are or hold secrets; who replays gives them again.
+SECRETS = frozenset({"hf_token", "llm"})
+
+# What a result of a step must have in common with the recorded one. Not here: times and memory,
+# which differ each time; sizes, which differ between builds; how the session was held.
+_RESULT = ("stdout", "stderr", "success", "exception", "value", "locals_snapshot", "truncated")
+_OBSERVATION = ("context_preview", "context_length", "available_variables", "iteration", "done")
+_METADATA = (
+    "final_answer", "answer_value", "error_kind", "mask", "stop_reason", "reward_components",
+)  # fmt: skip
+
+# As `repr` of an object without one of its own has it: another number in each process.
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """An episode: the arguments of its reset, its actions, and what each came to.
+
+    `observations` has one more than `actions`: the first is that of the reset.
+    """
+
+    reset: Mapping[str, Any]
+    actions: tuple[REPLAction, ...]
+    observations: tuple[REPLObservation, ...]
+
+    def to_json(self) -> str:
+        """The recording as text.
+
+        Raises:
+            TypeError: an argument of the reset is not JSON.
+        """
+        fields = {
+            "reset": dict(self.reset),
+            "actions": [action.model_dump(mode="json") for action in self.actions],
+            "observations": [each.model_dump(mode="json") for each in self.observations],
+        }
+        return json.dumps(fields, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Recording:
+        """The recording that `to_json` wrote; ValueError if `text` is none."""
+        try:
+            fields = json.loads(text)
+            return cls(
+                dict(fields["reset"]),
+                tuple(REPLAction.model_validate(each) for each in fields["actions"]),
+                tuple(REPLObservation.model_validate(each) for each in fields["observations"]),
+            )
+        except (KeyError, TypeError, RecursionError) as error:
+            raise ValueError(f"this is no recording: {error!r}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What came out otherwise. `step` counts from 1; 0 is the reset. `field` is a dotted path."""
+
+    step: int
+    field: str
+    recorded: Any
+    replayed: Any
+
+
+class Steppable(Protocol):
+    """What can be recorded and replayed: `LocalREPLEnv`, or another with its methods."""
+
+    def reset(self, **arguments: Any) -> StepResult[REPLObservation]:
+        """Begin an episode."""
+
+    def step(self, action: REPLAction) -> StepResult[REPLObservation]:
+        """Go on with it."""
+
+
+class Recorder:
+    """An environment that remembers the current episode.
+
+    ```python
+    recorder = Recorder(env)
+    recorder.reset(context="apples 3", seed=7)
+    recorder.step(REPLAction(code="print(context)"))
+    text = recorder.recording.to_json()
+    ```
+    """
+
+    def __init__(self, environment: Steppable) -> None:
+        self._environment = environment
+        self._arguments: dict[str, Any] = {}
+        self._actions: list[REPLAction] = []
+        self._observations: list[REPLObservation] = []
+
+    def reset(self, **arguments: Any) -> StepResult[REPLObservation]:
+        """As the environment's; secrets are passed on and not remembered."""
+        result = self._environment.reset(**arguments)
+        self._arguments = {k: v for k, v in arguments.items() if k not in SECRETS}
+        self._actions, self._observations = [], [_copy(result)]
+        return result
+
+    def step(self, action: REPLAction) -> StepResult[REPLObservation]:
+        """As the environment's."""
+        result = self._environment.step(action)
+        self._actions.append(action.model_copy(deep=True))
+        self._observations.append(_copy(result))
+        return result
+
+    @property
+    def recording(self) -> Recording:
+        """The episode so far."""
+        return Recording(self._arguments, tuple(self._actions), tuple(self._observations))
+
+
+def replay(
+    recording: Recording, environment: Steppable, **arguments: Any
+) -> tuple[Difference, ...]:
+    """Run the actions of `recording` in a new episode; what came out otherwise, in order.
+
+    `arguments` go to the reset besides the recorded ones, as tokens do. Addresses of objects are
+    taken for equal. A replay ends where the environment says that the episode is over.
+    """
+    result = environment.reset(**{**recording.reset, **arguments})
+    found = list(_differences(0, recording.observations[0], result.observation))
+    steps = zip(recording.actions, recording.observations[1:], strict=True)
+    for number, (action, recorded) in enumerate(steps, 1):
+        try:
+            result = environment.step(action)
+        except EpisodeDone:
+            found.append(Difference(number, "action", action.model_dump(), None))
+            break
+        found += _differences(number, recorded, result.observation)
+    return tuple(found)
+
+
+def _copy(result: StepResult[REPLObservation]) -> REPLObservation:
+    return result.observation.model_copy(deep=True)
+
+
+def _differences(
+    step: int, recorded: REPLObservation, replayed: REPLObservation
+) -> Iterator[Difference]:
+    told = dict(_compared(replayed))
+    for field, value in _compared(recorded):
+        if _plain(value) != _plain(told[field]):
+            yield Difference(step, field, value, told[field])
+
+
+def _compared(observation: REPLObservation) -> Iterator[tuple[str, Any]]:
+    yield "reward", observation.reward
+    for name in _OBSERVATION:
+        yield name, getattr(observation, name)
+    for name in _RESULT:
+        yield f"result.{name}", getattr(observation.result, name)
+    for name in _METADATA:
+        yield f"metadata.{name}", observation.metadata.get(name)
+
+
+def _plain(value: Any) -> Any:
+    """`value` with every address in its texts the same."""
+    if isinstance(value, str):
+        return _ADDRESS.sub("0x", value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,206 @@
+"""Saving an episode and going on with a saved one: what is kept, and what it asks of a session."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from repl_env.episode import Episode
+from repl_env.llm import LLM
+from repl_env.models import REPLObservation, StepResult
+from repl_env.sandboxes import Source
+from repl_env.saved import (
+    EpisodeFile,
+    SavedAnswer,
+    SavedEpisode,
+    SavedTotals,
+    StopReason,
+    exactly,
+    write,
+)
+from repl_env.subcalls import SubcallSettings
+from repl_env.turns import Turn
+from repl_sandbox import checkpoint
+from repl_sandbox.errors import CheckpointError, SandboxClosed
+from repl_sandbox.types import Answers, File, Missing
+
+# Entries of a workspace, and bytes of the files in it, which are held in memory whole: what a
+# session may have by default. Files of holes have any size at no cost to the session.
+MOST_FILES = 10_000
+MOST_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the current episode was begun with and its rules do not know."""
+
+    expected_answer: Any = field(repr=False)
+    answer_schema: Any
+    subcalls: SubcallSettings
+
+
+def snapshot(
+    episode: Episode,
+    asked: Asked,
+    answers: Answers,
+    last: StepResult[REPLObservation] | None,
+    rubric: Any,
+) -> SavedEpisode:
+    """What the host knows of the episode between two steps.
+
+    Raises:
+        TypeError: the expected answer, or the state of the rubric, is not JSON.
+        ValueError: an answer waits for the next step.
+    """
+    if episode.sheet.waiting:
+        raise ValueError("an answer of a cancelled step waits for the next one; step, then save")
+    terms, final, schema = episode.terms, episode.final, asked.answer_schema
+    tell = getattr(rubric, "state_dict", None)
+    return SavedEpisode(
+        episode_id=terms.episode_id,
+        task_prompt=terms.task_prompt,
+        context_preview=terms.context.preview,
+        max_iterations=terms.max_iterations,
+        max_output_length=terms.max_output_length,
+        helpers=list(terms.helpers),
+        answers=answers,
+        answer_schema=schema if isinstance(schema, dict) else None,
+        needs_schema=schema is not None and not isinstance(schema, dict),
+        expected_answer=exactly(asked.expected_answer, "expected_answer"),
+        llm_model=asked.subcalls.llm.model,
+        rlm_max_depth=asked.subcalls.max_depth,
+        rlm_max_iterations=asked.subcalls.max_iterations,
+        iteration=episode.iteration,
+        cells=episode.cells,
+        stop_reason=cast("StopReason | None", episode.stop_reason),
+        final=None if final is None else SavedAnswer(text=final.text, value=final.value),
+        masked=episode.masked,
+        totals=SavedTotals(**asdict(episode.totals)),
+        names=list(episode.names),
+        names_are_known=episode.names_are_known,
+        last=None if last is None else last.observation.model_dump(mode="json"),
+        rubric=None if tell is None else exactly(tell(), "rubric"),
+    )
+
+
+def asked(
+    saved: SavedEpisode,
+    offered: Sequence[str],
+    answers: Answers,
+    rubric: Any,
+    schema: Any,
+    llm: LLM,
+) -> Asked:
+    """What an episode goes on with, from its file and from who loads it.
+
+    Raises:
+        ValueError: naming what is lacking.
+    """
+    if lacking := sorted(set(saved.helpers) - set(offered)):
+        raise ValueError(
+            f"the episode was begun with {', '.join(lacking)}; functions are not saved, so give "
+            "them to the environment that loads it"
+        )
+    if saved.answers != answers:
+        raise ValueError(f"answers: the episode was begun with {saved.answers!r}, not {answers!r}")
+    if saved.needs_schema and schema is None:
+        raise ValueError("answer_schema: the episode had a type, which is not saved; give it again")
+    if saved.expected_answer is not None and not hasattr(rubric, "set_expected"):
+        raise ValueError(f"{type(rubric).__name__} takes no expected answer; the episode has one")
+    if llm.model is None:
+        llm = replace(llm, model=saved.llm_model)
+    return Asked(
+        saved.expected_answer,
+        schema if saved.needs_schema else saved.answer_schema,
+        SubcallSettings(llm, saved.rlm_max_depth, saved.rlm_max_iterations),
+    )
+
+
+def remind(rubric: Any, saved: SavedEpisode) -> None:
+    """Tell a rubric that was reset what the saved one knew."""
+    expect = getattr(rubric, "set_expected", None)
+    if expect is not None:
+        expect(saved.expected_answer)
+    load = getattr(rubric, "load_state_dict", None)
+    if load is not None and saved.rubric is not None:
+        load(saved.rubric)
+
+
+def saving(
+    session: Any, episode: Episode, saved: SavedEpisode, path: str | os.PathLike[str], plain: bool
+) -> Turn[tuple[Missing, ...]]:
+    """Write the episode with its session to the file `path`; what of the session is not in it."""
+    data = yield session.checkpoint
+    files, missing = yield from _files(session)
+    file = EpisodeFile(saved, episode.terms.context, files, data)
+    yield _aside(lambda: write(path, file.pack()), plain)
+    return checkpoint.read_manifest(data).missing + tuple(missing)
+
+
+def reading(path: str | os.PathLike[str], plain: bool) -> Turn[EpisodeFile]:
+    """The episode in the file `path`."""
+    file: EpisodeFile = yield _aside(lambda: EpisodeFile.parse(Path(path).read_bytes()), plain)
+    return file
+
+
+def _aside(work: Callable[[], Any], plain: bool) -> Callable[[], Any]:
+    """Work on a file, which takes as long as the disk does: not on an event loop."""
+    return work if plain else partial(asyncio.to_thread, work)
+
+
+def _files(session: Any) -> Turn[tuple[dict[str, bytes], list[Missing]]]:
+    """The regular files of the workspace, and what else is there."""
+    listing = yield partial(session.files.list, limit=MOST_FILES)
+    if not listing.complete:
+        raise CheckpointError(f"the workspace has more than {MOST_FILES:,} entries")
+    files: dict[str, bytes] = {}
+    missing = []
+    room = MOST_BYTES
+    for file in listing:
+        reason = _unsaved(file)
+        if reason is None:
+            if file.size > room:
+                raise CheckpointError(f"the workspace has files of more than {MOST_BYTES:,} bytes")
+            try:
+                data = yield partial(session.files.get, file.path, limit=max(1, room))
+                files[file.path] = data
+                room -= len(data)
+            except OSError as error:
+                reason = error.strerror or type(error).__name__
+        if reason:
+            path = file.path.encode("utf-8", "replace").decode()
+            missing.append(Missing(path, file.kind, reason))
+    return files, missing
+
+
+def _unsaved(file: File) -> str | None:
+    """Why a file is not saved, "" for what needs no saving, None for one to save."""
+    if file.kind == "directory":
+        return ""
+    if file.kind != "file":
+        return "only regular files are saved"
+    try:
+        file.path.encode()
+    except UnicodeEncodeError:
+        return "its name is no UTF-8"
+    return None
+
+
+def restoring(source: Source, *, plain: bool, file: EpisodeFile, **arguments: Any) -> Turn[Any]:
+    """A session with what `file` has of one, from the sandbox that `source` has."""
+    data, files = file.checkpoint, file.files
+    take = source.plain if plain else source.of_loop
+    sandbox = yield take
+    try:
+        return (yield partial(sandbox.restore, data, files=files, **arguments))
+    except SandboxClosed:
+        # As in `cells.opening`.
+        if not source.replaces(sandbox):
+            raise
+    sandbox = yield take
+    return (yield partial(sandbox.restore, data, files=files, **arguments))

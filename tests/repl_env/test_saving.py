@@ -1,0 +1,318 @@
+"""Episodes in files: what goes on after `load` is what would have gone on."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repl_env import (
+    LLM,
+    AsyncLocalREPLEnv,
+    CodeExecutionRubric,
+    EpisodeDone,
+    ExactMatchRubric,
+    NotReset,
+    Rubric,
+)
+from repl_env.saved import EpisodeFile
+from repl_sandbox import AsyncSandbox, CheckpointError, container
+
+TIMES = ("usage", "execution_time", "waiting_time", "total_execution_time")
+
+
+def shown(result: Any) -> dict[str, Any]:
+    """A result without what is another each time."""
+    told: dict[str, Any] = result.observation.model_dump()
+    told["result"]["execution_time"] = 0
+    for name in TIMES:
+        told["metadata"].pop(name, None)
+    for change in told["result"]["changes"]:
+        change["size"] = 0  # a list that was loaded has less room to grow
+    return told
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "episode.repl"
+
+
+CODE = """
+import sys, os, random
+sys.path.insert(0, ".")
+import mine
+def fall(n):
+    return fall(n - 1) if n else 1 / 0
+drawn = random.random()
+rows = context.split()
+open("made.txt", "w").write("made")
+os.makedirs("a/b")
+open("a/b/deep.bin", "wb").write(bytes(range(256)))
+answer["content"] = "draft"
+"""
+STEPS = (
+    "random.random(), drawn, rows, mine.two()",
+    "fall(2)",
+    "open('made.txt').read(), open('a/b/deep.bin', 'rb').read()[255], open('given.txt').read()",
+    "rows.append(1)\nlen(context), _",
+    "import os\nos._exit(1)",
+    "context[:3]",
+    "FINAL(7)",
+)
+
+
+def test_the_steps_after_loading_are_those_that_would_have_been(make, path):
+    one, two = make(), make()
+    one.reset(
+        context="one two three",
+        task_prompt="How many?",
+        files={"given.txt": "given", "mine.py": "def two(): return 2"},
+        seed=5,
+        max_iterations=20,
+        expected_answer=7,
+        answer_schema={"type": "integer"},
+    )
+    one.execute("FINAL('text')")
+    assert one.execute(CODE).observation.result.success
+    assert one.save(path) == ()
+    assert two.load(path) == ()
+
+    before, after = one.state(), two.state()
+    assert after == before
+    for code in STEPS:
+        assert shown(two.execute(code)) == shown(one.execute(code))
+    assert two.state().final_answer == "7"
+    assert two.state().stop_reason == "answer"
+
+
+def test_the_reward_of_a_loaded_episode_is_the_same(make, path):
+    one, two = make(), make()
+    one.reset(expected_answer="42")
+    one.save(path)
+    two.load(path)
+    assert two.execute("FINAL(42)").reward == 1.0
+    two.load(path)
+    assert two.execute("FINAL(41)").reward == 0.0
+
+
+def test_the_last_iteration_is_counted_over_the_file(make, path):
+    one, two = make(), make()
+    one.reset(max_iterations=2)
+    one.execute("answer['content'] = 'so far'")
+    one.save(path)
+    two.load(path)
+    result = two.execute("1")
+    assert result.done
+    assert result.metadata["final_answer"] == "so far"
+    assert result.metadata["stop_reason"] == "max_iterations"
+
+
+def test_an_episode_that_is_done_stays_done(make, path):
+    one, two = make(), make()
+    one.reset(expected_answer="x")
+    one.execute("FINAL('x')")
+    one.save(path)
+    two.load(path)
+    with pytest.raises(EpisodeDone) as caught:
+        two.execute("FINAL('y')")
+    assert caught.value.result.reward == 1.0
+
+
+def test_contexts_of_every_kind_come_back(make, path):
+    one, two = make(), make()
+    given = {"text": "größe\n", "raw": b"\x00\xff", "rows": [1, {"a": None}]}
+    one.reset(contexts=given)
+    one.save(path)
+    two.load(path)
+    assert two.state().context_length == one.state().context_length
+    again = two.execute("import os\nos._exit(0)")
+    assert again.observation.metadata["error_kind"] == "crash"
+    assert two.session.get("text") == "größe\n"
+    assert two.execute("raw, rows").observation.result.value == repr((given["raw"], given["rows"]))
+
+
+def test_what_is_not_saved_is_told_and_is_no_variable_any_more(make, path):
+    one, two = make(), make()
+    one.reset()
+    one.execute("import os\ngenerator = (n for n in [])\nos.symlink('x', 'link')\nx = 1")
+    assert [row.name for row in one.save(path)] == ["generator", "link"]
+    assert [row.name for row in two.load(path)] == ["generator"]
+    assert "generator" not in two.list_variables()
+    assert "x" in two.list_variables()
+
+
+def test_no_token_and_no_function_is_in_the_file(make, path):
+    one = make(llm_query_fn=lambda prompt, model: f"{model}: {prompt}")
+    llm = LLM(model="small", api_key="SECRET-KEY", headers={"auth": "SECRET-HEADER"})
+    one.reset(llm=llm)
+    one.save(path)
+    assert b"SECRET" not in path.read_bytes()
+
+    with pytest.raises(ValueError, match=r"llm_query.*give them"):
+        make().load(path)
+    two = make(llm_query_fn=lambda prompt, model: f"{model}, {prompt}")
+    two.load(path)
+    assert two.execute("llm_query('hi')").observation.result.value == "'small, hi'"
+    two.load(path, llm_model="large")
+    assert two.execute("llm_query('hi')").observation.result.value == "'large, hi'"
+
+
+def test_a_schema_that_is_a_type_is_given_again(make, path):
+    one, two = make(), make()
+    one.reset(answer_schema=int)
+    one.save(path)
+    with pytest.raises(ValueError, match="answer_schema"):
+        two.load(path)
+    two.load(path, answer_schema=int)
+    assert two.execute("FINAL('12')").metadata["answer_value"] == 12
+
+
+def test_other_forms_of_answers_are_another_episode(make, path):
+    one = make(answers="strict")
+    one.reset()
+    one.save(path)
+    with pytest.raises(ValueError, match=r"answers: .*'strict'"):
+        make().load(path)
+
+
+def test_an_expected_answer_that_is_no_json_cannot_be_saved(make, path):
+    env = make()
+    env.reset(expected_answer=(1, 2))
+    with pytest.raises(TypeError, match="expected_answer"):
+        env.save(path)
+    assert not path.exists()
+
+
+def test_a_rubric_may_keep_more_than_the_expected_answer(make, path):
+    class Counting(Rubric):
+        steps = 0
+
+        def forward(self, action: Any, observation: Any) -> float:
+            self.steps += 1
+            return float(self.steps)
+
+        def state_dict(self) -> dict[str, int]:
+            return {"steps": self.steps}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.steps = state["steps"]
+
+    one, two = make(rubric=Counting()), make(rubric=Counting())
+    one.reset()
+    one.execute("1")
+    one.save(path)
+    two.load(path)
+    assert two.execute("1").reward == 2.0
+
+
+def test_a_rubric_that_takes_no_answer_does_not_lose_one_in_silence(make, path):
+    one, two = make(rubric=ExactMatchRubric()), make(rubric=CodeExecutionRubric())
+    one.reset(expected_answer="x")
+    one.save(path)
+    two.reset()
+    with pytest.raises(ValueError, match="CodeExecutionRubric"):
+        two.load(path)
+    assert two.execute("1").observation.iteration == 1  # the last episode is untouched
+
+
+def test_the_file_is_its_owners_and_there_whole_or_not_at_all(make, path, tmp_path):
+    env = make()
+    env.reset()
+    env.save(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    whole = path.read_bytes()
+    with pytest.raises(OSError):
+        env.save(tmp_path / "none" / "such")
+    env.execute("class Slow:\n    def __reduce__(self):\n        import os\n        os._exit(1)")
+    env.execute("slow = Slow()")
+    with pytest.raises(CheckpointError):
+        env.save(path)
+    assert path.read_bytes() == whole
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_a_file_that_is_damaged_is_refused_and_the_episode_goes_on(make, path):
+    env = make()
+    env.reset()
+    env.execute("x = 1")
+    env.save(path)
+    data = path.read_bytes()
+    for wrong in (data[:-1], data[:100], b"", data[:50] + b"\x00" + data[51:], b"x" * 1000):
+        path.write_bytes(wrong)
+        with pytest.raises(CheckpointError):
+            env.load(path)
+    path.write_bytes(container.pack(b"epis", 99, b"[]", []))
+    with pytest.raises(CheckpointError, match="version 99"):
+        env.load(path)
+    with pytest.raises(FileNotFoundError):
+        env.load(path.parent / "none")
+    assert env.execute("x").observation.result.value == "1"
+
+
+HEADERS = [
+    b"[]",
+    b"{}",
+    b"[[]]",
+    b"[[1,2,3,4]]",
+    b'[["episode","","",-1]]',
+    b'[["episode","","",5]]',
+    b'[["other","","",0]]',
+    b'[["episode","","",0]]',
+    b"[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=range(len(HEADERS)))
+def test_a_file_that_is_malformed_is_refused(header):
+    with pytest.raises(CheckpointError):
+        EpisodeFile.parse(container.pack(b"epis", 1, header, []))
+
+
+def test_the_state_in_a_file_is_read_strictly(make, path):
+    env = make()
+    env.reset(context="x")
+    env.save(path)
+    file = EpisodeFile.parse(path.read_bytes())
+    state = json.loads(file.episode.model_dump_json())
+    for name, wrong in (("iteration", "1"), ("stop_reason", "why"), ("more", 1), ("names", None)):
+        text = json.dumps({**state, name: wrong}).encode()
+        rows = json.dumps([["episode", "", "", len(text)]]).encode()
+        with pytest.raises(CheckpointError, match=name):
+            EpisodeFile.parse(container.pack(b"epis", 1, rows, [text]))
+
+
+def test_files_of_holes_are_not_held_in_memory(env, path):
+    env.reset()
+    env.execute("for n in range(9):\n    open(f'{n}', 'w').truncate(200 << 20)")
+    with pytest.raises(CheckpointError, match="files of more than"):
+        env.save(path)
+    assert env.execute("1").observation.result.success
+
+
+def test_nothing_to_save_is_not_reset(env, path):
+    with pytest.raises(NotReset):
+        env.save(path)
+
+
+async def test_the_same_awaited(make, path):
+    one = make()
+    one.reset(context="a b", expected_answer="2")
+    one.execute("n = len(context.split())")
+    one.save(path)
+    async with AsyncSandbox() as sandbox, AsyncLocalREPLEnv(sandbox=sandbox) as env:
+        await env.load(path)
+        assert (await env.execute("n")).observation.result.value == "2"
+        await env.save(path)
+        await env.load(path)
+        assert (await env.execute("FINAL(n)")).reward == 1.0
+
+
+def test_a_path_may_be_text(env, tmp_path):
+    env.reset()
+    env.save(str(tmp_path / "file"))
+    env.load(str(tmp_path / "file"))
+    assert Path(tmp_path / "file").exists()

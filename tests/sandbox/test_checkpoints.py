@@ -1,0 +1,655 @@
+"""Checkpoints: what a session saves of itself, and what another one has of it afterwards."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repl_sandbox import (
+    AsyncSandbox,
+    CheckpointError,
+    Limits,
+    Manifest,
+    Policy,
+    Sandbox,
+    Saved,
+    Session,
+    SessionClosed,
+    read_manifest,
+)
+from repl_sandbox.checkpoint import pack
+from tests.security.abuse.interpreters import with_package
+
+LIMITS = Limits(timeout=20, memory="512MiB")
+VERSION = ".".join(map(str, sys.version_info[:3]))
+
+
+@pytest.fixture(scope="module")
+def other_python() -> Iterator[str]:
+    """Another interpreter, with cloudpickle, that every user may run."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o755)
+    try:
+        path = with_package("cloudpickle", folder, {})
+        if path is None:
+            pytest.skip("no Python besides this one that can make virtual environments")
+        yield path
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module", params=["jailed", "confined"])
+def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    python = None if request.param == "jailed" else request.getfixturevalue("other_python")
+    with Sandbox(isolation=request.param, python=python, limits=LIMITS) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def jailed() -> Iterator[Sandbox]:
+    with Sandbox(isolation="jailed", limits=LIMITS) as sandbox:
+        yield sandbox
+
+
+def saved(sandbox: Sandbox, *cells: str, **arguments: Any) -> bytes:
+    """The checkpoint of a session that ran `cells`."""
+    with sandbox.session(**arguments) as session:
+        for cell in cells:
+            outcome = session.run(cell)
+            assert outcome.ok, outcome
+        return session.checkpoint()
+
+
+def value(session: Session, code: str) -> str | None:
+    """The displayed value of an expression."""
+    outcome = session.run(code)
+    assert outcome.ok, outcome
+    return outcome.value
+
+
+# ── what comes back ───────────────────────────────────────────────────────────────────────────
+
+
+def test_values_come_back_and_two_names_of_one_object_stay_two_names_of_it(sandbox):
+    data = saved(sandbox, "a = [1, 2]\nb = a\nc = {'a': a}\nc['c'] = c\n_own = 3\ntext = 'größe'")
+    with sandbox.restore(data) as session:
+        assert value(session, "a, _own, text") == "([1, 2], 3, 'größe')"
+        assert value(session, "b is a and c['a'] is a and c['c'] is c") == "True"
+        assert session.missing == ()
+        assert [row.name for row in session.variables()] == ["a", "b", "c", "_own", "text"]
+
+
+def test_functions_see_later_changes_of_globals(sandbox):
+    data = saved(
+        sandbox, "k = 2\ndef times(x: int = 5, *, more=0) -> int:\n    return x * k + more"
+    )
+    with sandbox.restore(data) as session:
+        assert value(session, "times(), times(1, more=1)") == "(10, 3)"
+        assert value(session, "k = 100\ntimes()") == "500"
+        assert value(session, "times.__globals__ is globals(), times.__annotations__") == (
+            "(True, {'x': <class 'int'>, 'return': <class 'int'>})"
+        )
+
+
+def test_closures_share_their_variables_and_may_be_recursive(sandbox):
+    code = """
+def counter():
+    n = 0
+    def more():
+        nonlocal n
+        n += 1
+        return n
+    def now():
+        return n
+    return more, now
+more, now = counter()
+more()
+def outer():
+    def factorial(n):
+        return 1 if n < 2 else n * factorial(n - 1)
+    return factorial
+factorial = outer()
+def fib(n):
+    return n if n < 2 else fib(n - 1) + fib(n - 2)
+import functools
+cached = functools.lru_cache(fib)
+unset = (lambda: later) if False else None
+"""
+    with sandbox.restore(saved(sandbox, code)) as session:
+        assert value(session, "more(), now(), factorial(5), fib(10), cached(10)") == (
+            "(2, 2, 120, 55, 55)"
+        )
+
+
+def test_a_function_may_use_what_cannot_be_saved(sandbox):
+    data = saved(sandbox, "import threading\nlock = threading.Lock()\ndef free(): return lock")
+    with sandbox.restore(data) as session:
+        assert [row.name for row in session.missing] == ["lock"]
+        assert value(session, "lock = 7\nfree()") == "7"
+
+
+def test_classes_come_back_with_their_instances(sandbox):
+    code = """
+import dataclasses, enum, pickle, typing, collections
+class Base:
+    kind = "base"
+    def __init__(self): self.x = 1
+    def get(self): return self.x + offset
+class Derived(Base):
+    def __init__(self):
+        super().__init__()
+        self.me = self
+    @property
+    def double(self): return 2 * self.get()
+offset = 1
+thing = Derived()
+@dataclasses.dataclass
+class Point:
+    x: int = 0
+point = Point(3)
+class Colour(enum.Enum):
+    RED = 1
+red = Colour.RED
+Pair = collections.namedtuple("Pair", "a b")
+pair = Pair(1, 2)
+UserId = typing.NewType("UserId", int)
+"""
+    with sandbox.restore(saved(sandbox, code)) as session:
+        assert value(session, "thing.double, thing.me is thing, type(thing) is Derived") == (
+            "(4, True, True)"
+        )
+        assert value(session, "offset = 10\nthing.get()") == "11"
+        assert value(session, "point == Point(3), red is Colour.RED, pair == Pair(1, 2)") == (
+            "(True, True, True)"
+        )
+        again = "pickle.loads(pickle.dumps([thing, point, red]))"
+        assert value(session, f"[type(each).__name__ for each in {again}]") == (
+            "['Derived', 'Point', 'Colour']"
+        )
+        assert value(session, "UserId(3)") == "3"
+
+
+def test_arrays_and_frames_come_back(jailed):
+    pytest.importorskip("pandas")
+    code = "import numpy as np, pandas as pd\na = np.arange(9).reshape(3, 3)\nv = a\n"
+    code += "frame = pd.DataFrame({'a': [1, 2]})"
+    data = saved(jailed, code)
+    assert {"cloudpickle", "numpy", "pandas"} <= read_manifest(data).packages.keys()
+    with jailed.restore(data) as session:
+        assert value(session, "int(a.sum()), v is a, int(frame.a.sum())") == "(36, True, 3)"
+
+
+def test_what_belongs_to_a_process_is_listed_with_the_reason(sandbox):
+    code = """
+import socket, threading
+def numbers(): yield 1
+async def later(): pass
+generator = numbers()
+coroutine = later()
+written = open("f", "w")
+read = open("f")
+raw = open("f", "rb")
+one, two = socket.socketpair()
+lock = threading.Lock()
+thread = threading.Thread()
+inside = {"deep": [lock]}
+class Stubborn:
+    def __reduce__(self): raise LookupError("no, thank you")
+stubborn = Stubborn()
+class Leaver:
+    def __reduce__(self): raise SystemExit
+leaver = Leaver()
+kept = inside["deep"]
+good = 1
+"""
+    data = saved(sandbox, code)
+    missing = {row.name: row for row in read_manifest(data).missing}
+    assert list(missing) == [
+        "generator", "coroutine", "written", "read", "raw", "one", "two", "lock", "thread",
+        "inside", "stubborn", "leaver", "kept",
+    ]  # fmt: skip
+    assert missing["generator"].reason == "a generator is a running frame"
+    assert missing["written"].type == "TextIOWrapper"
+    assert "lock" in missing["inside"].reason
+    assert missing["stubborn"].reason == "LookupError: no, thank you"
+    with sandbox.restore(data) as session:
+        assert [row.name for row in session.missing] == list(missing)
+        assert value(session, "good, list(numbers())") == "(1, [1])"
+
+
+def test_many_that_fail_are_listed_and_the_rest_is_whole(sandbox):
+    code = """
+shared = [[str(n)] for n in range(1000)]
+for n in range(30):
+    globals()[f"bad{n}"] = [shared, (i for i in [])]
+    globals()[f"good{n}"] = [shared, shared[n]]
+"""
+    with sandbox.restore(saved(sandbox, code)) as session:
+        assert [row.name for row in session.missing] == [f"bad{n}" for n in range(30)]
+        same = "all(globals()[f'good{n}'][1] is shared[n] for n in range(30))"
+        assert value(session, f"{same}, shared[7]") == "(True, ['7'])"
+
+
+def test_state_that_cannot_be_read_costs_nothing_else(sandbox):
+    code = """
+import os, random
+os.mkdir("gone")
+os.chdir("gone")
+os.rmdir(os.getcwd())
+random.getstate = None
+x = 1
+"""
+    with sandbox.restore(saved(sandbox, code)) as session:
+        assert session.get("x") == 1
+        assert [row.name for row in session.missing] == ["(sys.path)", "(random)"]
+
+
+def test_what_fails_is_taken_back_whole(sandbox):
+    """What it shares with others is theirs, written once and whole."""
+    code = "shared = None\nbad = [x := {'big': [1, 2]}, (n for n in x)]\nshared = [x]\nother = x"
+    with sandbox.restore(saved(sandbox, code)) as session:
+        assert [row.name for row in session.missing] == ["bad"]
+        assert value(session, "shared[0] is other is x, x") == "(True, {'big': [1, 2]})"
+
+
+def test_what_does_not_load_is_listed_and_the_rest_is_there(sandbox):
+    code = """
+class Two(Exception):
+    def __init__(self, a, b): super().__init__(a)
+first = Two(1, 2)
+second = [first]
+third = "here"
+"""
+    with sandbox.restore(saved(sandbox, code)) as session:
+        lost = {row.name: row.reason for row in session.missing}
+        assert list(lost) == ["first", "second"]
+        assert lost["first"].startswith("TypeError")
+        assert value(session, "third") == "'here'"
+
+
+def test_a_value_may_need_what_was_bound_after_it(sandbox):
+    code = """
+late = None
+class Key:
+    def __init__(self, n): self.n = n
+    def __hash__(self): return number(self.n)
+    def __setstate__(self, state): self.n = number(state["n"])
+table = None
+def number(n): return n
+table = {Key(1): "one"}
+"""
+    with sandbox.restore(saved(sandbox, code)) as session:
+        assert session.missing == ()
+        assert value(session, "list(table.values())") == "['one']"
+
+
+def test_random_numbers_go_on_where_they_were(sandbox):
+    code = "import random\nfirst = random.random()"
+    with sandbox.session(seed=5) as session:
+        session.run(code)
+        data = session.checkpoint()
+        after = value(session, "random.random()")
+    with sandbox.restore(data) as session:
+        assert value(session, "random.random()") == after
+
+
+def test_the_last_value_the_sources_and_the_numbers_of_cells_go_on(sandbox):
+    data = saved(sandbox, "def fail():\n    raise KeyError('a note')", "6 * 7")
+    assert read_manifest(data).cell == 2
+    with sandbox.restore(data) as session:
+        assert value(session, "_") == "42"
+        error = session.run("fail()").error
+        assert error is not None
+        assert "<cell 4>" in error.traceback
+        assert "raise KeyError('a note')" in error.traceback
+
+
+def test_future_statements_hold_on(sandbox):
+    data = saved(sandbox, "from __future__ import annotations")
+    with sandbox.restore(data) as session:
+        assert value(session, "def f(x: Unknown): pass\nf.__annotations__") == "{'x': 'Unknown'}"
+
+
+def test_functions_of_the_host_are_the_new_ones(sandbox):
+    code = "ask = shout\nnames = {'f': shout, 'g': globals()}\ndef use(x): return shout(x)"
+    data = saved(sandbox, code, host={"shout": str.upper})
+    assert [row.name for row in read_manifest(data).variables] == ["ask", "names", "use"]
+    with sandbox.restore(data, host={"shout": str.title}) as session:
+        assert value(session, "ask('a b'), names['f'] is shout, use('b c')") == (
+            "('A B', True, 'B C')"
+        )
+        assert value(session, "names['g'] is globals()") == "True"
+    with sandbox.restore(data) as session:
+        assert [row.name for row in session.missing] == ["ask", "names"]
+        assert "offers no 'shout'" in session.missing[0].reason
+
+
+def test_the_answer_so_far_is_kept_and_not_given_twice(sandbox):
+    taken: list[Any] = []
+    with sandbox.session(answers="strict", on_answer=taken.append) as session:
+        session.run("answer['content'] = 'draft'\nmine = answer")
+        data = session.checkpoint()
+        session.run("answer['ready'] = True")
+        ready = session.checkpoint()
+    assert [answer.text for answer in taken] == ["draft"]
+    with sandbox.restore(data, answers="strict", on_answer=taken.append) as session:
+        assert value(session, "answer, mine is answer") == (
+            "({'content': 'draft', 'ready': False}, True)"
+        )
+    with sandbox.restore(ready, answers="strict", on_answer=taken.append) as session:
+        session.run("1")
+        assert len(taken) == 1
+        session.run("answer['content'] = 'better'")
+    assert [answer.text for answer in taken] == ["draft", "better"]
+
+
+def test_modules_of_the_workspace_are_found_where_their_files_are_given(sandbox):
+    files = {"mine.py": "def two(): return 2"}
+    with sandbox.session() as session:
+        session.files.put("mine.py", files["mine.py"])
+        assert session.run("import sys\nsys.path.insert(0, '.')\nimport mine as h").ok
+        data = session.checkpoint()
+    with sandbox.restore(data, files=files) as session:
+        assert value(session, "h.two()") == "2"
+    with sandbox.restore(data) as session:
+        assert [row.name for row in session.missing] == ["h"]
+
+
+def test_a_checkpoint_is_no_cell_and_changes_nothing(sandbox):
+    with sandbox.session() as session:
+        session.run("x = [1]")
+        data = session.checkpoint()
+        outcome = session.run("y = 2")
+        assert [change.name for change in outcome.changes] == ["y"]
+        error = session.run("1 / 0").error
+        assert error is not None and "<cell 3>" in error.traceback
+        assert value(session, "x") == "[1]"
+    with sandbox.restore(data) as session:
+        assert session.run("z = 1").changes[0].name == "z"
+        with sandbox.restore(session.checkpoint()) as third:
+            assert value(third, "x, z") == "([1], 1)"
+
+
+def test_what_pickling_prints_is_nobodys_output(sandbox):
+    code = (
+        "class Loud:\n    def __reduce__(self):\n        print('saved')\n        return int, ()\n"
+    )
+    with sandbox.session() as session:
+        session.run(code + "loud = Loud()")
+        session.checkpoint()
+        assert session.run("print('mine')").stdout == "mine\n"
+        assert value(session, "len(_out[-2])") == "0"
+
+
+async def test_the_same_awaited(jailed):
+    async with AsyncSandbox(isolation="jailed", limits=LIMITS) as sandbox:
+        async with sandbox.session() as session:
+            await session.run("x = [1]\ngenerator = (n for n in x)")
+            data = await session.checkpoint()
+        async with sandbox.restore(data) as session:
+            assert await session.get("x") == [1]
+            assert [row.name for row in session.missing] == ["generator"]
+        with pytest.raises(CheckpointError, match="damaged"):
+            await sandbox.restore(data[:-1])
+    with jailed.restore(data) as session:
+        assert session.get("x") == [1]
+
+
+# ── another process, another build, another version ───────────────────────────────────────────
+
+PROGRAM = """
+import sys
+from repl_sandbox import Sandbox
+with Sandbox(isolation="jailed") as sandbox, sandbox.session() as session:
+    session.run("class A:\\n    def get(self): return base\\nbase = 5\\na = A()")
+    sys.stdout.buffer.write(session.checkpoint())
+"""
+
+
+def test_a_checkpoint_of_another_process_is_restored(jailed):
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, check=True)
+    with jailed.restore(done.stdout) as session:
+        assert value(session, "a.get()") == "5"
+
+
+def test_a_checkpoint_of_another_build_of_this_version_is_restored(jailed, other_python):
+    with Sandbox(isolation="jailed", python=other_python, limits=LIMITS) as sandbox:
+        data = saved(sandbox, "def f(n): return n + base\nbase = 1\nvalues = [f]")
+    manifest = read_manifest(data)
+    if manifest.python.split(".")[:2] != VERSION.split(".")[:2] or manifest.python == VERSION:
+        pytest.skip(f"the other Python of this system is {manifest.python}, this one {VERSION}")
+    with jailed.restore(data) as session:
+        assert value(session, "f(1), values[0] is f") == "(2, True)"
+
+
+def manifest(**fields: Any) -> Manifest:
+    """A manifest of one variable `x`."""
+    given: dict[str, Any] = {
+        "python": VERSION,
+        "implementation": sys.implementation.name,
+        "packages": {},
+        "variables": (),
+        "missing": (),
+        "state": (),
+        "cell": 1,
+    }
+    return Manifest(**{**given, **fields})
+
+
+def test_another_minor_version_is_refused_and_both_are_named(jailed):
+    major, minor = sys.version_info[:2]
+    other = f"{major}.{minor + 1}.0"
+    with pytest.raises(CheckpointError) as caught:
+        jailed.restore(pack(manifest(python=other), b""))
+    assert other in str(caught.value) and VERSION in str(caught.value)
+    with pytest.raises(CheckpointError, match="pypy"):
+        jailed.restore(pack(manifest(implementation="pypy"), b""))
+
+
+def test_a_sandbox_with_a_policy_restores_none():
+    with Sandbox(isolation="jailed", policy=Policy("lint", calls_denied=["eval"])) as sandbox:
+        with pytest.raises(CheckpointError, match=r"policy: .*lint"):
+            sandbox.restore(pack(manifest(), b""))
+
+
+def test_without_cloudpickle_the_error_says_what_to_install(open_python):
+    python = Path("/usr/bin/python3")
+    check = [str(python), "-I", "-c", "import cloudpickle"]
+    if (
+        not python.exists()
+        or subprocess.run(check, capture_output=True, check=False).returncode == 0
+    ):
+        pytest.skip("no Python here that lacks cloudpickle")
+    with Sandbox(isolation="jailed", python=str(python), limits=LIMITS) as sandbox:
+        with sandbox.session() as session:
+            session.run("x = 1")
+            with pytest.raises(CheckpointError, match="pip install 'cloudpickle"):
+                session.checkpoint()
+            assert value(session, "x") == "1"
+
+
+# ── bounds, and payloads that attack ──────────────────────────────────────────────────────────
+
+
+class Call:
+    """Unpickled, it is a call."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self._call = function, arguments
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._call
+
+
+def forged(*values: Any, **fields: Any) -> bytes:
+    """A checkpoint whose variables x0, x1, ... are these pickles, or these values pickled."""
+    rows, pieces = [], []
+    for number, each in enumerate(values):
+        piece = each if type(each) is bytes else pickle.dumps([f"x{number}", each], 3)
+        rows.append(Saved(f"x{number}", "object", len(piece)))
+        pieces.append(piece)
+    return pack(manifest(variables=tuple(rows), **fields), b"".join(pieces))
+
+
+def test_a_namespace_over_the_limit_is_refused_and_kept(sandbox):
+    with sandbox.session() as session:
+        session.run("small = 1\nlarge = bytes(3_000_000)")
+        with pytest.raises(CheckpointError, match=r"1,000,000 bytes.*'large'"):
+            session.checkpoint(limit=1_000_000)
+        assert value(session, "small, len(large)") == "(1, 3000000)"
+        assert len(session.checkpoint(limit="4MB")) > 3_000_000
+
+
+def test_the_size_of_the_sessions_own_files_does_not_bound_it(jailed):
+    with jailed.session(limits=Limits(timeout=20, file_size="1MiB")) as session:
+        session.run("large = bytes(3_000_000)")
+        assert len(session.checkpoint()) > 3_000_000
+
+
+def test_arguments_are_checked_by_name(jailed, sandbox):
+    with sandbox.session() as session:
+        with pytest.raises(ValueError, match="limit"):
+            session.checkpoint(limit=0)
+        with pytest.raises(TypeError, match="timeout"):
+            session.checkpoint(timeout="1")
+    with pytest.raises(SessionClosed):
+        session.checkpoint()
+    with pytest.raises(TypeError, match="data"):
+        jailed.restore("text")
+    with pytest.raises(TypeError, match="data"):
+        read_manifest(None)
+
+
+def test_saving_obeys_its_time_and_costs_nothing(sandbox):
+    with sandbox.session() as session:
+        session.run("x = 1\nclass Slow:\n    def __reduce__(self):\n        while True: pass")
+        session.run("slow = Slow()")
+        with pytest.raises(CheckpointError, match=r"time.*kept"):
+            session.checkpoint(timeout=0.3)
+        assert value(session, "x") == "1"
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        (Call(os._exit, 0), "exit"),
+        (Call(exec, "while True: pass"), "time"),
+        (Call(exec, "import os\nos.kill(os.getpid(), 9)"), "signal"),
+        (Call(exec, "import os\nos.closerange(0, 1 << 16)"), "exit|protocol|signal"),
+    ],
+)
+def test_a_payload_that_ends_or_holds_the_process_is_an_error(sandbox, payload, words):
+    with pytest.raises(CheckpointError, match=words):
+        sandbox.restore(forged(payload), timeout=1)
+    assert sandbox.statistics().open == 0
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        (Call(eval, "bytearray(1 << 40)"), "MemoryError"),
+        (Call(exec, "l = []\nwhile True: l.append(bytearray(1 << 22))"), "MemoryError"),
+        (Call(eval, "(lambda f: f(f))(lambda f: f(f))"), "RecursionError"),
+        (Call(exec, "raise SystemExit(3)"), "SystemExit"),
+        (Call(open, "/etc/shadow"), "FileNotFoundError|PermissionError"),
+        (b"\x80\x03]q\x01.", "ValueError"),
+        (b"", "one of 'x1'"),
+        (b"\xff\xff\xff", "UnpicklingError"),
+        (pickle.dumps(["another", 1], 3), "CheckpointError"),
+        (b"\x80\x03(" + b"(" * 500_000, "one of 'x1'"),
+    ],
+)
+def test_a_payload_that_fails_costs_its_own_variable_only(sandbox, payload, words):
+    with sandbox.restore(forged(payload, 7), timeout=10) as session:
+        (lost,) = session.missing
+        assert lost.name == "x0"
+        assert any(word in lost.reason for word in words.split("|")), lost
+        assert session.get("x1") == 7
+
+
+def test_deep_nesting_is_saved_or_listed(sandbox):
+    with sandbox.session() as session:
+        session.run("deep = []\nfor _ in range(100_000): deep = [deep]\nx = 1")
+        missing = read_manifest(session.checkpoint()).missing
+        assert [row.name for row in missing] == ["deep"]
+        assert value(session, "x") == "1"
+
+
+def test_a_payload_obeys_the_limits_of_its_session(jailed):
+    code = "import resource\nx = resource.getrlimit(resource.RLIMIT_NOFILE)[0]"
+    payload = Call(exec, f"import sys\nexec({code!r}, vars(sys.modules['__main__']))")
+    with jailed.restore(forged(payload), limits=Limits(open_files=99)) as session:
+        assert session.get("x") == 99
+
+
+LIES = [
+    "[" * 100_000,
+    "{}",
+    "null",
+    '{"packages":{},"variables":[["x","t",1e9]],"missing":[],"state":[]}',
+    '{"packages":{},"variables":[["x","t",-1]],"missing":[],"state":[]}',
+    '{"packages":{},"variables":[["x","t",99999999999]],"missing":[],"state":[]}',
+    '{"packages":{},"variables":[],"missing":[["x","t",7]],"state":[]}',
+    '{"packages":[],"variables":[],"missing":[],"state":[]}',
+    "x" * 10_000_000,
+]
+
+
+@pytest.mark.parametrize("lie", LIES, ids=range(len(LIES)))
+def test_a_session_that_lies_about_what_it_saved_is_refused(sandbox, lie):
+    with sandbox.session() as session:
+        session.run(
+            f"import json\njson.dumps = lambda *_: {lie[:100]!r} + {lie[:1]!r} * {len(lie)}"
+        )
+        session.run(f"json.dumps = lambda *_: {lie!r}" if len(lie) < 1000 else "pass")
+        with pytest.raises(CheckpointError):
+            session.checkpoint()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_session_keeps_open_cannot_grow_and_is_freed(jailed, fails):
+    """It may hold on to the file that it wrote; the host takes the pages back."""
+    code = """
+import os, mmap
+class Holder:
+    def __reduce__(self):
+        global held, mapped
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                if "checkpoint" in os.readlink(f"/proc/self/fd/{name}"):
+                    held = os.dup(int(name))
+            except OSError:
+                pass
+        mapped = mmap.mmap(held, 1 << 20)
+        mapped[:] = b"x" * (1 << 20)
+        return int, ()
+holder = Holder()
+"""
+    with jailed.session() as session:
+        assert session.run(code).ok
+        if fails:
+            assert session.run("large = bytes(3 << 20)").ok
+            with pytest.raises(CheckpointError, match="limit"):
+                session.checkpoint(limit="2MiB")
+        else:
+            session.checkpoint()
+        assert value(session, "os.fstat(held).st_size, os.fstat(held).st_blocks") == "(0, 0)"
+        grown = session.run("os.ftruncate(held, 1 << 20)").error
+        assert grown is not None and grown.type == "PermissionError"
+        grown = session.run("os.pwrite(held, b'x' * 10, 0)").error
+        assert grown is not None and grown.type == "PermissionError"
+
+
+def test_the_template_knows_nothing_of_checkpoints(sandbox):
+    with sandbox.session() as session:
+        found = value(session, "import sys\n[n for n in sys.modules if 'pickle' in n]")
+        assert found == "[]"
