@@ -24,11 +24,12 @@ from .policies import modules
 from .pool import Pool
 from .session.asynchronous import AsyncSession
 from .session.core import Core
+from .session.handle import Home
 from .session.host_functions import Executor, HostFunction, LoopExecutor, check
 from .session.isolation import probe
 from .session.sync import Session
 from .tiers import acceptable, confirm, strongest
-from .types import Answer, Answers, Limits, Policy, Statistics
+from .types import Answer, Answers, Limits, Policy, Statistics, check_seed
 from .watchdog import Watchdog
 from .zygote.handle import Links, ZygoteHandle
 
@@ -75,6 +76,7 @@ class Sandbox:
     "require" raises where it may not, "off" never. `recovery`: "snapshot" keeps a waiting copy of
     each session's process, which takes over when that dies in a cell; under "restart" what follows
     is empty. `history`: how many cells `rollback` can undo; each takes one more waiting copy.
+    `branches`: how many branches of a session may be open at once.
     `hash_seed`: of hashes of text and bytes, hence
     of the order of sets, the same in every session; None draws one for each template.
 
@@ -100,17 +102,20 @@ class Sandbox:
         cgroup: Grouping = "auto",
         recovery: RecoveryMode = "snapshot",
         history: int = 1,
+        branches: int = 16,
         hash_seed: int | None = None,
     ) -> None:
         self._limits = _check_limits(limits) or Limits()
         self._states = _check_states(recovery, history)
+        self._branches = branches
+        self._home = Home(self._end, self._add, self._widen)
         # Copies: of each state that is kept, of the current one, and one more while it is made, for
         # which there may be a process between.
         self._own_processes = _OWN_PROCESSES + (0 if self._states < 0 else self._states + 3)
         policy = _check_policy(policy)
         tiers = _check_grouping(cgroup, acceptable(isolation, require))
         preload, mounts = _check_preload(preload), _check_mounts(mounts or {})
-        _check_counts(python, ready, max_sessions)
+        _check_counts(python, ready, max_sessions, branches)
         self._max_sessions = max_sessions
         # A policy brings modules as well, among them `random`, whose state is then every session's.
         self._hash_seed = _check_hash_seed(hash_seed)
@@ -157,7 +162,7 @@ class Sandbox:
             TypeError, ValueError: naming the argument.
         """
         core = self._core(self._executor, host, limits, seed, answers, on_answer)
-        return Session(core, self._end)
+        return Session(core, self._home)
 
     def restore(
         self,
@@ -293,8 +298,7 @@ class Sandbox:
         limits = _check_limits(limits) or self._limits
         if answers not in (None, "strict", "compatible"):
             raise ValueError(f"answers must be None, 'strict' or 'compatible', not {answers!r}")
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
-            raise TypeError(f"seed must be a count, not {seed!r}")
+        check_seed(seed)
         self._check_open()
         links = self._pool.take() if self._pool is not None and limits == self._limits else None
         links = links or self._begin(limits)
@@ -319,10 +323,27 @@ class Sandbox:
         if not links.worker_pid:
             self._zygote.finish(links)
         core.ready()
+        self._add(core)
+        return core
+
+    def _widen(self, core: Core) -> None:
+        """Give a session room for one more branch."""
+        lines = core.links.family.lines
+        if lines > self._branches:
+            raise SandboxError(
+                f"branches={self._branches} branches of the session are open; close one first, or "
+                "make the sandbox with more"
+            )
+        self._check_open()
+        group = core.links.group
+        if group is not None:
+            limits = core.limits
+            group.limit(self._memory(limits, lines + 1), self._processes(limits, lines + 1))
+
+    def _add(self, core: Core) -> None:
         with self._lock:
             self._open[id(core)] = core
         self._watchdog.add(core)
-        return core
 
     def _check_open(self) -> None:
         if self._closed or os.getpid() != self._pid:
@@ -369,10 +390,18 @@ class Sandbox:
         """A group that holds what the session may hold; None where groups cannot be had."""
         if self._groups is None:
             return None
+        return self._groups.take(self._memory(limits, 1), self._processes(limits, 1))
+
+    def _memory(self, limits: Limits, lines: int) -> int:
+        """Bytes that a session may be charged with while it has so many lines."""
         # Its files outlive its worker, so they must leave the next one all of its memory.
         files = private.capacity(int(limits.workspace))
-        memory = self._allowed(limits) + files + self._watchdog.template_memory + _OWN_MEMORY
-        return self._groups.take(memory, limits.processes + self._own_processes)
+        ours = self._watchdog.template_memory + _OWN_MEMORY
+        return lines * self._allowed(limits) + files + ours
+
+    def _processes(self, limits: Limits, lines: int) -> int:
+        """Processes that a session may have while it has so many lines, ours among them."""
+        return limits.processes + lines * self._own_processes
 
     def _allowed(self, limits: Limits) -> int:
         """Bytes that a session's processes may hold together, copies that wait among them.
@@ -391,7 +420,7 @@ class Sandbox:
             "DATA": self._zygote.data_segment + int(limits.memory),
             # The kernel counts by user. Where that is also the host's, this only stops a flood of
             # them, and the watchdog counts the session's.
-            "NPROC": self._zygote.room or limits.processes + self._own_processes,
+            "NPROC": self._zygote.room or self._processes(limits, 1 + self._branches),
             "NOFILE": limits.open_files,
             "FSIZE": int(limits.file_size),
         }
@@ -406,7 +435,10 @@ class Sandbox:
             return
         self._watchdog.remove(core)
         try:
-            self._zygote.kill(core.links)
+            if core.links.family.leave():
+                self._zygote.kill(core.links)
+            else:
+                self._zygote.leave(core.links)
         finally:
             # A call that runs in another thread or task sees the session's end and leaves first;
             # its descriptors must not be closed, and given to others, under it.
@@ -492,7 +524,7 @@ class AsyncSandbox:
                 # The thread goes on, and nobody else would close what it makes.
                 _end_when_made(making, sandbox)
                 raise
-            return AsyncSession(core, sandbox._end)
+            return AsyncSession(core, sandbox._home)
 
         return SessionRequest(start)
 
@@ -634,10 +666,14 @@ def _check_states(recovery: str, history: int) -> int:
     return history if recovery == "snapshot" else -1
 
 
-def _check_counts(python: str | None, ready: int, max_sessions: int | None) -> None:
+def _check_counts(python: str | None, ready: int, max_sessions: int | None, branches: int) -> None:
     if python is not None and not isinstance(python, str):
         raise TypeError(f"python must be a path as a str, not {type(python).__name__}")
-    for name, count, least in (("ready", ready, 0), ("max_sessions", max_sessions, 1)):
+    for name, count, least in (
+        ("ready", ready, 0),
+        ("max_sessions", max_sessions, 1),
+        ("branches", branches, 0),
+    ):
         if count is None and name == "max_sessions":
             continue
         if isinstance(count, bool) or not isinstance(count, int):

@@ -98,6 +98,13 @@ def check_seconds(value: float, name: str) -> float:
     return float(value)
 
 
+def check_seed(seed: int | None) -> int | None:
+    """`seed` if it can start random numbers; else TypeError."""
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+        raise TypeError(f"seed must be a count, not {seed!r}")
+    return seed
+
+
 LANGUAGES: tuple[Language, ...] = ("full", "lint", "restricted")
 
 # A policy travels in the message that starts a template, and is read by people when it refuses.

@@ -139,23 +139,29 @@ class Watchdog:
 
     def _breach(self, watched: _Watched) -> KillReason | None:
         limits, links = watched.core.limits, watched.core.links
-        limit = int(limits.memory)
+        # What is seen is of all branches of a session, and so are the limits.
+        lines = links.family.lines
+        limit = lines * int(limits.memory)
         processes = list(descendants(links.pid))
         # First, for a flood of processes also holds much memory. Only without namespaces: there the
         # kernel counts by user, who may have others elsewhere.
-        if links.folder and sum(map(_threads, processes)) > limits.processes + watched.core.ours:
+        if (
+            links.folder
+            and sum(map(_threads, processes))
+            > limits.processes + lines * (watched.core.ours + 1) - 1
+        ):
             return "processes"
         exceeds = None
         if links.group is not None:
             most = limit + self.template_memory
-            exceeds = _exceeds(links, processes, most, watched.core.ours)
+            exceeds = _exceeds(links, processes, most, lines * watched.core.ours)
         if exceeds is None:
             exceeds = self._exceeds(watched, processes, limit + watched.core.lent)
         # The memory of a copy that is just being ended is in no process and yet in the group.
         watched.suspected, certain = exceeds, watched.suspected or watched.core.ours == 1
         if exceeds and certain:
             return "memory"
-        if limits.cpu_seconds is not None and self._cpu(processes) > limits.cpu_seconds:
+        if limits.cpu_seconds is not None and self._cpu(processes) > lines * limits.cpu_seconds:
             return "cpu"
         return "workspace" if links.folder and self._overfull(watched) else None
 
@@ -180,7 +186,7 @@ class Watchdog:
         most = limit + 2 * self.template_memory
         if _resident(processes) <= most:
             return False
-        copies = _copies(links.pid, processes, watched.core.ours)
+        copies = _copies(links.pid, processes, links.family.lines * watched.core.ours)
         processes = [pid for pid in processes if pid not in copies]
         if _resident(processes) <= most:
             return False

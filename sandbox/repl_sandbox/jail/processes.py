@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 
 from . import libc
 
@@ -57,9 +57,14 @@ def end_children(kept: Container[int] = (), asked: int = 0) -> float:
 
 def _stopped(roots: list[int]) -> set[int]:
     """`roots` and all below them, stopped."""
+    return stop_all(lambda: [pid for root in roots for pid in descendants(root)])
+
+
+def stop_all(members: Callable[[], Iterable[int]]) -> set[int]:
+    """Stop `members`, asked for again until it names none that was not stopped; who was."""
     stopped: set[int] = set()
     for _ in range(_MOST_ROUNDS):
-        found = {pid for root in roots for pid in descendants(root)} - stopped
+        found = set(members()) - stopped
         if not found:
             break
         for pid in found:

@@ -51,6 +51,7 @@ class Jail:
     states: int = -1  # how many a session keeps besides the current one; -1: not even that
     kept: set[int] = field(default_factory=set)  # descriptors of the process that is contained
     held: dict[str, int] = field(default_factory=dict)  # what the worker found, before any code
+    home: str = ""  # the workspace of a branch; "" for the session's own
 
 
 Step: TypeAlias = tuple[str, Callable[[Jail], None]]
@@ -122,8 +123,14 @@ def _make_folder(jail: Jail) -> None:
     folders.make(jail.folder, None if jail.slot is None else users.own_id(jail.slot))
 
 
+def _enter_workspace(jail: Jail) -> None:
+    if jail.home:
+        os.environ["HOME"] = jail.home
+    os.chdir(jail.home or mounts.WORKSPACE)
+
+
 def _enter_folder(jail: Jail) -> None:
-    os.environ["HOME"] = f"{jail.folder}/{folders.WORKSPACE}"
+    os.environ["HOME"] = jail.home or f"{jail.folder}/{folders.WORKSPACE}"
     os.environ["TMPDIR"] = f"{jail.folder}/{folders.TEMPORARY}"
     os.environ["MPLCONFIGDIR"] = f"{jail.folder}/{folders.TEMPORARY}/matplotlib"
     if "tempfile" in sys.modules:
@@ -175,7 +182,7 @@ WORKER: Sequence[Step] = (
     # Away from init's: a signal of the code to its group is not for init.
     ("process group", lambda jail: processes.leave_group()),
     ("descriptors", lambda jail: processes.keep_descriptors(jail.kept)),
-    ("workspace", lambda jail: os.chdir(mounts.WORKSPACE)),
+    ("workspace", _enter_workspace),
     # With a group, clone makes no cgroup namespace: it would begin at the template's group.
     ("cgroup namespace", _close_group_view),
     # While it still may.

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import select
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
 from ..checkpoint import Checkpoint
-from ..types import JSON, AnyOutcome, Variable, parse_size
+from ..types import JSON, Answer, AnyOutcome, Variable, check_seed, parse_size
 from .checkpoints import DEFAULT_LIMIT, loading, saving
 from .core import Core
 from .files import AsyncSessionFiles
-from .handle import Handle
+from .handle import Handle, Home
+from .host_functions import HostFunction, check
 from .requests import check_code, check_timeout, fetch, list_variables, store
 
 _T = TypeVar("_T")
@@ -23,8 +24,8 @@ _T = TypeVar("_T")
 class AsyncSession(Handle):
     """`Session`, awaited. Cancelling a call interrupts the cell and leaves the session usable."""
 
-    def __init__(self, core: Core, end: Callable[[Core], None]) -> None:
-        super().__init__(core, end)
+    def __init__(self, core: Core, home: Home) -> None:
+        super().__init__(core, home)
         # One descriptor for the loop to watch, whatever the session's own are at the moment.
         self._epoll = select.epoll()
         self._registered: dict[int, int] = {}
@@ -62,6 +63,28 @@ class AsyncSession(Handle):
         """As `Session.rollback`."""
         return await self._drive(lambda core: core.rollback(n))
 
+    async def branch(
+        self,
+        *,
+        seed: int | None = None,
+        host: Mapping[str, HostFunction] | None = None,
+        on_answer: Callable[[Answer], None] | None = None,
+    ) -> AsyncSession:
+        """As `Session.branch`."""
+        check_seed(seed)
+        functions = None if host is None else check(host)
+        self._check_open()
+        self._home.widen(self._core)
+        links = await self._drive(lambda core: core.branch(seed))
+        branch = AsyncSession(self._core.line(links, functions, on_answer), self._home)
+        self._home.add(branch._core)
+        try:
+            branch._lost = await branch._drive(lambda core: core.begin_line())
+        except BaseException:
+            await branch.close()
+            raise
+        return branch
+
     @property
     def files(self) -> AsyncSessionFiles:
         """The files of its workspace: `put`, `get`, `list`, awaited."""
@@ -89,7 +112,7 @@ class AsyncSession(Handle):
         """As `Session.close`."""
         if not self._closed:
             self._closed = True
-            await asyncio.to_thread(self._end, self._core)
+            await asyncio.to_thread(self._home.end, self._core)
             self._epoll.close()
 
     async def __aenter__(self) -> AsyncSession:

@@ -37,6 +37,7 @@ from ..wire.messages import (
     Answered,
     Call,
     Configure,
+    Fetch,
     HostMessage,
     Reply,
     Restored,
@@ -47,6 +48,7 @@ from ..zygote import control
 from ..zygote.handle import Links, read_ready
 from .answers import AnswersOfCell
 from .clocks import Clocks, process_cpu
+from .ends import Ends
 from .host_functions import (
     MAX_OPEN_CALLS,
     Executor,
@@ -158,6 +160,7 @@ class Core:
         self._assigned = False  # whether the host has set a variable before the first of them
         self._lost: tuple[str, ...] = ()
         self._revived: control.Message | None = None
+        self._branched: bool | None = None
         self._open: set[int] = set()  # numbers of the cell's calls that are not answered
         self._answers = AnswersOfCell()
         self._name_descriptors()
@@ -516,6 +519,8 @@ class Core:
             self.links.held = message["held"]
         elif "revived" in message:
             self._revived = message
+        elif "branched" in message:
+            self._branched = message["branched"]
         elif "lost" in message:
             self._lost = tuple(message["lost"])
         elif "died" in message or "failed" in message:
@@ -624,6 +629,79 @@ class Core:
         whole = self.keeps and not started
         yield from self._start_empty(whole=whole)
         return "rolled_back" if whole else "restarted"
+
+    def branch(self, seed: int | None) -> Generator[float, Ready_, Links]:
+        """Have a waiting copy fork another line of the session; what connects the host to it."""
+        if not self.keeps:
+            raise SandboxError("branch needs waiting copies: Sandbox(recovery='snapshot')")
+        # Before it answers anything, the worker has a copy made of what it is now. No variable has
+        # this name.
+        yield from self.ask(Fetch(" "))
+        ends = Ends()
+        try:
+            order = {"op": "branch", "cell": self._ran[-1] if self._ran else 0}
+            order["seed"] = -1 if seed is None else seed
+            self._branched = None
+            self._tell_init(order, ends.theirs)
+            ends.close_theirs()
+            deadline = _monotonic() + _REVIVE_TIMEOUT
+            while self._branched is None:
+                self._receive((yield deadline))
+                if self._dead or _monotonic() > deadline:
+                    raise SandboxError("the session's init does not answer; close the session")
+            if not self._branched:
+                raise SandboxError(
+                    "the session could not be copied: there is no room for another process, or its "
+                    "processes ended the copy"
+                )
+        except BaseException:
+            ends.close()
+            raise
+        return ends.links(self.links)
+
+    def line(
+        self,
+        links: Links,
+        functions: dict[str, HostFunction] | None,
+        on_answer: Callable[[Answer], None] | None,
+    ) -> Core:
+        """The logic of the branch at `links`, which has all that this session has.
+
+        `functions` and `on_answer` may be its own; the names of functions stay.
+
+        Raises:
+            ValueError: `functions` has other names.
+        """
+        if functions is not None and functions.keys() != self._functions.keys():
+            raise ValueError(
+                f"host must have the names of the session's functions: {sorted(self._functions)}"
+            )
+        core = Core(
+            links,
+            self.limits,
+            self._rlimits,
+            functions=self._functions if functions is None else functions,
+            executor=self._executor,
+            seed=None,
+            answers=self._configure.answers,
+            on_answer=self._on_answer if on_answer is None else on_answer,
+            preloaded=True,
+            states=self._states,
+            ours=self.ours,
+        )
+        core.cell, core._ran, core._assigned = self.cell, list(self._ran), True
+        core._configured = True
+        core.history = self.history.copy()
+        return core
+
+    def begin_line(self) -> Generator[float, Ready_, tuple[str, ...]]:
+        """Wait until the branch that this is speaks; what of the session it could not take along."""
+        deadline = _monotonic() + _REVIVE_TIMEOUT
+        while not isinstance(self._asked, Restored):
+            self._receive_new((yield deadline))
+            if self._dead or _monotonic() > deadline:
+                raise SandboxError("the branch did not come up")
+        return self._asked.lost
 
     def rollback(self, cells: int) -> Generator[float, Ready_, tuple[str, ...]]:
         """Undo the last `cells` cells; what could not be brought back."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NoReturn
 
 from ..errors import SessionBusy, SessionClosed
@@ -14,16 +15,31 @@ from .isolation import probe
 _getpid = os.getpid
 
 
+@dataclass(frozen=True, slots=True)
+class Home:
+    """What a session needs of its sandbox: to end it, to add a branch, to give that room before."""
+
+    end: Callable[[Core], None]
+    add: Callable[[Core], None]
+    widen: Callable[[Core], None]
+
+
 class Handle:
     """What sync and async sessions share: whose they are and whether they are open."""
 
     _missing: tuple[Missing, ...] = ()
 
-    def __init__(self, core: Core, end: Callable[[Core], None]) -> None:
+    def __init__(self, core: Core, home: Home) -> None:
         self._core = core
-        self._end = end
+        self._home = home
+        self._lost: tuple[str, ...] = ()
         self._pid = os.getpid()
         self._closed = False
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Of a branch: what of the original it could not take along, in words."""
+        return self._lost
 
     @property
     def isolation(self) -> Isolation:

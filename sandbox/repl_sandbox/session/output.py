@@ -117,6 +117,12 @@ class History:
         self._size = 0
         self._cells: OrderedDict[tuple[int, str], str] = OrderedDict()
 
+    def copy(self) -> History:
+        """The same, to go on with apart."""
+        other = History(self._limit)
+        other._size, other._cells = self._size, self._cells.copy()
+        return other
+
     def add(self, cell: int, stdout: str, stderr: str) -> None:
         """Keep what cell number `cell` wrote, at the cost of the oldest."""
         for name, text in (("stdout", stdout), ("stderr", stderr)):

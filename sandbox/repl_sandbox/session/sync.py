@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from time import monotonic as _monotonic
 from types import TracebackType
 from typing import Any, TypeVar
 
 from ..checkpoint import Checkpoint
-from ..types import JSON, AnyOutcome, Variable, parse_size
+from ..types import JSON, Answer, AnyOutcome, Variable, check_seed, parse_size
 from .checkpoints import DEFAULT_LIMIT, loading, saving
 from .core import Core
 from .files import SessionFiles
-from .handle import Handle
+from .handle import Handle, Home
+from .host_functions import HostFunction, check
 from .requests import check_code, check_timeout, fetch, list_variables, store
 
 _T = TypeVar("_T")
@@ -22,8 +23,8 @@ _T = TypeVar("_T")
 class Session(Handle):
     """One persistent namespace in a jail of its own. A context manager; one caller at a time."""
 
-    def __init__(self, core: Core, end: Callable[[Core], None]) -> None:
-        super().__init__(core, end)
+    def __init__(self, core: Core, home: Home) -> None:
+        super().__init__(core, home)
         # poll(2) looks at descriptors in their order, and the worker's is the first of them.
         self._poller = select.poll()
         core.worker_first = True
@@ -95,6 +96,45 @@ class Session(Handle):
         """
         return self._drive(lambda core: core.rollback(n))
 
+    def branch(
+        self,
+        *,
+        seed: int | None = None,
+        host: Mapping[str, HostFunction] | None = None,
+        on_answer: Callable[[Answer], None] | None = None,
+    ) -> Session:
+        """A copy of this live session that goes on apart from it.
+
+        It has the variables, modules, open files and the random numbers' state (unless `seed` gives
+        another), and a copy of the workspace in a directory of its own, where HOME and the current
+        directory lead; a path that code wrote down in full leads to the original's. Threads, child
+        processes and connections stay with the original: `lost` names them. Limits are those of
+        this session, and each branch counts apart. `host` replaces the functions of the host by
+        others of the same names, `on_answer` the receiver of answers.
+
+        Branches of a session trust one another: they share users, namespaces and the view.
+
+        Raises:
+            SandboxError: the sandbox keeps no copies, or there is no room for one more.
+            TypeError, ValueError: naming the argument.
+        """
+        check_seed(seed)
+        functions = None if host is None else check(host)
+        self._check_open()
+        self._home.widen(self._core)
+        links = self._drive(lambda core: core.branch(seed))
+        branch = Session(self._core.line(links, functions, on_answer), self._home)
+        branch._begin()
+        return branch
+
+    def _begin(self) -> None:
+        self._home.add(self._core)
+        try:
+            self._lost = self._drive(lambda core: core.begin_line())
+        except BaseException:
+            self.close()
+            raise
+
     @property
     def files(self) -> SessionFiles:
         """The files of its workspace: `put`, `get`, `list`."""
@@ -130,7 +170,7 @@ class Session(Handle):
         """End the session; when this returns, none of its processes is left."""
         if not self._closed:
             self._closed = True
-            self._end(self._core)
+            self._home.end(self._core)
 
     def __enter__(self) -> Session:
         self._check_open()

@@ -15,7 +15,7 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import remains
 from .files import Files
@@ -34,10 +34,15 @@ _SIGKILL = _signal.SIGKILL
 _thread_count = _thread._count  # as the tests of threading use it
 
 # What a worker says to init: keep the files, as those after cell number so-and-so; and the answer.
-KEEP = struct.Struct("=q")
+# What a copy says to it: the process id of the branch that it has forked, -1 if it could not.
+WORD = struct.Struct("=Bq")
+KEEP, BRANCHED = 0, 1
 KEPT = b"k"
-# What init says to a copy, with the socket to speak on: the copy's pid, and Woken.cpu_left.
-ORDER = struct.Struct("=ii")
+# What init says to a copy, with the socket to speak on: the copy's pid, Woken.cpu_left, Woken.seed
+# (-1: None), and how many bytes follow: none, or for a branch the path of its workspace.
+ORDER = struct.Struct("=iiqI")
+# With a branch's socket come that of its own copies, their table, and its standard streams.
+_BRANCH_DESCRIPTORS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,9 @@ class Woken:
     cell: int
     remains: Remains
     cpu_left: int  # seconds that the session may still use; 0: not limited
+    # Of a branch: the workspace that it leaves, and its own.
+    moved: tuple[str, str] | None = None
+    seed: int | None = None
 
 
 class Copies:
@@ -103,7 +111,7 @@ class Copies:
             self._keep((pid, self.cell))
             if self._files.changed():
                 orders = self._recovery.orders
-                orders.sendall(KEEP.pack(self.cell))
+                orders.sendall(WORD.pack(KEEP, self.cell))
                 orders.recv(len(KEPT))
         return None
 
@@ -140,24 +148,57 @@ class Copies:
             _close(self._worker)  # the host must see its end when the worker has closed it
         if lacks.descriptors:
             lacks.let_go()
-        _sigwait(_WAKES)
-        cpu_left, worker = self._orders_for_me()
+        left = self._recovery.workspace
+        while True:
+            _sigwait(_WAKES)
+            cpu_left, seed, workspace, descriptors = self._orders_for_me()
+            if not workspace or self._branch(workspace, descriptors):
+                break
         _sigmask(_SETMASK, before)
         self._recovery.states.write(self._rows)
-        self._worker = _out_of_the_way(worker, lacks)
-        return Woken(self._worker, self.cell, lacks, cpu_left)
+        self._worker = _out_of_the_way(descriptors[0], lacks)
+        moved = (left, workspace) if workspace else None
+        return Woken(self._worker, self.cell, lacks, cpu_left, moved, None if seed < 0 else seed)
 
-    def _orders_for_me(self) -> tuple[int, int]:
-        me = os.getpid()
+    def _orders_for_me(self) -> tuple[int, int, str, list[int]]:
+        me, orders = os.getpid(), self._recovery.orders
         while True:
-            order, descriptors, _, _ = socket.recv_fds(self._recovery.orders, ORDER.size, 1)
+            order, descriptors, _, _ = socket.recv_fds(orders, ORDER.size, _BRANCH_DESCRIPTORS)
             if not order:
                 os._exit(0)
-            pid, cpu_left = ORDER.unpack(order)
+            pid, cpu_left, seed, length = ORDER.unpack(order)
+            workspace = os.fsdecode(orders.recv(length, socket.MSG_WAITALL)) if length else ""
             if pid == me:
-                return cpu_left, descriptors[0]
+                return cpu_left, seed, workspace, descriptors
             for fd in descriptors:  # of one that died before it could read
                 _close(fd)
+
+    def _branch(self, workspace: str, descriptors: list[int]) -> bool:
+        """Fork this copy, which waits on; whether this process is the branch."""
+        _, orders, states, stdout, stderr = descriptors
+        try:
+            pid = self._recovery.fork_beside()
+        except OSError:
+            pid = -1
+        if pid == 0:
+            _setsid()
+            os.dup2(stdout, 1)
+            os.dup2(stderr, 2)
+            self._recovery.orders.close()
+            self._recovery = replace(
+                self._recovery,
+                states=States(states),
+                orders=socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, orders),
+                workspace=workspace,
+            )
+            self._orders, self._rows, self._files = orders, [], Files(workspace)
+            used = [states, stdout, stderr]
+        else:
+            self._recovery.orders.sendall(WORD.pack(BRANCHED, pid))
+            used = descriptors
+        for fd in used:
+            _close(fd)
+        return pid == 0
 
 
 def _out_of_the_way(fd: int, lacks: Remains) -> int:

@@ -39,13 +39,19 @@ class Held:
             with contextlib.suppress(OSError):
                 os.close(self.fd)
 
-    def reopen(self) -> str:
-        """Open it again, as it was; what to call it if that cannot be done, else ""."""
+    def reopen(self, moved: tuple[str, str] | None = None) -> str:
+        """Open it again, as it was; what to call it if that cannot be done, else "".
+
+        `moved`: a directory whose files are opened in another one, and that one.
+        """
+        path = self.path
+        if moved is not None and f"{path}/".startswith(f"{moved[0]}/"):
+            path = moved[1] + path[len(moved[0]) :]
         if self.kind not in _BY_PATH:
             return f"descriptor {self.fd}, {_KINDS.get(self.kind, 'of the kernel')}"
         try:
-            if self.path:
-                fd = os.open(self.path, self.flags & ~_ONLY_ONCE | os.O_CLOEXEC)
+            if path:
+                fd = os.open(path, self.flags & ~_ONLY_ONCE | os.O_CLOEXEC)
                 if fd != self.fd:
                     os.dup2(fd, self.fd, self.inheritable)
                     os.close(fd)

@@ -45,6 +45,7 @@ from .copies import Copies, Recovery, Woken
 from .figures import take_figures
 from .host_calls import HostCalls
 from .interrupts import Interrupts
+from .moving import move
 from .namespace import Namespace
 from .outputs import Outputs
 from .printed import HOOK, call_hook
@@ -184,8 +185,13 @@ class Worker:
         """In a copy: be the session's worker from here on, for the last one is gone."""
         if woken.cpu_left:
             resource.setrlimit(resource.RLIMIT_CPU, (woken.cpu_left, woken.cpu_left + 1))
-        lost = woken.remains.bring_back(self._namespace)
+        lost = []
+        if woken.moved is not None:
+            lost = move(*woken.moved)
+        lost += woken.remains.bring_back(self._namespace, woken.moved)
         self._channel.renew()
+        if woken.seed is not None:
+            _seed(woken.seed)
         self._calls.forked = False
         self._calls.cell = 0
         self.open(woken.worker)

@@ -38,9 +38,12 @@ class Remains:
         for held in self.descriptors:
             held.let_go()
 
-    def bring_back(self, namespace: Namespace) -> list[str]:
-        """In the copy that takes over: open files again; the names of all that is lost."""
-        lost = [name for held in self.descriptors if (name := held.reopen())]
+    def bring_back(self, namespace: Namespace, moved: tuple[str, str] | None = None) -> list[str]:
+        """In the copy that takes over: open files again; the names of all that is lost.
+
+        `moved`: the directory whose files are opened in another one instead, and that one.
+        """
+        lost = [name for held in self.descriptors if (name := held.reopen(moved))]
         try:
             os.getcwd()
         except OSError:

@@ -24,8 +24,9 @@ MOST_STATES = (_SIZE - _COUNT.size) // _ROW.size
 class States:
     """Shared with every process that is forked after it was made."""
 
-    def __init__(self) -> None:
-        self._page = mmap.mmap(-1, mmap.PAGESIZE)
+    def __init__(self, fd: int = -1) -> None:
+        """A new page, or that of file `fd`, where the other end cannot inherit it."""
+        self._page = mmap.mmap(fd, mmap.PAGESIZE)
 
     def write(self, rows: Sequence[Row]) -> None:
         """Replace the table, all of it at once: the byte that says which half counts comes last."""

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -53,6 +54,25 @@ _ENVIRONMENT = {
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 
+class Family:
+    """How many lines of one session are open: the session itself and its branches."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.lines = 1
+
+    def join(self) -> None:
+        """One more."""
+        with self._lock:
+            self.lines += 1
+
+    def leave(self) -> bool:
+        """One less; whether that was the last."""
+        with self._lock:
+            self.lines -= 1
+            return not self.lines
+
+
 @dataclass(slots=True)
 class Links:
     """What connects the host to one session. `pid` is that of its init, as the host sees it."""
@@ -71,6 +91,7 @@ class Links:
     folder: str = ""  # its own directory, where it has no private mounts
     tier: str = "jailed"
     interpreter: tuple[str, str] = ("", "")  # version and implementation
+    family: Family = field(default_factory=lambda: Family())
 
     def close(self) -> None:
         """Let go; the session ends, for its init reads end of file."""
@@ -250,6 +271,23 @@ class ZygoteHandle:
             self._ask(requests.end(number, links.number), requests.answer(number))
         except _Gone:
             pass  # and the session with it: the kernel kills each init when its zygote ends
+
+    def leave(self, links: Links) -> None:
+        """End one line of a session that has others: when this returns its processes are gone."""
+        links.group = None  # it is the others' as well
+        try:
+            links.control.shutdown(socket.SHUT_WR)
+        except OSError:
+            return  # init is gone, and the session with it
+        poller = select.poll()
+        poller.register(links.control, select.POLLIN)
+        until = time.monotonic() + _SPAWN_TIMEOUT
+        while poller.poll(max(0.0, until - time.monotonic()) * 1000):
+            try:
+                if not links.control.recv(control.MAX_MESSAGE):
+                    return
+            except OSError:
+                return
 
     def abandon(self, links: Links) -> None:
         """Have a session ended that did not come up, without waiting: the zygote may hang."""

@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import _signal  # the public module's enums are a hundred pages to copy in each session
 import fcntl
+import itertools
 import json
 import os
 import select
 import signal
-import socket
 from collections.abc import Sequence
-from functools import cached_property
+from functools import partial
 from typing import NoReturn
 
 from ..errors import IsolationError
-from ..jail import folders, libc, processes, rlimits, users
+from ..jail import folders, libc, processes
 from ..jail.recipe import BIRTH, RECIPES, Jail, Step, contain
 from ..worker.copies import Recovery
 from ..worker.main import Worker
 from ..worker.tracebacks import show_files_below
-from . import clerk, control
+from . import belonging, control
+from .lines import Line, Streams
 from .revival import Revival
 
 # Where the sockets of the worker and of its copies sit: above what code is likely to close in a
@@ -47,85 +48,54 @@ class Init:
         worker: int,
         revival: Revival | None,
     ) -> None:
-        self._jail = jail
-        self._revival = revival
         self._template = template
-        self._control_fd = control_fd
-        self._worker = worker
-        self._generation = 1
+        self._folder = jail.folder
+        self._lines = [Line(self, jail, control_fd, worker, revival)]
+        self._branches = itertools.count(1)
         self._woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         self._ending = False
-        self._overfull = False
         if jail.folder:
             _signal.signal(_signal.SIGTERM, self._note_end)
             _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGTERM])
 
-    @cached_property
-    def _control(self) -> socket.socket:
-        # Made when there is something to read or to say: most sessions end before that.
-        return control.open_end(self._control_fd)
-
     def _note_end(self, number: int, frame: object) -> None:
         self._ending = True
 
-    def _start_worker(self, fd: int) -> None:
-        """Fork a worker of the next generation on socket `fd`."""
-        self._generation += 1
-        pid = libc.fork()
-        if pid == 0:
-            signal.set_wakeup_fd(-1)
-            _be_worker(
-                self._jail,
-                RECIPES[self._jail.tier].worker,
-                self._control_fd,
-                fd,
-                self._template,
-                self._revival,
-            )
-        os.close(fd)
-        self._worker = pid
-
-    def _start_clerk(self, fd: int) -> None:
-        """Fork a clerk for the host's other end of socket `fd`."""
-        # Of a worker that died first: ending what it left would end the clerk too.
-        self._reap()
-        try:
-            pid = libc.fork()
-        except OSError as error:
-            clerk.refuse(fd, error)
-            return
-        if pid == 0:
-            signal.set_wakeup_fd(-1)
-            clerk.be_clerk(self._jail, fd)
-        os.close(fd)
-        if self._revival is not None:
-            self._revival.trusted.add(pid)
-
     def serve(self) -> NoReturn:
-        """Obey the host and reap, until the host closes the control socket."""
-        poller = select.poll()
-        poller.register(self._control_fd, select.POLLIN)
-        poller.register(self._woken, select.POLLIN)
-        if self._revival is not None:
-            poller.register(self._revival, select.POLLIN)
+        """Obey the host and reap, until the host has closed every control socket."""
+        poller = self._poller()
+        lines = self._lines
         while True:
             # First, for the first worker may have died before its death could wake anybody.
-            self._reap()
+            self.reap()
             if self._ending:
                 self._end()
-            poller.poll()
+            if lines is not self._lines:
+                poller, lines = self._poller(), self._lines
+            ready = {fd for fd, _ in poller.poll()}
             self._drain()
-            if self._revival is not None:
-                self._revival.hear()
-            self._obey()
+            for line in lines:
+                if line.revival is not None and line.revival.fileno() in ready:
+                    line.revival.hear()
+                if line.control_fd in ready:
+                    line.obey()
+
+    def _poller(self) -> select.poll:
+        poller = select.poll()
+        poller.register(self._woken, select.POLLIN)
+        for line in self._lines:
+            poller.register(line.control_fd, select.POLLIN)
+            if line.revival is not None:
+                poller.register(line.revival, select.POLLIN)
+        return poller
 
     def _end(self) -> NoReturn:
         """End the session, whole."""
-        if self._jail.folder:
-            self._kill_all()
+        if self._folder:
+            processes.end_children()
             # Whoever waits for this process need not wait for a million files.
-            folders.remove(self._jail.folder, _REMOVE_SECONDS)
+            folders.remove(self._folder, _REMOVE_SECONDS)
         os._exit(0)
 
     def _drain(self) -> None:
@@ -134,106 +104,91 @@ class Init:
         except BlockingIOError:
             pass
 
-    def _reap(self) -> None:
-        """Collect the dead; if the worker is one of them, end what it left and tell the host."""
+    def reap(self) -> None:
+        """Collect the dead; a line whose worker is one of them learns of it."""
         while _somebody_died():
             pid, status, usage = os.wait4(-1, 0)
-            if self._revival is not None:
-                self._revival.trusted.discard(pid)
-            if pid == self._worker:
-                self._worker = 0
-                if self._revival is None:
-                    self._kill_all()
-                else:
-                    self._revival.halt()
-                self._make_room()
-                notice = {
-                    "died": self._generation,
-                    "status": status,
-                    "cpu": usage.ru_utime + usage.ru_stime,
-                }
-                control.send(self._control, notice)
+            for line in self._lines:
+                if line.revival is not None:
+                    line.revival.trusted.discard(pid)
+                if line.worker == pid:
+                    line.died(status, usage.ru_utime + usage.ru_stime)
 
-    def _revive(self, revival: Revival, message: control.Message, fd: int) -> None:
-        """Let the copy that the host wants be the worker; all that ran since it was made ends."""
-        revived = revival.wake(self._worker, message["cell"], message["cpu_left"], fd)
-        os.close(fd)
-        if revived.pid:
-            self._generation += 1
-            self._worker = revived.pid
-        answer = {"revived": bool(revived.pid), "cpu": revived.cpu, "lost": revived.lost}
-        control.send(self._control, answer)
+    def fork(self) -> int:
+        """Fork; 0 in the child, which is not woken by signals of init's."""
+        pid = libc.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+        return pid
 
-    def _clear(self, revival: Revival, *, whole: bool) -> None:
-        """End all of the session; with `whole`, also undo what it did to its files."""
-        if whole:
-            control.send(self._control, {"lost": revival.clear()})
-        else:
-            self._kill_all()
+    def be_worker(self, line: Line, fd: int) -> NoReturn:
+        """Be the next worker of `line`, on socket `fd`."""
+        if line.streams is not None:
+            os.dup2(line.streams.stdout, 1)
+            os.dup2(line.streams.stderr, 2)
+        steps = RECIPES[line.jail.tier].worker
+        _be_worker(line.jail, steps, line.control_fd, fd, self._template, line.revival)
 
-    def _kill_all(self) -> None:
-        """SIGKILL to every other process of the session, and wait until none is left."""
-        if self._revival is not None:
-            self._revival.forget()
-        if self._jail.folder:
-            processes.end_children()
-            return
-        try:
-            os.kill(-1, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        while True:
-            try:
-                os.wait4(-1, 0)
-            except ChildProcessError:
-                return
+    # ── branches ──────────────────────────────────────────────────────────────────────────────
 
-    def _make_room(self) -> None:
-        """If the directory held more than it may, begin with an empty one."""
-        if self._overfull:
-            self._overfull = False
-            folders.remove(self._jail.folder)
-            slot = self._jail.slot
-            folders.make(self._jail.folder, None if slot is None else users.own_id(slot))
+    def branch(self, line: Line, message: control.Message, descriptors: Sequence[int]) -> bool:
+        """Have the copy made after the cell of `message` fork a branch; whether it did.
 
-    def _obey(self) -> None:
-        try:
-            message, descriptors = self._receive()
-        except BlockingIOError:
-            return
-        if message is None:
+        `descriptors`: the branch's control socket, worker socket, stdout, stderr, table of copies.
+        """
+        control_fd, worker, stdout, stderr, states = descriptors
+        place = f"{line.jail.folder or '/tmp'}/branch-{next(self._branches)}"
+        branch = None
+        if line.revival is not None:
+            branch = line.revival.fork_branch(
+                message["cell"], message["seed"], place, descriptors[1:]
+            )
+        for fd in (worker, states):
+            os.close(fd)
+        if branch is None:
+            for fd in (control_fd, stdout, stderr):
+                os.close(fd)
+            return False
+        pid, revival = branch
+        jail = revival.jail
+        made = Line(self, jail, control_fd, pid, revival, Streams(stdout, stderr))
+        self._change([*self._lines, made])
+        return True
+
+    def leave(self, line: Line) -> None:
+        """The host has left `line`; with the last one the session ends."""
+        if len(self._lines) == 1:
             self._end()
-        if message["op"] == "interrupt":
-            # init is the parent, so the pid cannot have been given to another process.
-            if self._worker:
-                os.kill(self._worker, signal.SIGINT)
-            control.send(self._control, {"interrupted": message["cell"]})
-        elif message["op"] == "kill":
-            self._overfull = message.get("reason") == "workspace"
-            if self._worker:
-                os.kill(self._worker, signal.SIGKILL)
-        elif message["op"] == "revive" and self._revival is not None:
-            self._revive(self._revival, message, descriptors[0])
-        elif message["op"] == "start":
-            if self._revival is not None:
-                self._worker = 0
-                self._clear(self._revival, whole=message["files"])
-            self._jail.rlimits = rlimits.plan(message["rlimits"])
-            self._start_worker(descriptors[0])
-        elif message["op"] == "keep" and self._revival is not None:
-            with socket.socket(fileno=descriptors[0]) as host:
-                control.receive(host)
-                self._revival.keep()
-                control.send(host, {})
-        elif message["op"] == "files":
-            self._start_clerk(descriptors[0])
+        if line.streams is None:
+            # The first line stands for the session, whose processes those of no branch are.
+            line.kill_all()
+            line.worker = 0
+            line.hang_up()
+        else:
+            line.close()
+        self._change([other for other in self._lines if other is not line])
 
-    def _receive(self) -> tuple[control.Message | None, list[int]]:
-        self._control.setblocking(False)
-        try:
-            return control.receive_with_descriptors(self._control)
-        finally:
-            self._control.setblocking(True)
+    def _change(self, lines: list[Line]) -> None:
+        """Whose processes are meant by "all" depends on how many lines there are."""
+        self._lines = lines
+        for line in lines:
+            if line.revival is not None:
+                alone = len(lines) == 1 and line.streams is None
+                line.revival.members = None if alone else partial(self._members, line)
+
+    def _members(self, line: Line) -> list[int]:
+        """The living processes of `line`, its copies among them.
+
+        They descend from its workers, or are in the sessions that those lead. What is of no branch
+        is the first line's, or of nobody when that is gone.
+        """
+        trusted = {pid for each in self._lines if each.revival for pid in each.revival.trusted}
+        return belonging.members(
+            {id(each): each.roots | each.copies() for each in self._lines if each.streams},
+            id(line) if line.streams else None,
+            trusted,
+            everywhere=not self._folder,
+        )
 
 
 def be_session(jail: Jail, descriptors: tuple[int, int, int, int], template: Worker) -> NoReturn:
@@ -301,7 +256,7 @@ def _be_worker(
         os.write(control_fd, b'{"held": %b}' % json.dumps(jail.held).encode())
         os.close(control_fd)
         if jail.folder:
-            show_files_below(f"{jail.folder}/{folders.WORKSPACE}")
+            show_files_below(jail.home or f"{jail.folder}/{folders.WORKSPACE}")
     # Boundary: as in be_session.
     except Exception as error:  # noqa: BLE001
         _report(control_fd, jail.tier, "worker", error)

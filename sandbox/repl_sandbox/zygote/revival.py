@@ -10,19 +10,24 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 from typing import NamedTuple
 
 from ..jail import folders, libc, mounts, processes
 from ..jail.recipe import Jail
-from ..worker.copies import KEEP, KEPT, ORDER, WAKE, Recovery
+from ..worker.copies import BRANCHED, KEEP, KEPT, ORDER, WAKE, WORD, Recovery
 from ..worker.states import Row, States
 from . import keeper
 
 # Seconds. Reading what it may keep, or writing it, takes a tenth of one.
 _KEEPER_TIMEOUT = 10.0
+# A copy that is woken forks in milliseconds.
+_BRANCH_TIMEOUT = 5.0
+# As init._WORKER_FD.
+_HIGH = 1000
 
 
 class Revived(NamedTuple):
@@ -39,14 +44,16 @@ class Revival:
     The files of its workspace are those of its state: a `keeper` has what they were.
     """
 
-    def __init__(self, jail: Jail, high: int) -> None:
-        self._jail = jail
+    def __init__(self, jail: Jail, high: int, states: States | None = None) -> None:
+        self.jail = jail
         self._folder = jail.folder
+        # What "all processes" are where the session has branches: None for all there are.
+        self.members: Callable[[], list[int]] | None = None
         self._kept = jail.states
         self.trusted: set[int] = set()  # processes of init's own code
         self._keeper: tuple[int, socket.socket] | None = None
         self._unkept = False  # once files could not be kept, no more are
-        self._states = States()
+        self._states = States() if states is None else states
         # A stream, because a session without a network may have no other (jail/syscalls.py).
         self._ours, theirs = socket.socketpair()
         # Init holds the copies' end too: what it says to one that is gone must not be an error.
@@ -56,6 +63,25 @@ class Revival:
 
     def __iter__(self) -> Iterator[int]:
         return iter((self._ours.fileno(), self._theirs.fileno()))
+
+    @property
+    def orders(self) -> int:
+        """The descriptor that workers and copies hold."""
+        return self._theirs.fileno()
+
+    def close(self) -> None:
+        """Let go of both ends."""
+        self._ours.close()
+        self._theirs.close()
+
+    def remove_files(self) -> None:
+        """Empty the workspace of a branch that has ended."""
+        with suppress(OSError):
+            if not os.listdir(self.jail.home):
+                return
+        keeper.ask(self._keepers(), {"op": "restore", "cell": -1})
+        if self._keeper is not None:
+            _signal(self._keeper[0], signal.SIGKILL)
 
     def fileno(self) -> int:
         """Readable when a worker asks for its files to be kept."""
@@ -67,10 +93,14 @@ class Revival:
             self._states,
             self._theirs,
             self._kept,
-            f"{self._folder}/{folders.WORKSPACE}" if self._folder else mounts.WORKSPACE,
+            self._workspace(),
             libc.fork_beside,
             libc.fork_beside_threads,
         )
+
+    def _workspace(self) -> str:
+        own = f"{self._folder}/{folders.WORKSPACE}" if self._folder else mounts.WORKSPACE
+        return self.jail.home or own
 
     def forget(self) -> None:
         """There are no copies any more, and no keeper."""
@@ -80,17 +110,21 @@ class Revival:
     def hear(self) -> None:
         """A worker waits until its files are kept."""
         with suppress(BlockingIOError):
-            asked = self._ours.recv(KEEP.size, socket.MSG_DONTWAIT)
-            if len(asked) == KEEP.size:
-                self.keep(*KEEP.unpack(asked))
+            kind, number = self._word(socket.MSG_DONTWAIT)
+            if kind == KEEP:
+                self.keep(number)
                 # Whoever asks and does not read must not keep init waiting.
                 self._ours.send(KEPT, socket.MSG_DONTWAIT)
+
+    def _word(self, flags: int) -> tuple[int, int]:
+        said = self._ours.recv(WORD.size, flags)
+        return WORD.unpack(said) if len(said) == WORD.size else (-1, 0)
 
     def keep(self, cell: int | None = None) -> None:
         """Have the files as they are now kept as those after `cell` (None: the latest copy)."""
         if self._unkept:
             return
-        cells = [row[1] for row in self._rows()]
+        cells = [row[1] for row in self.rows()]
         cell = (cells[-1] if cells else 0) if cell is None else cell
         request = {"op": "keep", "cell": cell, "needed": cells}
         self._unkept = keeper.ask(self._keepers(), request) != []
@@ -104,7 +138,7 @@ class Revival:
                 return None
             if pid == 0:
                 signal.set_wakeup_fd(-1)
-                keeper.be_keeper(self._jail, theirs)
+                keeper.be_keeper(self.jail, theirs)
             theirs.close()
             ours.settimeout(_KEEPER_TIMEOUT)
             self._keeper = pid, ours
@@ -119,7 +153,9 @@ class Revival:
 
     def halt(self) -> None:
         """The worker is dead: stop all that it left, until the host says what is to be."""
-        if self._folder:
+        if self.members is not None:
+            processes.stop_all(self.members)
+        elif self._folder:
             processes.stop_children()
         else:
             _signal_all(signal.SIGSTOP)
@@ -132,7 +168,7 @@ class Revival:
         `worker` is ended as well, 0 if it is dead. The copy gets `fd` to speak on. Nothing is done
         to a living worker if there is no such copy.
         """
-        rows = self._rows()
+        rows = self.rows()
         index = _index(rows, cell)
         if index is None and worker:
             return Revived(0, 0.0, [])
@@ -149,9 +185,56 @@ class Revival:
         for end in (self._ours, self._theirs):
             _empty(end)  # of what a worker or a copy that is gone has left there
         lost = self._restore_files(after)
-        socket.send_fds(self._ours, [ORDER.pack(pid, cpu_left)], [fd])
+        socket.send_fds(self._ours, [ORDER.pack(pid, cpu_left, -1, 0)], [fd])
         _signal(pid, WAKE)
         return Revived(pid, cpu, lost)
+
+    def end_members(self, kept: set[int], worker: int) -> float:
+        """As `_end_all`, of this line alone; others that have died meanwhile are not reaped."""
+        assert self.members is not None
+        cpu = 0.0
+        while others := [pid for pid in self.members() if pid not in kept]:
+            processes.stop_all(others.copy)
+            for pid in others:
+                _signal(pid, signal.SIGKILL)
+            if worker in others:
+                _, _, usage = os.wait4(worker, 0)
+                cpu, worker = usage.ru_utime + usage.ru_stime, 0
+        return cpu
+
+    def fork_branch(
+        self, cell: int, seed: int, workspace: str, descriptors: Sequence[int]
+    ) -> tuple[int, Revival] | None:
+        """Have the copy made after `cell` fork a branch; its process id, and what revives it.
+
+        `seed`: of its random numbers, -1 to go on with those of the copy. `descriptors`: its worker
+        socket, stdout, stderr, table of copies.
+        """
+        rows = self.rows()
+        index = _index(rows, cell)
+        if index is None:
+            return None
+        worker, stdout, stderr, states = descriptors
+        path = os.fsencode(workspace)
+        jail = replace(self.jail, home=workspace, kept=set(), held={})
+        revival = Revival(jail, _HIGH, States(states))
+        order = ORDER.pack(rows[index][0], 0, seed, len(path)) + path
+        given = [worker, revival.orders, states, stdout, stderr]
+        socket.send_fds(self._ours, [order], given)
+        _signal(rows[index][0], WAKE)
+        self._ours.settimeout(_BRANCH_TIMEOUT)
+        kind = KEEP
+        try:
+            while kind == KEEP:
+                kind, number = self._word(0)
+        except OSError:
+            number = -1
+        finally:
+            self._ours.settimeout(None)
+        if kind != BRANCHED or number <= 1 or number == os.getpid():
+            revival.close()
+            return None
+        return number, revival
 
     def clear(self) -> list[str]:
         """End everything, and put the files back that were there before the first cell.
@@ -163,7 +246,7 @@ class Revival:
         self._states.write(())
         return self._restore_files(0)
 
-    def _rows(self) -> list[Row]:
+    def rows(self) -> list[Row]:
         """The table, without what cannot be: each is another process, and none is this one."""
         me, rows = os.getpid(), {}
         for pid, cell in self._states.read():
@@ -173,6 +256,8 @@ class Revival:
 
     def _end_all(self, kept: set[int], worker: int) -> float:
         """Kill and reap all processes of the session but `kept`; CPU seconds of the `worker`."""
+        if self.members is not None:
+            return self.end_members(kept, worker)
         if self._folder:
             return processes.end_children(kept, worker)
         cpu = 0.0

@@ -34,6 +34,8 @@ _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlin
 
 def root(jail: Jail) -> int:
     """A descriptor of the workspace of a session."""
+    if jail.home:
+        return place(jail.home)
     return own(jail.folder, folders.WORKSPACE) if jail.folder else place(mounts.WORKSPACE)
 
 

@@ -1,0 +1,71 @@
+"""A branch's own workspace: what was in the one that it leaves, copied, and the way there."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+
+_MOST_NAMED = 20
+
+
+def move(old: str, new: str) -> list[str]:
+    """Make directory `new` of all files below `old`, and go there; the names of what was left.
+
+    HOME and the current directory lead to the new one. An absolute path that the code has noted
+    still leads to the old one: branches of a session trust one another.
+    """
+    left: list[str] = []
+    os.makedirs(new, exist_ok=True)
+    _copy_below(old, new, left)
+    with suppress(OSError):
+        here = os.getcwd()
+        if f"{here}/".startswith(f"{old}/"):
+            os.chdir(new + here[len(old) :])
+    os.environ["HOME"] = new
+    names = [f"file {path!a}: not copied" for path in left]
+    more = len(names) - _MOST_NAMED
+    return names if more <= 0 else [*names[:_MOST_NAMED], f"{more:,} more files"]
+
+
+def _copy_below(old: str, new: str, left: list[str]) -> None:
+    # No recursion: code decides how deep directories lie in each other.
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            entries = list(os.scandir(f"{old}/{folder}"))
+        except OSError:
+            left.append(folder or ".")
+            continue
+        for entry in entries:
+            path = f"{folder}{entry.name}"
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    os.mkdir(f"{new}/{path}", stat.S_IMODE(entry.stat().st_mode) | 0o700)
+                    waiting.append(f"{path}/")
+                elif not _copy(entry, f"{new}/{path}"):
+                    left.append(path)
+            except OSError:
+                left.append(path)
+
+
+def _copy(entry: os.DirEntry[str], target: str) -> bool:
+    """Copy a link or a regular file; nothing else has a content of its own."""
+    if entry.is_symlink():
+        os.symlink(os.readlink(entry.path), target)
+        return True
+    if not entry.is_file(follow_symlinks=False):
+        return False
+    status = entry.stat(follow_symlinks=False)
+    source = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    fd = os.open(target, flags, stat.S_IMODE(status.st_mode) & 0o777)
+    try:
+        while os.sendfile(fd, source, None, 1 << 30):
+            pass
+        os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
+    finally:
+        os.close(source)
+        os.close(fd)
+    return True

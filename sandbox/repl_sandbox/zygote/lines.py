@@ -1,0 +1,242 @@
+"""A line of a session: a worker, its waiting copies, and what the host asks about them.
+
+A session begins with one line; each branch of it is one more, with a control socket of its own. All
+lines of a session share its init, its namespaces and its users: they are one trust domain.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from ..jail import folders, processes, rlimits, users
+from ..jail.recipe import Jail
+from . import clerk, control
+from .revival import Revival
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Standard output and error of a branch; a session's first line has those of its init."""
+
+    stdout: int
+    stderr: int
+
+
+class Session(Protocol):
+    """What a line needs of its init."""
+
+    def fork(self) -> int:
+        """Fork; 0 in the child."""
+
+    def reap(self) -> None:
+        """Collect the dead, and tell their lines."""
+
+    def be_worker(self, line: Line, fd: int) -> None:
+        """Be the next worker of `line`, on socket `fd`."""
+
+    def branch(self, line: Line, message: control.Message, descriptors: Sequence[int]) -> bool:
+        """Make a branch of `line`; whether there is one."""
+
+    def leave(self, line: Line) -> None:
+        """The host has left `line`."""
+
+
+class Line:
+    """One line; `worker` is the process id of its worker, 0 while there is none."""
+
+    def __init__(
+        self,
+        session: Session,
+        jail: Jail,
+        control_fd: int,
+        worker: int,
+        revival: Revival | None,
+        streams: Streams | None = None,
+    ) -> None:
+        self.jail = jail
+        self.control_fd = control_fd
+        self.worker = worker
+        self.revival = revival
+        self.streams = streams
+        # Every worker so far leads a session (setsid(2)) that its children stay in.
+        self.roots = {worker}
+        self._session = session
+        self._generation = 1
+        self._overfull = False
+
+    @cached_property
+    def _control(self) -> socket.socket:
+        # Made when there is something to read or to say: most sessions end before that.
+        return control.open_end(self.control_fd)
+
+    def copies(self) -> set[int]:
+        """The process ids of its waiting copies."""
+        return set() if self.revival is None else {pid for pid, _ in self.revival.rows()}
+
+    def died(self, status: int, cpu: float) -> None:
+        """Its worker is dead: end what it left, or stop it where a copy may go on; tell the host."""
+        self.worker = 0
+        if self.revival is None:
+            self.kill_all()
+        else:
+            self.revival.halt()
+        self._make_room()
+        self._say({"died": self._generation, "status": status, "cpu": cpu})
+
+    def obey(self) -> None:
+        """Do what the host asks for, once, if it does."""
+        try:
+            message, descriptors = self._receive()
+        except BlockingIOError:
+            return
+        if message is None:
+            self._session.leave(self)
+            return
+        self._ORDERS[message["op"]](self, message, descriptors)
+
+    def kill_all(self) -> None:
+        """SIGKILL to every other process of the session, and wait until none is left."""
+        if self.revival is not None:
+            self.revival.forget()
+            if self.revival.members is not None:
+                self.revival.end_members(set(), self.worker)
+                return
+        if self.jail.folder:
+            processes.end_children()
+            return
+        try:
+            os.kill(-1, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        while True:
+            try:
+                os.wait4(-1, 0)
+            except ChildProcessError:
+                return
+
+    def close(self) -> None:
+        """End a branch: its processes, its files, its sockets."""
+        assert self.revival is not None
+        assert self.streams is not None
+        self.revival.end_members(set(), self.worker)
+        self.revival.remove_files()
+        self.revival.close()
+        os.close(self.streams.stdout)
+        os.close(self.streams.stderr)
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Tell the host, by the end of file, that the line has ended."""
+        self._control.close()
+
+    def _say(self, message: control.Message) -> None:
+        with suppress(OSError):  # the host has left, and its end is read next
+            control.send(self._control, message)
+
+    def _make_room(self) -> None:
+        """If the directory held more than it may, begin with an empty one."""
+        if self._overfull:
+            self._overfull = False
+            folders.remove(self.jail.folder)
+            slot = self.jail.slot
+            folders.make(self.jail.folder, None if slot is None else users.own_id(slot))
+
+    def _receive(self) -> tuple[control.Message | None, list[int]]:
+        self._control.setblocking(False)
+        try:
+            return control.receive_with_descriptors(self._control)
+        except OSError as error:
+            if isinstance(error, BlockingIOError):
+                raise
+            return None, []
+        finally:
+            self._control.setblocking(True)
+
+    # ── orders ────────────────────────────────────────────────────────────────────────────────
+
+    def _interrupt(self, message: control.Message, descriptors: Sequence[int]) -> None:
+        # init is the parent, so the pid cannot have been given to another process.
+        if self.worker:
+            os.kill(self.worker, signal.SIGINT)
+        self._say({"interrupted": message["cell"]})
+
+    def _kill(self, message: control.Message, descriptors: Sequence[int]) -> None:
+        self._overfull = message.get("reason") == "workspace"
+        if self.worker:
+            os.kill(self.worker, signal.SIGKILL)
+
+    def _start(self, message: control.Message, descriptors: Sequence[int]) -> None:
+        """Start the next worker, empty."""
+        if self.revival is not None:
+            self.worker = 0
+            if message["files"]:
+                self._say({"lost": self.revival.clear()})
+            else:
+                self.kill_all()
+        self.jail.rlimits = rlimits.plan(message["rlimits"])
+        self._generation += 1
+        pid = self._session.fork()
+        if pid == 0:
+            self._session.be_worker(self, descriptors[0])
+        os.close(descriptors[0])
+        self._goes_on(pid)
+
+    def _revive(self, message: control.Message, descriptors: Sequence[int]) -> None:
+        """Let the copy that the host wants be the worker; all that ran since it was made ends."""
+        assert self.revival is not None
+        revived = self.revival.wake(
+            self.worker, message["cell"], message["cpu_left"], descriptors[0]
+        )
+        os.close(descriptors[0])
+        if revived.pid:
+            self._generation += 1
+            self._goes_on(revived.pid)
+        self._say({"revived": bool(revived.pid), "cpu": revived.cpu, "lost": revived.lost})
+
+    def _goes_on(self, worker: int) -> None:
+        self.worker = worker
+        self.roots.add(worker)
+
+    def _keep(self, message: control.Message, descriptors: Sequence[int]) -> None:
+        assert self.revival is not None
+        with socket.socket(fileno=descriptors[0]) as host:
+            control.receive(host)
+            self.revival.keep()
+            with suppress(OSError):
+                control.send(host, {})
+
+    def _branch(self, message: control.Message, descriptors: Sequence[int]) -> None:
+        self._say({"branched": self._session.branch(self, message, descriptors)})
+
+    def _files(self, message: control.Message, descriptors: Sequence[int]) -> None:
+        """Fork a clerk for the host's other end of a socket."""
+        fd = descriptors[0]
+        # Of a worker that died first: ending what it left would end the clerk too.
+        self._session.reap()
+        try:
+            pid = self._session.fork()
+        except OSError as error:
+            clerk.refuse(fd, error)
+            return
+        if pid == 0:
+            clerk.be_clerk(self.jail, fd)
+        os.close(fd)
+        if self.revival is not None:
+            self.revival.trusted.add(pid)
+
+    _ORDERS: dict[str, Callable[[Line, control.Message, Sequence[int]], None]] = {
+        "interrupt": _interrupt,
+        "kill": _kill,
+        "start": _start,
+        "revive": _revive,
+        "keep": _keep,
+        "branch": _branch,
+        "files": _files,
+    }
