@@ -75,8 +75,8 @@ _MOST_PAGED = 16 * PAGE
 _WORTH_A_LOOK = 0.002
 # A fork in init takes milliseconds.
 _RESTART_TIMEOUT = 10.0
-# Init ends what runs and a copy opens its files: milliseconds, but for the memory of a large session
-# that the kernel has to free.
+# Init ends what runs and a copy opens its files: milliseconds, but for the memory of a large
+# session, which the kernel has to free.
 _REVIVE_TIMEOUT = 10.0
 
 _STATES: Mapping[State, str] = {
@@ -695,7 +695,7 @@ class Core:
         return core
 
     def begin_line(self) -> Generator[float, Ready_, tuple[str, ...]]:
-        """Wait until the branch that this is speaks; what of the session it could not take along."""
+        """Wait until this branch speaks; what of the session it could not take along."""
         deadline = _monotonic() + _REVIVE_TIMEOUT
         while not isinstance(self._asked, Restored):
             self._receive_new((yield deadline))
@@ -733,7 +733,7 @@ class Core:
             raise ValueError(f"n={cells}, but {len(self._ran)} cells have run")
 
     def _wake_copy(self, cell: int | None = None) -> Generator[float, Ready_, bool]:
-        """Whether init has woken the copy made after `cell` (None: the latest), and that answers."""
+        """Whether the copy made after `cell` (None: the latest) was woken, and answers."""
         left = self._remaining()["CPU"] if "CPU" in self._rlimits else 0
         ours = self._order({"op": "revive", "cell": cell, "cpu_left": left})
         deadline = _monotonic() + _REVIVE_TIMEOUT

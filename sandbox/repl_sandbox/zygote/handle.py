@@ -91,7 +91,7 @@ class Links:
     folder: str = ""  # its own directory, where it has no private mounts
     tier: str = "jailed"
     interpreter: tuple[str, str] = ("", "")  # version and implementation
-    family: Family = field(default_factory=lambda: Family())
+    family: Family = field(default_factory=Family)
 
     def close(self) -> None:
         """Let go; the session ends, for its init reads end of file."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from ..jail import folders, processes, rlimits, users
 from ..jail.recipe import Jail
@@ -81,7 +81,7 @@ class Line:
         return set() if self.revival is None else {pid for pid, _ in self.revival.rows()}
 
     def died(self, status: int, cpu: float) -> None:
-        """Its worker is dead: end what it left, or stop it where a copy may go on; tell the host."""
+        """Its worker is dead: end what it left, or stop that where a copy may go on."""
         self.worker = 0
         if self.revival is None:
             self.kill_all()
@@ -231,7 +231,7 @@ class Line:
         if self.revival is not None:
             self.revival.trusted.add(pid)
 
-    _ORDERS: dict[str, Callable[[Line, control.Message, Sequence[int]], None]] = {
+    _ORDERS: ClassVar[dict[str, Callable[[Line, control.Message, Sequence[int]], None]]] = {
         "interrupt": _interrupt,
         "kill": _kill,
         "start": _start,
