@@ -22,10 +22,10 @@ from ..worker.copies import BRANCHED, KEEP, KEPT, ORDER, WAKE, WORD, Recovery
 from ..worker.states import Row, States
 from . import keeper
 
-# Seconds. Reading what it may keep, or writing it, takes a tenth of one.
-_KEEPER_TIMEOUT = 10.0
-# A copy that is woken forks in milliseconds.
-_BRANCH_TIMEOUT = 5.0
+# Seconds, for which init hears nothing else. Reading what a keeper may keep, or writing it, takes a
+# tenth of one, and a copy that is woken forks in milliseconds.
+_KEEPER_TIMEOUT = 3.0
+_BRANCH_TIMEOUT = 3.0
 # As init._WORKER_FD.
 _HIGH = 1000
 
@@ -178,8 +178,8 @@ class Revival:
         if self._keeper is not None:
             spared.add(self._keeper[0])
         cpu = self._end_all(spared, worker)
-        alive = [pid for pid, _ in kept if _signal(pid, signal.SIGCONT)]
-        if not kept or kept[-1][0] not in alive:
+        # The earlier ones stay stopped until it is their turn.
+        if not kept or not _signal(kept[-1][0], signal.SIGCONT):
             return Revived(0, cpu, [])
         pid, after = kept[-1]
         for end in (self._ours, self._theirs):
@@ -221,6 +221,7 @@ class Revival:
         order = ORDER.pack(rows[index][0], 0, seed, len(path)) + path
         given = [worker, revival.orders, states, stdout, stderr]
         socket.send_fds(self._ours, [order], given)
+        _signal(rows[index][0], signal.SIGCONT)
         _signal(rows[index][0], WAKE)
         self._ours.settimeout(_BRANCH_TIMEOUT)
         kind = KEEP
@@ -247,9 +248,14 @@ class Revival:
         return self._restore_files(0)
 
     def rows(self) -> list[Row]:
-        """The table, without what cannot be: each is another process, and none is this one."""
+        """The end of the table, without what cannot be: each is a process, and none is this one.
+
+        No more than there may be, for whoever is named is not ended with the others: of each state
+        that is kept, of the current one, and of one that just takes another's place.
+        """
         me = os.getpid()
-        return list({pid: cell for pid, cell in self._states.read() if 1 < pid != me}.items())
+        rows = {pid: cell for pid, cell in self._states.read() if 1 < pid != me}
+        return list(rows.items())[-self._kept - 2 :]
 
     def _end_all(self, kept: set[int], worker: int) -> float:
         """Kill and reap all processes of the session but `kept`; CPU seconds of the `worker`."""
