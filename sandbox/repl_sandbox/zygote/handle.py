@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
+from typing import Protocol
 
 from ..cgroups.group import Group
 from ..errors import IsolationError, RemoteProtocolError, SandboxClosed, SandboxError
@@ -28,9 +29,9 @@ _BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "boot.py")
 
 # An interpreter starts in 10 ms and numpy with pandas in 1 s; importing torch from a cold disk can
 # take a minute.
-_START_TIMEOUT = 120.0
+START_TIMEOUT = 120.0
 # A session takes 3 ms; on a machine that swaps or is overloaded a thousand times that.
-_SPAWN_TIMEOUT = 30.0
+SPAWN_TIMEOUT = 30.0
 # To end all sessions and to remove their directories, where the kernel does not.
 _LEAVE_TIMEOUT = 30.0
 
@@ -81,11 +82,28 @@ class Links:
             group.release()
 
 
-class _Gone(SandboxError):
+class Gone(SandboxError):
     """There is no zygote any more, and so none of its sessions."""
 
     def __init__(self) -> None:
         super().__init__("the zygote is gone; its standard error says why")
+
+
+class Process(Protocol):
+    """What a handle needs of its zygote's process; `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    def poll(self) -> int | None:
+        """None while it lives."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; subprocess.TimeoutExpired after `timeout` seconds."""
+
+    def kill(self) -> None:
+        """End it."""
 
 
 class ZygoteHandle:
@@ -104,17 +122,13 @@ class ZygoteHandle:
         tier: str = "jailed",
     ) -> None:
         ours, theirs = control.pair()
-        self.tier = tier
-        self._socket = ours
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
-        self._closed = False
+        self._hold(ours, tier)
         self._numbers = itertools.count(1)
         executable = python or sys.executable
         bin_path = f"{os.path.dirname(executable)}:/usr/local/bin:/usr/bin:/bin"
         try:
             with theirs:
-                self._process = subprocess.Popen(
+                self._process: Process = subprocess.Popen(
                     [executable, "-I", "-X", "utf8", _BOOT, str(theirs.fileno()), tier],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -126,9 +140,7 @@ class ZygoteHandle:
         except OSError as error:
             ours.close()
             raise SandboxError(f"python: cannot start {executable}: {error}") from error
-        _alive.add(self)
         try:
-            ours.settimeout(_START_TIMEOUT)
             configuration = {
                 "preload": list(preload),
                 "mounts": dict(mounts),
@@ -136,10 +148,24 @@ class ZygoteHandle:
                 "place": tempfile.gettempdir() if tier != "jailed" else "",
             }
             answer = self._ask(next(self._numbers), configuration)
-            ours.settimeout(_SPAWN_TIMEOUT)
+            ours.settimeout(SPAWN_TIMEOUT)
         except BaseException:
             self.close()
             raise
+        self._learn(answer)
+
+    def _hold(self, ours: socket.socket, tier: str) -> None:
+        """Begin a conversation on socket `ours`, by which the zygote lives."""
+        ours.settimeout(START_TIMEOUT)
+        self.tier = tier
+        self._socket = ours
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._closed = False
+        _alive.add(self)
+
+    def _learn(self, answer: control.Message) -> None:
+        """Take what a zygote says of itself once it can serve."""
         self.data_segment: int = answer["data_segment"]
         self.privileged: bool = answer["privileged"]
         self._base: str = answer["base"]
@@ -233,7 +259,7 @@ class ZygoteHandle:
             return
         try:
             self._ask(next(self._numbers), {"op": "end", "session": links.number})
-        except _Gone:
+        except Gone:
             pass  # and the session with it: the kernel kills each init when its zygote ends
 
     def abandon(self, links: Links) -> None:
@@ -247,13 +273,20 @@ class ZygoteHandle:
         except OSError:
             pass  # the zygote is gone, or ends the session when its own request is done
 
+    def forget(self, pid: int) -> None:
+        """Have the zygote wait for a nested one with this pid, which has ended."""
+        try:
+            self._ask(next(self._numbers), {"op": "forget", "nested": pid})
+        except SandboxError:
+            pass  # it is gone itself, and whoever inherited the other waits for it
+
     def _send(self, number: int, request: control.Message, descriptors: Sequence[int]) -> None:
         with self._lock:
             self._check_open()
             try:
                 control.send(self._socket, {**request, "number": number}, descriptors)
             except OSError as error:
-                raise _Gone from error
+                raise Gone from error
 
     def _check_open(self) -> None:
         if self._closed or os.getpid() != self._pid:
@@ -267,7 +300,7 @@ class ZygoteHandle:
         # and with the last process that holds the other end its socket is at its end.
         poller = select.poll()
         poller.register(links.worker, select.POLLIN)
-        seconds = self._socket.gettimeout() or _SPAWN_TIMEOUT
+        seconds = self._socket.gettimeout() or SPAWN_TIMEOUT
         if not poller.poll(seconds * 1000):
             raise SandboxError(f"the zygote did not answer within {seconds} s")
         pid = read_ready(links.worker, links.connection)
@@ -278,16 +311,18 @@ class ZygoteHandle:
         links.control.settimeout(1.0)
         report = _hear(links)
         if report is None and self._process.poll() is not None:
-            raise _Gone
+            raise Gone
         if report and "failed" in report:
-            raise _failure(report)
+            raise failure(report)
         raise SandboxError(f"the session did not start: {report or 'its init is gone'}")
 
-    def _ask(self, number: int, request: control.Message) -> control.Message:
+    def _ask(
+        self, number: int, request: control.Message, descriptors: Sequence[int] = ()
+    ) -> control.Message:
         with self._lock:
             self._check_open()
             try:
-                control.send(self._socket, {**request, "number": number})
+                control.send(self._socket, {**request, "number": number}, descriptors)
                 answer = control.receive(self._socket)
                 while answer is not None and answer["number"] != number:
                     answer = control.receive(self._socket)
@@ -295,11 +330,11 @@ class ZygoteHandle:
                 seconds = self._socket.gettimeout()
                 raise SandboxError(f"the zygote did not answer within {seconds} s") from error
             except OSError as error:
-                raise _Gone from error
+                raise Gone from error
         if answer is None:
-            raise _Gone
+            raise Gone
         if "failed" in answer:
-            raise _failure(answer)
+            raise failure(answer)
         return answer
 
     def close(self) -> None:
@@ -332,7 +367,7 @@ def _entrance(group: Group | None) -> AbstractContextManager[Sequence[int]]:
     return contextlib.nullcontext(()) if group is None else group.entrance()
 
 
-def _failure(answer: control.Message) -> SandboxError:
+def failure(answer: control.Message) -> SandboxError:
     if not answer["failed"]:
         return SandboxError(answer["message"])
     step, remedy = answer["failed"], answer.get("remedy", "")
