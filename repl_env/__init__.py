@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         REPLRubric,
         Rubric,
     )
+    from repl_env.vector import REPLVectorEnv
 
 __all__ = [
     "LLM",
@@ -60,6 +61,7 @@ __all__ = [
     "REPLObservation",
     "REPLRubric",
     "REPLState",
+    "REPLVectorEnv",
     "Rubric",
     "StepResult",
     "build_rlm_system_prompt",
@@ -91,6 +93,7 @@ _NAMES_BY_MODULE = {
         "REPLRubric",
         "Rubric",
     ),
+    "vector": ("REPLVectorEnv",),
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 

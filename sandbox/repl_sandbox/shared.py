@@ -108,19 +108,20 @@ class _Packing:
 
     def add(self, name: str, value: Shareable, *, arrays: bool) -> None:
         start = self._end
+        form: Any = None
         if isinstance(value, (bytearray, memoryview)):
             value = bytes(value)
         if type(value) is str and len(value) > _RAW:
             kind, form = "text", self._text(name, value)
         elif type(value) is bytes and len(value) > _RAW:
-            kind, form = "bytes", None
+            kind = "bytes"
             self._write(name, memoryview(value))
         elif _is_array(value):
             if not arrays:
                 raise TypeError(f"{name}: the policy's cells have no numpy, and so no arrays")
             kind, form = "array", self._array(name, value)
         else:
-            kind, form = "value", None
+            kind = "value"
             self._write(name, memoryview(_value(name, value)))
         self.rows.append((name, kind, start, self._end - start, form))
 
@@ -176,7 +177,7 @@ class _Packing:
 def _value(name: str, value: Shareable) -> bytes:
     try:
         if type(value) is not bytes:
-            # As `Session.set` has it, and then of plain types, without cycles, and of bounded depth.
+            # As `Session.set` has it: of plain types, without cycles, and of bounded depth.
             value = json.loads(json.dumps(value, allow_nan=False))
         return marshal.dumps(value, FORMAT)
     except TypeError as error:

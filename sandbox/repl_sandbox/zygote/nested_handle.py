@@ -1,7 +1,7 @@
 """The host's side of a nested zygote: a process that another zygote forked.
 
-It has a socket of its own to the host, by which it lives, and answers on it as any zygote does. Only
-its end must be told to the one that forked it, which alone can wait for it.
+It has a socket of its own to the host, by which it lives, and answers on it as any zygote does.
+Only its end must be told to the one that forked it, which alone can wait for it.
 """
 
 from __future__ import annotations

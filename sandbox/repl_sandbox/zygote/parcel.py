@@ -11,6 +11,7 @@ import importlib
 import marshal
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from ..errors import SandboxError
@@ -100,4 +101,9 @@ def _array(fd: int, offset: int, size: int, form: tuple[Any, tuple[int, ...], bo
     return array
 
 
-_MAKE = {"value": _value, "text": _text, "bytes": _bytes, "array": _array}
+_MAKE: dict[str, Callable[[int, int, int, Any], object]] = {
+    "value": _value,
+    "text": _text,
+    "bytes": _bytes,
+    "array": _array,
+}
