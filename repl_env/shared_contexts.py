@@ -37,6 +37,7 @@ class SharedContexts:
         self._environment = environment
         self._held: dict[Key, Context] = {}
         self._used: set[Key] = set()
+        self._stale: list[Context] = []
         self._making: tuple[Key, Context] | None = None
 
     def plan(self, resets: list[dict[str, Any]]) -> Iterator[None]:
@@ -114,8 +115,9 @@ class SharedContexts:
         self._held[key], self._making = replace(context, source=source), None
 
     def clear(self) -> None:
-        """Let the next `drop` take all."""
-        self._used = set()
+        """Use none of these again; the next `drop` takes them."""
+        self._stale += self._held.values()
+        self._held = {}
 
     def drop(self) -> None:
         """Close the templates that the last plan does not use; no session of theirs may be open."""
@@ -131,8 +133,9 @@ class SharedContexts:
 
     def _unused(self) -> list[Sandbox | AsyncSandbox | None]:
         unused = [key for key in self._held if key not in self._used]
-        held = [self._held.pop(key).source for key in unused]
-        return [source.given for source in held if source is not None]
+        stale = [*self._stale, *(self._held.pop(key) for key in unused)]
+        self._stale = []
+        return [each.source.given for each in stale if each.source is not None]
 
 
 def _identity(request: Mapping[str, Any]) -> object:

@@ -176,7 +176,7 @@ class _Packing:
 
 def _value(name: str, value: Shareable) -> bytes:
     try:
-        if type(value) is not bytes:
+        if type(value) not in (str, bytes):
             # As `Session.set` has it: of plain types, without cycles, and of bounded depth.
             value = json.loads(json.dumps(value, allow_nan=False))
         return marshal.dumps(value, FORMAT)
