@@ -49,5 +49,8 @@ GOALS: dict[str, Goal] = {
     "context_100": Goal("ratio", "at most", 2.0, "encoding the text is the only copy more"),
     "cpu": Goal("ratio", "at most", 1.1, "native code; the tenth is the noise of the machine"),
     "rate": Goal("ratio", "at least", 0.3, "all namespaces are made and torn down each time"),
+    "shared_memory": Goal("value", "at most", 292e6, "the context once, and 3 MB for each session"),
+    "shared_answer": Goal("value", "at most", 5e-3, "as without a context: its pages are there"),
+    "vector": Goal("ratio", "at least", 1.5, "sessions on all cores beside the host's own work"),
     "memory": Goal("value", "at most", 3.5e6, "init and worker share their template's pages"),
 }

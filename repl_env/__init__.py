@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         REPLRubric,
         Rubric,
     )
+    from repl_env.vector import REPLVectorEnv
 
 __all__ = [
     "LLM",
@@ -62,6 +63,7 @@ __all__ = [
     "REPLObservation",
     "REPLRubric",
     "REPLState",
+    "REPLVectorEnv",
     "Recorder",
     "Recording",
     "Rubric",
@@ -97,6 +99,7 @@ _NAMES_BY_MODULE = {
         "REPLRubric",
         "Rubric",
     ),
+    "vector": ("REPLVectorEnv",),
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 

@@ -16,6 +16,18 @@ from repl_env.turns import Turn
 from repl_sandbox.errors import SandboxClosed, SandboxError
 
 
+class Cell(partial[Any]):
+    """The request to run a cell: `session.run` with its arguments.
+
+    Of a class of its own, so that who plays many turns at once knows what can run side by side.
+    """
+
+    def taken_apart(self) -> tuple[Any, str, float | None]:
+        """The session, the code, and the seconds that it may execute."""
+        run: Any = self.func
+        return run.__self__, self.args[0], self.keywords["timeout"]
+
+
 def opening(source: Source, *, plain: bool, **arguments: Any) -> Turn[Any]:
     """A session with these arguments, from the sandbox that `source` has."""
     take = source.plain if plain else source.of_loop
@@ -43,7 +55,9 @@ def starting(source: Source, *, plain: bool, terms: Terms, **arguments: Any) -> 
 
 
 def loading(session: Any, context: Context) -> Turn[None]:
-    """Put the context into a session."""
+    """Put the context into a session, unless its sandbox has it already."""
+    if context.source is not None:
+        return
     for part in context.parts:
         yield partial(session.set, part.name, part.value)
 
@@ -63,7 +77,7 @@ def running(
 ) -> Turn[REPLObservation]:
     """Run one cell of the episode."""
     try:
-        outcome = yield partial(session.run, code, timeout=timeout)
+        outcome = yield Cell(session.run, code, timeout=timeout)
     except (TypeError, ValueError, SandboxError):
         raise  # refused, or the end of the session: nothing that the session counts
     except BaseException:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from repl_env.previews import Preview, preview
+from repl_env.sandboxes import Source
 from repl_env.values import clean
 from repl_sandbox.types import JSON
 
@@ -33,10 +34,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What an episode is about. `preview` is None where there is nothing to show."""
+    """What an episode is about. `preview` is None where there is nothing to show.
+
+    `source` is where its session comes from, if sessions from there have the variables already.
+    """
 
     parts: tuple[Part, ...]
     preview: str | None
+    source: Source | None = None
 
     @property
     def length(self) -> int:
@@ -61,7 +66,7 @@ class Context:
 
 
 def resolve(
-    context: Given | None,
+    context: Given | Context | None,
     contexts: Mapping[str, Given] | None,
     default: Given | None,
     *,
@@ -70,14 +75,16 @@ def resolve(
 ) -> Context:
     """The context that these arguments ask for.
 
-    `context` goes before `default`, and both being None means an empty text, unless `contexts`
-    names other variables.
+    One that was resolved before is taken as it is. `context` goes before `default`, and both being
+    None means an empty text, unless `contexts` names other variables.
 
     Raises:
         TypeError: a context is none of str, bytes, list, dict and Path, or holds what JSON cannot.
         ValueError: `context` is given twice.
         OSError: a Path cannot be read.
     """
+    if isinstance(context, Context):
+        return context
     named = dict(contexts or {})
     given = default if context is None else context
     if given is not None:

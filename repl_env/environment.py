@@ -329,7 +329,7 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         episode = Episode(terms)
         functions = self._provider.functions(subcalls, episode.subcall_failed)
         session = yield from start(
-            self._sandboxes,
+            terms.context.source or self._sandboxes,
             plain=mode == "plain",
             host={**functions, **self.settings.tools},
             answers=self.settings.answers,

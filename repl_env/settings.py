@@ -13,7 +13,7 @@ from typing import Any
 
 from repl_env import contexts
 from repl_env.answers import validator
-from repl_env.contexts import Given
+from repl_env.contexts import Context, Given
 from repl_env.episode import ANSWER_NAMES, Terms
 from repl_env.files import Files, contents
 from repl_env.llm import LLM
@@ -68,7 +68,7 @@ class Request:
 
     seed: int | None = None
     episode_id: str | None = None
-    context: Given | None = None
+    context: Given | Context | None = None
     contexts: Mapping[str, Given] | None = None
     files: Files | None = None
     task_prompt: str | None = None

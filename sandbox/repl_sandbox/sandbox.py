@@ -9,9 +9,10 @@ import os
 import secrets
 import stat
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, TypeAlias, TypeVar
 
 from .cgroups.group import Group
 from .cgroups.place import find
@@ -32,6 +33,10 @@ from .tiers import acceptable, confirm, strongest
 from .types import Answer, Answers, Limits, Policy, Statistics, check_seed
 from .watchdog import Watchdog
 from .zygote.handle import Links, ZygoteHandle
+from .zygote.nested_handle import NestedZygote
+
+if TYPE_CHECKING:
+    from .shared import Parcel, Shareable
 
 Tier: TypeAlias = Literal["jailed", "confined", "process"]
 
@@ -108,7 +113,6 @@ class Sandbox:
         self._limits = _check_limits(limits) or Limits()
         self._states = _check_states(recovery, history)
         self._branches = branches
-        self._home = Home(self._end, self._add, self._widen)
         # Copies: of each state that is kept, of the current one, and one more while it is made, for
         # which there may be a process between.
         self._own_processes = _OWN_PROCESSES + (0 if self._states < 0 else self._states + 3)
@@ -116,11 +120,22 @@ class Sandbox:
         tiers = _check_grouping(cgroup, acceptable(isolation, require))
         preload, mounts = _check_preload(preload), _check_mounts(mounts or {})
         _check_counts(python, ready, max_sessions, branches)
-        self._max_sessions = max_sessions
+        self._max_sessions, self._ready = max_sessions, ready
+        # Of numpy no policy knows but the one that lets everything through.
+        self._arrays = policy is None or policy.language != "restricted"
+        self._shared: frozenset[str] = frozenset()
         # A policy brings modules as well, among them `random`, whose state is then every session's.
         self._hash_seed = _check_hash_seed(hash_seed)
         self._policy = policy
         self._preloaded = bool(preload) or policy is not None
+        self._begin_life()
+        self._zygote, self.refusals = strongest(
+            tiers, lambda tier: self._start(tier, cgroup, python, preload, mounts, policy)
+        )
+        self._fill()
+
+    def _begin_life(self) -> None:
+        """What a sandbox has of its own, whatever its settings are: nothing yet."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._open: dict[int, Core] = {}
@@ -130,15 +145,59 @@ class Sandbox:
         self._loop_executor = LoopExecutor()
         self._groups: Groups | None = None
         self._pool: Pool | None = None
-        self._zygote, self.refusals = strongest(
-            tiers, lambda tier: self._start(tier, cgroup, python, preload, mounts, policy)
-        )
+        self._parent: Sandbox | None = None
+        self._children: weakref.WeakSet[Sandbox] = weakref.WeakSet()
+
+    def _fill(self) -> None:
         try:
-            if ready:
-                self._pool = Pool(ready, lambda: self._spawn(self._limits))
+            if self._ready:
+                self._pool = Pool(self._ready, lambda: self._spawn(self._limits))
         except BaseException:
             self._stop()
             raise
+
+    def with_shared(self, **objects: Shareable) -> Sandbox:
+        """A sandbox with this one's settings, whose sessions begin with `objects` as variables.
+
+        A text, bytes, a JSON value or a numpy array (of plain data) is copied once, into a template
+        that is forked from this one's; sessions share its memory until they write to it. What a
+        session does with a variable, no other sees. Closing this sandbox closes that one first.
+
+        Raises:
+            TypeError, ValueError: naming the object: it is of another kind, JSON cannot carry it,
+                its name is no variable's, or all are larger than 16 GiB.
+            SandboxClosed, SandboxError: this sandbox is closed, or there is no room.
+        """
+        from . import shared  # who shares nothing does without it
+
+        self._check_alive()
+        with shared.pack(objects, arrays=self._arrays) as parcel:
+            child = object.__new__(type(self))
+            # Every setting, whichever there are; then what cannot be another's.
+            child.__dict__.update(self.__dict__)
+            child._begin_life()
+            child._parent = self  # which would end with its last reference
+            child._shared = self._shared | parcel.names
+            child._preloaded = self._preloaded or parcel.arrays
+            child._grow(self, parcel)
+        with self._lock:
+            if not self._closed:
+                self._children.add(child)
+                return child
+        child.close()
+        raise SandboxClosed("the sandbox was closed meanwhile")
+
+    def _grow(self, parent: Sandbox, parcel: Parcel) -> None:
+        """Start a template that is forked from the parent's."""
+        if parent._groups is not None:
+            self._groups = _groups("require")
+        try:
+            self._zygote = NestedZygote(parent._zygote, parcel.fd, parcel.manifest)
+        except BaseException:
+            self._remove_groups()
+            raise
+        self._watchdog = Watchdog(self._zygote.pid)
+        self._fill()
 
     def session(
         self,
@@ -232,6 +291,8 @@ class Sandbox:
         with contextlib.ExitStack() as closing:
             closing.callback(self._remove_groups)
             closing.callback(self._zygote.close)
+            for child in list(self._children):
+                closing.callback(child.close)
             closing.callback(self._loop_executor.close)
             closing.callback(self._executor.close)
             for core in list(self._open.values()):
@@ -295,11 +356,15 @@ class Sandbox:
         on_answer: Callable[[Answer], None] | None,
     ) -> Core:
         functions = check(host)
+        if self._shared and not self._shared.isdisjoint(functions):
+            taken = ", ".join(sorted(self._shared.intersection(functions)))
+            raise ValueError(f"host: {taken} is the name of a shared object")
         limits = _check_limits(limits) or self._limits
         if answers not in (None, "strict", "compatible"):
             raise ValueError(f"answers must be None, 'strict' or 'compatible', not {answers!r}")
         check_seed(seed)
-        self._check_open()
+        self._check_alive()
+        self._check_room()
         links = self._pool.take() if self._pool is not None and limits == self._limits else None
         links = links or self._begin(limits)
         try:
@@ -326,6 +391,10 @@ class Sandbox:
         self._add(core)
         return core
 
+    @property
+    def _home(self) -> Home:
+        return Home(self._end, self._add, self._widen)
+
     def _widen(self, core: Core) -> None:
         """Give a session room for one more branch."""
         lines = core.links.family.lines
@@ -334,7 +403,8 @@ class Sandbox:
                 f"branches={self._branches} branches of the session are open; close one first, or "
                 "make the sandbox with more"
             )
-        self._check_open()
+        self._check_alive()
+        self._check_room()
         group = core.links.group
         if group is not None:
             limits = core.limits
@@ -345,11 +415,13 @@ class Sandbox:
             self._open[id(core)] = core
         self._watchdog.add(core)
 
-    def _check_open(self) -> None:
+    def _check_alive(self) -> None:
         if self._closed or os.getpid() != self._pid:
             raise SandboxClosed(
                 "the sandbox is closed, or belongs to the process that forked this one"
             )
+
+    def _check_room(self) -> None:
         if self._max_sessions is not None and len(self._open) >= self._max_sessions:
             raise SandboxError(
                 f"max_sessions={self._max_sessions} sessions are open; close one first"
@@ -559,6 +631,25 @@ class AsyncSandbox:
 
         return SessionRequest(start)
 
+    def with_shared(self, **objects: Shareable) -> SandboxRequest:
+        """As `Sandbox.with_shared`; await it, or use it in `async with`."""
+
+        async def start() -> AsyncSandbox:
+            await self.start()
+            sandbox = self._sandbox
+            assert sandbox is not None
+            making = asyncio.create_task(asyncio.to_thread(sandbox.with_shared, **objects))
+            try:
+                child = await asyncio.shield(making)
+            except asyncio.CancelledError:
+                _close_when_made(making)
+                raise
+            found = AsyncSandbox()
+            found._sandbox = child
+            return found
+
+        return SandboxRequest(start)
+
     def statistics(self) -> Statistics:
         """As `Sandbox.statistics`."""
         return Statistics(0, 0, 0) if self._sandbox is None else self._sandbox.statistics()
@@ -588,19 +679,35 @@ def _end_when_made(making: asyncio.Task[Core], sandbox: Sandbox) -> None:
     making.add_done_callback(end)
 
 
-class SessionRequest:
-    """A session to come: awaitable, and an async context manager that closes it."""
+def _close_when_made(making: asyncio.Task[Sandbox]) -> None:
+    def end(made: asyncio.Task[Sandbox]) -> None:
+        if not made.cancelled() and made.exception() is None:
+            # It may wait for processes, and this is the event loop's thread.
+            threading.Thread(target=made.result().close, name="repl-close").start()
 
-    def __init__(self, start: Callable[[], Awaitable[AsyncSession]]) -> None:
+    making.add_done_callback(end)
+
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+_T = TypeVar("_T", bound=_Closable)
+
+
+class _Request(Generic[_T]):
+    """Something to come: awaitable, and an async context manager that closes it."""
+
+    def __init__(self, start: Callable[[], Awaitable[_T]]) -> None:
         self._start = start
-        self._session: AsyncSession | None = None
+        self._made: _T | None = None
 
-    def __await__(self) -> Generator[Any, None, AsyncSession]:
+    def __await__(self) -> Generator[Any, None, _T]:
         return self._start().__await__()
 
-    async def __aenter__(self) -> AsyncSession:
-        self._session = await self._start()
-        return self._session
+    async def __aenter__(self) -> _T:
+        self._made = await self._start()
+        return self._made
 
     async def __aexit__(
         self,
@@ -608,8 +715,16 @@ class SessionRequest:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
+        if self._made is not None:
+            await self._made.close()
+
+
+class SessionRequest(_Request[AsyncSession]):
+    """A session to come: awaitable, and an async context manager that closes it."""
+
+
+class SandboxRequest(_Request[AsyncSandbox]):
+    """A sandbox to come: awaitable, and an async context manager that closes it."""
 
 
 # ── checks of arguments ───────────────────────────────────────────────────────────────────────

@@ -98,6 +98,20 @@ def _with_bulk_values(sandbox: Sandbox) -> None:
         assert session.run("len(text) + len(data)").value == "2000000"
 
 
+def _with_shared(sandbox: Sandbox) -> None:
+    with sandbox.with_shared(text="x" * 1_000_000) as one, one.with_shared(more=[1]) as two:
+        with two.session() as session:
+            assert session.run("len(text) + len(more)").value == "1000001"
+        two.session()
+
+
+def _shared_in_vain(sandbox: Sandbox) -> None:
+    with pytest.raises(TypeError):
+        sandbox.with_shared(text="x" * 1_000_000, thing=object())
+    with sandbox.with_shared(x=1) as made:
+        psutil.Process(made._zygote.pid).kill()
+
+
 def _refused(sandbox: Sandbox) -> None:
     with pytest.raises(TypeError):
         sandbox.session(limits="none")  # type: ignore[arg-type]
@@ -116,6 +130,8 @@ def _refused(sandbox: Sandbox) -> None:
         (_with_children_left, 20),
         (_with_bulk_values, 20),
         (_refused, 20),
+        (_with_shared, 20),
+        (_shared_in_vain, 20),
     ],
 )
 def test_sessions_leave_nothing_behind(

@@ -82,13 +82,20 @@ def watched(processes: list[psutil.Process]) -> Iterator[Watched]:
 @contextlib.contextmanager
 def host(end: str = "", arguments: str = "") -> Iterator[subprocess.Popen[str]]:
     """A host with three sessions; it waits for a line, then runs `end`."""
-    script = HOST.format(end=end, arguments=arguments)
+    with started(HOST.format(end=end, arguments=arguments)) as process:
+        yield process
+
+
+@contextlib.contextmanager
+def started(script: str) -> Iterator[subprocess.Popen[str]]:
+    """A host that runs `script`, from when it says that it is ready."""
     with subprocess.Popen(
         [sys.executable, "-c", script],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     ) as process:
         try:
             assert process.stdout is not None
@@ -108,6 +115,51 @@ def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
 def zygote_of_this_process() -> psutil.Process:
     """The youngest child: the zygote of the sandbox made last."""
     return max(psutil.Process().children(), key=lambda child: child.create_time())
+
+
+# Of the three sessions, one is of a sandbox with objects, one of a sandbox that came from that.
+SHARED = HOST.replace(
+    "sessions = [sandbox.session() for _ in range(3)]",
+    """
+one = sandbox.with_shared(text="x" * 1_000_000)
+two = one.with_shared(more=[1])
+sessions = [each.session() for each in (sandbox, one, two)]
+""",
+)
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["", "sandbox.close()", "os._exit(0)", "del one, two, sandbox, sessions", "os.kill(0, 9)"],
+    ids=["end of script", "sandbox closed", "os._exit", "handles dropped", "killed"],
+)
+@pytest.mark.parametrize("tier", ["jailed", "confined"])
+def test_templates_of_shared_objects_end_with_the_host(
+    end: str, tier: str, open_python: str
+) -> None:
+    python = "None" if tier == "jailed" else repr(open_python)
+    script = SHARED.format(end=end, arguments=f"isolation={tier!r}, python={python}")
+    with started(script) as process, watched(family(process)) as watch:
+        process.communicate("\n", timeout=DEADLINE)
+        assert watch.left() == set()
+
+
+def test_a_child_that_the_host_forks_can_do_nothing_to_shared_templates() -> None:
+    with Sandbox(isolation="jailed") as parent, parent.with_shared(x=1) as made:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            with contextlib.suppress(BaseException):
+                try:
+                    made.session()
+                except SandboxClosed:
+                    made.close()
+                    parent.close()
+                    status = 0
+            os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        with made.session() as session:
+            assert session.run("x").value == "1"
 
 
 @pytest.mark.parametrize("arguments", ["", "ready=2"])

@@ -173,3 +173,34 @@ with Sandbox(hash_seed=3) as sandbox:
 
 def test_a_namespace_is_saved_and_restored(user: User) -> None:
     assert user(CHECKPOINT) == [True, "True"]
+
+
+SHARED = """
+import json
+from repl_sandbox import Sandbox
+
+with Sandbox(isolation={tier!r}) as parent:
+    with parent.with_shared(text="x" * 20_000_000, table={{"a": [1]}}) as one:
+        with one.with_shared(more=2) as two, two.session() as first, two.session() as second:
+            first.run("table['a'].append(2)")
+            found = [each.run("len(text), table, more").value for each in (first, second)]
+            pid = first._core.links.worker_pid
+            private = 0
+            if first.isolation.tier == "jailed":  # elsewhere it hides its memory from this user too
+                with open(f"/proc/{{pid}}/smaps_rollup") as rollup:
+                    rows = [row.split() for row in rollup if row.startswith("Private_")]
+                private = sum(int(kilobytes) for _, kilobytes, _ in rows)
+            tier = first.isolation.tier
+    with parent.session() as after:
+        found.append(after.run("6 * 7").value)
+print(json.dumps([found, tier, private < 10_000]))
+"""
+
+
+@pytest.mark.parametrize("tier", ["jailed", "confined", "process"])
+def test_shared_objects_are_in_memory_once_and_each_sessions_own(user: User, tier: str) -> None:
+    assert user(SHARED.format(tier=tier)) == [
+        ["(20000000, {'a': [1, 2]}, 2)", "(20000000, {'a': [1]}, 2)", "42"],
+        tier,
+        True,
+    ]

@@ -48,6 +48,9 @@ PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 
 SIGCHLD: Final = 17
 
+# uapi/asm-generic/mman-common.h
+MADV_HUGEPAGE: Final = 14
+
 # uapi/linux/sched.h, for clone3 alone
 CLONE_INTO_CGROUP: Final = 0x2_0000_0000
 
@@ -154,6 +157,17 @@ def empty_bounding_set(last: int) -> None:
     for capability in range(last + 1):
         if call(PR_CAPBSET_DROP, capability, 0, 0, 0):
             _check(-1, f"prctl {PR_CAPBSET_DROP}")
+
+
+def advise_huge_pages(address: int, size: int) -> None:
+    """madvise(2) with MADV_HUGEPAGE for the whole pages from `address` on: before they are used.
+
+    An advice: where the kernel has no such pages or they are switched off, nothing happens.
+    """
+    page = os.sysconf("SC_PAGE_SIZE")
+    first, last = -(-address // page) * page, (address + size) // page * page
+    if last > first:
+        _libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), MADV_HUGEPAGE)
 
 
 def sethostname(name: str) -> None:

@@ -105,14 +105,15 @@ def memfd(source: str | bytes) -> tuple[int, int]:
                 written = os.write(fd, data)
                 size += written
                 data = data[written:]
-        _seal(fd)
+        seal(fd)
     except BaseException:
         os.close(fd)
         raise
     return fd, size
 
 
-def _seal(fd: int) -> None:
+def seal(fd: int) -> None:
+    """Have the kernel refuse every later change of a file in memory."""
     seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
 

@@ -111,6 +111,11 @@ class Worker:
             rules.builtins[HOOK] = call_hook
             self._namespace.globals["__builtins__"] = rules.builtins
 
+    def share(self, objects: dict[str, object]) -> None:
+        """In a template: bind these for its sessions, as variables that were always there."""
+        self._namespace.globals.update(objects)
+        self._changes.since_last()
+
     def serve(self, fd: int, recovery: Recovery | None = None) -> NoReturn:
         """Obey the host on socket `fd` until it closes the conversation; then the process ends.
 

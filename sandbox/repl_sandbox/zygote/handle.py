@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
+from typing import Protocol
 
 from ..cgroups.group import Group
 from ..errors import IsolationError, RemoteProtocolError, SandboxClosed, SandboxError
@@ -30,9 +31,9 @@ _BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "boot.py")
 
 # An interpreter starts in 10 ms and numpy with pandas in 1 s; importing torch from a cold disk can
 # take a minute.
-_START_TIMEOUT = 120.0
+START_TIMEOUT = 120.0
 # A session takes 3 ms; on a machine that swaps or is overloaded a thousand times that.
-_SPAWN_TIMEOUT = 30.0
+SPAWN_TIMEOUT = 30.0
 # To end all sessions and to remove their directories, where the kernel does not.
 _LEAVE_TIMEOUT = 30.0
 
@@ -104,11 +105,28 @@ class Links:
             group.release()
 
 
-class _Gone(SandboxError):
+class Gone(SandboxError):
     """There is no zygote any more, and so none of its sessions."""
 
     def __init__(self) -> None:
         super().__init__("the zygote is gone; its standard error says why")
+
+
+class Process(Protocol):
+    """What a handle needs of its zygote's process; `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    def poll(self) -> int | None:
+        """None while it lives."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; subprocess.TimeoutExpired after `timeout` seconds."""
+
+    def kill(self) -> None:
+        """End it."""
 
 
 class ZygoteHandle:
@@ -128,11 +146,7 @@ class ZygoteHandle:
         hash_seed: int | None = None,
     ) -> None:
         ours, theirs = control.pair()
-        self.tier = tier
-        self._socket = ours
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
-        self._closed = False
+        self._hold(ours, tier)
         self._numbers = itertools.count(1)
         executable = python or sys.executable
         bin_path = f"{os.path.dirname(executable)}:/usr/local/bin:/usr/bin:/bin"
@@ -141,7 +155,7 @@ class ZygoteHandle:
         seeded = {} if hash_seed is None else {"PYTHONHASHSEED": str(hash_seed)}
         try:
             with theirs:
-                self._process = subprocess.Popen(
+                self._process: Process = subprocess.Popen(
                     [executable, *flags, "-X", "utf8", _BOOT, str(theirs.fileno()), tier],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -153,9 +167,7 @@ class ZygoteHandle:
         except OSError as error:
             ours.close()
             raise SandboxError(f"python: cannot start {executable}: {error}") from error
-        _alive.add(self)
         try:
-            ours.settimeout(_START_TIMEOUT)
             configuration = {
                 "preload": list(preload),
                 "mounts": dict(mounts),
@@ -163,10 +175,24 @@ class ZygoteHandle:
                 "place": tempfile.gettempdir() if tier != "jailed" else "",
             }
             answer = self._configure(configuration)
-            ours.settimeout(_SPAWN_TIMEOUT)
+            ours.settimeout(SPAWN_TIMEOUT)
         except BaseException:
             self.close()
             raise
+        self._learn(answer)
+
+    def _hold(self, ours: socket.socket, tier: str) -> None:
+        """Begin a conversation on socket `ours`, by which the zygote lives."""
+        ours.settimeout(START_TIMEOUT)
+        self.tier = tier
+        self._socket = ours
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._closed = False
+        _alive.add(self)
+
+    def _learn(self, answer: control.Message) -> None:
+        """Take what a zygote says of itself once it can serve."""
         self.data_segment: int = answer["data_segment"]
         self.privileged: bool = answer["privileged"]
         self._base: str = answer["base"]
@@ -269,7 +295,7 @@ class ZygoteHandle:
         try:
             number = next(self._numbers)
             self._ask(requests.end(number, links.number), requests.answer(number))
-        except _Gone:
+        except Gone:
             pass  # and the session with it: the kernel kills each init when its zygote ends
 
     def leave(self, links: Links) -> None:
@@ -281,7 +307,7 @@ class ZygoteHandle:
             return  # init is gone, and the session with it
         poller = select.poll()
         poller.register(links.control, select.POLLIN)
-        until = time.monotonic() + _SPAWN_TIMEOUT
+        until = time.monotonic() + SPAWN_TIMEOUT
         while poller.poll(max(0.0, until - time.monotonic()) * 1000):
             try:
                 if not links.control.recv(control.MAX_MESSAGE):
@@ -299,13 +325,34 @@ class ZygoteHandle:
         except OSError:
             pass  # the zygote is gone, or ends the session when its own request is done
 
+    def forget(self, pid: int) -> None:
+        """Have the zygote wait for a nested one with this pid, which has ended."""
+        try:
+            self.ask({"op": "forget", "nested": pid})
+        except SandboxError:
+            pass  # it is gone itself, and whoever inherited the other waits for it
+
+    def ask(self, question: control.Message, descriptors: Sequence[int] = ()) -> control.Message:
+        """The zygote's answer to a question that is asked once in a while.
+
+        Raises:
+            SandboxError: there is no zygote any more, or it could not do what it was asked for.
+        """
+        number = next(self._numbers)
+        prefix = requests.reply(number)
+        said = self._ask(requests.ask(number, question), prefix, descriptors)
+        answer: control.Message = json.loads(said[len(prefix) :])
+        if "failed" in answer:
+            raise failure(answer)
+        return answer
+
     def _send(self, request: bytes, descriptors: Sequence[int]) -> None:
         with self._lock:
             self._check_open()
             try:
                 socket.send_fds(self._socket, [request], descriptors)
             except OSError as error:
-                raise _Gone from error
+                raise Gone from error
 
     def _check_open(self) -> None:
         if self._closed or os.getpid() != self._pid:
@@ -319,7 +366,7 @@ class ZygoteHandle:
         # and with the last process that holds the other end its socket is at its end.
         poller = select.poll()
         poller.register(links.worker, select.POLLIN)
-        seconds = self._socket.gettimeout() or _SPAWN_TIMEOUT
+        seconds = self._socket.gettimeout() or SPAWN_TIMEOUT
         if not poller.poll(seconds * 1000):
             raise SandboxError(f"the zygote did not answer within {seconds} s")
         pid = read_ready(links.worker, links.connection)
@@ -330,9 +377,9 @@ class ZygoteHandle:
         links.control.settimeout(1.0)
         report = _hear(links)
         if report is None and self._process.poll() is not None:
-            raise _Gone
+            raise Gone
         if report and "failed" in report:
-            raise _failure(report)
+            raise failure(report)
         raise SandboxError(f"the session did not start: {report or 'its init is gone'}")
 
     def _configure(self, configuration: control.Message) -> control.Message:
@@ -340,15 +387,15 @@ class ZygoteHandle:
         request = json.dumps({**configuration, "number": next(self._numbers)}).encode()
         answer: control.Message = json.loads(self._ask(request, b"{"))
         if "failed" in answer:
-            raise _failure(answer)
+            raise failure(answer)
         return answer
 
-    def _ask(self, request: bytes, prefix: bytes) -> bytes:
+    def _ask(self, request: bytes, prefix: bytes, descriptors: Sequence[int] = ()) -> bytes:
         """The answer to `request`, which begins with `prefix`."""
         with self._lock:
             self._check_open()
             try:
-                self._socket.send(request)
+                socket.send_fds(self._socket, [request], descriptors)
                 answer = self._socket.recv(control.MAX_MESSAGE)
                 while answer and not answer.startswith(prefix):
                     answer = self._socket.recv(control.MAX_MESSAGE)
@@ -356,9 +403,9 @@ class ZygoteHandle:
                 seconds = self._socket.gettimeout()
                 raise SandboxError(f"the zygote did not answer within {seconds} s") from error
             except OSError as error:
-                raise _Gone from error
+                raise Gone from error
         if not answer:
-            raise _Gone
+            raise Gone
         return answer
 
     def close(self) -> None:
@@ -391,7 +438,7 @@ def _entrance(group: Group | None) -> AbstractContextManager[Sequence[int]]:
     return contextlib.nullcontext(()) if group is None else group.entrance()
 
 
-def _failure(answer: control.Message) -> SandboxError:
+def failure(answer: control.Message) -> SandboxError:
     if not answer["failed"]:
         return SandboxError(answer["message"])
     step, remedy = answer["failed"], answer.get("remedy", "")

@@ -6,6 +6,7 @@ and one socket; end of file on that socket ends it, however the host left.
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -43,6 +44,7 @@ class Zygote:
         self._states = -1
         self._sessions: dict[int, int] = {}  # number of the request: pid of the init
         self._removing: set[int] = set()  # processes that remove directories
+        self._nested: set[int] = set()  # zygotes that were forked from this one
 
     def serve(self) -> NoReturn:
         """Answer requests until end of file."""
@@ -58,10 +60,9 @@ class Zygote:
 
     def _answer(self, request: bytes, descriptors: list[int]) -> None:
         kind, number, rest = request.split(b" ", 2)
-        if kind == b"end":
-            known = self._end(int(rest))
+        if kind != b"spawn":
             try:
-                self._host.send(requests.gone(int(number), known=known))
+                self._host.send(self._do(kind, int(number), rest, descriptors))
             except OSError:
                 self._leave()
             return
@@ -71,6 +72,55 @@ class Zygote:
             _tell(descriptors[0], IsolationError(self._template.tier, "zygote", str(error)))
         except IsolationError as error:
             _tell(descriptors[0], error)
+
+    def _do(self, kind: bytes, number: int, rest: bytes, descriptors: list[int]) -> bytes:
+        """What the host waits for, done; the answer."""
+        if kind == b"end":
+            return requests.gone(number, known=self._end(int(rest)))
+        question = json.loads(rest)
+        if question["op"] == "nest":
+            return requests.said(number, self._nest(question, descriptors))
+        return requests.said(number, {"gone": self._forget(question["nested"])})
+
+    def _nest(self, message: control.Message, descriptors: list[int]) -> control.Message:
+        """Fork a template with objects in it; it speaks for itself from here on."""
+        tier = self._template.tier
+        if processes.thread_count() != 1:
+            error = IsolationError(tier, "single thread", "the template has more than one")
+            return control.failure(error)
+        try:
+            pid = fork()
+        except OSError as error:
+            return control.failure(IsolationError(tier, "zygote", str(error)))
+        if pid == 0:
+            self._be_nested(message, *descriptors)
+        self._nested.add(pid)
+        return {"pid": pid}
+
+    def _be_nested(self, message: control.Message, fd: int, parcel: int) -> NoReturn:
+        from . import nested  # not loaded in a template that nobody forks another from
+
+        try:
+            # The parent's conversation ends with the parent.
+            self._host.close()
+            host = socket.socket(fileno=fd)
+            try:
+                template = nested.grow(self._template, parcel, message["manifest"])
+            # Boundary: there is nobody else to tell, and the parent's code must not be returned to.
+            except Exception as error:  # noqa: BLE001
+                control.send(host, _refusal(error))
+            else:
+                control.send(host, {"data_segment": template.data_segment})
+                Zygote(host, template).serve()
+        finally:
+            os._exit(1)
+
+    def _forget(self, pid: int) -> bool:
+        if pid not in self._nested:
+            return False
+        self._nested.discard(pid)
+        os.waitpid(pid, 0)
+        return True
 
     def _spawn(self, number: int, request: bytes, descriptors: list[int]) -> None:
         template = self._template
@@ -190,7 +240,7 @@ class Zygote:
         for pid in list(self._removing):
             if os.waitpid(pid, os.WNOHANG)[0]:
                 self._removing.discard(pid)
-        processes.end_children({*self._sessions.values(), *self._removing})
+        processes.end_children({*self._sessions.values(), *self._removing, *self._nested})
 
     def _leave(self) -> NoReturn:
         """The host is gone: where the kernel does not end the sessions with this process, do so."""
@@ -200,7 +250,11 @@ class Zygote:
             for pid in self._sessions.values():
                 self._wait(pid)
             processes.end_children()
-            folders.remove_base(self._template.base)
+            if self._template.nested:
+                for session in self._sessions:
+                    folders.remove(f"{self._template.base}/{session}")
+            else:
+                folders.remove_base(self._template.base)
         os._exit(0)
 
 
@@ -224,6 +278,14 @@ def _tell(control_fd: int, error: IsolationError) -> None:
             control.send(session, control.failure(error))
         except OSError:
             pass  # the host has left, or init was there first
+
+
+def _refusal(error: Exception) -> control.Message:
+    """What says to the host that there will be no template."""
+    if isinstance(error, IsolationError):
+        return control.failure(error)
+    ours = isinstance(error, SandboxError)
+    return {"failed": "", "message": str(error) if ours else f"{type(error).__name__}: {error}"}
 
 
 def refuse(fd: int, error: IsolationError) -> NoReturn:
@@ -261,11 +323,8 @@ def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
             policy,
             privileged=privileged,
         )
-    except IsolationError as error:
-        control.send(host, {**control.failure(error), "number": number})
-        os._exit(1)
     except SandboxError as error:
-        control.send(host, {"failed": "", "message": str(error), "number": number})
+        control.send(host, {**_refusal(error), "number": number})
         os._exit(1)
     facts = {
         "data_segment": template.data_segment,

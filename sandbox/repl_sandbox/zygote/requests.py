@@ -41,6 +41,21 @@ def end(number: int, session: int) -> bytes:
     return b"end %d %d" % (number, session)
 
 
+def ask(number: int, question: control.Message) -> bytes:
+    """Anything else, asked once in a while; the descriptors that go with it are its own affair."""
+    return b"ask %d %b" % (number, json.dumps(question).encode())
+
+
+def reply(number: int) -> bytes:
+    """How the answer to `ask` begins."""
+    return b"said %d " % number
+
+
+def said(number: int, message: control.Message) -> bytes:
+    """The answer to `ask`."""
+    return reply(number) + json.dumps(message).encode()
+
+
 def answer(number: int) -> bytes:
     """How the answer to `end` begins."""
     return b"gone %d " % number

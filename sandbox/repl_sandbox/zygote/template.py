@@ -51,6 +51,7 @@ class Template:
     pinned: Sequence[int]  # as landlock.pin has it
     worker: Worker  # made here once, so that a session has nothing left to build
     data_segment: int  # bytes of private writable memory before a session has done anything
+    nested: bool = False  # forked from another, whose directory `base` is
 
 
 def build(
@@ -112,7 +113,7 @@ def _seal(
         ground.covered,
         ground.pinned,
         worker,
-        _data_segment(),
+        data_segment(),
     )
 
 
@@ -273,6 +274,7 @@ def _rules(policy: Policy) -> Rules | None:
     return prepare(policy)
 
 
-def _data_segment() -> int:
+def data_segment() -> int:
+    """Bytes of private writable memory of this process: proc_pid_statm(5)."""
     with open("/proc/self/statm", encoding="utf-8") as file:
         return int(file.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,127 @@
+"""What a context costs that many sessions have in common, and many environments stepped as one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+from repl_env import LocalREPLEnv, REPLVectorEnv
+from repl_sandbox import Limits, Sandbox, Session
+
+from .figure import ROOMY, Figure
+from .many import descendants, pss
+from .samples import Samples, interleave, timed
+from .work import STEP, TEXT_LINE
+
+MANY = 64
+_100_MB = 100_000_000
+_TEXT = (TEXT_LINE * (_100_MB // len(TEXT_LINE) + 1))[:_100_MB]
+
+
+def shared_memory() -> Iterator[Figure]:
+    """PSS of everything that 64 sessions on one context of 100 MB take, both templates included.
+
+    Needs root, as `many.memory` does.
+    """
+    if os.geteuid() != 0:
+        print("shared memory is not measured: it needs root", file=sys.stderr)
+        return
+    before = descendants(os.getpid())
+    with Sandbox() as sandbox, sandbox.with_shared(context=_TEXT) as shared:
+        sessions = [shared.session() for _ in range(MANY)]
+        for session in sessions:
+            _check(session)
+        ours = pss(descendants(os.getpid()) - before)
+        for session in sessions:
+            session.close()
+    yield Figure(
+        "shared_memory",
+        f"memory (PSS) of {MANY} sessions on one 100 MB context",
+        "MB",
+        Samples((ours,)),
+        Samples((float(_100_MB),)),
+        "the context once",
+    )
+
+
+def shared_answer() -> Iterator[Figure]:
+    """From asking for a session to the length of the 100 MB in it."""
+    with Sandbox() as sandbox, sandbox.with_shared(context=_TEXT) as shared:
+
+        def ours() -> float:
+            opened: list[Session] = []
+
+            def answer() -> None:
+                opened.append(shared.session())
+                _check(opened[0])
+
+            seconds = timed(answer)
+            opened[0].close()
+            return seconds
+
+        def floor() -> float:
+            opened: list[Session] = []
+
+            def answer() -> None:
+                opened.append(sandbox.session())
+                opened[0].run("1+1")
+
+            seconds = timed(answer)
+            opened[0].close()
+            return seconds
+
+        taken = interleave({"ours": ours, "floor": floor}, rounds=MANY)
+    yield Figure(
+        "shared_answer",
+        "cold session to len() of a shared 100 MB",
+        "ms",
+        taken["ours"],
+        taken["floor"],
+        "the same without a context",
+    )
+
+
+def vector() -> Iterator[Figure]:
+    """Steps per second of 64 environments as one, one after the other, and in one bare process."""
+    with Sandbox(limits=Limits(timeout=ROOMY.timeout)) as sandbox:
+        alone = [LocalREPLEnv(sandbox=sandbox) for _ in range(MANY)]
+        for env in alone:
+            env.reset(max_iterations=10**9)
+        namespaces: list[dict[str, object]] = [{} for _ in range(MANY)]
+        with REPLVectorEnv(MANY, sandbox=sandbox) as together:
+            together.reset(max_iterations=10**9)
+            taken = interleave(
+                {
+                    "vector": lambda: timed(lambda: together.step([STEP] * MANY)),
+                    "loop": lambda: timed(lambda: [env.execute(STEP) for env in alone]),
+                    "bare": lambda: timed(lambda: _bare(namespaces)),
+                },
+                rounds=50,
+            )
+        for env in alone:
+            env.close()
+    rates = {
+        name: Samples(tuple(MANY / seconds for seconds in samples.values))
+        for name, samples in taken.items()
+    }
+    name = f"steps per second, REPLVectorEnv({MANY})"
+    loop = f"{MANY} LocalREPLEnv in a loop"
+    yield Figure("vector", f"{name}, to a loop", "/s", rates["vector"], rates["loop"], loop)
+    yield Figure(
+        "vector_bare",
+        f"{name}, to bare exec",
+        "/s",
+        rates["vector"],
+        rates["bare"],
+        "exec in one process, no sessions",
+    )
+
+
+def _bare(namespaces: list[dict[str, object]]) -> None:
+    for names in namespaces:
+        exec(compile(STEP, "", "exec"), names)
+
+
+def _check(session: Session) -> None:
+    assert session.run("len(context)").value == str(_100_MB)

@@ -1,0 +1,158 @@
+"""Contexts that several environments are given at once, each in memory once.
+
+A reset plans which of its contexts are worth a template of their own (`Sandbox.with_shared`), makes
+those that the last reset did not make, and drops the others when their sessions are closed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from repl_env import contexts
+from repl_env.contexts import Context
+from repl_env.environment import REPLEnvironment
+from repl_env.sandboxes import SandboxSettings, Source
+from repl_sandbox import AsyncSandbox, Sandbox
+from repl_sandbox.errors import SandboxClosed
+
+# Characters or bytes, for all who are given it together. To copy less into each session takes less
+# time than a template of its own.
+_WORTH_SHARING = 1 << 20
+
+# A context by what it is made of. Texts and bytes stand for themselves: where it is the same object
+# as the last time, to compare them costs nothing.
+Key: TypeAlias = tuple[tuple[str, str, "str | bytes"], ...]
+
+
+class SharedContexts:
+    """The contexts of a group of environments that are like `environment`."""
+
+    def __init__(self, environment: REPLEnvironment) -> None:
+        self._environment = environment
+        self._held: dict[Key, Context] = {}
+        self._used: set[Key] = set()
+        self._stale: list[Context] = []
+        self._making: tuple[Key, Context] | None = None
+
+    def plan(self, resets: list[dict[str, Any]]) -> Iterator[None]:
+        """Put resolved contexts into `resets`, shared ones where that is worth it.
+
+        Pauses whenever there is one to `make`.
+
+        Raises:
+            TypeError, ValueError, OSError: as `contexts.resolve`, with the environment as a note.
+        """
+        found: dict[object, Context] = {}
+        given = [_identity(each) for each in resets]
+        counts = Counter(given)
+        self._used = set()
+        for index, (each, identity) in enumerate(zip(resets, given, strict=True)):
+            if counts[identity] < 2:
+                continue
+            if identity not in found:
+                found[identity] = resolved = self._resolve(index, each)
+                if resolved.length * counts[identity] >= _WORTH_SHARING:
+                    key = _key(resolved)
+                    self._used.add(key)
+                    if key not in self._held:
+                        self._making = key, resolved
+                        yield
+                    found[identity] = replace(resolved, source=self._held[key].source)
+            each["context"] = found[identity]
+            each.pop("contexts", None)
+
+    def _resolve(self, index: int, request: Mapping[str, Any]) -> Context:
+        settings = self._environment.settings
+        try:
+            return contexts.resolve(
+                request.get("context"),
+                request.get("contexts"),
+                settings.context,
+                mode=settings.preview,
+                preview_length=settings.context_preview_length,
+            )
+        except (TypeError, ValueError, OSError) as error:
+            error.add_note(f"environment {index}")
+            raise
+
+    def make(self) -> None:
+        """Make the template that `plan` paused for."""
+        source, objects = self._environment._sandboxes, self._objects()
+        sandbox = source.plain()
+        try:
+            self._hold(sandbox.with_shared(**objects))
+        except SandboxClosed:
+            # As for a session: a shared sandbox may have died since the last reset.
+            if not source.replaces(sandbox):
+                raise
+            self._hold(source.plain().with_shared(**objects))
+
+    async def make_async(self) -> None:
+        """The same for an event loop."""
+        source, objects = self._environment._sandboxes, self._objects()
+        sandbox = await source.of_loop()
+        try:
+            self._hold(await sandbox.with_shared(**objects))
+        except SandboxClosed:
+            if not source.replaces(sandbox):
+                raise
+            self._hold(await (await source.of_loop()).with_shared(**objects))
+
+    def _objects(self) -> dict[str, Any]:
+        assert self._making is not None
+        return {part.name: part.value for part in self._making[1].parts}
+
+    def _hold(self, sandbox: Sandbox | AsyncSandbox) -> None:
+        assert self._making is not None
+        key, context = self._making
+        source = Source(sandbox, SandboxSettings())
+        self._held[key], self._making = replace(context, source=source), None
+
+    def clear(self) -> None:
+        """Use none of these again; the next `drop` takes them."""
+        self._stale += self._held.values()
+        self._held = {}
+
+    def drop(self) -> None:
+        """Close the templates that the last plan does not use; no session of theirs may be open."""
+        for sandbox in self._unused():
+            assert isinstance(sandbox, Sandbox)
+            sandbox.close()
+
+    async def drop_async(self) -> None:
+        """The same for an event loop."""
+        for sandbox in self._unused():
+            assert isinstance(sandbox, AsyncSandbox)
+            await sandbox.close()
+
+    def _unused(self) -> list[Sandbox | AsyncSandbox | None]:
+        unused = [key for key in self._held if key not in self._used]
+        stale = [*self._stale, *(self._held.pop(key) for key in unused)]
+        self._stale = []
+        return [each.source.given for each in stale if each.source is not None]
+
+
+def _identity(request: Mapping[str, Any]) -> object:
+    """Equal for requests of one context: a text, bytes or a path by value, others as objects."""
+    named = {"": request.get("context"), **(request.get("contexts") or {})}
+    return tuple(
+        (name, type(value), value if isinstance(value, (str, bytes, Path)) else id(value))
+        for name, value in named.items()
+    )
+
+
+def _key(context: Context) -> Key:
+    return tuple((part.name, part.unit, _content(part.value)) for part in context.parts)
+
+
+def _content(value: Any) -> str | bytes:
+    if isinstance(value, (str, bytes)):
+        return value
+    # The caller may change it before the next reset.
+    return hashlib.blake2b(json.dumps(value).encode()).digest()

@@ -1,0 +1,282 @@
+"""`REPLVectorEnv`: n environments that are reset and stepped as one.
+
+Each is an environment of its own: sessions, rubric and episode are shared with none. What they
+share is the context, where several are given the same one: it is in memory once
+(`Sandbox.with_shared`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from repl_env.environment import POSITIONAL, Mode, REPLEnvironment, result_of
+from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
+from repl_env.local import LocalREPLEnv, Result
+from repl_env.models import REPLAction, REPLObservation
+from repl_env.observations import message_result
+from repl_env.settings import REQUEST_NAMES, at_least
+from repl_env.shared_contexts import SharedContexts
+from repl_env.together import play_together
+from repl_env.turns import Turn
+from repl_sandbox.errors import SandboxError
+from repl_sandbox.session.batch import Batch
+
+# What is no session is waited for in threads: openings, and rubrics that ask somebody.
+_MOST_THREADS = 32
+
+
+class REPLVectorEnv:
+    """n environments, stepped side by side. A context manager, plain or asynchronous.
+
+    ```python
+    with REPLVectorEnv(8) as envs:
+        envs.reset(context="a long text", task_prompt="How many words?", expected_answer="3")
+        results = envs.step(["FINAL(len(context.split()))"] * 8)
+        print([result.reward for result in results])
+    ```
+    The arguments are those of `LocalREPLEnv`. Results are in the order of the actions.
+
+    An environment whose session is lost is done: its result says so (`error_kind` "sandbox",
+    `mask`), the others go on, and the next reset gives it a new session. One that is done and gets
+    another action gives its last result again, with reward 0.0; nothing is scored twice.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+
+    def __init__(self, n: int, **arguments: Any) -> None:
+        at_least(n, 1, "n")
+        self.environments = tuple(LocalREPLEnv(**arguments) for _ in range(n))
+        self._shared = SharedContexts(self._inner(0))
+        self._batch = Batch()
+        self._threads: Executor | None = None
+        self._mode: Mode | None = None
+        self._last: list[Result | None] = [None] * n
+
+    def __len__(self) -> int:
+        return len(self.environments)
+
+    def reset(
+        self, requests: Sequence[Mapping[str, Any] | None] | None = None, **shared: Any
+    ) -> list[Result]:
+        """Begin an episode in every environment, each in a new session.
+
+        `shared` are arguments of `LocalREPLEnv.reset` for all; `requests` has one mapping of them
+        for each environment, or None, which goes before `shared`.
+
+        Raises:
+            TypeError, ValueError, OSError, SandboxError: as `LocalREPLEnv.reset`, with the number
+                of the environment as a note; the others were reset.
+        """
+        self._begin("plain")
+        resets = self._resets(requests, shared)
+        for _ in self._shared.plan(resets):
+            self._shared.make()
+        ended = self._play([self._resetting("plain", i, each) for i, each in enumerate(resets)])
+        results = self._begun(ended)
+        self._shared.drop()
+        return results
+
+    def step(
+        self, actions: Sequence[str | REPLAction | None], *, timeout_s: float | None = None
+    ) -> list[Result | None]:
+        """Take one action in each environment, side by side; None is no action, and no result.
+
+        A str is code. `timeout_s` limits each one's execution, as in `LocalREPLEnv.step`.
+
+        Raises:
+            NotReset: no episode has begun.
+            TypeError, ValueError: naming the action; nothing was run.
+        """
+        self._check_mode("plain")
+        taken = self._taken(actions)
+        turns = [
+            self._inner(index)._stepping("plain", action, timeout_s, {})
+            for index, action in taken.items()
+        ]
+        return self._results(taken, self._play(turns))
+
+    async def areset(
+        self, requests: Sequence[Mapping[str, Any] | None] | None = None, **shared: Any
+    ) -> list[Result]:
+        """`reset` for an event loop; the episodes are then stepped by `astep`."""
+        self._begin("async")
+        resets = self._resets(requests, shared)
+        for _ in self._shared.plan(resets):
+            await self._shared.make_async()
+        coming = [self._inner(i).reset_async(**each) for i, each in enumerate(resets)]
+        results = self._begun(await _gather(coming))
+        await self._shared.drop_async()
+        return results
+
+    async def astep(
+        self, actions: Sequence[str | REPLAction | None], *, timeout_s: float | None = None
+    ) -> list[Result | None]:
+        """`step` for episodes that were begun by `areset`."""
+        self._check_mode("async")
+        taken = self._taken(actions)
+        coming = [
+            self._inner(index).step_async(action, timeout_s) for index, action in taken.items()
+        ]
+        return self._results(taken, await _gather(coming))
+
+    def close(self) -> None:
+        """Close all sessions. RuntimeError after `areset`, which `aclose` is for."""
+        self._check_mode("plain")
+        self._play([self._inner(index)._leaving() for index in range(len(self))])
+        self._shared.clear()
+        self._shared.drop()
+        self._end()
+
+    async def aclose(self) -> None:
+        """`close` for an event loop."""
+        self._check_mode("async")
+        await _gather([self._inner(index).close_async() for index in range(len(self))])
+        self._shared.clear()
+        await self._shared.drop_async()
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    # ── what both ways do ────────────────────────────────────────────────────────────────────────
+
+    def _inner(self, index: int) -> REPLEnvironment:
+        return self.environments[index]._env
+
+    def _begin(self, mode: Mode) -> None:
+        self._check_mode(mode)
+        self._mode = mode
+
+    def _check_mode(self, mode: Mode) -> None:
+        if self._mode not in (None, mode):
+            plain, awaited = "reset, step and close", "areset, astep and aclose"
+            begun, other = ("areset", awaited) if mode == "plain" else ("reset", plain)
+            raise RuntimeError(f"these episodes were begun by {begun}; go on with {other}")
+
+    def _end(self) -> None:
+        self._mode, self._last = None, [None] * len(self)
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown()
+
+    def _resets(
+        self, requests: Sequence[Mapping[str, Any] | None] | None, shared: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """The arguments of each environment's reset."""
+        if requests is None:
+            requests = [None] * len(self)
+        if len(requests) != len(self):
+            raise ValueError(f"requests: {len(requests)} for {len(self)} environments")
+        resets = [{**shared, **(each or {})} for each in requests]
+        for index, each in enumerate(resets):
+            if unknown := sorted(each.keys() - REQUEST_NAMES):
+                raise TypeError(f"environment {index}: reset takes no {', '.join(unknown)}")
+        return resets
+
+    def _resetting(self, mode: Mode, index: int, request: dict[str, Any]) -> Turn[REPLObservation]:
+        given = tuple(request.pop(name, None) for name in POSITIONAL)
+        return self._inner(index)._resetting(mode, given, request)
+
+    def _begun(self, ended: Sequence[REPLObservation | BaseException]) -> list[Result]:
+        for index, end in enumerate(ended):
+            self._last[index] = None if isinstance(end, BaseException) else result_of(end)
+        for index, end in enumerate(ended):
+            if isinstance(end, BaseException):
+                if isinstance(end, SandboxError):
+                    self._shared.clear()  # it may be a template's; the next reset makes new ones
+                end.add_note(f"environment {index} of {len(self)}")
+                raise end
+        return [result for result in self._last if result is not None]
+
+    def _taken(self, actions: Sequence[str | REPLAction | None]) -> dict[int, REPLAction]:
+        """The actions to take, by environment."""
+        if isinstance(actions, str) or len(actions) != len(self):
+            raise ValueError(f"actions must be a list of {len(self)}, one for each environment")
+        taken = {}
+        for index, action in enumerate(actions):
+            if action is None:
+                continue
+            if not isinstance(action, (str, REPLAction)):
+                raise TypeError(f"actions[{index}] must be str, REPLAction or None")
+            if self._last[index] is None:
+                raise NotReset
+            taken[index] = REPLAction(code=action) if isinstance(action, str) else action
+        return taken
+
+    def _results(
+        self, taken: Mapping[int, REPLAction], ended: Sequence[REPLObservation | BaseException]
+    ) -> list[Result | None]:
+        results: list[Result | None] = [None] * len(self)
+        wrong: list[tuple[int, BaseException]] = []
+        for index, end in zip(taken, ended, strict=True):
+            last = self._last[index]
+            assert last is not None
+            if isinstance(end, REPLObservation):
+                results[index] = self._last[index] = result_of(end)
+            elif isinstance(end, EpisodeDone) or (last.done and isinstance(end, NotReset)):
+                results[index] = replace(last, reward=0.0, observation=_unrewarded(last))
+            elif isinstance(end, EpisodeAborted):
+                results[index] = self._last[index] = _lost(last, end)
+            else:
+                wrong.append((index, end))
+        for index, error in wrong[:1]:  # none of the environments': a bug of a rubric, say
+            error.add_note(f"environment {index} of {len(self)}; the others have taken their steps")
+            raise error
+        return results
+
+    def _play(self, turns: Sequence[Turn[Any]]) -> list[Any]:
+        return play_together(turns, self._batch, self._pool)
+
+    def _pool(self) -> Executor:
+        if self._threads is None:
+            most = min(len(self), _MOST_THREADS)
+            self._threads = ThreadPoolExecutor(most, thread_name_prefix="repl-vector")
+        return self._threads
+
+
+async def _gather(coming: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+    return await asyncio.gather(*coming, return_exceptions=True)
+
+
+def _unrewarded(last: Result) -> REPLObservation:
+    return last.observation.model_copy(update={"reward": 0.0})
+
+
+def _lost(last: Result, error: EpisodeAborted) -> Result:
+    """The end of an episode whose session is gone."""
+    before = last.observation
+    metadata = {
+        **before.metadata,
+        "error_kind": error.kind,
+        "mask": True,
+        "reward_components": {},
+        "stop_reason": "aborted",
+    }
+    result = message_result("", f"{error}\nThe session is lost; the next reset begins a new one.")
+    update = {"result": result, "done": True, "reward": 0.0, "metadata": metadata}
+    return result_of(before.model_copy(update=update))

@@ -1,0 +1,159 @@
+"""`Batch`: cells of many sessions at once, driven by one thread.
+
+The sessions work side by side, each in its own process; what the host does for each of them is so
+short that more threads would only wait for one another. All is as if `Session.run` were called on
+each: clocks, limits, host functions (which run in threads of their own), output.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Generator, Sequence
+from time import monotonic
+from typing import TypeAlias
+
+from ..types import AnyOutcome
+from .requests import check_code, check_timeout
+from .sync import Session
+
+# What `Session.run` raises, in place of an outcome.
+Come: TypeAlias = "AnyOutcome | Exception"
+
+_Steps: TypeAlias = Generator[float, list[tuple[int, int]], AnyOutcome]
+
+
+class _Cell:
+    """One cell that runs, at its place in the batch."""
+
+    __slots__ = ("core", "index", "session", "steps", "wake")
+
+    def __init__(self, index: int, session: Session) -> None:
+        self.index = index
+        self.session = session
+        self.core = session._core
+        self.steps: _Steps | None = None
+        self.wake = 0.0
+
+
+class Batch:
+    """Runs cells of many sessions side by side. For one thread at a time.
+
+    The sessions may be others each time; what is known of the last ones saves registering them.
+    """
+
+    def __init__(self) -> None:
+        self._poller = select.poll()
+        self._owners: dict[int, Session] = {}  # by descriptor
+        self._registered: dict[Session, tuple[tuple[int, ...], int]] = {}
+
+    def run(self, cells: Sequence[tuple[Session, str, float | None]]) -> list[Come]:
+        """Run one cell in each session: (session, code, timeout in seconds of execution or None).
+
+        What each came to, in their order: its outcome, or what `Session.run` raises.
+        """
+        come: list[Come | None] = [None] * len(cells)
+        running: dict[Session, _Cell] = {}
+        self._forget([other for other in self._registered if other._closed])
+        try:
+            for index, (session, code, timeout) in enumerate(cells):
+                try:
+                    running[session] = self._begin(index, session, code, timeout)
+                except Exception as error:  # noqa: BLE001 - one cell's; the others are run
+                    come[index] = error
+            while running:
+                for cell, ready in self._wait(running):
+                    made = self._go_on(cell, ready)
+                    if made is not None:
+                        come[cell.index] = made
+                        del running[cell.session]
+                        cell.core.busy.release()
+        except BaseException:
+            # Ctrl-C: leave all as sessions that can go on.
+            self._leave(running)
+            raise
+        return [made for made in come if made is not None]
+
+    def _begin(self, index: int, session: Session, code: str, timeout: float | None) -> _Cell:
+        data = check_code(code)
+        cell = _Cell(index, session)
+        seconds = check_timeout(timeout, cell.core.limits)
+        session._claim()
+        try:
+            cell.wake = cell.core.begin(data, seconds, None)
+            self._register(session)
+        except BaseException:
+            cell.core.busy.release()
+            raise
+        return cell
+
+    def _wait(self, running: dict[Session, _Cell]) -> list[tuple[_Cell, list[tuple[int, int]]]]:
+        """The cells that something has come of, or whose time to wake is there."""
+        wake = min(cell.wake for cell in running.values())
+        # As in `Session`: whole milliseconds, rounded up.
+        wait = int((wake - monotonic()) * 1000) + 1
+        ready: dict[Session, list[tuple[int, int]]] = {}
+        for event in self._poller.poll(max(wait, 0)):
+            ready.setdefault(self._owners[event[0]], []).append(event)
+        # What other sessions write while they run no cell is for the next one that they run.
+        self._forget([session for session in ready if session not in running])
+        due = [
+            (running[session], events) for session, events in ready.items() if session in running
+        ]
+        now = monotonic()
+        if wake <= now:
+            due += [
+                (cell, [])
+                for cell in running.values()
+                if cell.wake <= now and cell.session not in ready
+            ]
+        return due
+
+    def _go_on(self, cell: _Cell, ready: list[tuple[int, int]]) -> Come | None:
+        core = cell.core
+        try:
+            if cell.steps is not None:
+                cell.wake = cell.steps.send(ready)
+            elif (made := core.at_once(ready)) is not None:
+                return made
+            else:
+                cell.steps = core.run()
+                cell.wake = next(cell.steps)
+        except StopIteration as end:
+            outcome: AnyOutcome = end.value
+            return outcome
+        except Exception as error:  # noqa: BLE001 - as in `run`
+            cell.session._leave()
+            return error
+        self._register(cell.session)
+        return None
+
+    def _register(self, session: Session) -> None:
+        """Have the poller look at the session's descriptors, as they are now."""
+        core = session._core
+        wanted = core.descriptors, core.outbox.interest
+        if self._registered.get(session) == wanted:
+            return
+        self._forget([session])
+        descriptors, interest = wanted
+        for fd in descriptors:
+            # In this order, which is that of poll(2): see `Core.worker_first`.
+            self._poller.register(fd, interest if fd == descriptors[0] else select.POLLIN)
+            self._owners[fd] = session
+        self._registered[session] = wanted
+
+    def _forget(self, sessions: Sequence[Session]) -> None:
+        for session in sessions:
+            descriptors, _ = self._registered.pop(session, ((), 0))
+            for fd in descriptors:
+                if self._owners.get(fd) is session:
+                    del self._owners[fd]
+                    self._poller.unregister(fd)
+
+    def _leave(self, running: dict[Session, _Cell]) -> None:
+        for cell in running.values():
+            cell.core.interrupt()
+        for cell in running.values():
+            try:
+                cell.session._leave()
+            finally:
+                cell.core.busy.release()

@@ -1,0 +1,35 @@
+"""How a fork of the zygote becomes a template with objects in it, and a zygote of its own.
+
+It is forked from the template alone, never from a session, so that no code of a session ever ran in
+it either.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from dataclasses import replace
+
+from ..errors import IsolationError
+from ..jail import processes
+from . import parcel
+from .template import Template, data_segment
+
+
+def grow(template: Template, fd: int, manifest: tuple[int, int]) -> Template:
+    """`template` with the objects of file `fd`, which is closed, as variables of each session.
+
+    Raises:
+        SandboxError: as `parcel.unpack`.
+        IsolationError: a thread was left running.
+    """
+    if template.tier != "jailed":
+        processes.adopt_orphans()  # which a fork does not inherit
+    objects = parcel.unpack(fd, *manifest)
+    os.close(fd)
+    if processes.thread_count() != 1:
+        raise IsolationError(template.tier, "single thread", "numpy left a thread")
+    template.worker.share(objects)
+    # What is no garbage now never will be, and a collection would copy all of it.
+    gc.freeze()
+    return replace(template, data_segment=data_segment(), nested=True)

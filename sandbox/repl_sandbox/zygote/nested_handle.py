@@ -1,0 +1,107 @@
+"""The host's side of a nested zygote: a process that another zygote forked.
+
+It has a socket of its own to the host, by which it lives, and answers on it as any zygote does.
+Only its end must be told to the one that forked it, which alone can wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import weakref
+from collections.abc import Callable
+
+from ..errors import SandboxError
+from . import control
+from .handle import SPAWN_TIMEOUT, Gone, ZygoteHandle, failure
+
+
+class NestedZygote(ZygoteHandle):
+    """A fork of `parent`'s zygote that holds the objects in file `parcel`; see `parcel.unpack`.
+
+    Raises:
+        SandboxError: the parent is gone, or the objects could not be made.
+    """
+
+    def __init__(self, parent: ZygoteHandle, parcel: int, manifest: tuple[int, int]) -> None:
+        ours, theirs = control.pair()
+        self._hold(ours, parent.tier)
+        # Of the whole family, because their sessions' directories lie beside each other.
+        self._numbers = parent._numbers
+        request = {"op": "nest", "manifest": list(manifest)}
+        try:
+            with theirs:
+                forked = parent.ask(request, (theirs.fileno(), parcel))
+            self._process = ForkedProcess(forked["pid"], parent.forget)
+        except BaseException:
+            self._closed = True
+            ours.close()
+            raise
+        try:
+            answer = control.receive(ours)
+            if answer is None:
+                raise SandboxError(
+                    "the template of shared objects ended; there may be no memory for it"
+                )
+            if "failed" in answer:
+                raise failure(answer)
+            ours.settimeout(SPAWN_TIMEOUT)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, TimeoutError):
+                raise SandboxError("the template of shared objects was not made in time") from None
+            raise
+        self._learn(
+            {
+                "data_segment": answer["data_segment"],
+                "privileged": parent.privileged,
+                "base": parent._base,
+                "room": parent.room,
+                "python": parent.interpreter[0],
+                "implementation": parent.interpreter[1],
+            }
+        )
+
+
+class ForkedProcess:
+    """A process that is another's child, with the methods of `subprocess.Popen` that are needed.
+
+    `forget` is called with its pid when it has ended, to have the parent wait for it.
+    """
+
+    def __init__(self, pid: int, forget: Callable[[int], None]) -> None:
+        self.pid = pid
+        self._forget = forget
+        try:
+            # Its parent waits for it only when told to, so the pid is still its own.
+            self._fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise Gone from None
+        self._let_go = weakref.finalize(self, os.close, self._fd)
+
+    def poll(self) -> int | None:
+        """None while it lives."""
+        return 0 if not self._let_go.alive or self._ended(0) else None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; subprocess.TimeoutExpired after `timeout` seconds."""
+        if self._let_go.alive:
+            if not self._ended(timeout):
+                raise subprocess.TimeoutExpired("zygote", timeout or 0)
+            self._forget(self.pid)
+            self._let_go()
+        return 0
+
+    def kill(self) -> None:
+        """End it."""
+        if self._let_go.alive:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+
+    def _ended(self, timeout: float | None) -> bool:
+        poller = select.poll()
+        poller.register(self._fd, select.POLLIN)
+        return bool(poller.poll(None if timeout is None else timeout * 1000))

@@ -1,0 +1,299 @@
+"""`REPLVectorEnv`: many environments, reset and stepped as one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from repl_env import NotReset, REPLAction, REPLVectorEnv
+from repl_env.rubrics import Rubric
+from repl_sandbox import Sandbox
+from repl_sandbox.errors import SandboxError
+
+LARGE = "a line\n" * 200_000
+
+
+@pytest.fixture
+def envs(sandbox: Sandbox) -> Iterator[REPLVectorEnv]:
+    with REPLVectorEnv(4, sandbox=sandbox) as envs:
+        yield envs
+
+
+@pytest.fixture
+def templates(monkeypatch: pytest.MonkeyPatch) -> list[Sandbox]:
+    """The templates that are made from here on."""
+    made: list[Sandbox] = []
+    with_shared = Sandbox.with_shared
+
+    def noted(self: Sandbox, **objects: Any) -> Sandbox:
+        made.append(with_shared(self, **objects))
+        return made[-1]
+
+    monkeypatch.setattr(Sandbox, "with_shared", noted)
+    return made
+
+
+def shown(results: list[Any]) -> list[str | None]:
+    return [each and each.observation.result.stdout.strip() for each in results]
+
+
+# ── resets ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_environment_has_its_own_episode(envs: REPLVectorEnv) -> None:
+    results = envs.reset(context="abc", task_prompt="t", expected_answer="3")
+    assert [each.observation.context_length for each in results] == [3] * 4
+    envs.step([f"x = {number}" for number in range(4)])
+    assert shown(envs.step(["print(x, context)"] * 4)) == [f"{n} abc" for n in range(4)]
+    stepped = envs.step(["FINAL(3)", "FINAL(4)", "FINAL(3)", "pass"])
+    assert [each and each.reward for each in stepped] == [1.0, 0.0, 1.0, 0.0]
+    assert [each and each.done for each in stepped] == [True, True, True, False]
+    assert len({env.state().episode_id for env in envs.environments}) == 4
+
+
+def test_requests_go_before_what_is_the_same_for_all(envs: REPLVectorEnv) -> None:
+    requests = [{"context": "own"}, None, {"contexts": {"a": "x"}, "context": None}, {"seed": 1}]
+    envs.reset(requests, context="all", task_prompt="t")
+    code = "print([globals().get(name) for name in ('context', 'a')])"
+    assert shown(envs.step([code] * 4)) == [
+        "['own', None]",
+        "['all', None]",
+        "[None, 'x']",
+        "['all', None]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"requests": [None]}, ValueError, "requests: 1 for 4"),
+        ({"colour": 1}, TypeError, "environment 0: reset takes no colour"),
+        ({"context": 7}, TypeError, "context must be"),
+        ({"context": [object()] * 9}, TypeError, "context must hold JSON"),
+        ({"max_iterations": 0}, ValueError, "max_iterations"),
+    ],
+)
+def test_a_bad_argument_is_named(
+    envs: REPLVectorEnv, arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        envs.reset(**arguments)
+    assert len(envs.reset(context="fine")) == 4
+
+
+def test_an_argument_of_one_environment_is_its_error_with_its_number(envs: REPLVectorEnv) -> None:
+    with pytest.raises(ValueError, match="max_iterations") as caught:
+        envs.reset([None, None, {"max_iterations": -1}, None])
+    assert caught.value.__notes__ == ["environment 2 of 4"]
+
+
+# ── one context for all ──────────────────────────────────────────────────────────────────────────
+
+
+def test_a_context_for_all_is_loaded_once(envs: REPLVectorEnv, templates: list[Sandbox]) -> None:
+    results = envs.reset(context=LARGE)
+    assert [each.observation.context_length for each in results] == [len(LARGE)] * 4
+    assert len(templates) == 1
+    # One place in memory, as it is where all are forks of one process that held it.
+    (address,) = set(shown(envs.step(["print(id(context))"] * 4)))
+    envs.step(["context = 1", "del context", "pass", "import os\nos._exit(1)"])
+    code = "print(len(str(globals().get('context'))))"
+    assert shown(envs.step([code] * 4)) == ["1", "4", "1400000", "1400000"]
+    assert address
+
+
+def test_the_same_context_again_is_the_same_template(
+    envs: REPLVectorEnv, templates: list[Sandbox]
+) -> None:
+    envs.reset(context=LARGE)
+    envs.reset(context="a line\n" * 200_000, task_prompt="another")
+    assert len(templates) == 1
+    table = {"rows": [LARGE]}
+    envs.reset(context=table)
+    assert len(templates) == 2
+    with pytest.raises(SandboxError):
+        templates[0].session()  # it was closed
+    table["rows"].append("more")
+    envs.reset(context=table)
+    assert len(templates) == 3
+    assert shown(envs.step(["print(len(context['rows']))"] * 4)) == ["2"] * 4
+    envs.close()
+    with pytest.raises(SandboxError):
+        templates[-1].session()
+
+
+def test_groups_of_one_context_each_share_it(envs: REPLVectorEnv, templates: list[Sandbox]) -> None:
+    other = LARGE + "!"
+    envs.reset([{"context": LARGE}, {"context": other}, {"context": LARGE}, {"context": other}])
+    assert len(templates) == 2
+    assert shown(envs.step(["print(len(context))"] * 4)) == ["1400000", "1400001"] * 2
+
+
+def test_what_is_small_or_one_environments_alone_has_no_template(
+    envs: REPLVectorEnv, templates: list[Sandbox]
+) -> None:
+    envs.reset([{"context": LARGE + str(number)} for number in range(4)])
+    assert shown(envs.step(["print(context[-1])"] * 4)) == ["0", "1", "2", "3"]
+    envs.reset(context="small")
+    assert shown(envs.step(["print(context)"] * 4)) == ["small"] * 4
+    assert templates == []
+
+
+def test_a_template_that_died_is_made_anew(envs: REPLVectorEnv, templates: list[Sandbox]) -> None:
+    envs.reset(context=LARGE)
+    os.kill(templates[0]._zygote.pid, 9)
+    with pytest.raises(SandboxError):
+        envs.reset(context=LARGE)
+    envs.reset(context=LARGE)
+    assert len(templates) == 2
+    assert shown(envs.step(["print(len(context))"] * 4)) == ["1400000"] * 4
+
+
+# ── steps ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_none_is_no_step(envs: REPLVectorEnv) -> None:
+    envs.reset()
+    assert shown(envs.step(["print(1)", None, REPLAction(code="print(2)"), None])) == [
+        "1",
+        None,
+        "2",
+        None,
+    ]
+    assert [env.state().iteration for env in envs.environments] == [1, 0, 1, 0]
+    assert envs.step([None] * 4) == [None] * 4
+
+
+def test_environments_step_at_the_same_time(sandbox: Sandbox) -> None:
+    """Each waits until all have come to the same point, which one after the other none would."""
+    meeting = threading.Barrier(4)
+    with REPLVectorEnv(4, sandbox=sandbox, tools={"meet": lambda: meeting.wait(20)}) as envs:
+        envs.reset()
+        assert sorted(map(str, shown(envs.step(["print(meet())"] * 4)))) == ["0", "1", "2", "3"]
+
+
+def test_an_environment_that_fails_does_not_harm_the_others(envs: REPLVectorEnv) -> None:
+    envs.reset()
+    codes = ["1/0", "while True: pass", "import os\nos._exit(1)", "print('fine')"]
+    results = envs.step(codes, timeout_s=0.3)
+    kinds = [each and each.metadata and each.metadata["error_kind"] for each in results]
+    assert kinds == ["exception", "timeout", "crash", None]
+    assert shown(results)[3] == "fine"
+    assert shown(envs.step(["print(1)"] * 4)) == ["1"] * 4
+
+
+def test_a_lost_session_ends_its_episode_alone_until_the_next_reset(envs: REPLVectorEnv) -> None:
+    envs.reset(context="abc")
+    links = envs.environments[1].session._core.links
+    worker = psutil.Process(links.worker_pid)
+    os.kill(links.pid, 9)
+    assert psutil.wait_procs([worker], timeout=20)[1] == []
+    for _ in range(2):
+        results = envs.step(["print(context)"] * 4)
+        assert [each and each.done for each in results] == [False, True, False, False]
+        lost = results[1]
+        assert lost is not None and lost.metadata is not None
+        assert (lost.metadata["error_kind"], lost.metadata["mask"], lost.reward) == (
+            "sandbox",
+            True,
+            0.0,
+        )
+        assert "the next reset begins a new one" in lost.observation.result.stderr
+    envs.reset(context="abc")
+    assert shown(envs.step(["print(context)"] * 4)) == ["abc"] * 4
+
+
+def test_a_step_after_the_end_is_the_last_result_without_a_reward(envs: REPLVectorEnv) -> None:
+    envs.reset(expected_answer="1")
+    first = envs.step(["FINAL(1)", "pass", None, None])[0]
+    again = envs.step(["print(1)", "pass", None, None])[0]
+    assert first is not None and again is not None
+    assert (first.reward, again.reward, again.observation.reward) == (1.0, 0.0, 0.0)
+    assert again.done and again.metadata == first.metadata
+    assert envs.environments[0].state().iteration == 1
+
+
+class Picky(Rubric):
+    def forward(self, action: Any, observation: Any) -> float:
+        if "bad" in action.code:
+            raise ZeroDivisionError("picky")
+        return 0.5
+
+
+def test_a_rubric_that_raises_is_told_after_the_others_have_stepped(sandbox: Sandbox) -> None:
+    with REPLVectorEnv(3, sandbox=sandbox, rubric=Picky()) as envs:
+        envs.reset()
+        with pytest.raises(ZeroDivisionError, match="picky") as caught:
+            envs.step(["x = 1", "bad = 1", "x = 3"])
+        assert "environment 1 of 3" in caught.value.__notes__[0]
+        results = envs.step(["print(x)", None, "print(x)"])
+        assert shown(results) == ["1", None, "3"]
+        assert [each and each.reward for each in results] == [0.5, None, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("actions", "error", "message"),
+    [
+        (["1"], ValueError, "list of 4"),
+        ("four", ValueError, "list of 4"),
+        (["x = 1", "x = 1", "x = 1", 4], TypeError, r"actions\[3\]"),
+    ],
+)
+def test_bad_actions_run_nothing(
+    envs: REPLVectorEnv, actions: Any, error: type[Exception], message: str
+) -> None:
+    envs.reset()
+    with pytest.raises(error, match=message):
+        envs.step(actions)
+    assert [env.state().iteration for env in envs.environments] == [0] * 4
+
+
+def test_what_was_not_reset_cannot_be_stepped(envs: REPLVectorEnv) -> None:
+    with pytest.raises(NotReset):
+        envs.step(["1"] * 4)
+    envs.reset()
+    envs.close()
+    with pytest.raises(NotReset):
+        envs.step(["1"] * 4)
+
+
+@pytest.mark.parametrize(("n", "error"), [(0, ValueError), (-1, ValueError), ("2", TypeError)])
+def test_a_number_that_is_none_is_refused(n: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="n must be"):
+        REPLVectorEnv(n)
+
+
+# ── awaited ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_event_loop_resets_and_steps_them_too() -> None:
+    meeting = threading.Barrier(3)
+
+    async def use() -> None:
+        async with REPLVectorEnv(3, tools={"meet": lambda: meeting.wait(20)}) as envs:
+            results = await envs.areset(context=LARGE, expected_answer="1400000")
+            assert [each.observation.context_length for each in results] == [1_400_000] * 3
+            addresses = shown(await envs.astep(["print(id(context), meet() < 3)"] * 3))
+            assert len(set(addresses)) == 1 and "True" in str(addresses[0])
+            with pytest.raises(RuntimeError, match="astep"):
+                envs.step(["1"] * 3)
+            with pytest.raises(RuntimeError, match="aclose"):
+                envs.close()
+            codes = ["FINAL(len(context))", None, "import os\nos._exit(1)"]
+            first, second, third = await envs.astep(codes)
+            assert first is not None and third is not None and third.metadata is not None
+            assert (first.reward, second, third.metadata["error_kind"]) == (1.0, None, "crash")
+
+    asyncio.run(use())
+
+
+def test_plain_episodes_are_not_awaited(envs: REPLVectorEnv) -> None:
+    envs.reset()
+    with pytest.raises(RuntimeError, match="reset, step and close"):
+        asyncio.run(envs.astep(["1"] * 4))

@@ -1,0 +1,121 @@
+"""`Batch`: cells of many sessions, run side by side by one thread."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from repl_sandbox import Finished, Killed, Raised, Sandbox, Session, SessionBusy, TimedOut
+from repl_sandbox.session.batch import Batch
+
+
+@pytest.fixture
+def sessions(sandbox: Sandbox) -> Iterator[list[Session]]:
+    made = [sandbox.session() for _ in range(8)]
+    yield made
+    for session in made:
+        session.close()
+
+
+def test_outcomes_are_in_the_order_of_the_cells(sessions: list[Session]) -> None:
+    batch = Batch()
+    for turn in range(5):
+        cells = [(each, f"print({n})\n{n} * {turn}", None) for n, each in enumerate(sessions)]
+        outcomes = batch.run(cells)
+        for number, outcome in enumerate(outcomes):
+            assert isinstance(outcome, Finished)
+            assert (outcome.stdout, outcome.value) == (f"{number}\n", str(number * turn))
+
+
+def test_each_cell_comes_to_its_own_end(sessions: list[Session]) -> None:
+    codes = [
+        "1",
+        "1/0",
+        "while True: pass",
+        "import os\nos._exit(3)",
+        "x = 2",
+        "print('é' * 99999)",
+    ]
+    outcomes: list[Any] = Batch().run(
+        [(each, code, 0.2) for each, code in zip(sessions, codes, strict=False)]
+    )
+    kinds = [Finished, Raised, TimedOut, Killed, Finished, Finished]
+    assert [type(each) for each in outcomes] == kinds
+    assert outcomes[2].state == "kept" and outcomes[3].state == "restarted"
+    assert len(outcomes[5].stdout) == 100_000
+    again = Batch().run([(each, "6 * 7", None) for each in sessions])
+    assert [isinstance(each, Finished) and each.value for each in again] == ["42"] * 8
+
+
+def test_what_cannot_be_run_is_an_error_in_its_place(sessions: list[Session]) -> None:
+    first, second, third, *_ = sessions
+    second.close()
+    cells: Any = [(first, "1", None), (first, "2", None), (second, "3", None), (third, 4, None)]
+    outcomes = Batch().run(cells)
+    kinds = [type(each).__name__ for each in outcomes]
+    assert kinds == ["Finished", "SessionBusy", "SessionClosed", "TypeError"]
+    assert first.run("5").ok
+
+
+def test_cells_run_at_the_same_time(sandbox: Sandbox) -> None:
+    """Each waits until all have come to the same point, which one after the other none would."""
+    meeting = threading.Barrier(6)
+
+    def meet() -> int:
+        return meeting.wait(20)
+
+    sessions = [sandbox.session(host={"meet": meet}) for _ in range(6)]
+    outcomes = Batch().run([(each, "meet()", None) for each in sessions])
+    assert sorted(str(getattr(each, "value", each)) for each in outcomes) == [*"012345"]
+    for session in sessions:
+        session.close()
+
+
+def test_an_interrupted_batch_leaves_sessions_that_can_go_on(sessions: list[Session]) -> None:
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            Batch().run([(each, "x = 1\nwhile True: pass", None) for each in sessions])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert [each.run("x").ok for each in sessions] == [True] * 8
+
+
+def test_output_between_cells_belongs_to_the_next(sessions: list[Session]) -> None:
+    batch = Batch()
+    first, second = sessions[:2]
+    late = "import os, threading\ngo = threading.Event()\n"
+    late += "t = threading.Thread(target=lambda: (go.wait(), os.write(1, b'late ')))\nt.start()"
+    batch.run([(first, late, None), (second, "1", None)])
+    batch.run([(first, "threading.Timer(0, go.set).start()", None), (second, "1", None)])
+    for _ in range(20):
+        (outcome,) = batch.run([(second, "2", None)])
+        assert isinstance(outcome, Finished) and outcome.stdout == ""
+    (outcome,) = batch.run([(first, "t.join()\nprint('now')", None)])
+    assert isinstance(outcome, Finished) and "now\n" in outcome.stdout
+
+
+def test_a_session_in_another_call_is_busy(sandbox: Sandbox) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        entered.set()
+        leave.wait(20)
+
+    with sandbox.session(host={"wait": wait}) as session:
+        thread = threading.Thread(target=session.run, args=("wait()",))
+        thread.start()
+        assert entered.wait(20)
+        (error,) = Batch().run([(session, "1", None)])
+        leave.set()
+        thread.join()
+        assert isinstance(error, SessionBusy)
