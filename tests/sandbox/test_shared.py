@@ -93,8 +93,7 @@ def test_what_one_session_does_to_an_object_no_other_sees(offspring: Sandbox) ->
 
 
 def test_a_worker_that_died_is_followed_by_one_with_the_objects(one: Session) -> None:
-    one.run("mine = 1\ndel text")
-    assert isinstance(one.run("import os\nos._exit(1)"), Killed)
+    assert isinstance(one.run("mine = 1\ndel text\nimport os\nos._exit(1)"), Killed)
     assert value(one, "len(text), 'mine' in globals()") == "(700000, False)"
 
 

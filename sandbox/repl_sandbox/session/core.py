@@ -620,6 +620,7 @@ class Core:
         """Go on in the latest copy of the worker that has died, else with an empty one."""
         assert self._notice is not None
         if self._notice.get("init"):
+            self.running_since = 0.0  # there is nothing to leave in order
             raise SessionClosed("the session's init process is gone; open another session")
         self._cpu_of_dead += self._notice["cpu"]
         # What it had before its first cell is nothing, and needs no copy.
