@@ -73,8 +73,8 @@ _MOST_PAGED = 16 * PAGE
 _WORTH_A_LOOK = 0.002
 # A fork in init takes milliseconds.
 _RESTART_TIMEOUT = 10.0
-# Init ends what runs and a copy opens its files: milliseconds, but for the memory of a large session
-# that the kernel has to free.
+# Init ends what runs and a copy opens its files: milliseconds, but for the memory of a large
+# session that the kernel has to free.
 _REVIVE_TIMEOUT = 10.0
 
 _STATES: Mapping[State, str] = {
@@ -655,7 +655,7 @@ class Core:
             raise ValueError(f"n={cells}, but {len(self._ran)} cells have run")
 
     def _wake_copy(self, cell: int | None = None) -> Generator[float, Ready_, bool]:
-        """Whether init has woken the copy made after `cell` (None: the latest), and that answers."""
+        """Whether init has woken the copy made after `cell` (None: the latest), and it answers."""
         left = self._remaining()["CPU"] if "CPU" in self._rlimits else 0
         ours = self._order({"op": "revive", "cell": cell, "cpu_left": left})
         deadline = _monotonic() + _REVIVE_TIMEOUT

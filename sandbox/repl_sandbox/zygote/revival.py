@@ -165,11 +165,10 @@ class Revival:
 
     def _rows(self) -> list[Row]:
         """The table, without what cannot be: each is another process, and none is this one."""
-        me, rows = os.getpid(), {}
-        for pid, cell in self._states.read():
-            if pid > 1 and pid != me:
-                rows[pid] = cell
-        return list(rows.items())
+        me = os.getpid()
+        return list(
+            {pid: cell for pid, cell in self._states.read() if pid > 1 and pid != me}.items()
+        )
 
     def _end_all(self, kept: set[int], worker: int) -> float:
         """Kill and reap all processes of the session but `kept`; CPU seconds of the `worker`."""
