@@ -22,6 +22,7 @@ from .namespace import Namespace
 _MOST_NAMED = 20
 # Where classes stand for child processes, and what in them says how the process ended.
 _PROCESSES = (("subprocess", "Popen"), ("multiprocessing.popen_fork", "Popen"))
+_STREAMS = (0, 1, 2)
 _TIMERS = {ITIMER_REAL: "real", ITIMER_VIRTUAL: "virtual", ITIMER_PROF: "profiling"}
 
 
@@ -33,10 +34,17 @@ class Remains:
     names: list[str] = field(default_factory=list)
     generator: object = None  # state of `random`, which a fork of a process with threads reseeds
 
-    def let_go(self) -> None:
-        """In the copy: hold nothing that would be seen."""
+    def let_go(self, most: int) -> None:
+        """In the copy: hold nothing that would be seen, and `most` - 1 numbers at most.
+
+        One is for the socket on which a worker speaks.
+        """
         for held in self.descriptors:
             held.let_go()
+        if len(_STREAMS) + len(self.descriptors) >= most:
+            last = self.descriptors.pop()
+            last.close()
+            self.names.append(f"descriptor {last.fd}: all numbers were taken")
 
     def bring_back(self, namespace: Namespace) -> list[str]:
         """In the copy that takes over: open files again; the names of all that is lost."""
