@@ -257,7 +257,9 @@ def test_locks_that_are_made_anew_work_and_one_that_a_thread_held_stays_locked(
         "(held.acquire(timeout=0.05), free.acquire(timeout=5), new.acquire(timeout=5))"
     )
     assert copied.run(code).value == "(False, True, True)"
-    code = "done = []\nt = threading.Thread(target=done.append, args=(1,))\nt.start(); t.join(); done"
+    code = (
+        "done = []\nt = threading.Thread(target=done.append, args=(1,))\nt.start(); t.join(); done"
+    )
     assert copied.run(code, timeout=10).value == "[1]"
 
 

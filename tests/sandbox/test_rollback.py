@@ -156,7 +156,9 @@ def test_a_closed_session_is_not_rolled_back(recovering: Sandbox) -> None:
 
 
 def test_lost_things_are_returned(copied: Session) -> None:
-    copied.run("import threading\nthreading.Thread(target=threading.Event().wait, name='t').start()")
+    copied.run(
+        "import threading\nthreading.Thread(target=threading.Event().wait, name='t').start()"
+    )
     copied.run("x = 1")
     assert copied.rollback() == ("thread 't'",)
 

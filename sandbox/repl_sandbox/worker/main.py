@@ -154,7 +154,7 @@ class Worker:
 
     def obey(self) -> None:
         """Wait for one command and do it."""
-        # One that takes over has to be copied as well: the next death may come before the next cell.
+        # One that takes over has to be copied as well: the next death may come before a cell ends.
         while self._copies is not None and self._copies.due:
             self._copy(self._copies)
         command = self._channel.next_command()

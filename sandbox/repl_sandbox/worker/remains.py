@@ -98,7 +98,19 @@ def _end_children() -> list[str]:
         if issubclass(type(found), kinds) and found.__dict__.get("returncode", 0) is None:
             found.__dict__["returncode"] = -SIGKILL
             ended.append(f"child process {found.__dict__.get('pid')}, which was ended")
+    _adopt_processes()
     return ended
+
+
+def _adopt_processes() -> None:
+    """Let objects of multiprocessing be asked: they answer the process that made them only."""
+    module = sys.modules.get("multiprocessing.process")
+    if module is None:
+        return
+    me = os.getpid()
+    for found in gc.get_objects():
+        if issubclass(type(found), module.BaseProcess) and found.__dict__.get("_popen") is not None:
+            found.__dict__["_parent_pid"] = me
 
 
 def _tasks(loop: Any) -> list[str]:

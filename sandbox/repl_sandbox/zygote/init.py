@@ -108,7 +108,7 @@ class Init:
         poller.register(self._control_fd, select.POLLIN)
         poller.register(self._woken, select.POLLIN)
         if self._revival is not None:
-            poller.register(self._revival, select.POLLIN)
+            self._revival.listen(poller)
         while True:
             # First, for the first worker may have died before its death could wake anybody.
             self._reap()

@@ -8,6 +8,7 @@ the socket that it is given, as any worker of that session may.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 from collections.abc import Iterator
@@ -21,8 +22,8 @@ from ..worker.copies import KEEP, KEPT, ORDER, WAKE, Recovery
 from ..worker.states import Row, States
 from . import keeper
 
-# Seconds. Reading what it may keep, or writing it, takes a tenth of one.
-_KEEPER_TIMEOUT = 10.0
+# Seconds, less than the host waits. Reading or writing what it may keep takes a tenth of one.
+_KEEPER_TIMEOUT = 5.0
 
 
 class Revived(NamedTuple):
@@ -45,7 +46,8 @@ class Revival:
         self._kept = jail.states
         self.trusted: set[int] = set()  # processes of init's own code
         self._keeper: tuple[int, socket.socket] | None = None
-        self._unkept = False  # once files could not be kept, no more are
+        self._keeping = False  # whether a worker waits, and the keeper's answer is due
+        self._unkept = False  # once the keeper is gone, no more are kept
         self._states = States()
         # A stream, because a session without a network may have no other (jail/syscalls.py).
         self._ours, theirs = socket.socketpair()
@@ -57,9 +59,10 @@ class Revival:
     def __iter__(self) -> Iterator[int]:
         return iter((self._ours.fileno(), self._theirs.fileno()))
 
-    def fileno(self) -> int:
-        """Readable when a worker asks for its files to be kept."""
-        return self._ours.fileno()
+    def listen(self, poller: select.poll) -> None:
+        """Have `poller` wake init when there is something for `hear`."""
+        self._poller = poller
+        poller.register(self._ours, select.POLLIN)
 
     def recovery(self) -> Recovery:
         """In a worker: its end."""
@@ -75,25 +78,63 @@ class Revival:
     def forget(self) -> None:
         """There are no copies any more, and no keeper."""
         self._states.write(())
+        self._stop_waiting()
+        if self._keeper is not None:
+            self._keeper[1].close()
         self._keeper, self._unkept = None, False
 
     def hear(self) -> None:
-        """A worker waits until its files are kept."""
+        """A worker waits until its files are kept. Init does not: the host may want something."""
+        if self._keeping:
+            if self._keeper is not None and _readable(self._keeper[1]):
+                self._settle()
+            return
         with suppress(BlockingIOError):
             asked = self._ours.recv(KEEP.size, socket.MSG_DONTWAIT)
             if len(asked) == KEEP.size:
-                self.keep(*KEEP.unpack(asked))
-                # Whoever asks and does not read must not keep init waiting.
-                self._ours.send(KEPT, socket.MSG_DONTWAIT)
+                self._begin(*KEEP.unpack(asked))
+                if not self._keeping:
+                    self._tell_worker()
 
-    def keep(self, cell: int | None = None) -> None:
-        """Have the files as they are now kept as those after `cell` (None: the latest copy)."""
-        if self._unkept:
-            return
+    def keep(self) -> None:
+        """Have the files as they are now kept as those after the latest copy."""
+        self._settle()
         cells = [row[1] for row in self._rows()]
-        cell = (cells[-1] if cells else 0) if cell is None else cell
+        self._begin(cells[-1] if cells else 0)
+        self._settle(told=False)
+
+    def _begin(self, cell: int) -> None:
+        cells = [row[1] for row in self._rows()]
         request = {"op": "keep", "cell": cell, "needed": cells}
-        self._unkept = keeper.ask(self._keepers(), request) != []
+        if self._unkept or not keeper.ask(self._keepers(), request):
+            self._unkept = True
+            return
+        assert self._keeper is not None
+        self._keeping = True
+        # What else workers ask for waits meanwhile, however much that is.
+        self._poller.unregister(self._ours)
+        self._poller.register(self._keeper[1], select.POLLIN)
+
+    def _settle(self, *, told: bool = True) -> None:
+        """Take the keeper's answer, if one is due; the worker is `told` that it may go on."""
+        if self._keeping:
+            assert self._keeper is not None
+            self._unkept = keeper.answer(self._keeper[1]) is None
+            self._stop_waiting()
+            if told:
+                self._tell_worker()
+
+    def _stop_waiting(self) -> None:
+        if self._keeping:
+            assert self._keeper is not None
+            self._keeping = False
+            self._poller.unregister(self._keeper[1])
+            self._poller.register(self._ours, select.POLLIN)
+
+    def _tell_worker(self) -> None:
+        # Whoever asks and does not read must not keep init waiting.
+        with suppress(BlockingIOError):
+            self._ours.send(KEPT, socket.MSG_DONTWAIT)
 
     def _keepers(self) -> socket.socket | None:
         if self._keeper is None:
@@ -112,10 +153,15 @@ class Revival:
         return self._keeper[1]
 
     def _restore_files(self, cell: int) -> list[str]:
-        if self._unkept:
-            return ["files: they could not be kept, and are as the code left them"]
-        lost = keeper.ask(self._keepers(), {"op": "restore", "cell": cell})
-        return ["files: their keeper is gone"] if lost is None else lost
+        self._settle(told=False)
+        lost: list[str] | None = None
+        if not self._unkept and keeper.ask(self._keepers(), {"op": "restore", "cell": cell}):
+            assert self._keeper is not None
+            lost = keeper.answer(self._keeper[1])
+        if lost is None:
+            self._unkept = True
+            return ["files: their keeper is gone; they are as the code left them"]
+        return lost
 
     def halt(self) -> None:
         """The worker is dead: stop all that it left, until the host says what is to be."""
@@ -146,9 +192,9 @@ class Revival:
         if not kept or kept[-1][0] not in alive:
             return Revived(0, cpu, [])
         pid, after = kept[-1]
+        lost = self._restore_files(after)
         for end in (self._ours, self._theirs):
             _empty(end)  # of what a worker or a copy that is gone has left there
-        lost = self._restore_files(after)
         socket.send_fds(self._ours, [ORDER.pack(pid, cpu_left)], [fd])
         _signal(pid, WAKE)
         return Revived(pid, cpu, lost)
@@ -192,6 +238,12 @@ def _index(rows: list[Row], cell: int | None) -> int | None:
 def _everybody() -> list[int]:
     """All processes of this pid namespace but this one, which is its first."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]
+
+
+def _readable(sock: socket.socket) -> bool:
+    poller = select.poll()
+    poller.register(sock, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 def _empty(sock: socket.socket) -> None:
