@@ -76,6 +76,8 @@ _RESTART_TIMEOUT = 10.0
 # Init ends what runs and a copy opens its files: milliseconds, but for the memory of a large
 # session that the kernel has to free.
 _REVIVE_TIMEOUT = 10.0
+# What is woken then looks for what it lacks among its objects, of which there may be millions.
+_RESTORE_TIMEOUT = 5.0
 
 _STATES: Mapping[State, str] = {
     "rolled_back": "has again what it had after its last cell",
@@ -668,6 +670,7 @@ class Core:
             return False
         self._cpu_of_dead += self._revived["cpu"]
         self._adopt(ours)
+        deadline = _monotonic() + _RESTORE_TIMEOUT
         while not isinstance(self._asked, Restored):
             self._receive_new((yield deadline))
             if self._dead or _monotonic() > deadline:
@@ -729,14 +732,20 @@ class Core:
 
     def _hear_new(self) -> None:
         worker = self.links.worker
-        self.links.worker_pid = read_ready(worker, self.links.connection)
+        try:
+            self.links.worker_pid = read_ready(worker, self.links.connection)
+        except RemoteProtocolError:  # whatever was woken is no copy of ours
+            pass
         if not self.links.worker_pid:
             self._eof = True
             return
         worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
         self._cpu_clock = process_cpu(self.links.worker_pid)
-        for message in self.links.connection.receive(b""):  # what came in the same chunk
-            self._take(message)
+        try:
+            for message in self.links.connection.receive(b""):  # what came in the same chunk
+                self._take(message)
+        except RemoteProtocolError:
+            self._eof = True
 
     def _remaining(self) -> dict[str, int]:
         rlimits = dict(self._rlimits)

@@ -195,6 +195,8 @@ class Init:
             folders.remove(self._jail.folder)
             slot = self._jail.slot
             folders.make(self._jail.folder, None if slot is None else users.own_id(slot))
+            if self._revival is not None:
+                self._revival.files_are_removed()
 
     def _obey(self) -> None:
         try:

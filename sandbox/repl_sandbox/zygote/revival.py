@@ -48,11 +48,17 @@ class Revival:
         self._keeper: tuple[int, socket.socket] | None = None
         self._keeping = False  # whether a worker waits, and the keeper's answer is due
         self._unkept = False  # once the keeper is gone, no more are kept
+        self._removed = False  # whether all files were, for want of room
         self._states = States()
+        self._high = high
+        self._open_pair()
+
+    def _open_pair(self) -> None:
+        self._shut = False  # by the session's code, which holds an end of it
         # A stream, because a session without a network may have no other (jail/syscalls.py).
         self._ours, theirs = socket.socketpair()
         # Init holds the copies' end too: what it says to one that is gone must not be an error.
-        high_fd = fcntl(theirs.fileno(), F_DUPFD_CLOEXEC, high + 1)
+        high_fd = fcntl(theirs.fileno(), F_DUPFD_CLOEXEC, self._high + 1)
         self._theirs = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, high_fd)
         theirs.close()
 
@@ -82,6 +88,18 @@ class Revival:
         if self._keeper is not None:
             self._keeper[1].close()
         self._keeper, self._unkept = None, False
+        if self._shut:
+            self._ours.close()
+            self._theirs.close()
+            self._open_pair()
+            self._poller.register(self._ours, select.POLLIN)
+
+    def files_are_removed(self) -> None:
+        """All of them were, and their directory is another now."""
+        self._stop_waiting()
+        if self._keeper is not None:
+            self._keeper[1].close()
+        self._keeper, self._removed = None, True
 
     def hear(self) -> None:
         """A worker waits until its files are kept. Init does not: the host may want something."""
@@ -90,7 +108,10 @@ class Revival:
                 self._settle()
             return
         with suppress(BlockingIOError):
-            asked = self._ours.recv(KEEP.size, socket.MSG_DONTWAIT)
+            asked = b"" if self._shut else self._ours.recv(KEEP.size, socket.MSG_DONTWAIT)
+            if not asked and not self._shut:
+                self._shut = True
+                self._poller.unregister(self._ours)
             if len(asked) == KEEP.size:
                 self._begin(*KEEP.unpack(asked))
                 if not self._keeping:
@@ -112,7 +133,8 @@ class Revival:
         assert self._keeper is not None
         self._keeping = True
         # What else workers ask for waits meanwhile, however much that is.
-        self._poller.unregister(self._ours)
+        if not self._shut:
+            self._poller.unregister(self._ours)
         self._poller.register(self._keeper[1], select.POLLIN)
 
     def _settle(self, *, told: bool = True) -> None:
@@ -129,11 +151,12 @@ class Revival:
             assert self._keeper is not None
             self._keeping = False
             self._poller.unregister(self._keeper[1])
-            self._poller.register(self._ours, select.POLLIN)
+            if not self._shut:
+                self._poller.register(self._ours, select.POLLIN)
 
     def _tell_worker(self) -> None:
         # Whoever asks and does not read must not keep init waiting.
-        with suppress(BlockingIOError):
+        with suppress(BlockingIOError, BrokenPipeError):
             self._ours.send(KEPT, socket.MSG_DONTWAIT)
 
     def _keepers(self) -> socket.socket | None:
@@ -153,6 +176,9 @@ class Revival:
         return self._keeper[1]
 
     def _restore_files(self, cell: int) -> list[str]:
+        if self._removed:
+            self._removed = False
+            return ["files: they took more room than they may, and all were removed"]
         self._settle(told=False)
         lost: list[str] | None = None
         if not self._unkept and keeper.ask(self._keepers(), {"op": "restore", "cell": cell}):
@@ -195,7 +221,10 @@ class Revival:
         lost = self._restore_files(after)
         for end in (self._ours, self._theirs):
             _empty(end)  # of what a worker or a copy that is gone has left there
-        socket.send_fds(self._ours, [ORDER.pack(pid, cpu_left)], [fd])
+        try:
+            socket.send_fds(self._ours, [ORDER.pack(pid, cpu_left)], [fd])
+        except BrokenPipeError:
+            return Revived(0, cpu, [])
         _signal(pid, WAKE)
         return Revived(pid, cpu, lost)
 
