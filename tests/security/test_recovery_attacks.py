@@ -329,7 +329,7 @@ for tier in ("jailed", "confined", "process"):
                 continue
             with sandbox.session() as session:
                 session.run("x = 1")
-                outcome = session.run("x = 2\\nprint('so far', flush=True)\\n" + code, timeout=0.5)
+                outcome = session.run("x = 2\\nprint('so far', flush=True)\\n" + code, timeout=1.5)
                 found[f"{name} {tier}"] = [
                     outcome.state, list(outcome.lost), outcome.stdout[:7], session.run("x").value]
 print(json.dumps(found))

@@ -116,6 +116,10 @@ class Core:
         self.running_since = 0.0  # for the watchdog; 0 while nothing runs
         # For the watchdog: bytes of a memfd that the worker maps while it copies them.
         self.lent = 0
+        self.generation = 0  # for the watchdog: another whenever the worker is
+        self._replacing = (
+            False  # whether init was told to end the worker, and there is no other yet
+        )
         self.busy = threading.Lock()  # held by the one caller at a time
         self.cell = 0
         self._rlimits = dict(rlimits)
@@ -513,7 +517,8 @@ class Core:
             self._eof = True
         elif "interrupted" in message:
             with self._interrupt_lock:
-                self._unacknowledged -= 1
+                # One that its worker did not live to get is not waited for any more.
+                self._unacknowledged = max(0, self._unacknowledged - 1)
         elif "held" in message:
             self.links.held = message["held"]
         elif "revived" in message:
@@ -544,10 +549,15 @@ class Core:
             self._unacknowledged += 1
             self._tell_init({"op": "interrupt", "cell": self.cell})
 
-    def breach(self, reason: KillReason) -> None:
-        """End the worker because a limit is passed. From any thread."""
-        self._breach = reason
-        self._tell_init({"op": "kill", "reason": reason})
+    def breach(self, reason: KillReason, generation: int) -> None:
+        """End the worker because a limit is passed. From any thread.
+
+        `generation`: that of the worker which was seen to pass it. Its successor has not.
+        """
+        with self._interrupt_lock:
+            if generation == self.generation and not self._replacing:
+                self._breach = reason
+                self._tell_init({"op": "kill", "reason": reason})
 
     def _kill_worker(self) -> None:
         self._tell_init({"op": "kill"})
@@ -667,6 +677,7 @@ class Core:
                 raise SandboxError("the session's init does not answer; close the session")
         if not self._revived["revived"]:
             ours.close()
+            self._replacing = False
             return False
         self._cpu_of_dead += self._revived["cpu"]
         self._adopt(ours)
@@ -701,6 +712,8 @@ class Core:
     def _order(self, order: control.Message) -> socket.socket:
         """Give init an order, and with it the other end of what the next worker is to speak on."""
         self._revived = None
+        with self._interrupt_lock:
+            self._replacing = True
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         ours.setblocking(False)
@@ -741,6 +754,10 @@ class Core:
             return
         worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
         self._cpu_clock = process_cpu(self.links.worker_pid)
+        with self._interrupt_lock:
+            # What was seen while the last one was being ended is no longer so.
+            self.generation += 1
+            self._replacing = False
         try:
             for message in self.links.connection.receive(b""):  # what came in the same chunk
                 self._take(message)
