@@ -163,6 +163,7 @@ class Core:
         self._ran: list[int] = []  # the cells that made the namespace what it is
         self._assigned = False  # whether the host has set a variable before the first of them
         self._lost: tuple[str, ...] = ()
+        self._born = 1  # the generation of the worker, as init counts
         self._revived: control.Message | None = None
         self._open: set[int] = set()  # numbers of the cell's calls that are not answered
         self._answers = AnswersOfCell()
@@ -525,6 +526,8 @@ class Core:
             self._revived = message
         elif "lost" in message:
             self._lost = tuple(message["lost"])
+        elif 0 < message.get("died", 0) < self._born:
+            self._cpu_of_dead += message["cpu"]  # of one that was replaced meanwhile
         elif "died" in message or "failed" in message:
             self._notice = message
 
@@ -680,6 +683,7 @@ class Core:
             self._replacing = False
             return False
         self._cpu_of_dead += self._revived["cpu"]
+        self._born += 1
         self._adopt(ours)
         deadline = _monotonic() + _RESTORE_TIMEOUT
         while not isinstance(self._asked, Restored):
@@ -698,6 +702,7 @@ class Core:
     def _start_empty(self, *, whole: bool) -> Generator[float, Ready_, None]:
         """Have init start the next worker, empty; with `whole`, the files go back as well."""
         order = {"op": "start", "rlimits": self._remaining(), "files": whole}
+        self._born += 1
         self._adopt(self._order(order))
         deadline = _monotonic() + _RESTART_TIMEOUT
         while not self.links.worker_pid:

@@ -152,6 +152,7 @@ class Copies:
         self._recovery.states.settled = True
         _sigwait(_WAKES)
         cpu_left, worker = self._orders_for_me()
+        _signal.sigtimedwait(_WAKES, 0)  # another one, if the code has sent the first
         _sigmask(_SETMASK, before)
         self._recovery.states.write(self._rows)
         self._worker = _out_of_the_way(worker, lacks)

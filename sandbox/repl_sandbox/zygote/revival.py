@@ -221,11 +221,12 @@ class Revival:
         lost = self._restore_files(after)
         for end in (self._ours, self._theirs):
             _empty(end)  # of what a worker or a copy that is gone has left there
+        # First, for one whom the code has woken before must not go on before this is sent.
+        _signal(pid, WAKE)
         try:
             socket.send_fds(self._ours, [ORDER.pack(pid, cpu_left)], [fd])
         except BrokenPipeError:
             return Revived(0, cpu, [])
-        _signal(pid, WAKE)
         return Revived(pid, cpu, lost)
 
     def clear(self) -> list[str]:
