@@ -148,6 +148,9 @@ class Episode:
         self.totals.add(outcome.usage)
         if outcome.state == "restarted":
             self.restart_names()
+        elif outcome.lost:
+            # Cells of which there was no copy may be undone as well, and what they bound.
+            self.names_are_known = False
         # After a restart there are changes only if that came first, and so they are the session's.
         self._follow(outcome.changes)
         final = self.sheet.settle(outcome.stdout)

@@ -71,12 +71,17 @@ TEXT_BY_STATE: dict[State, str] = {
 }
 
 # A worker can die between two cells, by a thread that a cell left or for the system's want of
-# memory. The next cell then runs, to its end or to an exception, in a new and empty session.
-RESTARTED_BEFORE = (
-    "SystemError: the session died and was restarted before this code ran: earlier variables are "
-    "gone, and the context was loaded again only after it."
-)
-
+# memory. The next cell then runs, to its end or to an exception, in what became of the session.
+TEXT_BY_STATE_BEFORE: dict[State, str] = {
+    "rolled_back": (
+        "SystemError: the session died before this code ran, and went on from a copy of it: "
+        "variables are as the last code left them."
+    ),
+    "restarted": (
+        "SystemError: the session died and was restarted before this code ran: earlier variables "
+        "are gone, and the context was loaded again only after it."
+    ),
+}
 
 # A limit that struck beside the code: a child that it started, and may not have looked at again.
 TEXT_BY_LIMIT: dict[KillReason, str] = {
@@ -95,20 +100,42 @@ class Failure:
 
 def failure(outcome: AnyOutcome) -> Failure | None:
     """What went wrong in a cell, or None."""
+    before = _died_before(outcome)
     match outcome:
         case Finished():
             return None
         case Raised():
-            if outcome.state == "restarted":
-                return Failure("sandbox", _with_traceback(outcome, RESTARTED_BEFORE))
+            if outcome.state == "restarted" or (before and outcome.lost):
+                # For all that is known it raised for want of what was lost, which is ours.
+                return Failure("sandbox", _with_traceback(outcome, before))
             name = outcome.error.type if outcome.error else ""
-            return Failure(KIND_BY_EXCEPTION.get(name, "exception"), _with_traceback(outcome, ""))
+            text = _with_traceback(outcome, "")
+            kind = KIND_BY_EXCEPTION.get(name, "exception")
+            return Failure(kind, f"{on_new_line(text)}{before}" if before else text)
         case TimedOut():
-            text = f"{TEXT_BY_CLOCK[outcome.clock]}. {TEXT_BY_STATE[outcome.state]}"
+            text = f"{TEXT_BY_CLOCK[outcome.clock]}. {before or _what_is_left(outcome)}"
             return Failure(KIND_BY_CLOCK[outcome.clock], _with_traceback(outcome, text))
         case Killed():
-            text = f"{TEXT_BY_REASON[outcome.reason]}. {TEXT_BY_STATE[outcome.state]}"
+            text = f"{TEXT_BY_REASON[outcome.reason]}. {_what_is_left(outcome)}"
             return Failure(KIND_BY_REASON[outcome.reason], _with_traceback(outcome, text))
+
+
+def _died_before(outcome: AnyOutcome) -> str:
+    """The text for code that ran in a session that had died before it, else ""."""
+    if outcome.state == "kept" or isinstance(outcome, Killed):
+        return ""
+    ran = outcome.error is not None or outcome.changes or outcome.value is not None
+    if isinstance(outcome, TimedOut) and not ran:
+        return ""  # it was ended itself, and the state is what that left
+    return f"{TEXT_BY_STATE_BEFORE[outcome.state]}{_losses(outcome)}"
+
+
+def _what_is_left(outcome: AnyOutcome) -> str:
+    return f"{TEXT_BY_STATE[outcome.state]}{_losses(outcome)}"
+
+
+def _losses(outcome: AnyOutcome) -> str:
+    return f" Not brought back: {clean('; '.join(outcome.lost))}." if outcome.lost else ""
 
 
 def render(
@@ -124,8 +151,8 @@ def render(
             stderr = f"{on_new_line(stderr)}{TEXT_BY_LIMIT[limit_hit]}\n"
     if failed is not None:
         stderr = f"{on_new_line(stderr)}{failed.text}"
-    elif outcome.state == "restarted":
-        stderr = f"{on_new_line(stderr)}{RESTARTED_BEFORE}"
+    elif before := _died_before(outcome):
+        stderr = f"{on_new_line(stderr)}{before}"
     snapshot: dict[str, str] = {}
     changes: list[dict[str, str | int]] = []
     for change in outcome.changes:

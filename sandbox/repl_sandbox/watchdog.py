@@ -110,6 +110,7 @@ class Watchdog:
             if self._closed.wait(_PERIOD):
                 return
             for watched in self._due():
+                generation = watched.core.generation
                 try:
                     reason = self._breach(watched)
                 except OSError:
@@ -117,7 +118,7 @@ class Watchdog:
                     # by that, for no limit would be looked at again. The next look is soon.
                     continue
                 if reason is not None:
-                    watched.core.breach(reason)
+                    watched.core.breach(reason, generation)
 
     def _due(self) -> list[_Watched]:
         self._round += 1

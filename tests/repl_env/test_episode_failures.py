@@ -3,7 +3,9 @@
 import psutil
 import pytest
 
+from repl_env import LocalREPLEnv
 from repl_env.errors import EpisodeAborted, NotReset
+from repl_sandbox import Limits, Sandbox
 
 FAILURES = {
     "x = = 1": "syntax",
@@ -37,7 +39,27 @@ def test_the_output_before_a_failure_is_kept(env, code):
     assert step.observation.result.stdout == "before\n"
 
 
-def test_a_restarted_session_says_so_and_has_its_context_again(env):
+def test_a_session_that_is_brought_back_says_so_and_has_its_variables(env):
+    env.reset(contexts={"doc": "text"})
+    env.execute("import os\nx = 1")
+    step = env.execute("y = 2\nos._exit(1)")
+    assert "back in the state before this code" in step.observation.result.stderr
+    assert "x" in step.observation.available_variables
+    assert "y" not in step.observation.available_variables
+    assert env.execute("doc, x").observation.result.value == "('text', 1)"
+    assert env.execute("FINAL(doc)").done
+
+
+def test_what_cannot_be_brought_back_is_named(env):
+    env.reset()
+    env.execute("import os, threading")
+    env.execute("wait = threading.Event().wait\nthreading.Thread(target=wait, name='w1').start()")
+    step = env.execute("os._exit(1)")
+    assert "Not brought back: thread 'w1'." in step.observation.result.stderr
+
+
+def test_a_restarted_session_says_so_and_has_its_context_again(restarting):
+    env = LocalREPLEnv(sandbox=restarting)
     env.reset(contexts={"doc": "text"})
     env.execute("x = 1")
     step = env.execute("import os; os._exit(1)")
@@ -100,23 +122,75 @@ def test_a_long_output_is_cut_and_the_rest_can_be_read(make):
     assert "the middle" in env.execute("_out[2][990:1020]").observation.result.value
 
 
-def lose_the_worker(before):
-    """End the worker that is not among `before`, as the system does when it runs out of memory."""
-    started = set(psutil.Process().children(recursive=True)) - before
-    (worker,) = (process for process in started if process.parent() in started)
+@pytest.fixture(scope="module")
+def restarting():
+    """A sandbox whose sessions begin anew when their worker dies."""
+    with Sandbox(limits=Limits(timeout=20.0, grace=0.3), recovery="restart") as sandbox:
+        yield sandbox
+
+
+def lose_the_worker(env):
+    """End the worker, as the system does when it runs out of memory."""
+    worker = psutil.Process(env.session._core.links.worker_pid)
     worker.kill()
     _, alive = psutil.wait_procs([worker], timeout=10)
     assert not alive
 
 
 @pytest.fixture
-def between_cells(env):
+def between_cells(restarting):
     """An episode one cell old, whose worker has died since; y was its variable."""
-    before = set(psutil.Process().children(recursive=True))
+    env = LocalREPLEnv(sandbox=restarting)
     env.reset(context="still here")
     env.execute("y = 1")
-    lose_the_worker(before)
+    lose_the_worker(env)
+    yield env
+    env.close()
+
+
+@pytest.fixture
+def brought_back(env):
+    """The same, where a copy of the worker goes on."""
+    env.reset(context="still here")
+    env.execute("y = 1")
+    env.session.variables()  # answered after the copy was made
+    lose_the_worker(env)
     return env
+
+
+def test_code_after_a_death_that_cost_nothing_is_told_and_counts(brought_back):
+    step = brought_back.execute("x = y + len(context)")
+    assert step.observation.result.success
+    assert step.observation.error_kind is None
+    assert "died before this code ran" in step.observation.result.stderr
+    assert {"context", "x", "y"} <= set(step.observation.available_variables)
+
+
+def test_an_exception_after_a_death_that_cost_nothing_is_the_policy_s(brought_back):
+    step = brought_back.execute("1 / 0")
+    assert step.observation.error_kind == "exception"
+    assert not step.metadata["mask"]
+    assert step.observation.result.exception.startswith("ZeroDivisionError")
+    assert "died before this code ran" in step.observation.result.stderr
+
+
+def test_an_exception_where_something_was_lost_is_not_the_policy_s(env):
+    env.reset(context="still here")
+    env.execute("import threading\nthreading.Thread(target=threading.Event().wait).start()")
+    env.session.variables()
+    lose_the_worker(env)
+    step = env.execute("1 / 0")
+    assert step.observation.error_kind == "sandbox"
+    assert step.metadata["mask"]
+    assert "Not brought back: thread " in step.observation.result.stderr
+
+
+def test_code_that_is_stopped_after_a_death_is_not_said_to_be_undone(brought_back):
+    step = brought_back.execute("x = 1\nwhile True: pass", timeout_s=0.2)
+    assert step.observation.error_kind == "timeout"
+    assert "died before this code ran" in step.observation.result.stderr
+    assert "before this code." not in step.observation.result.stderr
+    assert brought_back.execute("x + y").observation.result.value == "2"
 
 
 def test_an_exception_for_want_of_what_died_between_cells_is_not_the_policy_s(between_cells):
@@ -151,11 +225,10 @@ def test_all_variables_of_a_cell_after_a_death_are_known(between_cells):
     assert "y" not in names
 
 
-def test_an_answer_refused_for_what_died_between_cells_is_not_the_policy_s(make):
-    env = make()
-    before = set(psutil.Process().children(recursive=True))
-    env.reset(answer_schema=int)
-    lose_the_worker(before)
-    step = env.execute("FINAL('no number')")
-    assert step.observation.error_kind == "sandbox"
-    assert not step.done
+def test_an_answer_refused_for_what_died_between_cells_is_not_the_policy_s(restarting):
+    with LocalREPLEnv(sandbox=restarting) as env:
+        env.reset(answer_schema=int)
+        lose_the_worker(env)
+        step = env.execute("FINAL('no number')")
+        assert step.observation.error_kind == "sandbox"
+        assert not step.done

@@ -20,3 +20,19 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
 def session(sandbox: Sandbox) -> Iterator[Session]:
     with sandbox.session() as session:
         yield session
+
+
+@pytest.fixture(scope="session", params=["jailed", "confined", "process"])
+def recovering(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    """A sandbox of each tier, for what must not depend on how a session is held."""
+    python = None if request.param == "jailed" else request.getfixturevalue("open_python")
+    limits = Limits(timeout=20, grace=0.1, memory="300MiB", processes=30, open_files=64)
+    with Sandbox(isolation=request.param, python=python, limits=limits, history=3) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def copied(recovering: Sandbox) -> Iterator[Session]:
+    """A session whose state can be gone back to, three cells far."""
+    with recovering.session() as session:
+        yield session

@@ -47,6 +47,8 @@ PR_CAP_AMBIENT: Final = 47
 PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 
 SIGCHLD: Final = 17
+# Bytes; more than struct sigaction has in any C library.
+_SIGACTION_SIZE: Final = 256
 
 # uapi/asm-generic/mman-common.h
 MADV_HUGEPAGE: Final = 14
@@ -256,8 +258,30 @@ def fork_beside_threads() -> int:
     What these threads hold of the C library and of CPython is repaired by fork(3) and by CPython's
     hooks, those of os.register_at_fork among them. fork(3) makes only children, so one is made that
     makes another and ends: that one goes to whoever adopts the orphans of this session, its init.
-    The caller must have SIGCHLD blocked.
+    Of the end of the one between no handler hears, in whichever thread.
     """
+    handled = ctypes.create_string_buffer(_SIGACTION_SIZE)
+    quiet = ctypes.create_string_buffer(_SIGACTION_SIZE)  # all zero: SIG_DFL
+    _libc_with_gil.sigaction(SIGCHLD, quiet, handled)
+    had_ended = _has_ended()
+    try:
+        pid = _fork_by_another()
+    finally:
+        _libc_with_gil.sigaction(SIGCHLD, handled, None)
+    if pid and not had_ended and _has_ended():
+        os.kill(os.getpid(), SIGCHLD)  # of a child of the code's that nobody was told of
+    return pid
+
+
+def _has_ended() -> bool:
+    """Whether a child waits to be waited for."""
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return False
+
+
+def _fork_by_another() -> int:
     hooks = ctypes.pythonapi
     reading, writing = os.pipe2(os.O_CLOEXEC)
     hooks.PyOS_BeforeFork()

@@ -78,6 +78,8 @@ _RESTART_TIMEOUT = 10.0
 # Init ends what runs and a copy opens its files: milliseconds, but for the memory of a large
 # session, which the kernel has to free.
 _REVIVE_TIMEOUT = 10.0
+# What is woken then looks for what it lacks among its objects, of which there may be millions.
+_RESTORE_TIMEOUT = 5.0
 
 _STATES: Mapping[State, str] = {
     "rolled_back": "has again what it had after its last cell",
@@ -116,6 +118,10 @@ class Core:
         self.running_since = 0.0  # for the watchdog; 0 while nothing runs
         # For the watchdog: bytes of a memfd that the worker maps while it copies them.
         self.lent = 0
+        self.generation = 0  # for the watchdog: another whenever the worker is
+        self._replacing = (
+            False  # whether init was told to end the worker, and there is no other yet
+        )
         self.busy = threading.Lock()  # held by the one caller at a time
         self.cell = 0
         self._rlimits = dict(rlimits)
@@ -159,6 +165,7 @@ class Core:
         self._ran: list[int] = []  # the cells that made the namespace what it is
         self._assigned = False  # whether the host has set a variable before the first of them
         self._lost: tuple[str, ...] = ()
+        self._born = 1  # the generation of the worker, as init counts
         self._revived: control.Message | None = None
         self._branched: bool | None = None
         self._open: set[int] = set()  # numbers of the cell's calls that are not answered
@@ -514,7 +521,8 @@ class Core:
             self._eof = True
         elif "interrupted" in message:
             with self._interrupt_lock:
-                self._unacknowledged -= 1
+                # One that its worker did not live to get is not waited for any more.
+                self._unacknowledged = max(0, self._unacknowledged - 1)
         elif "held" in message:
             self.links.held = message["held"]
         elif "revived" in message:
@@ -523,6 +531,8 @@ class Core:
             self._branched = message["branched"]
         elif "lost" in message:
             self._lost = tuple(message["lost"])
+        elif 0 < message.get("died", 0) < self._born:
+            self._cpu_of_dead += message["cpu"]  # of one that was replaced meanwhile
         elif "died" in message or "failed" in message:
             self._notice = message
 
@@ -547,10 +557,15 @@ class Core:
             self._unacknowledged += 1
             self._tell_init({"op": "interrupt", "cell": self.cell})
 
-    def breach(self, reason: KillReason) -> None:
-        """End the worker because a limit is passed. From any thread."""
-        self._breach = reason
-        self._tell_init({"op": "kill", "reason": reason})
+    def breach(self, reason: KillReason, generation: int) -> None:
+        """End the worker because a limit is passed. From any thread.
+
+        `generation`: that of the worker which was seen to pass it. Its successor has not.
+        """
+        with self._interrupt_lock:
+            if generation == self.generation and not self._replacing:
+                self._breach = reason
+                self._tell_init({"op": "kill", "reason": reason})
 
     def _kill_worker(self) -> None:
         self._tell_init({"op": "kill"})
@@ -744,9 +759,12 @@ class Core:
                 raise SandboxError("the session's init does not answer; close the session")
         if not self._revived["revived"]:
             ours.close()
+            self._replacing = False
             return False
         self._cpu_of_dead += self._revived["cpu"]
+        self._born += 1
         self._adopt(ours)
+        deadline = _monotonic() + _RESTORE_TIMEOUT
         while not isinstance(self._asked, Restored):
             self._receive_new((yield deadline))
             if self._dead or _monotonic() > deadline:
@@ -763,6 +781,7 @@ class Core:
     def _start_empty(self, *, whole: bool) -> Generator[float, Ready_, None]:
         """Have init start the next worker, empty; with `whole`, the files go back as well."""
         order = {"op": "start", "rlimits": self._remaining(), "files": whole}
+        self._born += 1
         self._adopt(self._order(order))
         deadline = _monotonic() + _RESTART_TIMEOUT
         while not self.links.worker_pid:
@@ -777,6 +796,8 @@ class Core:
     def _order(self, order: control.Message) -> socket.socket:
         """Give init an order, and with it the other end of what the next worker is to speak on."""
         self._revived = None
+        with self._interrupt_lock:
+            self._replacing = True
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         ours.setblocking(False)
@@ -808,14 +829,24 @@ class Core:
 
     def _hear_new(self) -> None:
         worker = self.links.worker
-        self.links.worker_pid = read_ready(worker, self.links.connection)
+        try:
+            self.links.worker_pid = read_ready(worker, self.links.connection)
+        except RemoteProtocolError:  # whatever was woken is no copy of ours
+            pass
         if not self.links.worker_pid:
             self._eof = True
             return
         worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
         self._cpu_clock = process_cpu(self.links.worker_pid)
-        for message in self.links.connection.receive(b""):  # what came in the same chunk
-            self._take(message)
+        with self._interrupt_lock:
+            # What was seen while the last one was being ended is no longer so.
+            self.generation += 1
+            self._replacing = False
+        try:
+            for message in self.links.connection.receive(b""):  # what came in the same chunk
+                self._take(message)
+        except RemoteProtocolError:
+            self._eof = True
 
     def _remaining(self) -> dict[str, int]:
         rlimits = dict(self._rlimits)

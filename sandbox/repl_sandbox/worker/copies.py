@@ -13,6 +13,7 @@ import _thread
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -28,10 +29,14 @@ WAKE = _signal.SIGUSR1
 _WAKES = (WAKE,)
 
 _close, _kill, _setsid = os.close, os.kill, os.setsid
+_sched_yield, _monotonic = os.sched_yield, time.monotonic
 _sigmask, _sigwait = _signal.pthread_sigmask, _signal.sigwait
 _BLOCK, _SETMASK = _signal.SIG_BLOCK, _signal.SIG_SETMASK
 _SIGKILL = _signal.SIGKILL
 _thread_count = _thread._count  # as the tests of threading use it
+
+# Seconds for a copy to get out of its worker's way, which takes it some 50 µs when it runs.
+_SETTLING = 0.1
 
 # What a worker says to init: keep the files, as those after cell number so-and-so; and the answer.
 # What a copy says to it: the process id of the branch that it has forked, -1 if it could not.
@@ -84,6 +89,7 @@ class Copies:
         self._recovery = recovery
         self._worker = worker
         self._orders = recovery.orders.fileno()
+        self._settling = False
         self._rows: list[Row] = []
         self._files = Files(recovery.workspace)
 
@@ -94,6 +100,7 @@ class Copies:
         """
         self.due = False
         threads = _thread_count() > 0 or _native_threads() > 1
+        self._recovery.states.settled = False
         lacks = remains.look((0, 1, 2, self._worker, self._orders), threads=threads)
         before = _sigmask(_BLOCK, _WAKES)
         try:
@@ -108,25 +115,27 @@ class Copies:
                 os._exit(1)
         _sigmask(_SETMASK, before)
         if pid > 0:
-            self._keep((pid, self.cell))
+            # Before the copy counts: no state may be gone back to without its files.
             if self._files.changed():
                 orders = self._recovery.orders
                 orders.sendall(WORD.pack(KEEP, self.cell))
                 orders.recv(len(KEPT))
+            self._keep((pid, self.cell))
+            self._settling = True
         return None
+
+    def settle(self) -> None:
+        """Wait until no code can meet the copy that was made last: in its group, by a pipe."""
+        if self._settling:
+            self._settling = False
+            states, deadline = self._recovery.states, _monotonic() + _SETTLING
+            while not states.settled and _monotonic() < deadline:
+                _sched_yield()
 
     def _fork(self, *, threads: bool) -> int:
         if not threads:
             return self._recovery.fork_beside()
-        # Of the process between, which the session's code does not know of.
-        before = _sigmask(_BLOCK, {_signal.SIGCHLD})
-        try:
-            pid = self._recovery.fork_beside_threads()
-            if pid:
-                _signal.sigtimedwait({_signal.SIGCHLD}, 0)
-            return pid
-        finally:
-            _sigmask(_SETMASK, before)
+        return self._recovery.fork_beside_threads()
 
     def _keep(self, row: Row) -> None:
         old = [other for other in self._rows if other[1] == row[1]]
@@ -147,13 +156,15 @@ class Copies:
         with suppress(OSError):  # closed already, where hooks of a fork have run
             _close(self._worker)  # the host must see its end when the worker has closed it
         if lacks.descriptors:
-            lacks.let_go()
+            lacks.let_go(os.sysconf("SC_OPEN_MAX"))
+        self._recovery.states.settled = True
         left = self._recovery.workspace
         while True:
             _sigwait(_WAKES)
             cpu_left, seed, workspace, descriptors = self._orders_for_me()
             if not workspace or self._branch(workspace, descriptors):
                 break
+        _signal.sigtimedwait(_WAKES, 0)  # another one, if the code has sent the first
         _sigmask(_SETMASK, before)
         self._recovery.states.write(self._rows)
         self._worker = _out_of_the_way(descriptors[0], lacks)

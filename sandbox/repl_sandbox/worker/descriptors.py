@@ -36,8 +36,12 @@ class Held:
     def let_go(self) -> None:
         """Close it, unless the file has no name any more: it is all that leads there."""
         if self.path or self.kind != stat.S_IFREG:
-            with contextlib.suppress(OSError):
-                os.close(self.fd)
+            self.close()
+
+    def close(self) -> None:
+        """Close it, if that has not been done yet."""
+        with contextlib.suppress(OSError):
+            os.close(self.fd)
 
     def reopen(self, moved: tuple[str, str] | None = None) -> str:
         """Open it again, as it was; what to call it if that cannot be done, else "".

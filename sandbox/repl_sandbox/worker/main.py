@@ -160,7 +160,8 @@ class Worker:
 
     def obey(self) -> None:
         """Wait for one command and do it."""
-        if self._copies is not None and self._copies.due:
+        # One that takes over has to be copied as well: the next death may come before a cell ends.
+        while self._copies is not None and self._copies.due:
             self._copy(self._copies)
         command = self._channel.next_command()
         if type(command) is tuple:
@@ -185,6 +186,7 @@ class Worker:
             self._take_over(woken)
         if not self._channel.waits(0):
             self._touch_pages()
+        copies.settle()
 
     def _take_over(self, woken: Woken) -> None:
         """In a copy: be the session's worker from here on, for the last one is gone."""
@@ -201,6 +203,8 @@ class Worker:
         self._calls.cell = 0
         self.open(woken.worker)
         self._channel.send(Restored(woken.cell, tuple(lost)))
+        if self._copies is not None:
+            self._copies.due = True
 
     def close(self) -> None:
         """End the conversation."""

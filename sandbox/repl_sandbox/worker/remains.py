@@ -22,6 +22,7 @@ from .namespace import Namespace
 _MOST_NAMED = 20
 # Where classes stand for child processes, and what in them says how the process ended.
 _PROCESSES = (("subprocess", "Popen"), ("multiprocessing.popen_fork", "Popen"))
+_STREAMS = (0, 1, 2)
 _TIMERS = {ITIMER_REAL: "real", ITIMER_VIRTUAL: "virtual", ITIMER_PROF: "profiling"}
 
 
@@ -33,10 +34,17 @@ class Remains:
     names: list[str] = field(default_factory=list)
     generator: object = None  # state of `random`, which a fork of a process with threads reseeds
 
-    def let_go(self) -> None:
-        """In the copy: hold nothing that would be seen."""
+    def let_go(self, most: int) -> None:
+        """In the copy: hold nothing that would be seen, and `most` - 1 numbers at most.
+
+        One is for the socket on which a worker speaks.
+        """
         for held in self.descriptors:
             held.let_go()
+        if len(_STREAMS) + len(self.descriptors) >= most:
+            last = self.descriptors.pop()
+            last.close()
+            self.names.append(f"descriptor {last.fd}: all numbers were taken")
 
     def bring_back(self, namespace: Namespace, moved: tuple[str, str] | None = None) -> list[str]:
         """In the copy that takes over: open files again; the names of all that is lost.
@@ -93,7 +101,19 @@ def _end_children() -> list[str]:
         if issubclass(type(found), kinds) and found.__dict__.get("returncode", 0) is None:
             found.__dict__["returncode"] = -SIGKILL
             ended.append(f"child process {found.__dict__.get('pid')}, which was ended")
+    _adopt_processes()
     return ended
+
+
+def _adopt_processes() -> None:
+    """Let objects of multiprocessing be asked: they answer the process that made them only."""
+    module = sys.modules.get("multiprocessing.process")
+    if module is None:
+        return
+    me = os.getpid()
+    for found in gc.get_objects():
+        if issubclass(type(found), module.BaseProcess) and found.__dict__.get("_popen") is not None:
+            found.__dict__["_parent_pid"] = me
 
 
 def _tasks(loop: Any) -> list[str]:

@@ -17,6 +17,7 @@ _HALF = struct.Struct("=B")
 _COUNT = struct.Struct("=I")
 _ROW = struct.Struct("=iq")
 # The page holds the table twice: it may be read, or its writer be stopped for ever, at any moment.
+# Its last byte is that of `settled`.
 _SIZE = mmap.PAGESIZE // 2 - 1
 MOST_STATES = (_SIZE - _COUNT.size) // _ROW.size
 
@@ -43,6 +44,15 @@ class States:
         count = min(_COUNT.unpack_from(self._page, start)[0], MOST_STATES)
         start += _COUNT.size
         return [_ROW.unpack_from(self._page, start + i * _ROW.size) for i in range(count)]
+
+    @property
+    def settled(self) -> bool:
+        """Whether the copy that was forked last is out of its worker's way."""
+        return self._page[-1] != 0
+
+    @settled.setter
+    def settled(self, value: bool) -> None:
+        self._page[-1] = value
 
     def _half(self) -> int:
         return int(_HALF.unpack_from(self._page)[0] & 1)

@@ -76,8 +76,8 @@ class Init:
             ready = {fd for fd, _ in poller.poll()}
             self._drain()
             for line in lines:
-                if line.revival is not None and line.revival.fileno() in ready:
-                    line.revival.hear()
+                if line.revival is not None:
+                    line.revival.hear(ready)
                 if line.control_fd in ready:
                     line.obey()
 
@@ -87,7 +87,7 @@ class Init:
         for line in self._lines:
             poller.register(line.control_fd, select.POLLIN)
             if line.revival is not None:
-                poller.register(line.revival, select.POLLIN)
+                line.revival.listen(poller)
         return poller
 
     def _end(self) -> NoReturn:

@@ -2,7 +2,7 @@
 
 Forked by init when files are first to be kept; like a clerk it is init's code with the rights of
 the session's code to files and no others. What it keeps is in its own memory, up to a budget:
-whoever looks at the session's places finds nothing, and what is open there stays the file that it
+whoever looks at the session's places finds nothing, and what is opened there stays the file that it
 was.
 """
 
@@ -15,7 +15,7 @@ import socket
 import stat
 import struct
 from contextlib import suppress
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from ..jail.recipe import RECIPES, Jail, contain
 from . import workspace
@@ -24,6 +24,8 @@ from . import workspace
 BUDGET = 64 << 20
 # Files and directories; looking at each takes microseconds, after every cell that changes one.
 MOST_FILES = 10_000
+# Of so many are those removed that are too many: a second.
+_MOST_REMOVED = 100_000
 _MOST_LOST = 20
 _LENGTH = struct.Struct("=I")
 
@@ -37,49 +39,82 @@ class Entry(NamedTuple):
     data: bytes | None
 
 
-Version = dict[str, Entry]
+Version: TypeAlias = dict[str, Entry]
 
 
 class Versions:
-    """The contents of directory `root` after some cells, by number."""
+    """The contents of directory `root` after some cells, by number: the `most` latest of them."""
 
-    def __init__(self, root: int) -> None:
+    def __init__(self, root: int, most: int) -> None:
         self._root = root
-        self._kept: dict[int, Version] = {}
+        self._most = most
+        self._mode = os.fstat(root).st_mode
+        # Instead of a content, why it could not be kept.
+        self._kept: dict[int, Version | str] = {}
 
     def keep(self, cell: int, needed: list[int]) -> None:
         """Note what is there now as the content after `cell`; forget what no `needed` one has."""
         latest = self._kept.get(max(self._kept, default=0), {})
+        try:
+            self._kept[cell] = self._content({} if isinstance(latest, str) else latest)
+        except OSError as error:
+            self._kept[cell] = error.strerror or "they cannot be read"
+        wanted = sorted({self._before(number) for number in (*needed, cell)})[-self._most :]
+        self._kept = {number: kept for number, kept in self._kept.items() if number in wanted}
+
+    def _content(self, latest: Version) -> Version:
         room = BUDGET
         version: Version = {}
-        for path, status in _walk(self._root):
+        for path, status in _walk(self._root, MOST_FILES):
             entry = _entry(self._root, path, status, latest.get(path), room)
             room -= len(entry.data or b"")
             version[path] = entry
-        self._kept[cell] = version
-        wanted = {self._before(number) for number in (*needed, cell)}
-        self._kept = {number: kept for number, kept in self._kept.items() if number in wanted}
+        return version
 
     def restore(self, cell: int) -> list[str]:
         """Make the content what it was after `cell`; names of what could not be."""
         version = self._kept.get(self._before(cell), {})
         self._kept = {number: kept for number, kept in self._kept.items() if number <= cell}
-        lost = []
-        there = dict(_walk(self._root))
-        lost += [
+        if isinstance(version, str):
+            return [f"files: {version}; they are as the code left them"]
+        try:
+            opened = self._open_up()
+            lost = self._make(version, opened)
+        finally:
+            _chmod(self._root, self._mode)
+        more = len(lost) - _MOST_LOST
+        return lost if more <= 0 else [*lost[:_MOST_LOST], f"{more:,} more files"]
+
+    def _open_up(self) -> set[str]:
+        """Give this process what it needs of every directory; those of which it had less."""
+        _chmod(self._root, self._mode | stat.S_IRWXU)
+        opened: set[str] = set()
+        for path, status in _walk(self._root, _MOST_REMOVED, opened):
+            if stat.S_ISREG(status.st_mode) and not status.st_mode & stat.S_IWUSR:
+                _open_up(self._root, path, status.st_mode | stat.S_IWUSR)
+        return opened
+
+    def _make(self, version: Version, opened: set[str]) -> list[str]:
+        there = dict(_walk(self._root, _MOST_REMOVED))
+        lost = [
             f"file {path!a}: cannot be removed"
             for path in sorted(there.keys() - version.keys(), reverse=True)
             if not self._remove(path, there[path])
         ]
+        folders = []
         for path, entry in sorted(version.items()):
             status = there.get(path)
-            if status is not None and _key(status) == entry.key:
+            if status is not None and _key(status) == entry.key and path not in opened:
                 continue
             problem = self._put_back(path, entry, status)
             if problem:
                 lost.append(f"file {path!a}: {problem}")
-        more = len(lost) - _MOST_LOST
-        return lost if more <= 0 else [*lost[:_MOST_LOST], f"{more:,} more files"]
+            elif stat.S_ISDIR(entry.mode):
+                folders.append((path, entry.mode))
+        # Last, and the innermost first: what is in them had to be written.
+        for path, mode in reversed(folders):
+            _open_up(self._root, path, mode)
+        return lost
 
     def _before(self, cell: int) -> int:
         return max((number for number in self._kept if number <= cell), default=-1)
@@ -147,7 +182,9 @@ def _content(root: int, path: str, status: os.stat_result, room: int) -> bytes |
         finally:
             os.close(folder)
         with os.fdopen(fd, "rb") as file:
-            data = file.read(room + 1)
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return None
+            data = file.read(status.st_size + 1)
         return data if len(data) <= room else None
     except OSError:
         return None  # gone, or something else by now: a thread of the session is at it
@@ -158,7 +195,6 @@ def _write(folder: int, name: str, entry: Entry) -> None:
     if stat.S_ISDIR(entry.mode):
         with suppress(FileExistsError):
             os.mkdir(name, dir_fd=folder)
-        os.chmod(name, stat.S_IMODE(entry.mode) & 0o777, dir_fd=folder)
         return
     if stat.S_ISLNK(entry.mode):
         os.symlink(os.fsdecode(entry.data), name, dir_fd=folder)
@@ -187,12 +223,41 @@ def _place(root: int, path: str) -> tuple[int, str]:
     return folder, name
 
 
-def _walk(root: int) -> list[tuple[str, os.stat_result]]:
-    """Every path below `root`, a directory before what is in it; OSError if there are too many."""
+def _open_up(root: int, path: str, mode: int) -> None:
+    """Change the mode of what is at `path`, which is no link."""
+    with suppress(OSError):
+        folder, name = _place(root, path)
+        try:
+            fd = os.open(name, os.O_PATH | workspace.PLAIN, dir_fd=folder)
+        finally:
+            os.close(folder)
+        try:
+            _chmod(fd, mode)
+        finally:
+            os.close(fd)
+
+
+def _chmod(fd: int, mode: int) -> None:
+    """fchmod(2), for a descriptor that was opened with O_PATH."""
+    with suppress(OSError):
+        os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(mode) & 0o777)
+
+
+def _walk(root: int, most: int, opened: set[str] | None = None) -> list[tuple[str, os.stat_result]]:
+    """Every path below `root`, a directory before what is in it.
+
+    With `opened`, every directory is made one that can be changed; the names of those that could
+    not be are added.
+
+    Raises:
+        OSError: there are more than `most`, or some too deep, or not to be read.
+    """
     found: list[tuple[str, os.stat_result]] = []
     left = [""]
     while left:
         above = left.pop()
+        if above.count("/") > workspace.DEEPEST:
+            raise OSError(0, f"directories more than {workspace.DEEPEST} deep")
         parent, name = _place(root, f"{above}.")
         folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | workspace.PLAIN, dir_fd=parent)
         os.close(parent)
@@ -200,11 +265,15 @@ def _walk(root: int) -> list[tuple[str, os.stat_result]]:
             with os.scandir(folder) as entries:
                 for entry in entries:
                     status = entry.stat(follow_symlinks=False)
-                    found.append((above + entry.name, status))
+                    path = above + entry.name
+                    found.append((path, status))
                     if stat.S_ISDIR(status.st_mode):
-                        left.append(f"{above}{entry.name}/")
-                    if len(found) > MOST_FILES:
-                        raise OSError(0, f"more than {MOST_FILES:,} files")
+                        left.append(f"{path}/")
+                        if opened is not None and status.st_mode & stat.S_IRWXU != stat.S_IRWXU:
+                            _open_up(root, path, status.st_mode | stat.S_IRWXU)
+                            opened.add(path)
+                    if len(found) > most:
+                        raise OSError(0, f"more than {most:,} files")
         finally:
             os.close(folder)
     return found
@@ -213,16 +282,24 @@ def _walk(root: int) -> list[tuple[str, os.stat_result]]:
 # ── the process ───────────────────────────────────────────────────────────────────────────────
 
 
-def ask(sock: socket.socket | None, request: dict[str, Any]) -> list[str] | None:
-    """Init's side: what the keeper answers: names of what was lost, None if it cannot."""
+def ask(sock: socket.socket | None, request: dict[str, Any]) -> bool:
+    """Init's side: tell the keeper what to do; whether there is one. `answer` must follow."""
     if sock is None:
-        return None
+        return False
     try:
         _send(sock, request)
-        answer: list[str] | None = _receive(sock)
-        return answer
-    except (OSError, ValueError):  # it is gone, ended by the session's code, or too slow
+    except OSError:  # it is gone, ended by the session's code
+        return False
+    return True
+
+
+def answer(sock: socket.socket) -> list[str] | None:
+    """Init's side: names of what was lost, None if the keeper cannot say."""
+    try:
+        names: list[str] | None = _receive(sock)
+    except (OSError, ValueError):  # it is gone, or too slow
         return None
+    return names
 
 
 def be_keeper(jail: Jail, sock: socket.socket) -> NoReturn:
@@ -232,7 +309,8 @@ def be_keeper(jail: Jail, sock: socket.socket) -> NoReturn:
         _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
         jail.kept = {0, 1, 2, sock.fileno()}
         contain(jail, RECIPES[jail.tier].clerk)
-        versions = Versions(workspace.root(jail))
+        # Of the states kept, of the current one, and of that which it replaces.
+        versions = Versions(workspace.root(jail), jail.states + 2)
         while (request := _receive(sock)) is not None:
             try:
                 if request["op"] == "keep":

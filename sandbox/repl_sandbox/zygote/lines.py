@@ -147,6 +147,8 @@ class Line:
             folders.remove(self.jail.folder)
             slot = self.jail.slot
             folders.make(self.jail.folder, None if slot is None else users.own_id(slot))
+            if self.revival is not None:
+                self.revival.files_are_removed()
 
     def _receive(self) -> tuple[control.Message | None, list[int]]:
         self._control.setblocking(False)

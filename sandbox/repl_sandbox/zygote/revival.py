@@ -8,9 +8,10 @@ the socket that it is given, as any worker of that session may.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fcntl import F_DUPFD_CLOEXEC, fcntl
@@ -22,12 +23,10 @@ from ..worker.copies import BRANCHED, KEEP, KEPT, ORDER, WAKE, WORD, Recovery
 from ..worker.states import Row, States
 from . import keeper
 
-# Seconds, for which init hears nothing else. Reading what a keeper may keep, or writing it, takes a
-# tenth of one, and a copy that is woken forks in milliseconds.
-_KEEPER_TIMEOUT = 3.0
+# Seconds, less than the host waits. Reading or writing what it may keep takes a tenth of one, and a
+# copy that is woken forks in milliseconds.
+_KEEPER_TIMEOUT = 5.0
 _BRANCH_TIMEOUT = 3.0
-# As init._WORKER_FD.
-_HIGH = 1000
 
 
 class Revived(NamedTuple):
@@ -52,12 +51,19 @@ class Revival:
         self._kept = jail.states
         self.trusted: set[int] = set()  # processes of init's own code
         self._keeper: tuple[int, socket.socket] | None = None
-        self._unkept = False  # once files could not be kept, no more are
+        self._keeping = False  # whether a worker waits, and the keeper's answer is due
+        self._unkept = False  # once the keeper is gone, no more are kept
+        self._removed = False  # whether all files were, for want of room
         self._states = States() if states is None else states
+        self._high = high
+        self._open_pair()
+
+    def _open_pair(self) -> None:
+        self._shut = False  # by the session's code, which holds an end of it
         # A stream, because a session without a network may have no other (jail/syscalls.py).
         self._ours, theirs = socket.socketpair()
         # Init holds the copies' end too: what it says to one that is gone must not be an error.
-        high_fd = fcntl(theirs.fileno(), F_DUPFD_CLOEXEC, high + 1)
+        high_fd = fcntl(theirs.fileno(), F_DUPFD_CLOEXEC, self._high + 1)
         self._theirs = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, high_fd)
         theirs.close()
 
@@ -74,18 +80,14 @@ class Revival:
         self._ours.close()
         self._theirs.close()
 
-    def remove_files(self) -> None:
-        """Empty the workspace of a branch that has ended."""
-        with suppress(OSError):
-            if not os.listdir(self.jail.home):
-                return
-        keeper.ask(self._keepers(), {"op": "restore", "cell": -1})
-        if self._keeper is not None:
-            _signal(self._keeper[0], signal.SIGKILL)
-
-    def fileno(self) -> int:
-        """Readable when a worker asks for its files to be kept."""
-        return self._ours.fileno()
+    def listen(self, poller: select.poll) -> None:
+        """Have `poller` wake init when there is something for `hear`."""
+        self._poller = poller
+        if self._keeping:
+            assert self._keeper is not None
+            poller.register(self._keeper[1], select.POLLIN)
+        elif not self._shut:
+            poller.register(self._ours, select.POLLIN)
 
     def recovery(self) -> Recovery:
         """In a worker: its end."""
@@ -102,32 +104,101 @@ class Revival:
         own = f"{self._folder}/{folders.WORKSPACE}" if self._folder else mounts.WORKSPACE
         return self.jail.home or own
 
+    def remove_files(self) -> None:
+        """Empty the workspace of a branch that has ended."""
+        with suppress(OSError):
+            if not os.listdir(self.jail.home):
+                return
+        self._settle(told=False)
+        if keeper.ask(self._keepers(), {"op": "restore", "cell": -1}) and self._keeper is not None:
+            keeper.answer(self._keeper[1])
+            _signal(self._keeper[0], signal.SIGKILL)
+
     def forget(self) -> None:
         """There are no copies any more, and no keeper."""
         self._states.write(())
+        self._stop_waiting()
+        if self._keeper is not None:
+            self._keeper[1].close()
         self._keeper, self._unkept = None, False
+        if self._shut:
+            self._ours.close()
+            self._theirs.close()
+            self._open_pair()
+            self._poller.register(self._ours, select.POLLIN)
 
-    def hear(self) -> None:
-        """A worker waits until its files are kept."""
+    def files_are_removed(self) -> None:
+        """All of them were, and their directory is another now."""
+        self._stop_waiting()
+        if self._keeper is not None:
+            self._keeper[1].close()
+        self._keeper, self._removed = None, True
+
+    def hear(self, ready: Container[int]) -> None:
+        """A worker waits until its files are kept. Init does not: the host may want something."""
+        ours = self._ours.fileno() in ready
+        if not ours and (self._keeper is None or self._keeper[1].fileno() not in ready):
+            return
+        if self._keeping:
+            if self._keeper is not None and _readable(self._keeper[1]):
+                self._settle()
+            return
         with suppress(BlockingIOError):
-            kind, number = self._word(socket.MSG_DONTWAIT)
+            said = b"" if self._shut else self._ours.recv(WORD.size, socket.MSG_DONTWAIT)
+            if not said and not self._shut:
+                self._shut = True
+                self._poller.unregister(self._ours)
+            kind, cell = WORD.unpack(said) if len(said) == WORD.size else (-1, 0)
             if kind == KEEP:
-                self.keep(number)
-                # Whoever asks and does not read must not keep init waiting.
-                self._ours.send(KEPT, socket.MSG_DONTWAIT)
+                self._begin(cell)
+                if not self._keeping:
+                    self._tell_worker()
 
-    def _word(self, flags: int) -> tuple[int, int]:
-        said = self._ours.recv(WORD.size, flags)
+    def _word(self) -> tuple[int, int]:
+        said = self._ours.recv(WORD.size)
         return WORD.unpack(said) if len(said) == WORD.size else (-1, 0)
 
-    def keep(self, cell: int | None = None) -> None:
-        """Have the files as they are now kept as those after `cell` (None: the latest copy)."""
-        if self._unkept:
-            return
+    def keep(self) -> None:
+        """Have the files as they are now kept as those after the latest copy."""
+        self._settle()
         cells = [row[1] for row in self.rows()]
-        cell = (cells[-1] if cells else 0) if cell is None else cell
+        self._begin(cells[-1] if cells else 0)
+        self._settle(told=False)
+
+    def _begin(self, cell: int) -> None:
+        cells = [row[1] for row in self.rows()]
         request = {"op": "keep", "cell": cell, "needed": cells}
-        self._unkept = keeper.ask(self._keepers(), request) != []
+        if self._unkept or not keeper.ask(self._keepers(), request):
+            self._unkept = True
+            return
+        assert self._keeper is not None
+        self._keeping = True
+        # What else workers ask for waits meanwhile, however much that is.
+        if not self._shut:
+            self._poller.unregister(self._ours)
+        self._poller.register(self._keeper[1], select.POLLIN)
+
+    def _settle(self, *, told: bool = True) -> None:
+        """Take the keeper's answer, if one is due; the worker is `told` that it may go on."""
+        if self._keeping:
+            assert self._keeper is not None
+            self._unkept = keeper.answer(self._keeper[1]) is None
+            self._stop_waiting()
+            if told:
+                self._tell_worker()
+
+    def _stop_waiting(self) -> None:
+        if self._keeping:
+            assert self._keeper is not None
+            self._keeping = False
+            self._poller.unregister(self._keeper[1])
+            if not self._shut:
+                self._poller.register(self._ours, select.POLLIN)
+
+    def _tell_worker(self) -> None:
+        # Whoever asks and does not read must not keep init waiting.
+        with suppress(BlockingIOError, BrokenPipeError):
+            self._ours.send(KEPT, socket.MSG_DONTWAIT)
 
     def _keepers(self) -> socket.socket | None:
         if self._keeper is None:
@@ -146,10 +217,18 @@ class Revival:
         return self._keeper[1]
 
     def _restore_files(self, cell: int) -> list[str]:
-        if self._unkept:
-            return ["files: they could not be kept, and are as the code left them"]
-        lost = keeper.ask(self._keepers(), {"op": "restore", "cell": cell})
-        return ["files: their keeper is gone"] if lost is None else lost
+        if self._removed:
+            self._removed = False
+            return ["files: they took more room than they may, and all were removed"]
+        self._settle(told=False)
+        lost: list[str] | None = None
+        if not self._unkept and keeper.ask(self._keepers(), {"op": "restore", "cell": cell}):
+            assert self._keeper is not None
+            lost = keeper.answer(self._keeper[1])
+        if lost is None:
+            self._unkept = True
+            return ["files: their keeper is gone; they are as the code left them"]
+        return lost
 
     def halt(self) -> None:
         """The worker is dead: stop all that it left, until the host says what is to be."""
@@ -182,11 +261,15 @@ class Revival:
         if not kept or not _signal(kept[-1][0], signal.SIGCONT):
             return Revived(0, cpu, [])
         pid, after = kept[-1]
+        lost = self._restore_files(after)
         for end in (self._ours, self._theirs):
             _empty(end)  # of what a worker or a copy that is gone has left there
-        lost = self._restore_files(after)
-        socket.send_fds(self._ours, [ORDER.pack(pid, cpu_left, -1, 0)], [fd])
+        # First, for one whom the code has woken before must not go on before this is sent.
         _signal(pid, WAKE)
+        try:
+            socket.send_fds(self._ours, [ORDER.pack(pid, cpu_left, -1, 0)], [fd])
+        except BrokenPipeError:
+            return Revived(0, cpu, [])
         return Revived(pid, cpu, lost)
 
     def end_members(self, kept: set[int], worker: int) -> float:
@@ -217,17 +300,18 @@ class Revival:
         worker, stdout, stderr, states = descriptors
         path = os.fsencode(workspace)
         jail = replace(self.jail, home=workspace, kept=set(), held={})
-        revival = Revival(jail, _HIGH, States(states))
+        revival = Revival(jail, self._high, States(states))
         order = ORDER.pack(rows[index][0], 0, seed, len(path)) + path
         given = [worker, revival.orders, states, stdout, stderr]
-        socket.send_fds(self._ours, [order], given)
+        self._settle()
         _signal(rows[index][0], signal.SIGCONT)
         _signal(rows[index][0], WAKE)
         self._ours.settimeout(_BRANCH_TIMEOUT)
-        kind = KEEP
+        kind, number = KEEP, -1
         try:
+            socket.send_fds(self._ours, [order], given)
             while kind == KEEP:
-                kind, number = self._word(0)
+                kind, number = self._word()
         except OSError:
             number = -1
         finally:
@@ -281,6 +365,12 @@ def _index(rows: list[Row], cell: int | None) -> int | None:
 def _everybody() -> list[int]:
     """All processes of this pid namespace but this one, which is its first."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]
+
+
+def _readable(sock: socket.socket) -> bool:
+    poller = select.poll()
+    poller.register(sock, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 def _empty(sock: socket.socket) -> None:

@@ -1,0 +1,271 @@
+"""The waiting copy of a worker is not seen by the session's code, and is never fatal."""
+
+from __future__ import annotations
+
+import pytest
+
+from repl_sandbox import Finished, Killed, Limits, Sandbox, Session
+
+
+def value(session: Session, code: str) -> str | None:
+    """What `code` shows in a session that has copies."""
+    session.run("import os, signal, time\nx = 1")
+    outcome = session.run(code)
+    assert isinstance(outcome, Finished), outcome
+    return outcome.value
+
+
+# Each would show, or end, a copy that were a child of the worker's or held what it holds.
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        (
+            "try: found = os.waitpid(-1, os.WNOHANG)\nexcept ChildProcessError: found = 'none'\n"
+            "found",
+            "'none'",
+        ),
+        ("try: found = os.wait()\nexcept ChildProcessError: found = 'none'\nfound", "'none'"),
+        (
+            "try: found = open(f'/proc/self/task/{os.getpid()}/children').read()\n"
+            "except OSError: found = ''\nfound",
+            "''",
+        ),
+        ("signal.pthread_sigmask(signal.SIG_BLOCK, [])", "set()"),
+        ("__import__('multiprocessing').active_children()", "[]"),
+        ("__import__('threading').active_count()", "1"),
+    ],
+    ids=["waitpid", "wait", "children", "mask", "multiprocessing", "threads"],
+)
+def test_it_is_no_process_of_the_code_s(copied: Session, code: str, shown: str) -> None:
+    assert value(copied, code) == shown
+
+
+def test_a_signal_to_the_group_does_not_reach_it(copied: Session) -> None:
+    copied.run("import os, signal\nx = 1")
+    outcome = copied.run("os.killpg(0, signal.SIGKILL)")
+    assert isinstance(outcome, Killed)
+    assert (outcome.state, copied.get("x")) == ("rolled_back", 1)
+
+
+def test_a_signal_to_all_is_refused_or_leaves_it_alone(sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
+        session.run("import os, signal\nx = 1")
+        session.run("try: os.kill(-1, signal.SIGKILL)\nexcept OSError: pass")
+        assert session.get("x") == 1
+
+
+def test_the_reader_of_a_pipe_sees_the_end_when_its_last_writer_closes(copied: Session) -> None:
+    copied.run("import os, select\nreading, writing = os.pipe()")
+    copied.run("x = 1")
+    outcome = copied.run("os.close(writing)\nos.read(reading, 1)", timeout=5)
+    assert outcome.value == "b''"
+
+
+def test_a_peer_sees_the_end_of_a_connection(copied: Session) -> None:
+    copied.run("import socket\none, other = socket.socketpair()")
+    copied.run("x = 1")
+    assert copied.run("one.close()\nother.recv(1)", timeout=5).value == "b''"
+
+
+def test_a_lock_on_a_file_ends_with_the_file(copied: Session) -> None:
+    copied.run("import fcntl\nfile = open('lock', 'w')\nfcntl.flock(file, fcntl.LOCK_EX)")
+    copied.run("x = 1")
+    outcome = copied.run(
+        "file.close()\nagain = open('lock', 'w')\n"
+        "fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)\n'locked'"
+    )
+    assert outcome.value == "'locked'"
+
+
+def test_handlers_of_sigchld_are_not_called(copied: Session) -> None:
+    copied.run(
+        "import signal, threading\ncalls = []\n"
+        "signal.signal(signal.SIGCHLD, lambda *_: calls.append(1))\n"
+        # With a thread the copy is made another way.
+        "end = threading.Event()\nthreading.Thread(target=end.wait).start()"
+    )
+    copied.run("x = 1")
+    assert copied.run("end.set(); calls").value == "[]"
+
+
+def test_a_wakeup_descriptor_hears_nothing(copied: Session) -> None:
+    copied.run(
+        "import os, signal\nreading, writing = os.pipe2(os.O_NONBLOCK)\n"
+        "signal.signal(signal.SIGCHLD, lambda *_: None)\nsignal.set_wakeup_fd(writing)"
+    )
+    copied.run("x = 1")
+    outcome = copied.run(
+        "try: heard = os.read(reading, 10)\nexcept BlockingIOError: heard = b''\nheard"
+    )
+    assert outcome.value == "b''"
+
+
+def test_it_writes_nothing(copied: Session) -> None:
+    copied.run("import sys\nsys.stdout.reconfigure(line_buffering=False)")
+    copied.run("import os\nprint('once', end='')")
+    for _ in range(3):
+        outcome = copied.run("os._exit(1)")
+        assert (outcome.stdout, outcome.stderr) == ("", "")
+    assert copied.run("pass").stdout == ""
+
+
+def test_what_is_buffered_is_written_once(copied: Session) -> None:
+    copied.run("file = open('log', 'w')\nfile.write('a')")
+    copied.run("import os\nos._exit(1)")
+    copied.run("file.write('b'); file.close()")
+    assert copied.run("open('log').read()").value == "'ab'"
+
+
+def test_deaths_are_as_fast_to_recover_from_with_any_number_of_copies_before(
+    copied: Session,
+) -> None:
+    for number in range(50):
+        copied.run(f"x = {number}")
+    assert copied.run("import os; os._exit(1)").state == "rolled_back"
+    assert copied.get("x") == 49
+
+
+# ── where there is no room for one ────────────────────────────────────────────────────────────
+
+
+def test_at_the_limit_of_processes_the_older_state_is_the_one_to_go_back_to(
+    sandbox: Sandbox,
+) -> None:
+    with sandbox.session(limits=Limits(processes=8)) as session:
+        session.run("import os, signal\nx = 1")
+        outcome = session.run(
+            "x = 2\nchildren = []\ntry:\n    while True:\n        pid = os.fork()\n"
+            "        if not pid: signal.pause()\n        children.append(pid)\n"
+            "except OSError: pass\nlen(children) > 0"
+        )
+        assert outcome.value == "True"
+        assert session.run("x").value == "2"
+        outcome = session.run("os._exit(1)")
+        assert outcome.state == "rolled_back"
+        # How many of those cells had room for a copy depends on what counts as a process.
+        restored = session.get("x")
+        assert restored == 2 or any("no later copy was made" in name for name in outcome.lost)
+        assert session.run("x + 1").ok
+
+
+def test_at_the_limit_of_descriptors_nothing_is_fatal(copied: Session) -> None:
+    copied.run("import os\nx = 1")
+    outcome = copied.run(
+        "files = []\ntry:\n    while True: files.append(os.open('/dev/null', os.O_RDONLY))\n"
+        "except OSError: pass\nx = 2\nlen(files) > 20"
+    )
+    assert outcome.value == "True"
+    assert copied.run("x").value == "2"
+    outcome = copied.run("os._exit(1)")
+    assert outcome.state == "rolled_back"
+    assert copied.get("x") in (1, 2)
+    assert copied.run("6 * 7").value == "42"
+
+
+def test_at_the_limit_of_memory_nothing_is_fatal(copied: Session) -> None:
+    copied.run("import os\nx = 1")
+    copied.run("held = bytearray(os.urandom(1 << 20)) * 120")
+    outcome = copied.run("held[::4096] = held[::4096]\nx = 2")
+    assert isinstance(outcome, Finished)
+    assert copied.run("os._exit(1)").state == "rolled_back"
+    assert copied.get("x") == 2
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os; os.getpid = os.sysconf = os.stat = os.listdir = None",
+        "import socket; socket.recv_fds = socket.send_fds = None",
+        "import gc; gc.disable(); gc.get_objects = None",
+        "import signal; signal.pthread_sigmask = signal.sigwait = None",
+        "import builtins; builtins.len = builtins.max = builtins.sorted = None",
+        "import threading; threading.enumerate = threading.main_thread = None",
+        "import struct; struct.Struct = None",
+    ],
+)
+def test_modules_that_the_code_spoils_cost_no_session(copied: Session, code: str) -> None:
+    """What recovery takes of them it may lack from then on; the session goes on."""
+    copied.run("x = 1")
+    copied.run(code)
+    assert copied.run("x").value == "1"
+    outcome = copied.run("import ctypes; ctypes.string_at(0)")
+    assert isinstance(outcome, Killed)
+    assert outcome.state in ("rolled_back", "restarted")
+    if outcome.state == "rolled_back":
+        assert copied.run("x").value == "1"
+    assert copied.run("6 * 7").value == "42"
+
+
+# ── beside threads ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "zlib.compress(bytes(1 << 16))",
+        "hashlib.sha256(bytes(1 << 16)).digest()",
+        "[bytearray(n) for n in range(1, 20000, 37)]",
+        "ctypes.CDLL(None).free(ctypes.CDLL(None).malloc(100))",
+        "open('/dev/null').close()",
+    ],
+)
+def test_a_copy_taken_while_threads_are_in_c_code_can_take_over(copied: Session, work: str) -> None:
+    if "free" in work:
+        work = "libc.free(ctypes.c_void_p(libc.malloc(100)))"
+    copied.run(
+        "import ctypes, hashlib, os, threading, zlib\n"
+        "libc = ctypes.CDLL(None)\nlibc.malloc.restype = ctypes.c_void_p\nn = 0\n"
+        f"def work():\n    while True: {work}\n"
+        "for _ in range(4): threading.Thread(target=work, daemon=True).start()"
+    )
+    for number in range(5):
+        assert copied.run(f"n = {number}", timeout=10).ok
+    outcome = copied.run("os._exit(1)", timeout=10)
+    assert outcome.state == "rolled_back"
+    assert sum("thread" in name for name in outcome.lost) == 4
+    code = "import zlib\nn, len(zlib.decompress(zlib.compress(bytes(1 << 20)))), libc.malloc(9) > 0"
+    assert copied.run(code, timeout=10).value == "(4, 1048576, True)"
+
+
+def test_threads_of_numpy_do_not_stop_it(open_python: str) -> None:
+    pytest.importorskip("numpy")
+    with Sandbox(isolation="jailed", preload=["numpy"]) as sandbox, sandbox.session() as session:
+        session.run(
+            "import numpy, os, threading\na = numpy.random.rand(200, 200)\n"
+            "def work():\n    while True: a @ a\n"
+            "for _ in range(3): threading.Thread(target=work, daemon=True).start()"
+        )
+        for _ in range(5):
+            assert session.run("b = a.sum()", timeout=10).ok
+        assert session.run("os._exit(1)", timeout=10).state == "rolled_back"
+        assert session.run("bool((a @ a).sum() > 0)", timeout=10).value == "True"
+
+
+def test_locks_that_are_made_anew_work_and_one_that_a_thread_held_stays_locked(
+    copied: Session,
+) -> None:
+    copied.run(
+        "import os, threading\nheld, free = threading.Lock(), threading.Lock()\n"
+        "taken, end = threading.Event(), threading.Event()\n"
+        "def hold():\n    with held: taken.set(); end.wait()\n"
+        "threading.Thread(target=hold, name='holder').start()\ntaken.wait()"
+    )
+    outcome = copied.run("os._exit(1)")
+    assert outcome.lost == ("thread 'holder'",)
+    code = (
+        "new = threading.Lock()\n"
+        "(held.acquire(timeout=0.05), free.acquire(timeout=5), new.acquire(timeout=5))"
+    )
+    assert copied.run(code).value == "(False, True, True)"
+    code = (
+        "done = []\nt = threading.Thread(target=done.append, args=(1,))\nt.start(); t.join(); done"
+    )
+    assert copied.run(code, timeout=10).value == "[1]"
+
+
+def test_random_numbers_go_on_as_they_would_have(copied: Session) -> None:
+    copied.run("import os, random, threading\nrandom.seed(1)")
+    copied.run("threading.Thread(target=threading.Event().wait, daemon=True).start()")
+    expected = copied.run("random.random()").value
+    copied.rollback()
+    assert copied.run("random.random()").value == expected

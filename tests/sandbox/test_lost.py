@@ -1,0 +1,153 @@
+"""What a copy cannot bring back is named, and what it can is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from repl_sandbox import Session
+
+
+def after_a_death(session: Session, code: str) -> tuple[str, ...]:
+    """What is lost when a worker that has run `code` dies in its next cell."""
+    outcome = session.run(code)
+    assert outcome.ok, outcome
+    outcome = session.run("import os; os._exit(1)")
+    assert outcome.state == "rolled_back", outcome
+    return outcome.lost
+
+
+def test_where_there_is_nothing_to_lose_nothing_is_said_to_be(copied: Session) -> None:
+    assert after_a_death(copied, "import json, re, threading, subprocess, asyncio\nx = 1") == ()
+
+
+def test_threads_are_named(copied: Session) -> None:
+    code = (
+        "import threading\nwait = threading.Event().wait\n"
+        "for name in ('one', 'two\\n'): threading.Thread(target=wait, name=name).start()"
+    )
+    assert after_a_death(copied, code) == ("thread 'one'", r"thread 'two\n'")
+    assert copied.run("threading.active_count()").value == "1"
+
+
+def test_of_many_things_some_are_named_and_the_rest_counted(copied: Session) -> None:
+    code = (
+        "import threading\nwait = threading.Event().wait\n"
+        "for _ in range(22): threading.Thread(target=wait, daemon=True).start()"
+    )
+    lost = after_a_death(copied, code)
+    assert len(lost) == 21
+    assert lost[-1] == "2 more threads"
+
+
+def test_children_are_ended_and_their_objects_know(copied: Session) -> None:
+    code = "import subprocess\nchild = subprocess.Popen(['sleep', '1000'])\npid = child.pid"
+    (lost,) = after_a_death(copied, code)
+    assert lost == f"child process {copied.get('pid')}, which was ended"
+    assert copied.run("child.poll(), child.wait(), child.returncode").value == "(-9, -9, -9)"
+    assert copied.run("import os; os.path.exists(f'/proc/{pid}')").value == "False"
+
+
+def test_processes_of_multiprocessing_are_ended_and_their_objects_know(copied: Session) -> None:
+    code = (
+        "import multiprocessing, time\nfork = multiprocessing.get_context('fork')\n"
+        "child = fork.Process(target=time.sleep, args=(1000,))\nchild.start()"
+    )
+    lost = after_a_death(copied, code)
+    assert any("which was ended" in name for name in lost)
+    assert copied.run("child.is_alive(), child.exitcode").value == "(False, -9)"
+
+
+def test_a_child_that_ended_before_keeps_what_it_said(copied: Session) -> None:
+    code = "import subprocess\nchild = subprocess.Popen(['sh', '-c', 'exit 3'])\nchild.wait()"
+    assert after_a_death(copied, code) == ()
+    assert copied.run("child.returncode").value == "3"
+
+
+def test_tasks_end_with_their_loop_and_a_new_one_works(copied: Session) -> None:
+    code = (
+        "import asyncio\nasync def long(): await asyncio.sleep(1000)\n"
+        "task = asyncio.ensure_future(long(), loop=asyncio.get_running_loop())\n"
+        "task.set_name('patient')\nawait asyncio.sleep(0)"
+    )
+    lost = after_a_death(copied, code)
+    assert "task 'patient'" in lost
+    assert copied.run("await asyncio.sleep(0, 'slept')", timeout=10).value == "'slept'"
+    assert copied.run("asyncio.run(asyncio.sleep(0, 'ran'))", timeout=10).value == "'ran'"
+
+
+def test_timers_are_named(copied: Session) -> None:
+    code = "import signal\nsignal.setitimer(signal.ITIMER_REAL, 1000)"
+    assert after_a_death(copied, code) == ("the real timer",)
+
+
+def test_pipes_and_sockets_are_named(copied: Session) -> None:
+    code = (
+        "import os, socket\nreading, writing = os.pipe()\none, other = socket.socketpair()\n"
+        "numbers = [reading, writing, one.fileno(), other.fileno()]"
+    )
+    lost = after_a_death(copied, code)
+    pipes, sockets = copied.get("numbers")[:2], copied.get("numbers")[2:]
+    assert sorted(lost) == sorted(
+        [f"descriptor {fd}, a pipe" for fd in pipes]
+        + [f"descriptor {fd}, a socket" for fd in sockets]
+    )
+    closed = "try: os.fstat(reading)\nexcept OSError as error: found = error.strerror\nfound"
+    assert copied.run(closed).value == "'Bad file descriptor'"
+
+
+@pytest.mark.parametrize("mode", ["r+", "a+", "rb+"])
+def test_a_file_is_open_again_where_it_was(copied: Session, mode: str) -> None:
+    copied.run("with open('f', 'w') as file: file.write('0123456789')")
+    assert (
+        after_a_death(copied, f"file = open('f', {mode!r})\nfile.seek(4); at = file.tell()") == ()
+    )
+    assert copied.run('file.tell(), str(file.read())[-7:].strip("\'")').value == "(4, '456789')"
+
+
+def test_what_the_lost_cell_wrote_to_an_open_file_is_undone(copied: Session) -> None:
+    copied.run("file = open('f', 'w')\nfile.write('one\\n'); file.flush()")
+    copied.run("import os\nfile.write('lost\\n'); file.flush()\nos._exit(1)")
+    copied.run("file.write('two\\n'); file.close()")
+    assert copied.run("open('f').read()").value == r"'one\ntwo\n'"
+
+
+def test_a_file_without_a_name_is_kept_open(copied: Session) -> None:
+    code = "import tempfile\nfile = tempfile.TemporaryFile('w+')\nfile.write('here'); file.flush()"
+    assert after_a_death(copied, code) == ()
+    assert copied.run("file.seek(0); file.read()").value == "'here'"
+
+
+def test_a_file_that_is_gone_is_named(copied: Session) -> None:
+    copied.run("import os, tempfile\nfd, path = tempfile.mkstemp()")
+    outcome = copied.run("os.unlink(path); os._exit(1)")
+    assert len(outcome.lost) == 1
+    assert outcome.lost[0].startswith(f"descriptor {copied.get('fd')}, ")
+    assert "No such file" in outcome.lost[0]
+
+
+def test_a_working_directory_that_is_gone_is_named(copied: Session) -> None:
+    copied.run("import os, tempfile\nos.chdir(tempfile.mkdtemp())")
+    outcome = copied.run("os.rmdir(os.getcwd()); os._exit(1)")
+    assert outcome.lost == ("the working directory, which is gone",)
+    assert copied.run("os.getcwd() == os.environ['HOME']").value == "True"
+
+
+def test_the_working_directory_is_the_same(copied: Session) -> None:
+    copied.run("import os\nos.mkdir('inner'); os.chdir('inner')")
+    assert copied.run("os.chdir('/'); os._exit(1)").lost == ()
+    assert copied.run("os.path.basename(os.getcwd())").value == "'inner'"
+
+
+def test_handlers_and_masks_of_signals_are_as_they_were(copied: Session) -> None:
+    copied.run(
+        "import os, signal\nheard = []\n"
+        "signal.signal(signal.SIGUSR2, lambda *_: heard.append(1))\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])"
+    )
+    assert copied.run("signal.signal(signal.SIGUSR2, signal.SIG_IGN); os._exit(1)").lost == ()
+    code = "os.kill(os.getpid(), signal.SIGUSR2)\nheard, signal.pthread_sigmask(0, [])"
+    value = copied.run(code).value
+    assert value is not None
+    assert value.startswith("([1], {")
+    assert "SIGHUP" in value
+    assert "SIGUSR1" not in value

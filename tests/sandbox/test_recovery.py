@@ -1,0 +1,290 @@
+"""A worker that dies costs the cell that killed it, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import psutil
+import pytest
+
+from repl_sandbox import (
+    AsyncSandbox,
+    Finished,
+    Killed,
+    Limits,
+    Policy,
+    Raised,
+    Sandbox,
+    SandboxError,
+    Session,
+    SessionClosed,
+    TimedOut,
+)
+
+# Ways in which a cell ends its worker, or has it ended; each first says "so far".
+DEATHS = {
+    "C loop": "sum(range(10**13))",
+    "interrupts ignored": (
+        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
+    ),
+    "exit": "import os; os._exit(1)",
+    "segmentation fault": "import ctypes; ctypes.string_at(0)",
+    "memory bomb": (
+        # Of several processes: what one may not have is an exception.
+        "import os, time\nhold = []\n"
+        "for _ in range(4): os.fork()\n"
+        "while True: hold.append(bytearray(os.urandom(1 << 20)) * 8)"
+    ),
+    "recursion in C": (
+        "import ctypes, sys\nsys.setrecursionlimit(10**9)\n"
+        "again = ctypes.CFUNCTYPE(None)(lambda: again())\nagain()"
+    ),
+    "every descriptor closed": "import os\nos.closerange(0, 4096)\nwhile True: pass",
+    "its parent killed": (
+        "import os, signal\ntry: os.kill(os.getppid(), signal.SIGKILL)\n"
+        "except OSError: pass\nos.kill(os.getpid(), signal.SIGKILL)"
+    ),
+}
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_after_a_death_variables_and_files_are_as_before_the_cell(
+    copied: Session, death: str
+) -> None:
+    if copied.isolation.tier == "process" and death == "its parent killed":
+        pytest.skip("nothing keeps code of this tier from ending its session")
+    copied.run("x = [1, 2]\nopen('kept', 'w').write('before')")
+    spoil = "x.append(3)\ny = 1\nopen('kept', 'w').write('spoilt')\nopen('new', 'w').close()\n"
+    outcome = copied.run(f"{spoil}print('so far', flush=True)\n{DEATHS[death]}", timeout=1.5)
+
+    assert isinstance(outcome, Killed | TimedOut)
+    assert (outcome.state, outcome.lost) == ("rolled_back", ())
+    assert outcome.stdout.startswith("so far\n")
+    look = "import os\nx, 'y' in globals(), open('kept').read(), os.listdir()"
+    assert copied.run(look).value == "([1, 2], False, 'before', ['kept'])"
+    assert copied.run("x.append(4); x").value == "[1, 2, 4]"
+
+
+def test_a_session_whose_init_is_ended_says_so(recovering: Sandbox) -> None:
+    with recovering.session() as session:
+        init = psutil.Process(session._core.links.pid)
+        processes = [init, *init.children(recursive=True)]
+        init.kill()
+        psutil.wait_procs(processes, timeout=10)
+        with pytest.raises(SessionClosed, match="init"):
+            session.run("pass")
+
+
+def test_a_death_in_the_last_of_a_hundred_cells_loses_only_that(copied: Session) -> None:
+    copied.run("import os\nseen = []")
+    for number in range(98):
+        assert copied.run(f"seen.append({number})").ok
+    assert copied.run("seen.append('lost'); os._exit(1)").state == "rolled_back"
+    assert copied.run("seen == list(range(98))").value == "True"
+
+
+def test_deaths_in_a_row_are_recovered_from_each(copied: Session) -> None:
+    copied.run("import os\nn = 0")
+    for number in range(10):
+        outcome = copied.run("n += 100; os._exit(1)")
+        assert (outcome.state, outcome.lost) == ("rolled_back", ())
+        assert copied.run("n += 1; n").value == str(number + 1)
+
+
+def test_a_death_right_after_a_recovery_is_recovered_from(copied: Session) -> None:
+    copied.run("import os\nn = 1")
+    for _ in range(5):
+        assert copied.run("os._exit(1)").state == "rolled_back"
+    assert copied.run("n").value == "1"
+
+
+def test_before_the_first_cell_there_is_nothing_to_lose(copied: Session) -> None:
+    copied.files.put("given", b"by the host")
+    outcome = copied.run("import os\nopen('given', 'w').close()\nos._exit(1)")
+    assert (outcome.state, outcome.lost) == ("rolled_back", ())
+    assert copied.run("open('given').read(), 'os' in globals()").value == "('by the host', False)"
+
+
+def test_what_the_host_has_set_is_there_again(copied: Session) -> None:
+    copied.set("text", "context")
+    assert copied.run("del text\nimport os; os._exit(1)").state == "rolled_back"
+    assert copied.run("text").value == "'context'"
+
+
+def test_interrupts_and_timeouts_work_after_a_recovery(copied: Session) -> None:
+    copied.run("import os\nx = 1")
+    copied.run("os._exit(1)")
+    outcome = copied.run("n = 5\nwhile True: pass", timeout=0.1)
+    assert isinstance(outcome, TimedOut)
+    assert outcome.state == "kept"
+    timer = threading.Timer(0, _interrupt_until, (copied, stop := threading.Event()))
+    timer.start()
+    outcome = copied.run("while True: pass")
+    stop.set()
+    timer.join()
+    assert isinstance(outcome, Raised)
+    assert outcome.error is not None
+    assert outcome.error.type == "KeyboardInterrupt"
+    assert copied.run("n + x").value == "6"
+
+
+def _interrupt_until(session: Session, stop: threading.Event) -> None:
+    while not stop.wait(0.05):
+        session.interrupt()
+
+
+def test_a_restarting_sandbox_keeps_no_copies(sandbox: Sandbox) -> None:
+    with (
+        Sandbox(recovery="restart", isolation="jailed") as restarting,
+        restarting.session() as session,
+    ):
+        session.run("x = 1")
+        outcome = session.run("import os; os._exit(1)")
+        assert (outcome.state, outcome.lost) == ("restarted", ())
+        assert isinstance(session.run("x"), Raised)
+        with pytest.raises(SandboxError, match="recovery"):
+            session.rollback()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "name"),
+    [
+        ({"recovery": "undo"}, ValueError, "recovery"),
+        ({"recovery": None}, ValueError, "recovery"),
+        ({"history": -1}, ValueError, "history"),
+        ({"history": 10**9}, ValueError, "history"),
+        ({"history": True}, TypeError, "history"),
+        ({"history": 1.5}, TypeError, "history"),
+    ],
+)
+def test_bad_arguments_are_named(
+    arguments: dict[str, object], error: type[Exception], name: str
+) -> None:
+    with pytest.raises(error, match=name):
+        Sandbox(**arguments)  # type: ignore[arg-type]
+
+
+# ── what the host has given ───────────────────────────────────────────────────────────────────
+
+
+def test_host_functions_are_there_after_a_recovery(recovering: Sandbox) -> None:
+    with recovering.session(host={"double": lambda n: 2 * n}) as session:
+        session.run("import os\nx = double(4)")
+        session.run("os._exit(1)")
+        assert session.run("double(x)").value == "16"
+
+
+def test_a_call_in_flight_ends_with_its_cell(recovering: Sandbox) -> None:
+    release, called = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        called.set()
+        release.wait(20)
+        return "late"
+
+    with recovering.session(host={"slow": slow, "quick": lambda: "now"}) as session:
+        session.run("import os, threading\nx = 1")
+        # Called again after it, so that the first has the host's attention when the worker dies.
+        outcome = session.run("threading.Thread(target=slow).start()\nquick()\nos._exit(1)")
+        assert outcome.state == "rolled_back"
+        assert called.wait(10)
+        result = session.run("quick(), x")
+        release.set()
+        assert result.value == "('now', 1)"
+        assert session.run("quick(), x").value == "('now', 1)"
+
+
+def test_an_answer_stands_and_answers_can_be_given_after_it(recovering: Sandbox) -> None:
+    with recovering.session(answers="strict") as session:
+        session.run("import os")
+        outcome = session.run("FINAL(1)\nos._exit(1)")
+        assert outcome.state == "rolled_back"
+        assert [answer.value for answer in outcome.answers] == [1]
+        assert [answer.value for answer in session.run("FINAL(2)").answers] == [2]
+
+
+def test_earlier_output_can_be_read_after_it(copied: Session) -> None:
+    copied.run("import os\nprint('first')")
+    copied.run("print('second', flush=True)\nos._exit(1)")
+    assert copied.run("str(_out[1]), str(_out[2])").value == r"('first\n', 'second\n')"
+
+
+def test_a_restricted_policy_holds_after_it(recovering: Sandbox) -> None:
+    policy = Policy(language="restricted", imports=["math"])
+    with (
+        Sandbox(isolation="jailed", policy=policy, limits=Limits(grace=0.1)) as sandbox,
+        sandbox.session(host={"double": lambda n: 2 * n}) as session,
+    ):
+        session.run("import math\nx = math.floor(2.5)")
+        assert session.run("sum(range(10**13))", timeout=0.1).state == "rolled_back"
+        assert session.run("double(x) + math.floor(1.5)").value == "5"
+        outcome = session.run("import os")
+        assert outcome.error is not None
+        assert outcome.error.type == "PolicyError"
+
+
+def test_the_limit_of_cpu_time_counts_all_that_was(recovering: Sandbox) -> None:
+    burn = "import os, time\nwhile time.process_time() < 0.7: pass\n"
+    with recovering.session(limits=Limits(cpu_seconds=2)) as session:
+        session.run("x = 1")
+        reasons = []
+        for _ in range(5):
+            outcome = session.run(f"{burn}os._exit(1)")
+            reasons.append(outcome.reason if isinstance(outcome, Killed) else type(outcome))
+        assert reasons[0] == "exit"
+        assert "cpu" in reasons
+
+
+def test_isolation_is_what_it_was(recovering: Sandbox) -> None:
+    with recovering.session() as session:
+        session.run("import os\nx = 1")
+        before = session.isolation
+        session.run("os._exit(1)")
+        assert session.isolation == before
+
+
+def test_a_session_of_a_pool_recovers(sandbox: Sandbox) -> None:
+    with Sandbox(ready=2, isolation="jailed") as pooled, pooled.session() as session:
+        session.run("import os\nx = 1")
+        assert session.run("os._exit(1)").state == "rolled_back"
+        assert session.run("x").value == "1"
+
+
+@pytest.mark.parametrize("cell", ["x = 1", "import os; os._exit(1)", "pass"])
+def test_closing_while_a_copy_is_made_ends_everything(recovering: Sandbox, cell: str) -> None:
+    for _ in range(10):
+        session = recovering.session()
+        init = psutil.Process(session._core.links.pid)
+        session.run("data = bytearray(20 << 20)")
+        session.run(cell)
+        processes = [init, *init.children(recursive=True)]
+        session.close()
+        _, alive = psutil.wait_procs(processes, timeout=10)
+        assert not alive
+        with pytest.raises(SessionClosed):
+            session.run("1")
+
+
+def test_async_sessions_recover(open_python: str) -> None:
+    async def episode() -> tuple[object, ...]:
+        async with AsyncSandbox(isolation="jailed") as sandbox, sandbox.session() as session:
+            await session.run("import os\nx = 1")
+            outcome = await session.run("x = 2; os._exit(1)")
+            return outcome.state, (await session.run("x")).value
+
+    assert asyncio.run(episode()) == ("rolled_back", "1")
+
+
+def test_the_watchdog_counts_the_code_and_not_the_copies(recovering: Sandbox) -> None:
+    """Three earlier states that share what they hold, and each cell rewrites half of it."""
+    with recovering.session() as session:
+        session.run("data = [bytearray(1 << 20) for _ in range(60)]")
+        for number in range(6):
+            outcome = session.run(
+                f"import time\nfor part in data[:30]: part[::4096] = bytes([{number}]) * 256\n"
+                "end = time.monotonic() + 0.15\nwhile time.monotonic() < end: pass"
+            )
+            assert isinstance(outcome, Finished), outcome
+        assert session.run("import os; os._exit(1)").state == "rolled_back"
+        assert session.run("data[0][0]").value == "5"

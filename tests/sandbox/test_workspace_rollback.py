@@ -1,0 +1,132 @@
+"""Files of the workspace go back with the state, up to a budget, and what did not is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from repl_sandbox import Limits, Sandbox, Session
+
+TREE = (
+    "import os, stat\n"
+    "def tree():\n"
+    "    found = {}\n"
+    "    for folder, folders, files in os.walk('.'):\n"
+    "        for name in folders + files:\n"
+    "            path = os.path.join(folder, name)\n"
+    "            mode = os.lstat(path).st_mode\n"
+    "            if stat.S_ISLNK(mode): what = os.readlink(path)\n"
+    "            elif stat.S_ISREG(mode): what = open(path, 'rb').read()\n"
+    "            else: what = None\n"
+    "            found[path] = (oct(mode), what)\n"
+    "    return found\n"
+    "os.makedirs('a/b/c'); os.mkdir('empty')\n"
+    "for path in ('top', 'a/one', 'a/b/c/deep', '\\udc80'):\n"
+    "    with open(path, 'w') as file: file.write(ascii(path))\n"
+    "os.symlink('top', 'link'); os.symlink('nowhere', 'dangling'); os.chmod('a/one', 0o440)\n"
+    "os.chmod('a/b', 0o500)\n"
+    "before = tree()\n"
+)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        "pass",
+        "open('top', 'w').close()",
+        "open('top', 'a').write('more')",
+        "os.unlink('top')",
+        "os.rename('top', 'bottom')",
+        "os.rename('a', 'z')",
+        "os.chmod('a/one', 0o600)",
+        "os.chmod('a', 0o700)",
+        "os.chmod('a/b', 0o700); os.unlink('a/b/c/deep'); os.rmdir('a/b/c')",
+        "os.unlink('link'); os.symlink('a/one', 'link')",
+        "os.unlink('link'); os.mkdir('link')",
+        "os.unlink('top'); os.symlink('/etc/passwd', 'top')",
+        "os.unlink('top'); os.mkdir('top'); open('top/x', 'w').close()",
+        "os.unlink('top')\ntry: os.mkfifo('top')\nexcept OSError: pass",
+        "try: os.mkfifo('fifo')\nexcept OSError: pass",
+        "os.makedirs('new/er/est'); open('new/er/est/x', 'w').close()",
+        "os.rmdir('empty'); open('empty', 'w').close()",
+        "os.link('top', 'hard')",
+        "os.chmod('a/b', 0o700); import shutil; shutil.rmtree('a'); os.rmdir('empty')\n"
+        "for p in os.listdir(): os.unlink(p)",
+        "os.chmod('top', 0)",
+        "os.chmod('a', 0)",
+        "os.chmod('.', 0)",
+        "os.chmod('a/b', 0o500); os.unlink('a/one'); os.chmod('a', 0o500)",
+        "os.utime('top', (1, 1))",
+    ],
+)
+def test_files_are_as_before_the_cell_that_died(copied: Session, spoil: str) -> None:
+    copied.run(TREE)
+    outcome = copied.run(f"{spoil}\nos._exit(1)")
+    assert (outcome.state, outcome.lost) == ("rolled_back", ())
+    outcome = copied.run("tree() == before")
+    assert outcome.value == "True", copied.run("before, tree()")
+
+
+def test_files_that_did_not_change_are_not_touched(copied: Session) -> None:
+    copied.run("import os\nopen('same', 'w').close()\nbefore = os.stat('same')")
+    copied.run("open('other', 'w').close(); os._exit(1)")
+    assert copied.run("os.stat('same') == before").value == "True"
+
+
+@pytest.mark.parametrize("size", ["(64 << 20) + 1", "100 << 20"])
+def test_a_file_over_the_budget_is_named_when_it_changed(size: str) -> None:
+    limits = Limits(workspace="256MiB", file_size="256MiB", memory="1GiB")
+    with (
+        Sandbox(isolation="jailed", limits=limits) as sandbox,
+        sandbox.session() as session,
+    ):
+        session.run(f"import os\nos.truncate(os.open('big', os.O_CREAT | os.O_WRONLY), {size})")
+        session.run("open('small', 'w').write('kept')")
+        assert session.run("open('small', 'w').close(); os._exit(1)").lost == ()
+        assert session.run("open('small').read()").value == "'kept'"
+        outcome = session.run("open('big', 'w').close(); os._exit(1)")
+        assert outcome.lost == ("file 'big': its content was not kept",)
+        assert session.run("os.path.getsize('big')").value == "0"
+
+
+def test_of_a_full_budget_the_rest_is_named() -> None:
+    limits = Limits(workspace="256MiB", file_size="256MiB", memory="1GiB")
+    with (
+        Sandbox(isolation="jailed", limits=limits) as sandbox,
+        sandbox.session() as session,
+    ):
+        session.run(
+            "import os\nnames = [f'f{n}' for n in range(5)]\n"
+            "for name in names:\n    with open(name, 'wb') as f: f.write(bytes(20 << 20))"
+        )
+        outcome = session.run("for name in names: open(name, 'w').close()\nos._exit(1)")
+        assert outcome.state == "rolled_back"
+        assert len(outcome.lost) == 2
+        sizes = session.run("sorted(os.path.getsize(name) for name in names)").value
+        assert sizes == str([0, 0, 20 << 20, 20 << 20, 20 << 20])
+
+
+def test_more_files_than_are_kept_are_left_as_they_are_and_this_is_said(copied: Session) -> None:
+    copied.run("import os\nopen('first', 'w').write('kept')")
+    copied.run("for n in range(10_001): os.mkdir(f'd{n}')")
+    outcome = copied.run("open('first', 'w').write('new'); os._exit(1)")
+    assert outcome.state == "rolled_back"
+    assert any("10,000" in name for name in outcome.lost), outcome.lost
+    assert copied.run("open('first').read()").value == "'new'"
+    # Once they are fewer again, files go back again.
+    copied.run("for n in range(10_001): os.rmdir(f'd{n}')\nopen('first', 'w').write('third')")
+    assert copied.run("open('first', 'w').close(); os._exit(1)").lost == ()
+    assert copied.run("open('first').read()").value == "'third'"
+
+
+def test_temporary_files_are_not_rolled_back(copied: Session) -> None:
+    copied.run("import os, tempfile\npath = os.path.join(tempfile.mkdtemp(), 'x')")
+    copied.run("open(path, 'w').close(); os._exit(1)")
+    assert copied.run("os.path.exists(path)").value == "True"
+
+
+def test_files_put_between_cells_are_there_after_a_death(copied: Session) -> None:
+    copied.run("import os\nx = 1")
+    copied.files.put("folder/given", b"1")
+    copied.files.put("folder/given", b"22")
+    assert copied.run("os.unlink('folder/given'); os._exit(1)").lost == ()
+    assert copied.files.get("folder/given") == b"22"
