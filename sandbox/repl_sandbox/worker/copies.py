@@ -160,6 +160,8 @@ class Copies:
 
     def _orders_for_me(self) -> tuple[int, int]:
         me = os.getpid()
+        # The code may have changed that for all who hold the socket.
+        self._recovery.orders.setblocking(True)
         while True:
             order, descriptors, _, _ = socket.recv_fds(self._recovery.orders, ORDER.size, 1)
             if not order:
