@@ -186,7 +186,7 @@ FILES = {
         "['d', 'f']",
     ),
     "many files": (
-        "for n in range(10_500): os.mkdir(f'm{n}')",
+        "for n in range(2_000): os.mkdir(f'm{n}')",
         "sorted(os.listdir())",
         "['d', 'f']",
     ),
