@@ -68,12 +68,14 @@ def test_after_a_death_variables_and_files_are_as_before_the_cell(
 
 def test_a_session_whose_init_is_ended_says_so(recovering: Sandbox) -> None:
     with recovering.session() as session:
-        init = psutil.Process(session._core.links.pid)
-        processes = [init, *init.children(recursive=True)]
-        init.kill()
-        psutil.wait_procs(processes, timeout=10)
+        psutil.Process(session._core.links.pid).kill()
         with pytest.raises(SessionClosed, match="init"):
-            session.run("pass")
+            _run_often(session)  # the kernel may take its time to end them all
+
+
+def _run_often(session: Session) -> None:
+    for _ in range(1000):
+        session.run("pass")
 
 
 def test_a_death_in_the_last_of_a_hundred_cells_loses_only_that(copied: Session) -> None:

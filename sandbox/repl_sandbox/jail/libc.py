@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import select
 from typing import Final
 
 # uapi/linux/sched.h
@@ -46,9 +47,12 @@ PR_SET_NO_NEW_PRIVS: Final = 38
 PR_CAP_AMBIENT: Final = 47
 PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 
+SIGKILL: Final = 9
 SIGCHLD: Final = 17
 # Bytes; more than struct sigaction has in any C library.
 _SIGACTION_SIZE: Final = 256
+# Seconds in which a fork of a fork is made, also of gigabytes.
+_MOST_BETWEEN: Final = 2
 
 # uapi/asm-generic/mman-common.h
 MADV_HUGEPAGE: Final = 14
@@ -299,10 +303,22 @@ def _fork_by_another() -> int:
     os.close(writing)
     try:
         _check(between, "fork")
-        answer = int(os.read(reading, 16) or b"-1")
+        answer = _said(reading)
+        if answer is None:
+            # Held up by a hook of the code's, or by a lock of a C library that a thread held.
+            os.kill(between, SIGKILL)
         os.waitpid(between, 0)
     finally:
         os.close(reading)
-    if answer == -1:
-        raise OSError(errno.EAGAIN, "fork: no room for a second one")
+    if answer is None or answer == -1:
+        raise OSError(errno.EAGAIN, "fork: no room for a second one, or no end of the first")
     return answer
+
+
+def _said(reading: int) -> int | None:
+    """The number that comes by a pipe; None if none does in time."""
+    poller = select.poll()
+    poller.register(reading, select.POLLIN)
+    if not poller.poll(_MOST_BETWEEN * 1000):
+        return None
+    return int(os.read(reading, 16) or b"-1")

@@ -173,6 +173,8 @@ class Copies:
 
     def _orders_for_me(self) -> tuple[int, int, str, list[int]]:
         me, orders = os.getpid(), self._recovery.orders
+        # The code may have changed that for all who hold the socket.
+        orders.setblocking(True)
         while True:
             order, descriptors, _, _ = socket.recv_fds(orders, ORDER.size, _BRANCH_DESCRIPTORS)
             if not order:

@@ -227,7 +227,7 @@ class Revival:
             lost = keeper.answer(self._keeper[1])
         if lost is None:
             self._unkept = True
-            return ["files: their keeper is gone; they are as the code left them"]
+            return ["files: their keeper is gone or too slow; they are as the code left them"]
         return lost
 
     def halt(self) -> None:
