@@ -27,7 +27,7 @@ WAKE = _signal.SIGUSR1
 
 _WAKES = (WAKE,)
 
-_close, _kill, _setsid = os.close, os.kill, os.setsid
+_close, _kill, _setpgid, _setsid = os.close, os.kill, os.setpgid, os.setsid
 _sigmask, _sigwait = _signal.pthread_sigmask, _signal.sigwait
 _BLOCK, _SETMASK = _signal.SIG_BLOCK, _signal.SIG_SETMASK
 _SIGKILL = _signal.SIGKILL
@@ -143,7 +143,9 @@ class Copies:
 
         As little as can be is done before: each page that is written first is copied.
         """
-        _setsid()  # away from the worker's process group, which its code may end
+        # Away from the worker's process group, which its code may end; but not from its session,
+        # by which init knows whose the copy is before the table says so.
+        _setpgid(0, 0)
         with suppress(OSError):  # closed already, where hooks of a fork have run
             _close(self._worker)  # the host must see its end when the worker has closed it
         if lacks.descriptors:

@@ -155,7 +155,7 @@ class Worker:
 
     def obey(self) -> None:
         """Wait for one command and do it."""
-        if self._copies is not None and self._copies.due:
+        while self._copies is not None and self._copies.due:  # twice where it takes over
             self._copy(self._copies)
         command = self._channel.next_command()
         if type(command) is tuple:
@@ -196,6 +196,13 @@ class Worker:
         self._calls.cell = 0
         self.open(woken.worker)
         self._channel.send(Restored(woken.cell, tuple(lost)))
+        if woken.moved is not None:
+            # Many branches are never asked for anything, and need no copy.
+            self._channel.waits(-1)
+        if self._copies is not None:
+            # Its own is this process. Without another, the next cell that dies would take with it
+            # what the last one did.
+            self._copies.due = True
 
     def close(self) -> None:
         """End the conversation."""

@@ -8,8 +8,10 @@ the socket that it is given, as any worker of that session may.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -26,6 +28,8 @@ from . import keeper
 _KEEPER_TIMEOUT = 10.0
 # A copy that is woken forks in milliseconds.
 _BRANCH_TIMEOUT = 5.0
+# Milliseconds after which init looks whether the copy is still there.
+_BRANCH_LOOK = 20
 # As init._WORKER_FD.
 _HIGH = 1000
 
@@ -110,14 +114,15 @@ class Revival:
     def hear(self) -> None:
         """A worker waits until its files are kept."""
         with suppress(BlockingIOError):
-            kind, number = self._word(socket.MSG_DONTWAIT)
+            kind, number = self._word()
             if kind == KEEP:
                 self.keep(number)
                 # Whoever asks and does not read must not keep init waiting.
                 self._ours.send(KEPT, socket.MSG_DONTWAIT)
 
-    def _word(self, flags: int) -> tuple[int, int]:
-        said = self._ours.recv(WORD.size, flags)
+    def _word(self) -> tuple[int, int]:
+        """What a worker or a copy says; BlockingIOError if none does."""
+        said = self._ours.recv(WORD.size, socket.MSG_DONTWAIT)
         return WORD.unpack(said) if len(said) == WORD.size else (-1, 0)
 
     def keep(self, cell: int | None = None) -> None:
@@ -218,23 +223,37 @@ class Revival:
         path = os.fsencode(workspace)
         jail = replace(self.jail, home=workspace, kept=set(), held={})
         revival = Revival(jail, _HIGH, States(states))
-        order = ORDER.pack(rows[index][0], 0, seed, len(path)) + path
+        copy = rows[index][0]
+        order = ORDER.pack(copy, 0, seed, len(path)) + path
         given = [worker, revival.orders, states, stdout, stderr]
-        socket.send_fds(self._ours, [order], given)
-        _signal(rows[index][0], WAKE)
-        self._ours.settimeout(_BRANCH_TIMEOUT)
-        kind = KEEP
-        try:
-            while kind == KEEP:
-                kind, number = self._word(0)
-        except OSError:
-            number = -1
-        finally:
-            self._ours.settimeout(None)
-        if kind != BRANCHED or number <= 1 or number == os.getpid():
+        pid = self._order_branch(copy, order, given)
+        if pid is None:
             revival.close()
             return None
-        return number, revival
+        return pid, revival
+
+    def _order_branch(self, copy: int, order: bytes, given: Sequence[int]) -> int | None:
+        """The process that the copy says it has forked; it may be any child of init's."""
+        for end in (self._ours, self._theirs):
+            _empty(end)  # of the late word of a copy that was stopped, and of what nobody has read
+        try:
+            # Code of the session may keep the other end from being read, and must not hold up init.
+            socket.send_fds(self._ours, [order], given, socket.MSG_DONTWAIT)
+        except OSError:
+            return None
+        _signal(copy, signal.SIGCONT)
+        _signal(copy, WAKE)
+        poller = select.poll()
+        poller.register(self._ours, select.POLLIN)
+        until = time.monotonic() + _BRANCH_TIMEOUT
+        while time.monotonic() < until and _is_child(copy):
+            if not poller.poll(_BRANCH_LOOK):
+                continue
+            kind, number = self._word()
+            if kind != KEEP:
+                ours = kind == BRANCHED and number not in (copy, *self.trusted)
+                return number if ours and _is_child(number) else None
+        return None
 
     def clear(self) -> list[str]:
         """End everything, and put the files back that were there before the first cell.
@@ -248,8 +267,8 @@ class Revival:
 
     def rows(self) -> list[Row]:
         """The table, without what cannot be: each is another process, and none is this one."""
-        me = os.getpid()
-        return list({pid: cell for pid, cell in self._states.read() if 1 < pid != me}.items())
+        said = {pid: cell for pid, cell in self._states.read() if pid not in self.trusted}
+        return [(pid, cell) for pid, cell in said.items() if _is_child(pid)]
 
     def _end_all(self, kept: set[int], worker: int) -> float:
         """Kill and reap all processes of the session but `kept`; CPU seconds of the `worker`."""
@@ -267,6 +286,20 @@ class Revival:
         return cpu
 
 
+def _is_child(pid: int) -> bool:
+    """Whether that is a living child of this process, which no other process can then become.
+
+    Where init has the rights of the host's user, no other may be signalled.
+    """
+    try:
+        return pid > 0 and os.waitid(os.P_PID, pid, _LOOK_ONLY) is None
+    except (ChildProcessError, OverflowError):
+        return False
+
+
+_LOOK_ONLY = os.WEXITED | os.WNOHANG | os.WNOWAIT
+
+
 def _index(rows: list[Row], cell: int | None) -> int | None:
     found = [index for index, row in enumerate(rows) if cell in (None, row[1])]
     return found[-1] if found else None
@@ -279,8 +312,11 @@ def _everybody() -> list[int]:
 
 def _empty(sock: socket.socket) -> None:
     with suppress(BlockingIOError):
-        while sock.recv(4096, socket.MSG_DONTWAIT):
-            pass
+        for _ in range(_MOST_READS):  # who goes on filling it does not keep init at it
+            sock.recv(4096, socket.MSG_DONTWAIT)
+
+
+_MOST_READS = 1000
 
 
 def _signal_all(number: int) -> None:
