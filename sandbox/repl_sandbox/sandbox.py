@@ -108,7 +108,7 @@ class Sandbox:
         self._limits = _check_limits(limits) or Limits()
         self._states = _check_states(recovery, history)
         self._branches = branches
-        self._home = Home(self._end, self._add, self._widen)
+        self._home = Home(self._end, self._add, self._widen, self._narrow)
         # Copies: of each state that is kept, of the current one, and one more while it is made, for
         # which there may be a process between.
         self._own_processes = _OWN_PROCESSES + (0 if self._states < 0 else self._states + 3)
@@ -328,17 +328,38 @@ class Sandbox:
 
     def _widen(self, core: Core) -> None:
         """Give a session room for one more branch."""
-        lines = core.links.family.lines
-        if lines > self._branches:
+        self._check_open()
+        try:
+            joined = core.links.family.join(1 + self._branches, self._fit(core))
+        except OSError as error:
+            raise SandboxError(f"no room for a branch: {error.strerror}") from error
+        if not joined:
             raise SandboxError(
                 f"branches={self._branches} branches of the session are open; close one first, or "
                 "make the sandbox with more"
             )
-        self._check_open()
-        group = core.links.group
-        if group is not None:
-            limits = core.limits
-            group.limit(self._memory(limits, lines + 1), self._processes(limits, lines + 1))
+
+    def _narrow(self, core: Core) -> None:
+        """There is no such branch."""
+        if core.links.family.leave():
+            # The session was closed meanwhile, and left to this call.
+            self._zygote.kill(core.links)
+        else:
+            self._refit(core)
+
+    def _fit(self, core: Core) -> Callable[[int], None]:
+        group, limits = core.links.group, core.limits
+
+        def fit(lines: int) -> None:
+            if group is not None:
+                group.limit(self._memory(limits, lines), self._processes(limits, lines))
+
+        return fit
+
+    def _refit(self, core: Core) -> None:
+        # Version 1 of the groups refuses a limit that is passed already; the watchdog looks at it.
+        with contextlib.suppress(OSError, IsolationError):
+            core.links.family.refit(self._fit(core))
 
     def _add(self, core: Core) -> None:
         with self._lock:
@@ -439,6 +460,8 @@ class Sandbox:
                 self._zygote.kill(core.links)
             else:
                 self._zygote.leave(core.links)
+                self._refit(core)
+                core.links.group = None  # it is the others' as well
         finally:
             # A call that runs in another thread or task sees the session's end and leaves first;
             # its descriptors must not be closed, and given to others, under it.

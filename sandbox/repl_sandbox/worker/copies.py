@@ -33,6 +33,10 @@ _BLOCK, _SETMASK = _signal.SIG_BLOCK, _signal.SIG_SETMASK
 _SIGKILL = _signal.SIGKILL
 _thread_count = _thread._count  # as the tests of threading use it
 
+# Asked for as a variable, which cannot have this name, it makes a worker without copies make one
+# before it answers the next question.
+ASK_FOR_COPY = " "
+
 # What a worker says to init: keep the files, as those after cell number so-and-so; and the answer.
 # What a copy says to it: the process id of the branch that it has forked, -1 if it could not.
 WORD = struct.Struct("=Bq")
@@ -86,6 +90,11 @@ class Copies:
         self._orders = recovery.orders.fileno()
         self._rows: list[Row] = []
         self._files = Files(recovery.workspace)
+
+    @property
+    def none(self) -> bool:
+        """Whether no copy was made yet."""
+        return not self._rows
 
     def make(self) -> Woken | None:
         """Fork a copy that waits. Returns None at once here, and in the copy when it is woken.

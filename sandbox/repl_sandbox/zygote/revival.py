@@ -77,6 +77,7 @@ class Revival:
         """Let go of both ends."""
         self._ours.close()
         self._theirs.close()
+        self._states.close()
 
     def remove_files(self) -> None:
         """Empty the workspace of a branch that has ended."""
