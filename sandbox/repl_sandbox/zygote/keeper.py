@@ -2,7 +2,8 @@
 
 Forked by init when files are first to be kept; like a clerk it is init's code with the rights of
 the session's code to files and no others. What it keeps is in its own memory, up to a budget:
-whoever looks at the session's places finds nothing, and what is opened there stays the file that it was.
+whoever looks at the session's places finds nothing, and what is opened there stays the file that it
+was.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from ..jail.recipe import Jail
 from ..worker.copies import BRANCHED, KEEP, KEPT, ORDER, WAKE, WORD, Recovery
 from ..worker.states import Row, States
 from . import keeper
+from .belonging import is_child
 
 # Seconds. Reading what it may keep, or writing it, takes a tenth of one.
 _KEEPER_TIMEOUT = 10.0
@@ -82,11 +83,12 @@ class Revival:
     def remove_files(self) -> None:
         """Empty the workspace of a branch that has ended."""
         with suppress(OSError):
-            if not os.listdir(self.jail.home):
-                return
+            return os.rmdir(self.jail.home)
         keeper.ask(self._keepers(), {"op": "restore", "cell": -1})
         if self._keeper is not None:
             _signal(self._keeper[0], signal.SIGKILL)
+        with suppress(OSError):
+            os.rmdir(self.jail.home)
 
     def fileno(self) -> int:
         """Readable when a worker asks for its files to be kept."""
@@ -199,10 +201,14 @@ class Revival:
         """As `_end_all`, of this line alone; others that have died meanwhile are not reaped."""
         assert self.members is not None
         cpu = 0.0
-        while others := [pid for pid in self.members() if pid not in kept]:
-            processes.stop_all(others.copy)
+        members = self.members
+        while others := processes.stop_all(lambda: set(members()) - kept):
             for pid in others:
                 _signal(pid, signal.SIGKILL)
+            for pid in others:
+                # Of what is not a child the parent dies, and then it is one, and met again.
+                with suppress(ChildProcessError):
+                    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
             if worker in others:
                 _, _, usage = os.wait4(worker, 0)
                 cpu, worker = usage.ru_utime + usage.ru_stime, 0
@@ -247,13 +253,13 @@ class Revival:
         poller = select.poll()
         poller.register(self._ours, select.POLLIN)
         until = time.monotonic() + _BRANCH_TIMEOUT
-        while time.monotonic() < until and _is_child(copy):
+        while time.monotonic() < until and is_child(copy):
             if not poller.poll(_BRANCH_LOOK):
                 continue
             kind, number = self._word()
             if kind != KEEP:
                 ours = kind == BRANCHED and number not in (copy, *self.trusted)
-                return number if ours and _is_child(number) else None
+                return number if ours and is_child(number) else None
         return None
 
     def clear(self) -> list[str]:
@@ -269,7 +275,7 @@ class Revival:
     def rows(self) -> list[Row]:
         """The table, without what cannot be: each is another process, and none is this one."""
         said = {pid: cell for pid, cell in self._states.read() if pid not in self.trusted}
-        return [(pid, cell) for pid, cell in said.items() if _is_child(pid)]
+        return [(pid, cell) for pid, cell in said.items() if is_child(pid)]
 
     def _end_all(self, kept: set[int], worker: int) -> float:
         """Kill and reap all processes of the session but `kept`; CPU seconds of the `worker`."""
@@ -285,20 +291,6 @@ class Revival:
             if ended == worker:
                 cpu = usage.ru_utime + usage.ru_stime
         return cpu
-
-
-def _is_child(pid: int) -> bool:
-    """Whether that is a living child of this process, which no other process can then become.
-
-    Where init has the rights of the host's user, no other may be signalled.
-    """
-    try:
-        return pid > 0 and os.waitid(os.P_PID, pid, _LOOK_ONLY) is None
-    except (ChildProcessError, OverflowError):
-        return False
-
-
-_LOOK_ONLY = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
 def _index(rows: list[Row], cell: int | None) -> int | None:
