@@ -50,4 +50,6 @@ GOALS: dict[str, Goal] = {
     "cpu": Goal("ratio", "at most", 1.1, "native code; the tenth is the noise of the machine"),
     "rate": Goal("ratio", "at least", 0.3, "all namespaces are made and torn down each time"),
     "memory": Goal("value", "at most", 3.5e6, "init and worker share their template's pages"),
+    "branch": Goal("value", "at most", 5e-3, "two forks of 100 MB of page tables, one before it"),
+    "branches": Goal("value", "at most", 3.0e6, "the pages of the session are shared, not copied"),
 }

@@ -48,18 +48,18 @@ def memory() -> Iterator[Figure]:
         return
     count = 100
     with Sandbox() as sandbox:
-        before = _descendants(os.getpid())
+        before = descendants(os.getpid())
         sessions = [sandbox.session() for _ in range(count)]
         for session in sessions:
             session.run("1+1")
-        ours = _pss(_descendants(os.getpid()) - before) / count
+        ours = pss(descendants(os.getpid()) - before) / count
         for session in sessions:
             session.close()
     with bare_fork.Parent() as parent:
         children = [parent.session() for _ in range(count)]
         for child in children:
             child.run("1+1")
-        floor = _pss(_descendants(parent.pid)) / count
+        floor = pss(descendants(parent.pid)) / count
         for child in children:
             child.close()
     yield Figure(
@@ -72,11 +72,11 @@ def memory() -> Iterator[Figure]:
     )
 
 
-def _descendants(pid: int) -> set[int]:
+def descendants(pid: int) -> set[int]:
     return {process.pid for process in psutil.Process(pid).children(recursive=True)}
 
 
-def _pss(pids: set[int]) -> float:
+def pss(pids: set[int]) -> float:
     """Bytes of PSS of these processes together (proc_pid_smaps(5))."""
     total = 0
     for pid in pids:

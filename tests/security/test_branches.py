@@ -33,6 +33,13 @@ def neighbour(sandbox: Sandbox) -> Iterator[Session]:
         yield session
 
 
+def found(session: Session) -> None:
+    """Let code of the session know its copies."""
+    for code in (FOUND, "x = 1"):
+        outcome = session.run(code)
+        assert isinstance(outcome, Finished), outcome
+
+
 def branches_or_says_no(session: Session) -> None:
     """Whatever came of it, init answers in time and the session can go on or says that it ended."""
     start = time.monotonic()
@@ -80,7 +87,7 @@ def test_forged_words_of_a_copy(
     name: str,
 ) -> None:
     pid = NAMES[name].format(bystander=bystander.pid, neighbour=neighbour._core.links.worker_pid)
-    session.run(f"{FOUND}\nx = 1")
+    found(session)
     # A thread says it over and over, and reads what init sends, so that no copy does.
     forging = (
         f"pid = {pid}\ndef forge():\n    end = socket.socket(fileno=os.dup(orders))\n"
@@ -104,7 +111,7 @@ def test_a_table_that_names_others(
     name: str,
 ) -> None:
     pid = NAMES[name].format(bystander=bystander.pid, neighbour=neighbour._core.links.worker_pid)
-    session.run(f"{FOUND}\nx = 1")
+    found(session)
     lying = (
         f"pid = max(-(2 ** 31), min(2 ** 31 - 1, {pid}))\ndef lie():\n    while True:\n"
         "        states.write([(pid, cell) for cell in range(20)])\n        time.sleep(0.0005)\n"
@@ -127,7 +134,7 @@ def test_a_copy_that_is_stopped_or_killed_before_it_forks(
     bystander: subprocess.Popen[bytes],
     number: str,
 ) -> None:
-    session.run(f"{FOUND}\nx = 1")
+    found(session)
     session.run(
         "def strike():\n    while True:\n        for pid, _ in states.read():\n"
         f"            try: os.kill(pid, signal.{number})\n            except OSError: pass\n"
@@ -140,7 +147,7 @@ def test_a_copy_that_is_stopped_or_killed_before_it_forks(
 def test_a_flood_of_words_and_nobody_who_reads(
     session: Session, neighbour: Session, bystander: subprocess.Popen[bytes]
 ) -> None:
-    session.run(f"{FOUND}\nx = 1")
+    found(session)
     session.run(
         "def flood():\n    end = socket.socket(fileno=os.dup(orders))\n    while True:\n"
         "        end.sendall(WORD.pack(0, 1) * 1000)\n"
