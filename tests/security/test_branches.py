@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import psutil
 import pytest
@@ -185,3 +186,54 @@ def test_a_flood_of_processes_in_a_branch_ends_with_it() -> None:
         branch.close()
         assert len(psutil.Process(session._core.links.pid).children()) <= 4
         assert session.run("6 * 7").value == "42"
+
+
+AS_USER = """
+import json, os, subprocess, sys
+from repl_sandbox import Sandbox, SandboxError
+
+FOUND = {found!r}
+LIE = '''
+def lie():
+    end = socket.socket(fileno=os.dup(orders))
+    while True:
+        states.write([({pid}, cell) for cell in range(20)])
+        try: end.send(WORD.pack(1, {pid}), socket.MSG_DONTWAIT)
+        except OSError: pass
+        time.sleep(0.0005)
+threading.Thread(target=lie, daemon=True).start()'''
+seen = []
+with (
+    subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other,
+    Sandbox(isolation={tier!r}) as sandbox,
+):
+    with sandbox.session() as session:
+        session.run("x = 1\\nopen('f', 'w').write('1')")
+        with session.branch() as branch:
+            branch.run("x = 2\\nopen('f', 'w').write('2')")
+            killed = branch.run("import os\\nos._exit(1)")
+            seen += [killed.state, branch.run("x, open('f').read()").value]
+        seen.append(session.run("x, open('f').read()").value)
+    with sandbox.session() as session:
+        seen.append(session.run(FOUND).ok)
+        session.run("x = 1")
+        session.run(LIE.replace("{{pid}}", str(other.pid)))
+        try:
+            with session.branch() as branch:
+                branch.run("1")
+                branch.interrupt()
+            session.run("os._exit(1)")
+        except SandboxError:
+            pass
+    seen.append(other.poll())
+    other.kill()
+print(json.dumps(seen))
+"""
+
+
+@pytest.mark.parametrize("tier", ["jailed", "confined"])
+def test_an_ordinary_users_branches_and_processes(user: Callable[[str], Any], tier: str) -> None:
+    """Of one uid with the session's code in tier confined: a pid is all that is between them."""
+    script = AS_USER.replace("{found!r}", repr(FOUND)).replace("{tier!r}", repr(tier))
+    script = script.replace("{{pid}}", "PID").replace("{pid}", "PID").replace('"PID"', "'PID'")
+    assert user(script) == ["rolled_back", "(2, '2')", "(1, '1')", True, None]
