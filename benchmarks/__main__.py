@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from . import cells, many, peers, sessions, shared
+from . import branches, cells, many, peers, sessions, shared
 from .figure import Figure, Measure
 from .goals import GOALS
 from .report import Others, markdown, record, table
@@ -35,6 +35,8 @@ FIGURES: tuple[Measure, ...] = (
     shared.shared_memory,
     shared.shared_answer,
     shared.vector,
+    branches.branch,
+    branches.branches,
 )
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 README = Path(__file__).parents[1] / "README.md"

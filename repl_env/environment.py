@@ -126,6 +126,7 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         self._executor: Any = None
         self._asked: Asked | None = None
         self._last: StepResult[REPLObservation] | None = None
+        self._branches = 0  # of this episode, made so far
 
     # ── the interface ────────────────────────────────────────────────────────────────────────────
 
@@ -275,6 +276,29 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         model = LLM.of(llm, llm_model, hf_token)
         return await play_async(self._loading("async", path, answer_schema, model))
 
+    def branch(self, *, seed: int | None = None) -> REPLEnvironment:
+        """A copy of this environment amid its episode, which goes on apart from it.
+
+        Its session is a branch of this one's (`repl_sandbox.Session.branch`): the variables, the
+        files, the random numbers' state unless `seed` gives another. The episode is where this one
+        is: iterations, answer, usage, names, expected answer; the rubric is a copy with its state.
+        Tools and functions for sub-calls are the same objects, called for the new episode. Its id
+        is this one's with "/" and a number that no other branch of this environment's episode has:
+        "e1/2", and of a branch of that "e1/2/1". Close both; either may be closed first.
+
+        Raises:
+            NotReset: no episode has begun.
+            SandboxError: the session cannot branch (`Sandbox(recovery=, branches=)`).
+            TypeError: `seed` is no count, or the rubric cannot be copied.
+            ValueError: an answer of a cancelled step waits for the next one.
+            RuntimeError: the episode was begun by `reset_async`.
+        """
+        return play(self._branching("plain", seed))
+
+    async def branch_async(self, *, seed: int | None = None) -> REPLEnvironment:
+        """`branch` of an episode that was begun by `reset_async`."""
+        return await play_async(self._branching("async", seed))
+
     def close(self) -> None:
         """Close the session. A sandbox that was given or is shared stays open."""
         self._check_mode("plain")
@@ -373,9 +397,35 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         self._last = None if last is None else result_of(last)
         return missing
 
+    def _branching(self, mode: Mode, seed: int | None) -> Turn[REPLEnvironment]:
+        episode, asked = self._episode(), self._asked
+        assert asked is not None
+        self._check_mode(mode)
+        other = copy.copy(self)
+        other.rubric = own_rubric(self.rubric)
+        count = self._branches + 1
+        branch = resuming.copied(episode, f"{episode.terms.episode_id}/{count}")
+        functions = self._provider.functions(asked.subcalls, branch.subcall_failed)
+        session = yield partial(
+            self._executor.branch,
+            seed=seed,
+            host={**functions, **self.settings.tools},
+            on_answer=branch.sheet.offer,
+        )
+        self._branches = count
+        try:
+            branch.held_by(session.isolation)
+        except BaseException:
+            yield session.close
+            raise
+        other._state, other._executor, other._branches = branch, session, 0
+        if self._last is not None:
+            other._last = copy.deepcopy(self._last)
+        return other
+
     def _leaving(self) -> Turn[None]:
         session, self._executor = self._executor, None
-        self._state, self._last, self._asked = None, None, None
+        self._state, self._last, self._asked, self._branches = None, None, None, 0
         if session is not None:
             yield session.close
 

@@ -207,6 +207,20 @@ class LocalREPLEnv(_Local):
             path, hf_token=hf_token, llm_model=llm_model, llm=llm, answer_schema=answer_schema
         )
 
+    def branch(self, *, seed: int | None = None) -> LocalREPLEnv:
+        """Another environment amid the same episode; both go on apart.
+
+        As `REPLEnvironment.branch`, with the same errors: session, episode and rubric are copies,
+        tools and functions for sub-calls the same objects. `seed`: of the branch's random numbers.
+        ```python
+        candidates = [env.branch(seed=n) for n in range(4)]
+        results = [branch.execute(code) for branch, code in zip(candidates, proposals)]
+        ```
+        """
+        branch = object.__new__(type(self))
+        branch._env = self._env.branch(seed=seed)
+        return branch
+
     def close(self) -> None:
         """Close the session. Safe to call twice."""
         self._env.close()
@@ -311,6 +325,12 @@ class AsyncLocalREPLEnv(_Local):
         return await self._env.load_async(
             path, hf_token=hf_token, llm_model=llm_model, llm=llm, answer_schema=answer_schema
         )
+
+    async def branch(self, *, seed: int | None = None) -> AsyncLocalREPLEnv:
+        """As `LocalREPLEnv.branch`."""
+        branch = object.__new__(type(self))
+        branch._env = await self._env.branch_async(seed=seed)
+        return branch
 
     async def close(self) -> None:
         """Close the session. Safe to call twice."""

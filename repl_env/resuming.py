@@ -142,6 +142,22 @@ def saving(
     return checkpoint.read_manifest(data).missing + tuple(missing)
 
 
+def copied(episode: Episode, episode_id: str) -> Episode:
+    """The same episode under another id, with what happens to either from here on apart.
+
+    Raises:
+        ValueError: an answer waits for the next step.
+    """
+    if episode.sheet.waiting:
+        raise ValueError("an answer of a cancelled step waits for the next one; step, then branch")
+    other = Episode(replace(episode.terms, episode_id=episode_id))
+    for name in ("iteration", "cells", "stop_reason", "final", "masked", "names_are_known"):
+        setattr(other, name, getattr(episode, name))
+    other.totals = replace(episode.totals)
+    other.names = dict(episode.names)
+    return other
+
+
 def reading(path: str | os.PathLike[str], plain: bool) -> Turn[EpisodeFile]:
     """The episode in the file `path`."""
     file: EpisodeFile = yield _aside(lambda: EpisodeFile.parse(Path(path).read_bytes()), plain)

@@ -393,22 +393,43 @@ class Sandbox:
 
     @property
     def _home(self) -> Home:
-        return Home(self._end, self._add, self._widen)
+        return Home(self._end, self._add, self._widen, self._narrow)
 
     def _widen(self, core: Core) -> None:
         """Give a session room for one more branch."""
-        lines = core.links.family.lines
-        if lines > self._branches:
+        self._check_alive()
+        self._check_room()
+        try:
+            joined = core.links.family.join(1 + self._branches, self._fit(core))
+        except OSError as error:
+            raise SandboxError(f"no room for a branch: {error.strerror}") from error
+        if not joined:
             raise SandboxError(
                 f"branches={self._branches} branches of the session are open; close one first, or "
                 "make the sandbox with more"
             )
-        self._check_alive()
-        self._check_room()
-        group = core.links.group
-        if group is not None:
-            limits = core.limits
-            group.limit(self._memory(limits, lines + 1), self._processes(limits, lines + 1))
+
+    def _narrow(self, core: Core) -> None:
+        """There is no such branch."""
+        if core.links.family.leave():
+            # The session was closed meanwhile, and left to this call.
+            self._zygote.kill(core.links)
+        else:
+            self._refit(core)
+
+    def _fit(self, core: Core) -> Callable[[int], None]:
+        group, limits = core.links.group, core.limits
+
+        def fit(lines: int) -> None:
+            if group is not None:
+                group.limit(self._memory(limits, lines), self._processes(limits, lines))
+
+        return fit
+
+    def _refit(self, core: Core) -> None:
+        # Version 1 of the groups refuses a limit that is passed already; the watchdog looks at it.
+        with contextlib.suppress(OSError, IsolationError):
+            core.links.family.refit(self._fit(core))
 
     def _add(self, core: Core) -> None:
         with self._lock:
@@ -511,6 +532,8 @@ class Sandbox:
                 self._zygote.kill(core.links)
             else:
                 self._zygote.leave(core.links)
+                self._refit(core)
+                core.links.group = None  # it is the others' as well
         finally:
             # A call that runs in another thread or task sees the session's end and leaves first;
             # its descriptors must not be closed, and given to others, under it.

@@ -234,7 +234,7 @@ def _exceeds(links: Links, processes: list[int], limit: int, ours: int) -> bool 
 def _copies(init: int, processes: Iterable[int], most: int) -> set[int]:
     """The waiting copies of a worker among `processes`, at most so many.
 
-    They are children of its init, sessions of their own, and have the signal blocked that wakes
+    They are children of its init, process groups of their own, and have the signal blocked that wakes
     them. Code that
     makes itself look so is held by what all processes of its session may hold with such copies.
     """
@@ -250,8 +250,8 @@ def _waits(pid: int, init: int) -> bool:
             blocked = int(file.read().partition(b"SigBlk:")[2].split(None, 1)[0], 16)
     except OSError:
         return False
-    parent, session = int(fields[1]), int(fields[3])
-    return parent == init and session == pid and bool(blocked & _WAKE)
+    parent, group = int(fields[1]), int(fields[2])
+    return parent == init and group == pid and bool(blocked & _WAKE)
 
 
 def _also_held(copies: Iterable[int]) -> int:

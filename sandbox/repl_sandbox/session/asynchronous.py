@@ -73,9 +73,14 @@ class AsyncSession(Handle):
         """As `Session.branch`."""
         check_seed(seed)
         functions = None if host is None else check(host)
+        self._core.check_functions(functions)
         self._check_open()
         self._home.widen(self._core)
-        links = await self._drive(lambda core: core.branch(seed))
+        try:
+            links = await self._drive(lambda core: core.branch(seed))
+        except BaseException:
+            self._home.narrow(self._core)
+            raise
         branch = AsyncSession(self._core.line(links, functions, on_answer), self._home)
         self._home.add(branch._core)
         try:
@@ -132,7 +137,7 @@ class AsyncSession(Handle):
         try:
             result = await self._wait(operation(self._core))
         except BaseException:
-            if self._closed or not self._core.running_since:
+            if self._closed or not self._core.engaged:
                 self._core.busy.release()
                 raise
             # Shielded: a second cancellation must not leave a cell running that nobody watches.

@@ -44,6 +44,8 @@ from ..wire.messages import (
     Result,
     WorkerMessage,
 )
+from ..wire.state import Phase
+from ..worker.copies import ASK_FOR_COPY
 from ..zygote import control
 from ..zygote.handle import Links, read_ready
 from .answers import AnswersOfCell
@@ -168,6 +170,7 @@ class Core:
         self._born = 1  # the generation of the worker, as init counts
         self._revived: control.Message | None = None
         self._branched: bool | None = None
+        self._branches = 0  # that were asked for
         self._open: set[int] = set()  # numbers of the cell's calls that are not answered
         self._answers = AnswersOfCell()
         self._name_descriptors()
@@ -528,7 +531,8 @@ class Core:
         elif "revived" in message:
             self._revived = message
         elif "branched" in message:
-            self._branched = message["branched"]
+            if message["number"] == self._branches:  # else of a call that was given up
+                self._branched = message["branched"]
         elif "lost" in message:
             self._lost = tuple(message["lost"])
         elif 0 < message.get("died", 0) < self._born:
@@ -650,15 +654,16 @@ class Core:
         """Have a waiting copy fork another line of the session; what connects the host to it."""
         if not self.keeps:
             raise SandboxError("branch needs waiting copies: Sandbox(recovery='snapshot')")
-        # Before it answers anything, the worker has a copy made of what it is now. No variable has
-        # this name.
-        yield from self.ask(Fetch(" "))
+        # Before it answers anything, the worker has a copy made of what it is now; but before its
+        # first cell there need be none, until it is asked for one.
+        for _ in range(1 if self._ran else 2):
+            yield from self.ask(Fetch(ASK_FOR_COPY))
         ends = Ends()
         try:
             order = {"op": "branch", "cell": self._ran[-1] if self._ran else 0}
             order["seed"] = -1 if seed is None else seed
-            self._branched = None
-            self._tell_init(order, ends.theirs)
+            self._branched, self._branches = None, self._branches + 1
+            self._tell_init({**order, "number": self._branches}, tuple(ends.theirs))
             ends.close_theirs()
             deadline = _monotonic() + _REVIVE_TIMEOUT
             while self._branched is None:
@@ -675,6 +680,13 @@ class Core:
             raise
         return ends.links(self.links)
 
+    def check_functions(self, functions: dict[str, HostFunction] | None) -> None:
+        """ValueError if the code of a branch would miss one of these, or know nothing of it."""
+        if functions is not None and functions.keys() != self._functions.keys():
+            raise ValueError(
+                f"host must have the names of the session's functions: {sorted(self._functions)}"
+            )
+
     def line(
         self,
         links: Links,
@@ -684,14 +696,7 @@ class Core:
         """The logic of the branch at `links`, which has all that this session has.
 
         `functions` and `on_answer` may be its own; the names of functions stay.
-
-        Raises:
-            ValueError: `functions` has other names.
         """
-        if functions is not None and functions.keys() != self._functions.keys():
-            raise ValueError(
-                f"host must have the names of the session's functions: {sorted(self._functions)}"
-            )
         core = Core(
             links,
             self.limits,
@@ -905,7 +910,9 @@ class Core:
     # ── leaving in the middle ─────────────────────────────────────────────────────────────────
 
     def abandon(self) -> Generator[float, Ready_, None]:
-        """The caller left amid a cell: interrupt or kill it, and be ready for the next."""
+        """The caller left amid a cell or a question: end that, and be ready for the next."""
+        if self._is_asking:
+            yield from self._outwait()
         self._stdout.begin(None)
         self._stderr.begin(None)
         if self.running_since and self._result is None and not self._dead:
@@ -918,6 +925,27 @@ class Core:
                     deadline += _NOTICE_TIMEOUT
         if self.running_since:
             yield from self._finish(None, "kept")
+
+    @property
+    def engaged(self) -> bool:
+        """Whether the worker is at something that the next call would have to wait for."""
+        return bool(self.running_since) or self._is_asking
+
+    @property
+    def _is_asking(self) -> bool:
+        return self.links.connection.phase is Phase.ASKING
+
+    def _outwait(self) -> Generator[float, Ready_, None]:
+        """Take the answer that nobody wants; a worker that gives none is ended."""
+        deadline = _monotonic() + self.limits.grace
+        while self._is_asking and not self._dead:
+            self._receive((yield deadline))
+            if _monotonic() >= deadline:
+                self._kill_worker()
+                deadline += _NOTICE_TIMEOUT
+        if self._dead:
+            yield from self._collect_death()
+            yield from self._revive()
 
     def close(self) -> None:
         """Drop what belongs to the host; the links are the sandbox's to end."""

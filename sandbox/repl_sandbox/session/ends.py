@@ -5,68 +5,71 @@ from __future__ import annotations
 import mmap
 import os
 import socket
-from contextlib import suppress
 from dataclasses import replace
 
+from ..errors import SandboxError
 from ..wire.connection import HostConnection
 from ..zygote import control
 from ..zygote.handle import Links
 
 
 class Ends:
-    """Made for a branch. `theirs`: the descriptors that its init is given, in their order."""
+    """Made for a branch. `theirs`: the descriptors that its init is given, in their order.
+
+    Control and worker socket, stdout, stderr, the table of copies.
+
+    Raises:
+        SandboxError: this process may open no more descriptors.
+    """
 
     def __init__(self) -> None:
-        self._opened: list[int] = []
+        self.theirs: list[int] = []
+        self._ours: list[int] = []
         try:
-            self._control, their_control = control.pair()
-            self._worker, their_worker = socket.socketpair()
-            self._opened = [their_control.detach(), their_worker.detach()]
-            self._stdout, their_stdout = os.pipe2(os.O_CLOEXEC)
-            self._stderr, their_stderr = os.pipe2(os.O_CLOEXEC)
-            self._opened += [their_stdout, their_stderr]
-            states = os.memfd_create("states", os.MFD_CLOEXEC)
-            self._opened.append(states)
-            os.truncate(states, mmap.PAGESIZE)
-        except OSError:
-            self.close_theirs()
-            raise
-        # The kernel then says who speaks first.
-        self._worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        for fd in (self._stdout, self._stderr):
+            self._open()
+        except OSError as error:
+            self.close()
+            raise SandboxError(f"no branch could be connected: {error.strerror}") from error
+        for fd in self._ours:
             os.set_blocking(fd, False)
-        self._worker.setblocking(False)
-        self._control.setblocking(False)
 
-    @property
-    def theirs(self) -> tuple[int, ...]:
-        """Control and worker socket, stdout, stderr, the table of copies."""
-        return tuple(self._opened)
+    def _open(self) -> None:
+        self._take(tuple(end.detach() for end in control.pair()))
+        self._take(tuple(end.detach() for end in socket.socketpair()))
+        # The kernel then says who speaks first.
+        with socket.socket(fileno=os.dup(self._ours[1])) as worker:
+            worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._take(os.pipe2(os.O_CLOEXEC))
+        self._take(os.pipe2(os.O_CLOEXEC))
+        self.theirs.append(os.memfd_create("states", os.MFD_CLOEXEC))
+        os.truncate(self.theirs[-1], mmap.PAGESIZE)
+
+    def _take(self, pair: tuple[int, ...]) -> None:
+        self._ours.append(pair[0])
+        self.theirs.append(pair[1])
 
     def close_theirs(self) -> None:
         """They have been sent."""
-        for fd in self._opened:
+        for fd in self.theirs:
             os.close(fd)
-        self._opened = []
+        self.theirs = []
 
     def close(self) -> None:
         """There will be no line."""
         self.close_theirs()
-        self._control.close()
-        self._worker.close()
-        for fd in (self._stdout, self._stderr):
-            with suppress(OSError):
-                os.close(fd)
+        for fd in self._ours:
+            os.close(fd)
+        self._ours = []
 
     def links(self, parent: Links) -> Links:
-        """Those of a branch of the session that `parent` connects to."""
-        parent.family.join()
+        """Those of a branch of the session that `parent` connects to; they are the caller's now."""
+        (control_fd, worker, stdout, stderr), self._ours = self._ours, []
         return replace(
             parent,
             worker_pid=0,
-            control=self._control,
-            worker=self._worker,
-            stdout=self._stdout,
-            stderr=self._stderr,
+            control=control.open_end(control_fd),
+            worker=socket.socket(fileno=worker),
+            stdout=stdout,
+            stderr=stderr,
             connection=HostConnection(),
         )

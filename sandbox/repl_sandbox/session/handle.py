@@ -17,11 +17,16 @@ _getpid = os.getpid
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """What a session needs of its sandbox: to end it, to add a branch, to give that room before."""
+    """What a session needs of its sandbox: to end it, and for a branch of it.
+
+    `widen` gives that room, before it is made, and `narrow` takes the room back if it could not be;
+    `add` has it counted and watched as any session.
+    """
 
     end: Callable[[Core], None]
     add: Callable[[Core], None]
     widen: Callable[[Core], None]
+    narrow: Callable[[Core], None]
 
 
 class Handle:

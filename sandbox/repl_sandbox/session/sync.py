@@ -120,9 +120,14 @@ class Session(Handle):
         """
         check_seed(seed)
         functions = None if host is None else check(host)
+        self._core.check_functions(functions)
         self._check_open()
         self._home.widen(self._core)
-        links = self._drive(lambda core: core.branch(seed))
+        try:
+            links = self._drive(lambda core: core.branch(seed))
+        except BaseException:
+            self._home.narrow(self._core)
+            raise
         branch = Session(self._core.line(links, functions, on_answer), self._home)
         branch._begin()
         return branch
@@ -196,7 +201,7 @@ class Session(Handle):
 
     def _leave(self) -> None:
         """Ctrl-C, or an `on_output` that raised: leave the session as one that can go on."""
-        if not self._closed and self._core.running_since:
+        if not self._closed and self._core.engaged:
             self._wait(self._core.abandon())
 
     def _wait(self, steps: Generator[float, Any, _T]) -> _T:

@@ -28,7 +28,7 @@ WAKE = _signal.SIGUSR1
 
 _WAKES = (WAKE,)
 
-_close, _kill, _setsid = os.close, os.kill, os.setsid
+_close, _kill, _setpgid, _setsid = os.close, os.kill, os.setpgid, os.setsid
 _sched_yield, _monotonic = os.sched_yield, time.monotonic
 _sigmask, _sigwait = _signal.pthread_sigmask, _signal.sigwait
 _BLOCK, _SETMASK = _signal.SIG_BLOCK, _signal.SIG_SETMASK
@@ -37,6 +37,10 @@ _thread_count = _thread._count  # as the tests of threading use it
 
 # Seconds for a copy to get out of its worker's way, which takes it some 50 µs when it runs.
 _SETTLING = 0.1
+
+# Asked for as a variable, which cannot have this name, it makes a worker without copies make one
+# before it answers the next question.
+ASK_FOR_COPY = " "
 
 # What a worker says to init: keep the files, as those after cell number so-and-so; and the answer.
 # What a copy says to it: the process id of the branch that it has forked, -1 if it could not.
@@ -92,6 +96,11 @@ class Copies:
         self._settling = False
         self._rows: list[Row] = []
         self._files = Files(recovery.workspace)
+
+    @property
+    def none(self) -> bool:
+        """Whether no copy was made yet."""
+        return not self._rows
 
     def make(self) -> Woken | None:
         """Fork a copy that waits. Returns None at once here, and in the copy when it is woken.
@@ -152,7 +161,9 @@ class Copies:
 
         As little as can be is done before: each page that is written first is copied.
         """
-        _setsid()  # away from the worker's process group, which its code may end
+        # Away from the worker's process group, which its code may end; but not from its session,
+        # by which init knows whose the copy is before the table says so.
+        _setpgid(0, 0)
         with suppress(OSError):  # closed already, where hooks of a fork have run
             _close(self._worker)  # the host must see its end when the worker has closed it
         if lacks.descriptors:

@@ -41,7 +41,7 @@ from .answers import Answers
 from .cell import NOTHING, Ran, run_cell
 from .changes import Changes
 from .channel import Channel, Disconnected
-from .copies import Copies, Recovery, Woken
+from .copies import ASK_FOR_COPY, Copies, Recovery, Woken
 from .figures import take_figures
 from .host_calls import HostCalls
 from .interrupts import Interrupts
@@ -204,7 +204,12 @@ class Worker:
         self.open(woken.worker)
         self._channel.send(Restored(woken.cell, tuple(lost)))
         if self._copies is not None:
+            # Its own is this process. Without another, the next cell that dies would take with it
+            # what the last one did.
             self._copies.due = True
+        if woken.moved is not None:
+            # Many branches are never asked for anything, and need no copy.
+            self._channel.waits(-1)
 
     def close(self) -> None:
         """End the conversation."""
@@ -297,6 +302,8 @@ class Worker:
 
     def _fetch(self, fetch: Fetch) -> None:
         if fetch.name not in self._namespace.globals:
+            if fetch.name == ASK_FOR_COPY and self._copies is not None and self._copies.none:
+                self._copies.due = True
             self._channel.send(Failed("unknown", f"no variable {fetch.name!r}"))
             return
         try:

@@ -29,6 +29,10 @@ class States:
         """A new page, or that of file `fd`, where the other end cannot inherit it."""
         self._page = mmap.mmap(fd, mmap.PAGESIZE)
 
+    def close(self) -> None:
+        """Let go of the page, and of the descriptor that Python keeps with it."""
+        self._page.close()
+
     def write(self, rows: Sequence[Row]) -> None:
         """Replace the table, all of it at once: the byte that says which half counts comes last."""
         half = 1 - self._half()

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from typing import Protocol
@@ -56,22 +56,35 @@ _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 
 class Family:
-    """How many lines of one session are open: the session itself and its branches."""
+    """How many lines of one session are open or begun: the session itself and its branches.
+
+    `fit` of the callers gives that many their room; one at a time, and never after the last left.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.lines = 1
 
-    def join(self) -> None:
-        """One more."""
+    def join(self, most: int, fit: Callable[[int], None]) -> bool:
+        """One more, unless there are `most`; whether there was room."""
         with self._lock:
+            if self.lines >= most:
+                return False
+            fit(self.lines + 1)
             self.lines += 1
+            return True
 
     def leave(self) -> bool:
         """One less; whether that was the last."""
         with self._lock:
             self.lines -= 1
             return not self.lines
+
+    def refit(self, fit: Callable[[int], None]) -> None:
+        """Take the room of those back that have left."""
+        with self._lock:
+            if self.lines:
+                fit(self.lines)
 
 
 @dataclass(slots=True)
@@ -300,7 +313,6 @@ class ZygoteHandle:
 
     def leave(self, links: Links) -> None:
         """End one line of a session that has others: when this returns its processes are gone."""
-        links.group = None  # it is the others' as well
         try:
             links.control.shutdown(socket.SHUT_WR)
         except OSError:

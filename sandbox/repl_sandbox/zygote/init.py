@@ -150,6 +150,12 @@ class Init:
                 os.close(fd)
             return False
         pid, revival = branch
+        # The word of a copy, for which code may have spoken: no process is of two lines.
+        if any(pid in other.roots | other.copies() for other in self._lines):
+            revival.close()
+            for fd in (control_fd, stdout, stderr):
+                os.close(fd)
+            return False
         jail = revival.jail
         made = Line(self, jail, control_fd, pid, revival, Streams(stdout, stderr))
         self._change([*self._lines, made])
@@ -179,15 +185,13 @@ class Init:
     def _members(self, line: Line) -> list[int]:
         """The living processes of `line`, its copies among them.
 
-        They descend from its workers, or are in the sessions that those lead. What is of no branch
-        is the first line's, or of nobody when that is gone.
+        What is of no branch is the first line's, or of nobody when that is gone.
         """
         trusted = {pid for each in self._lines if each.revival for pid in each.revival.trusted}
         return belonging.members(
             {id(each): each.roots | each.copies() for each in self._lines if each.streams},
             id(line) if line.streams else None,
             trusted,
-            everywhere=not self._folder,
         )
 
 

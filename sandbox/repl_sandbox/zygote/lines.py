@@ -215,7 +215,8 @@ class Line:
                 control.send(host, {})
 
     def _branch(self, message: control.Message, descriptors: Sequence[int]) -> None:
-        self._say({"branched": self._session.branch(self, message, descriptors)})
+        made = self._session.branch(self, message, descriptors)
+        self._say({"branched": made, "number": message["number"]})
 
     def _files(self, message: control.Message, descriptors: Sequence[int]) -> None:
         """Fork a clerk for the host's other end of a socket."""

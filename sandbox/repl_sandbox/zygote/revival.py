@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,11 +23,14 @@ from ..jail.recipe import Jail
 from ..worker.copies import BRANCHED, KEEP, KEPT, ORDER, WAKE, WORD, Recovery
 from ..worker.states import Row, States
 from . import keeper
+from .belonging import is_child
 
 # Seconds, less than the host waits. Reading or writing what it may keep takes a tenth of one, and a
 # copy that is woken forks in milliseconds.
 _KEEPER_TIMEOUT = 5.0
 _BRANCH_TIMEOUT = 3.0
+# Milliseconds after which init looks whether the copy is still there.
+_BRANCH_LOOK = 20
 
 
 class Revived(NamedTuple):
@@ -79,6 +83,7 @@ class Revival:
         """Let go of both ends."""
         self._ours.close()
         self._theirs.close()
+        self._states.close()
 
     def listen(self, poller: select.poll) -> None:
         """Have `poller` wake init when there is something for `hear`."""
@@ -88,6 +93,17 @@ class Revival:
             poller.register(self._keeper[1], select.POLLIN)
         elif not self._shut:
             poller.register(self._ours, select.POLLIN)
+
+    def remove_files(self) -> None:
+        """Empty the workspace of a branch that has ended."""
+        with suppress(OSError):
+            return os.rmdir(self.jail.home)
+        self._settle(told=False)
+        if keeper.ask(self._keepers(), {"op": "restore", "cell": -1}) and self._keeper is not None:
+            keeper.answer(self._keeper[1])
+            _signal(self._keeper[0], signal.SIGKILL)
+        with suppress(OSError):
+            os.rmdir(self.jail.home)
 
     def recovery(self) -> Recovery:
         """In a worker: its end."""
@@ -103,16 +119,6 @@ class Revival:
     def _workspace(self) -> str:
         own = f"{self._folder}/{folders.WORKSPACE}" if self._folder else mounts.WORKSPACE
         return self.jail.home or own
-
-    def remove_files(self) -> None:
-        """Empty the workspace of a branch that has ended."""
-        with suppress(OSError):
-            if not os.listdir(self.jail.home):
-                return
-        self._settle(told=False)
-        if keeper.ask(self._keepers(), {"op": "restore", "cell": -1}) and self._keeper is not None:
-            keeper.answer(self._keeper[1])
-            _signal(self._keeper[0], signal.SIGKILL)
 
     def forget(self) -> None:
         """There are no copies any more, and no keeper."""
@@ -155,7 +161,8 @@ class Revival:
                     self._tell_worker()
 
     def _word(self) -> tuple[int, int]:
-        said = self._ours.recv(WORD.size)
+        """What a worker or a copy says; BlockingIOError if none does."""
+        said = self._ours.recv(WORD.size, socket.MSG_DONTWAIT)
         return WORD.unpack(said) if len(said) == WORD.size else (-1, 0)
 
     def keep(self) -> None:
@@ -276,10 +283,14 @@ class Revival:
         """As `_end_all`, of this line alone; others that have died meanwhile are not reaped."""
         assert self.members is not None
         cpu = 0.0
-        while others := [pid for pid in self.members() if pid not in kept]:
-            processes.stop_all(others.copy)
+        members = self.members
+        while others := processes.stop_all(lambda: set(members()) - kept):
             for pid in others:
                 _signal(pid, signal.SIGKILL)
+            for pid in others:
+                # Of what is not a child the parent dies, and then it is one, and met again.
+                with suppress(ChildProcessError):
+                    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
             if worker in others:
                 _, _, usage = os.wait4(worker, 0)
                 cpu, worker = usage.ru_utime + usage.ru_stime, 0
@@ -301,25 +312,38 @@ class Revival:
         path = os.fsencode(workspace)
         jail = replace(self.jail, home=workspace, kept=set(), held={})
         revival = Revival(jail, self._high, States(states))
-        order = ORDER.pack(rows[index][0], 0, seed, len(path)) + path
+        copy = rows[index][0]
+        order = ORDER.pack(copy, 0, seed, len(path)) + path
         given = [worker, revival.orders, states, stdout, stderr]
         self._settle()
-        _signal(rows[index][0], signal.SIGCONT)
-        _signal(rows[index][0], WAKE)
-        self._ours.settimeout(_BRANCH_TIMEOUT)
-        kind, number = KEEP, -1
-        try:
-            socket.send_fds(self._ours, [order], given)
-            while kind == KEEP:
-                kind, number = self._word()
-        except OSError:
-            number = -1
-        finally:
-            self._ours.settimeout(None)
-        if kind != BRANCHED or number <= 1 or number == os.getpid():
+        pid = self._order_branch(copy, order, given)
+        if pid is None:
             revival.close()
             return None
-        return number, revival
+        return pid, revival
+
+    def _order_branch(self, copy: int, order: bytes, given: Sequence[int]) -> int | None:
+        """The process that the copy says it has forked; it may be any child of init's."""
+        for end in (self._ours, self._theirs):
+            _empty(end)  # of the late word of a copy that was stopped, and of what nobody has read
+        try:
+            # Code of the session may keep the other end from being read, and must not hold up init.
+            socket.send_fds(self._ours, [order], given, socket.MSG_DONTWAIT)
+        except OSError:
+            return None
+        _signal(copy, signal.SIGCONT)
+        _signal(copy, WAKE)
+        poller = select.poll()
+        poller.register(self._ours, select.POLLIN)
+        until = time.monotonic() + _BRANCH_TIMEOUT
+        while time.monotonic() < until and is_child(copy):
+            if not poller.poll(_BRANCH_LOOK):
+                continue
+            kind, number = self._word()
+            if kind != KEEP:
+                ours = kind == BRANCHED and number not in (copy, *self.trusted)
+                return number if ours and is_child(number) else None
+        return None
 
     def clear(self) -> list[str]:
         """End everything, and put the files back that were there before the first cell.
@@ -332,14 +356,13 @@ class Revival:
         return self._restore_files(0)
 
     def rows(self) -> list[Row]:
-        """The end of the table, without what cannot be: each is a process, and none is this one.
+        """The end of the table, without what cannot be: each is a child, and none is init's own.
 
         No more than there may be, for whoever is named is not ended with the others: of each state
         that is kept, of the current one, and of one that just takes another's place.
         """
-        me = os.getpid()
-        rows = {pid: cell for pid, cell in self._states.read() if 1 < pid != me}
-        return list(rows.items())[-self._kept - 2 :]
+        said = {pid: cell for pid, cell in self._states.read() if pid not in self.trusted}
+        return [(pid, cell) for pid, cell in said.items() if is_child(pid)][-self._kept - 2 :]
 
     def _end_all(self, kept: set[int], worker: int) -> float:
         """Kill and reap all processes of the session but `kept`; CPU seconds of the `worker`."""
@@ -375,8 +398,11 @@ def _readable(sock: socket.socket) -> bool:
 
 def _empty(sock: socket.socket) -> None:
     with suppress(BlockingIOError):
-        while sock.recv(4096, socket.MSG_DONTWAIT):
-            pass
+        for _ in range(_MOST_READS):  # who goes on filling it does not keep init at it
+            sock.recv(4096, socket.MSG_DONTWAIT)
+
+
+_MOST_READS = 1000
 
 
 def _signal_all(number: int) -> None:

@@ -1,0 +1,239 @@
+"""Code that speaks for a copy of the worker, or stops it, harms nobody but its own session."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from repl_sandbox import Finished, Limits, Sandbox, SandboxError, Session
+
+TIERS = ["jailed", "confined"]
+
+# What code finds of the machinery in its own process: where init speaks to copies, and the table.
+FOUND = """
+import ctypes, gc, mmap, os, signal, socket, struct, threading, time
+WORD, ROW = struct.Struct("=Bq"), struct.Struct("=iq")
+def worker():
+    return next(o for o in gc.get_objects() if type(o).__name__ == "Copies")
+copies = worker()
+orders = copies._recovery.orders.fileno()
+states = copies._recovery.states
+"""
+
+
+@pytest.fixture
+def neighbour(sandbox: Sandbox) -> Iterator[Session]:
+    with sandbox.session() as session:
+        session.run("x = 'mine'")
+        yield session
+
+
+def found(session: Session) -> None:
+    """Let code of the session know its copies."""
+    for code in (FOUND, "x = 1"):
+        outcome = session.run(code)
+        assert isinstance(outcome, Finished), outcome
+
+
+def branches_or_says_no(session: Session) -> None:
+    """Whatever came of it, init answers in time and the session can go on or says that it ended."""
+    start = time.monotonic()
+    try:
+        with session.branch() as branch:
+            branch.run("1")
+    except SandboxError:
+        pass
+    assert time.monotonic() - start < 20  # 5 s in init, and the host's patience
+
+
+def unharmed(neighbour: Session, bystander: subprocess.Popen[bytes]) -> None:
+    assert neighbour.run("x").value == "'mine'"
+    with neighbour.branch() as branch:
+        assert branch.run("x").value == "'mine'"
+    assert bystander.poll() is None
+
+
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the host's user."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+NAMES = {
+    "init": "1",
+    "parent": "os.getppid()",
+    "nobody": "-1",
+    "all": "0",
+    "huge": "2 ** 40",
+    "itself": "os.getpid()",
+    "copy": "copies._rows[-1][0] if copies._rows else 1",
+    "of the host": "{bystander}",
+    "of another session": "{neighbour}",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forged_words_of_a_copy(
+    session: Session,
+    neighbour: Session,
+    bystander: subprocess.Popen[bytes],
+    name: str,
+) -> None:
+    pid = NAMES[name].format(bystander=bystander.pid, neighbour=neighbour._core.links.worker_pid)
+    found(session)
+    # A thread says it over and over, and reads what init sends, so that no copy does.
+    forging = (
+        f"pid = {pid}\ndef forge():\n    end = socket.socket(fileno=os.dup(orders))\n"
+        "    while True:\n        try: end.send(WORD.pack(1, pid), socket.MSG_DONTWAIT)\n"
+        "        except OSError: pass\n"
+        "        try: socket.recv_fds(end, 4096, 8, socket.MSG_DONTWAIT)\n"
+        "        except OSError: pass\n        time.sleep(0.0005)\n"
+        "threading.Thread(target=forge, daemon=True).start()"
+    )
+    session.run(forging)
+    for _ in range(2):
+        branches_or_says_no(session)
+    unharmed(neighbour, bystander)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_table_that_names_others(
+    session: Session,
+    neighbour: Session,
+    bystander: subprocess.Popen[bytes],
+    name: str,
+) -> None:
+    pid = NAMES[name].format(bystander=bystander.pid, neighbour=neighbour._core.links.worker_pid)
+    found(session)
+    lying = (
+        f"pid = max(-(2 ** 31), min(2 ** 31 - 1, {pid}))\ndef lie():\n    while True:\n"
+        "        states.write([(pid, cell) for cell in range(20)])\n        time.sleep(0.0005)\n"
+        "threading.Thread(target=lie, daemon=True).start()"
+    )
+    session.run(lying)
+    branches_or_says_no(session)
+    try:
+        session.run("os._exit(1)")
+        session.run("1")
+    except SandboxError:
+        pass
+    unharmed(neighbour, bystander)
+
+
+@pytest.mark.parametrize("number", ["SIGSTOP", "SIGKILL"])
+def test_a_copy_that_is_stopped_or_killed_before_it_forks(
+    session: Session,
+    neighbour: Session,
+    bystander: subprocess.Popen[bytes],
+    number: str,
+) -> None:
+    found(session)
+    session.run(
+        "def strike():\n    while True:\n        for pid, _ in states.read():\n"
+        f"            try: os.kill(pid, signal.{number})\n            except OSError: pass\n"
+        "threading.Thread(target=strike, daemon=True).start()"
+    )
+    branches_or_says_no(session)
+    unharmed(neighbour, bystander)
+
+
+def test_a_flood_of_words_and_nobody_who_reads(
+    session: Session, neighbour: Session, bystander: subprocess.Popen[bytes]
+) -> None:
+    found(session)
+    session.run(
+        "def flood():\n    end = socket.socket(fileno=os.dup(orders))\n    while True:\n"
+        "        end.sendall(WORD.pack(0, 1) * 1000)\n"
+        "threading.Thread(target=flood, daemon=True).start()"
+    )
+    branches_or_says_no(session)
+    unharmed(neighbour, bystander)
+
+
+def test_what_a_branch_left_ends_with_the_session(sandbox: Sandbox) -> None:
+    before = len(psutil.Process().children(recursive=True))
+    with sandbox.session() as session:
+        branch = session.branch()
+        outcome = branch.run(
+            "import os, time\nfor _ in range(5):\n    if not os.fork():\n        os.setsid()\n"
+            "        if not os.fork():\n            os.setsid()\n            time.sleep(60)\n"
+            "        os._exit(0)"
+        )
+        assert isinstance(outcome, Finished), outcome
+        branch.close()
+        assert session.run("6 * 7").value == "42"
+    assert len(psutil.Process().children(recursive=True)) == before
+
+
+def test_a_flood_of_processes_in_a_branch_ends_with_it() -> None:
+    with (
+        Sandbox(isolation="jailed", limits=Limits(processes=16, timeout=10)) as sandbox,
+        sandbox.session() as session,
+    ):
+        branch = session.branch()
+        branch.run(
+            "import os\ndef grow():\n    while True:\n        try: os.fork()\n"
+            "        except OSError: pass\nif not os.fork(): grow()"
+        )
+        branch.close()
+        assert len(psutil.Process(session._core.links.pid).children()) <= 4
+        assert session.run("6 * 7").value == "42"
+
+
+AS_USER = """
+import json, os, subprocess, sys
+from repl_sandbox import Sandbox, SandboxError
+
+FOUND = {found!r}
+LIE = '''
+def lie():
+    end = socket.socket(fileno=os.dup(orders))
+    while True:
+        states.write([({pid}, cell) for cell in range(20)])
+        try: end.send(WORD.pack(1, {pid}), socket.MSG_DONTWAIT)
+        except OSError: pass
+        time.sleep(0.0005)
+threading.Thread(target=lie, daemon=True).start()'''
+seen = []
+with (
+    subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other,
+    Sandbox(isolation={tier!r}) as sandbox,
+):
+    with sandbox.session() as session:
+        session.run("x = 1\\nopen('f', 'w').write('1')")
+        with session.branch() as branch:
+            branch.run("x = 2\\nopen('f', 'w').write('2')")
+            killed = branch.run("import os\\nos._exit(1)")
+            seen += [killed.state, branch.run("x, open('f').read()").value]
+        seen.append(session.run("x, open('f').read()").value)
+    with sandbox.session() as session:
+        seen.append(session.run(FOUND).ok)
+        session.run("x = 1")
+        session.run(LIE.replace("{{pid}}", str(other.pid)))
+        try:
+            with session.branch() as branch:
+                branch.run("1")
+                branch.interrupt()
+            session.run("os._exit(1)")
+        except SandboxError:
+            pass
+    seen.append(other.poll())
+    other.kill()
+print(json.dumps(seen))
+"""
+
+
+@pytest.mark.parametrize("tier", ["jailed", "confined"])
+def test_an_ordinary_users_branches_and_processes(user: Callable[[str], Any], tier: str) -> None:
+    """Of one uid with the session's code in tier confined: a pid is all that is between them."""
+    script = AS_USER.replace("{found!r}", repr(FOUND)).replace("{tier!r}", repr(tier))
+    script = script.replace("{{pid}}", "PID").replace("{pid}", "PID").replace('"PID"', "'PID'")
+    assert user(script) == ["rolled_back", "(2, '2')", "(1, '1')", True, None]
