@@ -72,11 +72,13 @@ def resolve(
     *,
     mode: Preview,
     preview_length: int,
+    source: Source | None = None,
 ) -> Context:
     """The context that these arguments ask for.
 
     One that was resolved before is taken as it is. `context` goes before `default`, and both being
-    None means an empty text, unless `contexts` names other variables.
+    None means an empty text, unless `contexts` names other variables, or sessions from `source`
+    begin with a variable of that name: then it is that.
 
     Raises:
         TypeError: a context is none of str, bytes, list, dict and Path, or holds what JSON cannot.
@@ -85,17 +87,20 @@ def resolve(
     """
     if isinstance(context, Context):
         return context
-    named = dict(contexts or {})
     given = default if context is None else context
+    held = None
+    named = dict(contexts or {})
     if given is not None:
         if NAME in named and context is not None:
             raise ValueError("contexts must not have the name 'context' when context is given")
         named = {NAME: given, **named}
+    elif not named and source is not None and NAME in source.shared:
+        named, held = {NAME: source.shared[NAME]}, source
     elif not named:
         named = {NAME: ""}
     parts = tuple(_part(name, value) for name, value in named.items())
     shown = _preview(parts, mode, preview_length)
-    return Context(parts, None if shown is None else clean(shown))
+    return Context(parts, None if shown is None else clean(shown), held)
 
 
 def _part(name: str, value: Given) -> Part:

@@ -324,7 +324,7 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         known = {name: more[name] for name in REQUEST_NAMES & more.keys()}
         request = Request(**dict(zip(POSITIONAL, given, strict=True)), **known)
         helpers = (*sorted(self._provider.configured()), *self.settings.tools)
-        terms = request.terms(self.settings, helpers)
+        terms = request.terms(self.settings, helpers, self._sandboxes)
         subcalls = request.subcalls(self.settings)
         take_expected = getattr(self.rubric, "set_expected", None)
         if take_expected is None and request.expected_answer is not None:

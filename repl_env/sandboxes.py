@@ -10,7 +10,7 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -85,6 +85,11 @@ class Source:
                 "sandbox goes without isolation, require, limits, policy and preload: "
                 "it has its own"
             )
+
+    @property
+    def shared(self) -> Mapping[str, Any]:
+        """The objects that sessions of the sandbox that was given begin with."""
+        return {} if self.given is None else self.given.shared
 
     def plain(self) -> Sandbox:
         """The sandbox for plain episodes; RuntimeError if an asynchronous one was given."""

@@ -23,6 +23,7 @@ from repl_env.models import (
     DEFAULT_MAX_OUTPUT_LENGTH,
 )
 from repl_env.previews import MODES, Preview
+from repl_env.sandboxes import Source
 from repl_env.subcalls import NAMES, SubcallSettings
 from repl_env.values import clean
 from repl_sandbox.types import Answers
@@ -81,8 +82,10 @@ class Request:
     rlm_max_depth: int | None = None
     rlm_max_iterations: int | None = None
 
-    def terms(self, settings: Settings, helpers: tuple[str, ...]) -> Terms:
-        """The episode's terms.
+    def terms(
+        self, settings: Settings, helpers: tuple[str, ...], source: Source | None = None
+    ) -> Terms:
+        """The episode's terms, if its session is from `source`.
 
         Raises:
             TypeError, ValueError, OSError: naming the argument.
@@ -93,6 +96,7 @@ class Request:
             settings.context,
             mode=settings.preview,
             preview_length=settings.context_preview_length,
+            source=source,
         )
         for part in resolved.parts:
             check_name(part.name, "contexts", settings.tools)

@@ -53,7 +53,7 @@ class SharedContexts:
         counts = Counter(given)
         self._used = set()
         for index, (each, identity) in enumerate(zip(resets, given, strict=True)):
-            if counts[identity] < 2:
+            if counts[identity] < 2 or not (each.get("context") or each.get("contexts")):
                 continue
             if identity not in found:
                 found[identity] = resolved = self._resolve(index, each)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from repl_env.cells import Cell
 from repl_env.turns import Turn
@@ -26,50 +27,82 @@ def play_together(
     turns: Sequence[Turn[T]], batch: Batch, threads: Callable[[], Executor]
 ) -> list[T | Exception]:
     """What each turn returns, or the error that ended it; `threads` gives threads if need be."""
-    ended: list[T | Exception | None] = [None] * len(turns)
-    requests: dict[int, Callable[[], Any]] = {}
+    return _Playing(turns, batch, threads).play()
 
-    def resume(index: int, reply: Any) -> None:
-        turn = turns[index]
-        requests.pop(index, None)
+
+class _Playing(Generic[T]):
+    """Turns under way, and what each has asked for and not been given yet."""
+
+    def __init__(
+        self, turns: Sequence[Turn[T]], batch: Batch, threads: Callable[[], Executor]
+    ) -> None:
+        self._turns = turns
+        self._batch = batch
+        self._threads = threads
+        self._requests: dict[int, Callable[[], Any]] = {}
+        self._ended: dict[int, T | Exception] = {}
+
+    def play(self) -> list[T | Exception]:
+        try:
+            for index in range(len(self._turns)):
+                self._resume(index, None)
+            while self._requests:
+                requests = list(self._requests.items())
+                self._run([(i, each) for i, each in requests if isinstance(each, Cell)])
+                self._do([(i, each) for i, each in requests if not isinstance(each, Cell)])
+        except BaseException as error:
+            # Ctrl-C: each turn hears of it, and does what it must before it ends.
+            for index in list(self._requests):
+                self._abandon(self._turns[index], error)
+            raise
+        return [self._ended[index] for index in range(len(self._turns))]
+
+    def _resume(self, index: int, reply: Any) -> None:
+        turn = self._turns[index]
+        self._requests.pop(index, None)
         try:
             failed = isinstance(reply, Exception)
-            requests[index] = turn.throw(reply) if failed else turn.send(reply)
+            self._requests[index] = turn.throw(reply) if failed else turn.send(reply)
         except StopIteration as end:
-            ended[index] = end.value
+            self._ended[index] = end.value
         except Exception as error:  # noqa: BLE001 - one environment's; the others go on
-            ended[index] = error
+            self._ended[index] = error
 
-    for index in range(len(turns)):
-        resume(index, None)
-    while requests:
-        for index, reply in [*_cells(requests, batch), *_others(requests, threads)]:
-            resume(index, reply)
-    return [end for end in ended if end is not None]
+    def _run(self, cells: list[tuple[int, Cell]]) -> None:
+        """Run cells side by side."""
+        come = self._batch.run([each.taken_apart() for _, each in cells]) if cells else []
+        for (index, _), reply in zip(cells, come, strict=True):
+            self._resume(index, reply)
 
+    def _do(self, others: list[tuple[int, Callable[[], Any]]]) -> None:
+        """Do everything else."""
+        for done, (index, request) in enumerate(others, 1):
+            start = perf_counter()
+            self._resume(index, _attempt(request))
+            if perf_counter() - start > _A_WAIT and done < len(others):
+                self._do_in_threads(others[done:])
+                return
 
-Replies = list[tuple[int, Any]]
+    def _do_in_threads(self, others: list[tuple[int, Callable[[], Any]]]) -> None:
+        threads = self._threads()
+        coming = {index: threads.submit(_attempt, request) for index, request in others}
+        try:
+            while coming:
+                index = next(iter(coming))
+                self._resume(index, coming[index].result())
+                del coming[index]
+        except BaseException:
+            # What was begun is brought to its turn, which may have a session to close again.
+            for index, each in coming.items():
+                if not each.cancel():
+                    self._resume(index, each.result())
+            raise
 
-
-def _cells(requests: dict[int, Callable[[], Any]], batch: Batch) -> Replies:
-    """What the cells among the requests come to, run side by side."""
-    cells = {index: each for index, each in requests.items() if isinstance(each, Cell)}
-    run = [each.taken_apart() for each in cells.values()]
-    return list(zip(cells, batch.run(run), strict=True)) if run else []
-
-
-def _others(requests: dict[int, Callable[[], Any]], threads: Callable[[], Executor]) -> Replies:
-    """What everything else comes to."""
-    waiting = [(index, each) for index, each in requests.items() if not isinstance(each, Cell)]
-    replies: Replies = []
-    for done, (index, request) in enumerate(waiting, 1):
-        start = perf_counter()
-        replies.append((index, _attempt(request)))
-        if perf_counter() - start > _A_WAIT and done < len(waiting):
-            rest = waiting[done:]
-            made = threads().map(_attempt, [request for _, request in rest])
-            return replies + list(zip((index for index, _ in rest), made, strict=True))
-    return replies
+    def _abandon(self, turn: Turn[T], error: BaseException) -> None:
+        with suppress(BaseException):
+            request = turn.throw(error)
+            while True:
+                request = turn.send(_attempt(request))
 
 
 def _attempt(request: Callable[[], Any]) -> Any:

@@ -11,7 +11,7 @@ import stat
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, TypeAlias, TypeVar
 
 from .cgroups.group import Group
@@ -123,7 +123,7 @@ class Sandbox:
         self._max_sessions, self._ready = max_sessions, ready
         # Of numpy no policy knows but the one that lets everything through.
         self._arrays = policy is None or policy.language != "restricted"
-        self._shared: frozenset[str] = frozenset()
+        self._shared: dict[str, Shareable] = {}
         # A policy brings modules as well, among them `random`, whose state is then every session's.
         self._hash_seed = _check_hash_seed(hash_seed)
         self._policy = policy
@@ -156,7 +156,12 @@ class Sandbox:
             self._stop()
             raise
 
-    def with_shared(self, **objects: Shareable) -> Sandbox:
+    @property
+    def shared(self) -> Mapping[str, Shareable]:
+        """The objects that its sessions begin with, by name, as they were given."""
+        return MappingProxyType(self._shared)
+
+    def with_shared(self, /, **objects: Shareable) -> Sandbox:
         """A sandbox with this one's settings, whose sessions begin with `objects` as variables.
 
         A text, bytes, a JSON value or a numpy array (of plain data) is copied once, into a template
@@ -177,7 +182,7 @@ class Sandbox:
             child.__dict__.update(self.__dict__)
             child._begin_life()
             child._parent = self  # which would end with its last reference
-            child._shared = self._shared | parcel.names
+            child._shared = {**self._shared, **objects}
             child._preloaded = self._preloaded or parcel.arrays
             child._grow(self, parcel)
         with self._lock:
@@ -356,8 +361,8 @@ class Sandbox:
         on_answer: Callable[[Answer], None] | None,
     ) -> Core:
         functions = check(host)
-        if self._shared and not self._shared.isdisjoint(functions):
-            taken = ", ".join(sorted(self._shared.intersection(functions)))
+        if self._shared and (clash := self._shared.keys() & functions.keys()):
+            taken = ", ".join(sorted(clash))
             raise ValueError(f"host: {taken} is the name of a shared object")
         limits = _check_limits(limits) or self._limits
         if answers not in (None, "strict", "compatible"):
@@ -654,7 +659,12 @@ class AsyncSandbox:
 
         return SessionRequest(start)
 
-    def with_shared(self, **objects: Shareable) -> SandboxRequest:
+    @property
+    def shared(self) -> Mapping[str, Shareable]:
+        """As `Sandbox.shared`."""
+        return {} if self._sandbox is None else self._sandbox.shared
+
+    def with_shared(self, /, **objects: Shareable) -> SandboxRequest:
         """As `Sandbox.with_shared`; await it, or use it in `async with`."""
 
         async def start() -> AsyncSandbox:

@@ -58,7 +58,6 @@ class Parcel:
     """Packed objects: a file in memory, and where in it the manifest lies. A context manager."""
 
     fd: int
-    names: frozenset[str] = frozenset()
     manifest: tuple[int, int] = (0, 0)
     arrays: bool = False
 
@@ -88,7 +87,6 @@ def pack(objects: Mapping[str, Shareable], *, arrays: bool = True) -> Parcel:
         packing = _Packing(parcel.fd)
         for name, value in objects.items():
             packing.add(name, value, arrays=arrays)
-        parcel.names = frozenset(objects)
         parcel.manifest = packing.end()
         parcel.arrays = any(row[1] == "array" for row in packing.rows)
         seal(parcel.fd)

@@ -234,9 +234,9 @@ def _exceeds(links: Links, processes: list[int], limit: int, ours: int) -> bool 
 def _copies(init: int, processes: Iterable[int], most: int) -> set[int]:
     """The waiting copies of a worker among `processes`, at most so many.
 
-    They are children of its init, process groups of their own, and have the signal blocked that wakes
-    them. Code that
-    makes itself look so is held by what all processes of its session may hold with such copies.
+    They are children of its init, process groups of their own, and have the signal blocked that
+    wakes them. Code that makes itself look so is held by what all processes of its session may hold
+    with such copies.
     """
     found = [pid for pid in processes if _waits(pid, init)]
     return set(found[:most])

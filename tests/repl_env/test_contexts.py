@@ -2,6 +2,7 @@
 
 import pytest
 
+from repl_env import LocalREPLEnv
 from repl_env.contexts import resolve
 
 
@@ -86,3 +87,16 @@ def test_the_announcement_is_openenvs():
     expected = "Context loaded (3 chars). Use 'context' variable to access it."
     assert resolved("abc").announcement() == expected
     assert resolved("").announcement() is None
+
+
+def test_an_episode_without_a_context_has_that_of_its_sandbox(sandbox):
+    with sandbox.with_shared(context=["a", "b"]) as made, LocalREPLEnv(sandbox=made) as env:
+        result = env.reset()
+        assert result.observation.context_length == len('["a", "b"]')
+        assert env.execute("print(context)").observation.result.stdout == "['a', 'b']\n"
+        env.execute("import os\nos._exit(1)")
+        assert env.execute("print(context)").observation.result.stdout == "['a', 'b']\n"
+        assert env.reset(context="").observation.context_length == 0
+        assert env.execute("print([context])").observation.result.stdout == "['']\n"
+        env.reset(contexts={"other": "x"})
+        assert env.execute("print(context, other)").observation.result.stdout == "['a', 'b'] x\n"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 
 from repl_env import NotReset, REPLAction, REPLVectorEnv
 from repl_env.rubrics import Rubric
-from repl_sandbox import Sandbox
+from repl_sandbox import Sandbox, Session
 from repl_sandbox.errors import SandboxError
 
 LARGE = "a line\n" * 200_000
@@ -297,3 +299,52 @@ def test_plain_episodes_are_not_awaited(envs: REPLVectorEnv) -> None:
     envs.reset()
     with pytest.raises(RuntimeError, match="reset, step and close"):
         asyncio.run(envs.astep(["1"] * 4))
+
+
+# ── interrupts ───────────────────────────────────────────────────────────────────────────────────
+
+
+@contextlib.contextmanager
+def struck_after(seconds: float) -> Iterator[None]:
+    """Ctrl-C in this thread after a while."""
+
+    def strike(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, strike)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_after_an_interrupted_step_all_episodes_go_on_masked(envs: REPLVectorEnv) -> None:
+    envs.reset()
+    with pytest.raises(KeyboardInterrupt), struck_after(0.3):
+        envs.step(["x = 1\nwhile True: pass"] * 4)
+    results = envs.step(["print(x)"] * 4)
+    assert shown(results) == ["1"] * 4
+    assert [each and each.metadata and each.metadata["mask"] for each in results] == [True] * 4
+
+
+def test_an_interrupted_reset_leaves_no_session(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_before = sandbox.statistics().open
+    seen: list[int] = []
+
+    def wait(self: Session, name: str, value: Any) -> None:
+        seen.append(sandbox.statistics().open - open_before)
+        threading.Event().wait(20)
+
+    with REPLVectorEnv(4, sandbox=sandbox) as envs:
+        with monkeypatch.context() as patch, struck_after(0.5):
+            patch.setattr(Session, "set", wait)
+            with pytest.raises(KeyboardInterrupt):
+                envs.reset(context="abc")
+        assert (seen, sandbox.statistics().open) == ([4], open_before)
+        envs.reset(context="abc")
+        assert shown(envs.step(["print(context)"] * 4)) == ["abc"] * 4
+    assert sandbox.statistics().open == open_before

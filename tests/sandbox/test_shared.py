@@ -115,7 +115,8 @@ def test_a_text_is_the_same_to_the_character(sandbox: Sandbox, piece: str) -> No
 
 
 def test_a_sandbox_with_objects_can_be_given_more(offspring: Sandbox) -> None:
-    with offspring.with_shared(number=8, more=[1]) as made, made.session() as session:
+    with offspring.with_shared(number=8, more=[1], self=2) as made, made.session() as session:
+        assert made.shared == {**OBJECTS, "number": 8, "more": [1], "self": 2}
         assert value(session, "number, more, len(text)") == "(8, [1], 700000)"
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import select
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import TypeAlias
 
+from ..errors import SandboxError
 from ..types import AnyOutcome
 from .requests import check_code, check_timeout
 from .sync import Session
@@ -122,7 +124,8 @@ class Batch:
             outcome: AnyOutcome = end.value
             return outcome
         except Exception as error:  # noqa: BLE001 - as in `run`
-            cell.session._leave()
+            with suppress(SandboxError):  # the session is lost; the first error says so too
+                cell.session._leave()
             return error
         self._register(cell.session)
         return None
@@ -154,6 +157,7 @@ class Batch:
             cell.core.interrupt()
         for cell in running.values():
             try:
-                cell.session._leave()
+                with suppress(SandboxError):
+                    cell.session._leave()
             finally:
                 cell.core.busy.release()
