@@ -100,11 +100,12 @@ class Copies:
                 os._exit(1)
         _sigmask(_SETMASK, before)
         if pid > 0:
-            self._keep((pid, self.cell))
+            # Before the table has the copy: files and variables go back together or not at all.
             if self._files.changed():
                 orders = self._recovery.orders
                 orders.sendall(KEEP.pack(self.cell))
                 orders.recv(len(KEPT))
+            self._keep((pid, self.cell))
         return None
 
     def _fork(self, *, threads: bool) -> int:
@@ -143,7 +144,7 @@ class Copies:
         _sigwait(_WAKES)
         cpu_left, worker = self._orders_for_me()
         _sigmask(_SETMASK, before)
-        self._recovery.states.write(self._rows)
+        self._rows = self._recovery.states.read()  # as init has left it: those that still wait
         self._worker = _out_of_the_way(worker, lacks)
         return Woken(self._worker, self.cell, lacks, cpu_left)
 

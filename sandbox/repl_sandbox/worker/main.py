@@ -190,6 +190,8 @@ class Worker:
         self._calls.cell = 0
         self.open(woken.worker)
         self._channel.send(Restored(woken.cell, tuple(lost)))
+        if self._copies is not None:
+            self._copies.due = True  # this one waits no more
 
     def close(self) -> None:
         """End the conversation."""

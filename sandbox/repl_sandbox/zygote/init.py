@@ -160,9 +160,14 @@ class Init:
         os.close(fd)
         if revived.pid:
             self._generation += 1
+        died = self._worker if revived.ended and not revived.pid else 0
+        if revived.ended:
             self._worker = revived.pid
         answer = {"revived": bool(revived.pid), "cpu": revived.cpu, "lost": revived.lost}
         control.send(self._control, answer)
+        if died:  # and its copy as well: there is nobody to go on
+            notice = {"died": self._generation, "status": signal.SIGKILL, "cpu": revived.cpu}
+            control.send(self._control, notice)
 
     def _clear(self, revival: Revival, *, whole: bool) -> None:
         """End all of the session; with `whole`, also undo what it did to its files."""
@@ -318,5 +323,6 @@ def _be_worker(
 def _report(control_fd: int, tier: str, who: str, error: Exception) -> None:
     """Tell the host which step failed."""
     if not isinstance(error, IsolationError):
-        error = IsolationError(tier, who, f"{type(error).__name__}: {error}")
+        import traceback  # XXX
+        error = IsolationError(tier, who, f"{type(error).__name__}: {error}" + traceback.format_exc()) # XXX
     control.send(control.open_end(control_fd), control.failure(error))

@@ -26,9 +26,13 @@ _KEEPER_TIMEOUT = 10.0
 
 
 class Revived(NamedTuple):
-    """The copy that was woken, 0 for none; CPU seconds of the worker before it; files it lacks."""
+    """What came of it: the copy that was woken, 0 for none; what the worker before it left.
+
+    That is its CPU seconds, and names of files that could not be brought back.
+    """
 
     pid: int
+    ended: bool  # the worker before
     cpu: float
     lost: list[str]
 
@@ -132,26 +136,30 @@ class Revival:
         `worker` is ended as well, 0 if it is dead. The copy gets `fd` to speak on. Nothing is done
         to a living worker if there is no such copy.
         """
-        rows = self._rows()
-        index = _index(rows, cell)
-        if index is None and worker:
-            return Revived(0, 0.0, [])
-        kept = [] if index is None else rows[: index + 1]
+        kept = [row for row in self._rows() if cell is None or row[1] <= cell]
+        kept = [row for row in kept if _waits(row[0])]
+        found = bool(kept) and cell in (None, kept[-1][1])
+        if not found and worker:
+            return Revived(0, False, 0.0, [])
+        if not found:
+            kept = []
         self.halt()
         spared = {pid for pid, _ in kept}
         if self._keeper is not None:
             spared.add(self._keeper[0])
         cpu = self._end_all(spared, worker)
-        alive = [pid for pid, _ in kept if _signal(pid, signal.SIGCONT)]
-        if not kept or kept[-1][0] not in alive:
-            return Revived(0, cpu, [])
-        pid, after = kept[-1]
+        alive = [row for row in kept if _signal(row[0], signal.SIGCONT)]
+        if not kept or kept[-1] not in alive:
+            return Revived(0, True, cpu, [])
+        # The others are its own to go back to. What it knew when it was made is gone in part.
+        pid, after = alive.pop()
+        self._states.write(alive)
         for end in (self._ours, self._theirs):
             _empty(end)  # of what a worker or a copy that is gone has left there
         lost = self._restore_files(after)
         socket.send_fds(self._ours, [ORDER.pack(pid, cpu_left)], [fd])
         _signal(pid, WAKE)
-        return Revived(pid, cpu, lost)
+        return Revived(pid, True, cpu, lost)
 
     def clear(self) -> list[str]:
         """End everything, and put the files back that were there before the first cell.
@@ -185,9 +193,12 @@ class Revival:
         return cpu
 
 
-def _index(rows: list[Row], cell: int | None) -> int | None:
-    found = [index for index, row in enumerate(rows) if cell in (None, row[1])]
-    return found[-1] if found else None
+def _waits(pid: int) -> bool:
+    """Whether `pid` is a child of this process, and has not ended."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:
+        return False
 
 
 def _everybody() -> list[int]:
