@@ -34,14 +34,21 @@ def belongings(zygote: int, folder: str) -> Belongings:
     )
 
 
-def private_memory(zygote: int) -> int:
-    """Bytes that this process and its zygote share with nobody (proc_pid_smaps(5), root only)."""
+def private_memory(zygote: int) -> tuple[int, int]:
+    """Bytes that this process, and that its zygote, share with nobody (proc_pid_smaps(5)).
+
+    0 for a zygote that this user may not look at.
+    """
     gc.collect()
-    total = 0
-    for pid in (os.getpid(), zygote):
+    return _private("self"), _private(str(zygote))
+
+
+def _private(pid: str) -> int:
+    try:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        total += sum(int(line.split()[1]) for line in rollup if line.startswith("Private_"))
-    return total * 1024
+    except PermissionError:
+        return 0
+    return 1024 * sum(int(line.split()[1]) for line in rollup if line.startswith("Private_"))
 
 
 def processes_of(init: int) -> list[psutil.Process]:

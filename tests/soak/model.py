@@ -39,7 +39,7 @@ class Model:
         """It is as it was before its first cell, but for nothing that the host had put there."""
         self._states = [State()]
         self.assigned = False
-        self._copies = 0
+        self._copies = self._copies_before = 0
 
     @property
     def state(self) -> State:
@@ -59,9 +59,15 @@ class Model:
 
     def cell(self) -> State:
         """A cell ran to its end; its state, for the caller to change as the cell did."""
+        self._copies_before = self._copies
         self._states.append(copy.deepcopy(self.state))
         self._copies = min(self._copies + 1, self.history + 1)
         return self.state
+
+    def lose(self) -> None:
+        """The last cell is undone, because the worker ended before its copy was made."""
+        del self._states[-1]
+        self._copies = self._copies_before
 
     def can_go_back(self, cells: int) -> bool:
         """Whether rollback(cells) must succeed; where it need not, it must change nothing."""

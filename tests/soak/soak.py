@@ -37,12 +37,13 @@ class Report:
 
     figures: Figures = field(default_factory=Figures)
     faults: list[str] = field(default_factory=list)
-    growth: int = 0  # bytes of memory
+    growth: tuple[int, ...] = ()  # bytes of memory: of the host, of its zygote
 
     def told(self) -> dict[str, Any]:
         """All of it, to be printed."""
-        grown = round(self.growth / 2**20, 2)
-        return {**self.figures.told(), "memory growth MiB": grown, "faults": self.faults}
+        host, zygote = (round(grown / 2**20, 2) for grown in self.growth)
+        grown = {"host grew MiB": host, "zygote grew MiB": zygote}
+        return {**self.figures.told(), **grown, "faults": self.faults}
 
 
 def soak(tier: str, python: str | None, *, seconds: float, sessions: int, seed: str) -> Report:
@@ -55,12 +56,12 @@ def soak(tier: str, python: str | None, *, seconds: float, sessions: int, seed: 
         before, memory = belongings(zygote, folder), private_memory(zygote)
         _run(sandbox, report, tier, seconds, sessions, seed)
         after = belongings(zygote, folder)
-        report.growth = private_memory(zygote) - memory
+        report.growth = tuple(b - a for a, b in zip(memory, private_memory(zygote), strict=True))
     for name, was, became in zip(before._fields, before, after, strict=True):
         if was != became:
             report.faults.append(f"left behind: {name}: {became!r}, before {was!r}")
-    if report.growth > _GROWTH:
-        report.faults.append(f"memory grew by {report.growth:,} bytes")
+    if max(report.growth) > _GROWTH:
+        report.faults.append(f"memory grew by {report.growth} bytes")
     return report
 
 

@@ -154,7 +154,7 @@ class Worker:
 
     def obey(self) -> None:
         """Wait for one command and do it."""
-        if self._copies is not None and self._copies.due:
+        while self._copies is not None and self._copies.due:  # again in a copy that takes over
             self._copy(self._copies)
         command = self._channel.next_command()
         if type(command) is tuple:

@@ -96,6 +96,8 @@ class Revival:
             return
         cells = [row[1] for row in self._rows()]
         cell = (cells[-1] if cells else 0) if cell is None else cell
+        if len({*cells, cell}) <= self._kept:
+            cells.append(0)  # before the first cell: where going back that far ends
         request = {"op": "keep", "cell": cell, "needed": cells}
         self._unkept = keeper.ask(self._keepers(), request) != []
 
