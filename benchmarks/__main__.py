@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from . import cells, many, peers, sessions
+from . import cells, many, peers, recovery, sessions
 from .figure import Figure, Measure
 from .goals import GOALS
 from .report import Others, markdown, record, table
@@ -32,6 +32,8 @@ FIGURES: tuple[Measure, ...] = (
     cells.cpu,
     many.rate,
     many.memory,
+    recovery.recovery,
+    recovery.copies,
 )
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 README = Path(__file__).parents[1] / "README.md"

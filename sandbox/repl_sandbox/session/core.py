@@ -170,6 +170,11 @@ class Core:
         if self._answers.kept:
             self._answers = AnswersOfCell()
 
+    @property
+    def last_kept(self) -> int:
+        """The number of the last cell that made the namespace what it is; 0 before the first."""
+        return self._ran[-1] if self._ran else 0
+
     def ready(self) -> None:
         """The worker is there; called once, before anything else is asked."""
         self._cpu_clock = process_cpu(self.links.worker_pid)

@@ -101,7 +101,7 @@ class Copies:
         _sigmask(_SETMASK, before)
         if pid > 0:
             # Before the table has the copy: files and variables go back together or not at all.
-            if self._files.changed():
+            if self._files.changed(self._recovery.states.files):
                 orders = self._recovery.orders
                 orders.sendall(KEEP.pack(self.cell))
                 orders.recv(len(KEPT))

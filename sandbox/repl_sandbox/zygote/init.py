@@ -227,8 +227,9 @@ class Init:
             self._start_worker(descriptors[0])
         elif message["op"] == "keep" and self._revival is not None:
             with socket.socket(fileno=descriptors[0]) as host:
-                control.receive(host)
-                self._revival.keep()
+                request = control.receive(host)
+                if request is not None:
+                    self._revival.keep_for_host(request["cell"])
                 control.send(host, {})
         elif message["op"] == "files":
             self._start_clerk(descriptors[0])

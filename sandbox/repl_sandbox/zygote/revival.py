@@ -90,15 +90,18 @@ class Revival:
                 # Whoever asks and does not read must not keep init waiting.
                 self._ours.send(KEPT, socket.MSG_DONTWAIT)
 
-    def keep(self, cell: int | None = None) -> None:
-        """Have the files as they are now kept as those after `cell` (None: the latest copy)."""
+    def keep_for_host(self, cell: int) -> None:
+        """As `keep`: the host has changed them. The worker is told, which would not notice."""
+        self.keep(cell)
+        self._states.files_changed()
+
+    def keep(self, cell: int) -> None:
+        """Have the files as they are now kept as those after `cell`."""
         if self._unkept:
             return
-        cells = [row[1] for row in self._rows()]
-        cell = (cells[-1] if cells else 0) if cell is None else cell
-        if len({*cells, cell}) <= self._kept:
-            cells.append(0)  # before the first cell: where going back that far ends
-        request = {"op": "keep", "cell": cell, "needed": cells}
+        # What was there before the first cell is always one to go back to: it needs no copy.
+        needed = [0, *(row[1] for row in self._rows())]
+        request = {"op": "keep", "cell": cell, "needed": needed}
         self._unkept = keeper.ask(self._keepers(), request) != []
 
     def _keepers(self) -> socket.socket | None:
@@ -121,6 +124,7 @@ class Revival:
         if self._unkept:
             return ["files: they could not be kept, and are as the code left them"]
         lost = keeper.ask(self._keepers(), {"op": "restore", "cell": cell})
+        self._states.files_changed()
         return ["files: their keeper is gone"] if lost is None else lost
 
     def halt(self) -> None:
