@@ -89,7 +89,7 @@ class Copies:
         lacks = remains.look((0, 1, 2, self._worker, self._orders), threads=threads)
         before = _sigmask(_BLOCK, _WAKES)
         try:
-            pid = self._fork(threads=threads)
+            pid = self._fork_with_threads() if threads else self._recovery.fork_beside()
         except OSError:
             pid = -1
         if pid == 0:
@@ -108,9 +108,7 @@ class Copies:
             self._keep((pid, self.cell))
         return None
 
-    def _fork(self, *, threads: bool) -> int:
-        if not threads:
-            return self._recovery.fork_beside()
+    def _fork_with_threads(self) -> int:
         # Of the process between, which the session's code does not know of.
         before = _sigmask(_BLOCK, {_signal.SIGCHLD})
         try:
@@ -122,23 +120,29 @@ class Copies:
             _sigmask(_SETMASK, before)
 
     def _keep(self, row: Row) -> None:
-        old = [other for other in self._rows if other[1] == row[1]]
-        kept = [other for other in self._rows if other[1] != row[1]]
-        cut = max(0, len(kept) - self._recovery.kept)
-        self._rows = [*kept[cut:], row]
-        self._recovery.states.write(self._rows)
-        for pid, _ in (*old, *kept[:cut]):
-            with suppress(OSError):
+        rows, ended = self._rows, []
+        if rows and rows[-1][1] == row[1]:  # of the same cell, before the host set a variable
+            ended.append(rows.pop())
+        rows.append(row)
+        while len(rows) > self._recovery.kept + 1:
+            ended.append(rows.pop(0))
+        self._recovery.states.write(rows)
+        for pid, _ in ended:
+            try:
                 _kill(pid, _SIGKILL)
+            except OSError:
+                pass  # the session's code was first
 
     def _wait(self, lacks: Remains, before: set[int]) -> Woken:
         """In the copy: wait for init's word, however long.
 
-        As little as can be is done before: each page that is written first is copied.
+        As little as can be is done before: each page that is touched first costs a fault.
         """
         _setsid()  # away from the worker's process group, which its code may end
-        with suppress(OSError):  # closed already, where hooks of a fork have run
+        try:
             _close(self._worker)  # the host must see its end when the worker has closed it
+        except OSError:
+            pass  # closed already, where hooks of a fork have run
         if lacks.descriptors:
             lacks.let_go()
         _sigwait(_WAKES)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from signal import ITIMER_PROF, ITIMER_REAL, ITIMER_VIRTUAL, SIGKILL, getitimer
 from typing import Any
@@ -22,7 +22,7 @@ from .namespace import Namespace
 _MOST_NAMED = 20
 # Where classes stand for child processes, and what in them says how the process ended.
 _PROCESSES = (("subprocess", "Popen"), ("multiprocessing.popen_fork", "Popen"))
-_TIMERS = {ITIMER_REAL: "real", ITIMER_VIRTUAL: "virtual", ITIMER_PROF: "profiling"}
+_TIMERS = ((ITIMER_REAL, "real"), (ITIMER_VIRTUAL, "virtual"), (ITIMER_PROF, "profiling"))
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class Remains:
         return lost
 
 
-def look(own: Iterable[int], *, threads: bool) -> Remains:
+def look(own: Collection[int], *, threads: bool) -> Remains:
     """What this process has; `own` are descriptors that are the worker's, not the session's."""
     remains = Remains(descriptors.held(own))
     if threads:
@@ -63,7 +63,9 @@ def look(own: Iterable[int], *, threads: bool) -> Remains:
         random = sys.modules.get("random")
         if random is not None:
             remains.generator = random.getstate()
-    remains.names += [f"the {name} timer" for which, name in _TIMERS.items() if getitimer(which)[0]]
+    for which, name in _TIMERS:
+        if getitimer(which)[0]:
+            remains.names.append(f"the {name} timer")
     return remains
 
 

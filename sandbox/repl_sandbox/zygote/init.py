@@ -114,11 +114,14 @@ class Init:
             self._reap()
             if self._ending:
                 self._end()
-            poller.poll()
-            self._drain()
-            if self._revival is not None:
-                self._revival.hear()
-            self._obey()
+            # After each cell a copy of the worker ends: nothing is asked that need not be.
+            for fd, _ in poller.poll():
+                if fd == self._woken:
+                    self._drain()
+                elif fd == self._control_fd:
+                    self._obey()
+                elif self._revival is not None:
+                    self._revival.hear()
 
     def _end(self) -> NoReturn:
         """End the session, whole."""
@@ -136,11 +139,14 @@ class Init:
 
     def _reap(self) -> None:
         """Collect the dead; if the worker is one of them, end what it left and tell the host."""
-        while _somebody_died():
-            pid, status, usage = os.wait4(-1, 0)
-            if self._revival is not None:
-                self._revival.trusted.discard(pid)
-            if pid == self._worker:
+        while dead := _first_dead():
+            if dead != self._worker:
+                # What wait4 makes besides is much more than what waits for it.
+                os.waitpid(dead, 0)
+                if self._revival is not None:
+                    self._revival.trusted.discard(dead)
+            else:
+                _, status, usage = os.wait4(dead, 0)
                 self._worker = 0
                 if self._revival is None:
                     self._kill_all()
@@ -275,12 +281,13 @@ def be_session(jail: Jail, descriptors: tuple[int, int, int, int], template: Wor
         os._exit(1)
 
 
-def _somebody_died() -> bool:
-    """Whether there is a child to collect; without what wait4 makes even where there is none."""
+def _first_dead() -> int:
+    """The child to collect next, 0 if there is none; it makes nothing where there is none."""
     try:
-        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return False
+        return 0
+    return 0 if ended is None else ended.si_pid
 
 
 def _be_worker(
