@@ -51,7 +51,9 @@ GOALS: dict[str, Goal] = {
     "rate": Goal("ratio", "at least", 0.3, "all namespaces are made and torn down each time"),
     "recovery": Goal("value", "at most", 0.01, "processes ended, a copy woken, files put back"),
     "recovery_1gb": Goal("value", "at most", 0.06, "the kernel frees what the dead one had"),
-    "step_paused": Goal("ratio", "at most", 3.0, "the first write to a page after a fork copies it"),
+    "step_paused": Goal(
+        "ratio", "at most", 3.0, "the first write to a page after a fork copies it"
+    ),
     "step_paused_more": Goal("difference", "at most", 150e-6, "some 40 such pages"),
     "step_copied": Goal("ratio", "at most", 1.0, "the copy is a fork, and its end another's work"),
     "step_copied_1": Goal("ratio", "at most", 1.0, "likewise, and nothing runs beside it"),

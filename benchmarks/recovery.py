@@ -1,4 +1,4 @@
-"""What it costs that a copy of the worker waits after each cell, and what it is to go back to one."""
+"""What it costs that a copy of the worker waits after each cell, and how long going back takes."""
 
 from __future__ import annotations
 

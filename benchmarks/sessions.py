@@ -20,11 +20,16 @@ def cold() -> Iterator[Figure]:
 
 def cold_preloaded() -> Iterator[Figure]:
     """The same from a template that holds numpy and pandas."""
-    yield _cold("cold_preloaded", "cold session to 1+1, numpy + pandas, no recovery", ("numpy", "pandas"))
+    yield _cold(
+        "cold_preloaded", "cold session to 1+1, numpy + pandas, no recovery", ("numpy", "pandas")
+    )
 
 
 def _cold(key: str, name: str, preload: tuple[str, ...]) -> Figure:
-    with Sandbox(preload=preload, recovery="restart") as sandbox, bare_fork.Parent(preload) as parent:
+    with (
+        Sandbox(preload=preload, recovery="restart") as sandbox,
+        bare_fork.Parent(preload) as parent,
+    ):
         tasks = {"ours": lambda: _first_answer(sandbox), "floor": lambda: _first_fork(parent)}
         taken = interleave(tasks, rounds=80)
     return Figure(key, name, "ms", taken["ours"], taken["floor"], "bare fork to 1+1")
@@ -90,7 +95,14 @@ def destroy() -> Iterator[Figure]:
             return timed(session.close)
 
         taken = interleave({"ours": ours, "floor": floor}, rounds=40)
-    yield Figure("destroy", "close a session, no recovery", "ms", taken["ours"], taken["floor"], "end and reap")
+    yield Figure(
+        "destroy",
+        "close a session, no recovery",
+        "ms",
+        taken["ours"],
+        taken["floor"],
+        "end and reap",
+    )
 
 
 def _answers(outcome: AnyOutcome) -> None:

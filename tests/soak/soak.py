@@ -51,8 +51,8 @@ def soak(tier: str, python: str | None, *, seconds: float, sessions: int, seed: 
     report = Report()
     history = _HISTORY[tier]
     with Sandbox(isolation=tier, python=python, limits=_LIMITS, history=history) as sandbox:  # type: ignore[arg-type]
-        zygote = sandbox._zygote.pid  # noqa: SLF001 (what is looked at from outside)
-        folder = _run(sandbox, report, tier, 1.0, sessions, f"{seed}-warm-up")
+        zygote = sandbox._zygote.pid
+        folder = _run(sandbox, report, tier, 1.0 + seconds / 10, sessions, f"{seed}-warm-up")
         before, memory = belongings(zygote, folder), private_memory(zygote)
         _run(sandbox, report, tier, seconds, sessions, seed)
         after = belongings(zygote, folder)
@@ -75,7 +75,7 @@ def _run(
     end = time.monotonic() + seconds
     threads = [
         threading.Thread(target=_drive, args=(soaked[n::_THREADS], end, report, f"{seed}/{n}"))
-        for n in range(_THREADS)
+        for n in range(min(_THREADS, sessions))
     ]
     for thread in threads:
         thread.start()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from repl_sandbox import Finished, Killed, Raised, Sandbox, SandboxError, Session, TimedOut
+from repl_sandbox import Finished, Killed, Raised, Sandbox, SandboxError, TimedOut
 from repl_sandbox.types import AnyOutcome
 
 from .figures import Figures
@@ -71,17 +71,17 @@ class Soaked:
     @property
     def worker(self) -> int:
         """The process id of the worker, as this process sees it."""
-        return self._session._core.links.worker_pid  # noqa: SLF001 (what kills it from outside)
+        return self._session._core.links.worker_pid
 
     @property
     def init(self) -> int:
         """The process id of the session's init, as this process sees it."""
-        return self._session._core.links.pid  # noqa: SLF001 (likewise)
+        return self._session._core.links.pid
 
     @property
     def folder(self) -> str:
         """Where the files of a session without a view of its own are; "" for others."""
-        return self._session._core.links.folder  # noqa: SLF001 (likewise)
+        return self._session._core.links.folder
 
     def step(self) -> None:
         """Do one thing, and see that the session is what it must be."""

@@ -73,8 +73,8 @@ _MOST_PAGED = 16 * PAGE
 _WORTH_A_LOOK = 0.002
 # A fork in init takes milliseconds.
 _RESTART_TIMEOUT = 10.0
-# Init ends what runs and a copy opens its files: milliseconds, but for the memory of a large session
-# that the kernel has to free.
+# Init ends what runs and a copy opens its files: milliseconds, but for the memory of a large
+# session that the kernel has to free.
 _REVIVE_TIMEOUT = 10.0
 
 _STATES: Mapping[State, str] = {
@@ -549,8 +549,11 @@ class Core:
 
     def breach(self, reason: KillReason) -> None:
         """End the worker because a limit is passed. From any thread."""
-        self._breach = reason
-        self._tell_init({"op": "kill", "reason": reason})
+        with self._interrupt_lock:
+            if self._notice is not None:
+                return  # it is dead: the next to be killed would be the one after it
+            self._breach = reason
+            self._tell_init({"op": "kill", "reason": reason})
 
     def _kill_worker(self) -> None:
         self._tell_init({"op": "kill"})
@@ -660,7 +663,7 @@ class Core:
             raise ValueError(f"n={cells}, but {len(self._ran)} cells have run")
 
     def _wake_copy(self, cell: int | None = None) -> Generator[float, Ready_, bool]:
-        """Whether init has woken the copy made after `cell` (None: the latest), and that answers."""
+        """Whether init has woken the copy made after `cell` (None: the latest), and it answers."""
         left = self._remaining()["CPU"] if "CPU" in self._rlimits else 0
         ours = self._order({"op": "revive", "cell": cell, "cpu_left": left})
         deadline = _monotonic() + _REVIVE_TIMEOUT
@@ -706,7 +709,7 @@ class Core:
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         ours.setblocking(False)
-        with theirs:
+        with theirs, self._interrupt_lock:  # no kill from another thread may come after it
             self._tell_init(order, (theirs.fileno(),))
         return ours
 

@@ -1,9 +1,9 @@
 """The descriptors of a process and of its waiting copy.
 
 A copy that held what its worker holds would be seen: the reader of a pipe would wait for a writer
-that nobody knows of, a lock on a file would outlive its file. So a copy lets go of all of them. When
-it takes over, it opens files again by their paths, where they were read or written last; pipes,
-sockets and the like have another end, which lives on or is gone, and are lost.
+that nobody knows of, a lock on a file would outlive its file. So a copy lets go of all of them.
+When it takes over, it opens files again by their paths, where they were read or written last;
+pipes, sockets and the like have another end, which lives on or is gone, and are lost.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import time
 # As many as are kept (zygote/keeper.py); of more it is enough to know that they are.
 _MOST_LOOKED_AT = 10_000
 
-# Nanoseconds. What is written twice in this time may have the same time of change: before Linux 6.13
-# that is the time of the last tick, of which there are at least a hundred a second.
+# Nanoseconds. What is written twice in this time may have the same time of change: before Linux
+# 6.13 that is the time of the last tick, of which there are at least a hundred a second.
 _TICK = 20_000_000
 
 _Key = tuple[int, int, int, int, int]

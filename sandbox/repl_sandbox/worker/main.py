@@ -172,7 +172,7 @@ class Worker:
             woken = copies.make()
         # Boundary: the session's code may have put anything in the place of what it takes. Without
         # a copy the session goes on, and the state before is the one to go back to.
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             os.write(2, f"no copy of the session was made: {type(error).__name__}\n".encode())
             return
         if woken is not None:

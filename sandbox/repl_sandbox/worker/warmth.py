@@ -44,7 +44,7 @@ def warm_up(rules: Rules | None = None) -> None:
 
 
 def _wait_for_a_signal() -> None:
-    """As each copy does, and nothing else: the first call looks the function up, in all libraries."""
+    """As each copy does, and nothing else: the first call looks it up, in all libraries."""
     before = pthread_sigmask(SIG_BLOCK, (WAKE,))
     os.kill(os.getpid(), WAKE)
     sigwait((WAKE,))

@@ -175,6 +175,14 @@ class Init:
             notice = {"died": self._generation, "status": signal.SIGKILL, "cpu": revived.cpu}
             control.send(self._control, notice)
 
+    def _keep(self, revival: Revival, fd: int) -> None:
+        """Keep the files of the session as the host, at the other end of `fd`, has left them."""
+        with socket.socket(fileno=fd) as host:
+            request = control.receive(host)
+            if request is not None:
+                revival.keep_for_host(request["cell"])
+            control.send(host, {})
+
     def _clear(self, revival: Revival, *, whole: bool) -> None:
         """End all of the session; with `whole`, also undo what it did to its files."""
         if whole:
@@ -232,11 +240,7 @@ class Init:
             self._jail.rlimits = rlimits.plan(message["rlimits"])
             self._start_worker(descriptors[0])
         elif message["op"] == "keep" and self._revival is not None:
-            with socket.socket(fileno=descriptors[0]) as host:
-                request = control.receive(host)
-                if request is not None:
-                    self._revival.keep_for_host(request["cell"])
-                control.send(host, {})
+            self._keep(self._revival, descriptors[0])
         elif message["op"] == "files":
             self._start_clerk(descriptors[0])
 
@@ -331,6 +335,5 @@ def _be_worker(
 def _report(control_fd: int, tier: str, who: str, error: Exception) -> None:
     """Tell the host which step failed."""
     if not isinstance(error, IsolationError):
-        import traceback  # XXX
-        error = IsolationError(tier, who, f"{type(error).__name__}: {error}" + traceback.format_exc()) # XXX
+        error = IsolationError(tier, who, f"{type(error).__name__}: {error}")
     control.send(control.open_end(control_fd), control.failure(error))

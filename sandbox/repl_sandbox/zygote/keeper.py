@@ -1,8 +1,9 @@
 """The keeper: a process of a session that holds earlier contents of its workspace.
 
-Forked by init when files are first to be kept; like a clerk it is init's code with the rights of the
-session's code to files and no others. What it keeps is in its own memory, up to a budget: whoever
-looks at the session's places finds nothing, and what is opened there stays the file that it was.
+Forked by init when files are first to be kept; like a clerk it is init's code with the rights of
+the session's code to files and no others. What it keeps is in its own memory, up to a budget:
+whoever looks at the session's places finds nothing, and what is opened there stays the file that it
+was.
 """
 
 from __future__ import annotations
@@ -66,11 +67,12 @@ class Versions:
         """Make the content what it was after `cell`; names of what could not be."""
         version = self._kept.get(self._before(cell), {})
         self._kept = {number: kept for number, kept in self._kept.items() if number <= cell}
-        lost = []
         there = dict(_walk(self._root))
-        for path in sorted(there.keys() - version.keys(), reverse=True):
-            if not self._remove(path, there[path]):
-                lost.append(f"file {path!a}: cannot be removed")
+        lost = [
+            f"file {path!a}: cannot be removed"
+            for path in sorted(there.keys() - version.keys(), reverse=True)
+            if not self._remove(path, there[path])
+        ]
         for path, entry in sorted(version.items()):
             status = there.get(path)
             if status is not None and _key(status) == entry.key:

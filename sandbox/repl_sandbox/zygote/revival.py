@@ -179,10 +179,8 @@ class Revival:
 
     def _rows(self) -> list[Row]:
         """The table, without what cannot be: each is another process, and none is this one."""
-        me, rows = os.getpid(), {}
-        for pid, cell in self._states.read():
-            if pid > 1 and pid != me:
-                rows[pid] = cell
+        me = os.getpid()
+        rows = {pid: cell for pid, cell in self._states.read() if pid > 1 and pid != me}
         return list(rows.items())
 
     def _end_all(self, kept: set[int], worker: int) -> float:
