@@ -111,13 +111,14 @@ class Watchdog:
                 return
             for watched in self._due():
                 try:
+                    worker = watched.core.links.worker_pid
                     reason = self._breach(watched)
                 except OSError:
                     # The host may be out of descriptors for a moment; this thread must not end
                     # by that, for no limit would be looked at again. The next look is soon.
                     continue
                 if reason is not None:
-                    watched.core.breach(reason)
+                    watched.core.breach(reason, worker)
 
     def _due(self) -> list[_Watched]:
         self._round += 1

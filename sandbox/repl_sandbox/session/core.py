@@ -547,10 +547,10 @@ class Core:
             self._unacknowledged += 1
             self._tell_init({"op": "interrupt", "cell": self.cell})
 
-    def breach(self, reason: KillReason) -> None:
-        """End the worker because a limit is passed. From any thread."""
+    def breach(self, reason: KillReason, worker: int) -> None:
+        """End process `worker`, the worker, because a limit is passed. From any thread."""
         with self._interrupt_lock:
-            if self._notice is not None:
+            if self._notice is not None or worker != self.links.worker_pid or not worker:
                 return  # it is dead: the next to be killed would be the one after it
             self._breach = reason
             self._tell_init({"op": "kill", "reason": reason})

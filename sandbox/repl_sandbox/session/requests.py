@@ -125,7 +125,7 @@ def fetch(core: Core, name: str) -> Generator[float, Any, JSON]:
     try:
         return parse_json(_expect(answer, Value).data)
     except RemoteProtocolError:
-        core.breach("protocol")
+        core.breach("protocol", core.links.worker_pid)
         raise
 
 
