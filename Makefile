@@ -5,7 +5,7 @@ DEV   := .venv
 BENCH := benchmarks/.venv
 PEERS := benchmarks/.venv-peers
 
-.PHONY: demo test test-security test-containers check fix bench clean
+.PHONY: demo test test-security test-containers soak check fix bench clean
 
 demo: $(DEV)/.ready            ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
@@ -18,6 +18,9 @@ test-security: $(DEV)/.ready   ## the corpus of abuse, every case; CORPUS=FILE o
 
 test-containers: $(DEV)/.ready ## tier confined in containers, where an engine answers or can be started
 	REPL_TEST_CONTAINERS=1 $(DEV)/bin/python -m pytest tests/containers
+
+soak: $(DEV)/.ready            ## 50 sessions whose workers are ended at random, for SOAK_SECONDS=1800
+	$(DEV)/bin/python -m tests.soak --seconds $(or $(SOAK_SECONDS),1800) $(SOAK_ARGS)
 
 check: $(DEV)/.ready           ## lint, format, types, directions of imports
 	$(DEV)/bin/ruff check

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from . import branches, cells, many, peers, sessions, shared
+from . import branches, cells, many, peers, recovery, sessions, shared
 from .figure import Figure, Measure
 from .goals import GOALS
 from .report import Others, markdown, record, table
@@ -37,6 +37,8 @@ FIGURES: tuple[Measure, ...] = (
     shared.vector,
     branches.branch,
     branches.branches,
+    recovery.recovery,
+    recovery.copies,
 )
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 README = Path(__file__).parents[1] / "README.md"

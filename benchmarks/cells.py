@@ -28,22 +28,26 @@ def step() -> Iterator[Figure]:
     On two cores the wake-up of an idle one takes longer than the step itself, on both sides; on
     one core the difference between ours and the floor is the code's.
     """
-    with _one_core(), bare_fork.Parent() as parent, Sandbox(limits=ROOMY) as sandbox:
+    with (
+        one_core(),
+        bare_fork.Parent() as parent,
+        Sandbox(limits=ROOMY, recovery="restart") as sandbox,
+    ):
         pipes = parent.pipes()
         with sandbox.session() as session, LocalREPLEnv(sandbox=sandbox) as env:
             env.reset(max_iterations=10**9)
             tasks: dict[str, Timed] = {
-                "engine": lambda: _batch(lambda: _finished(session.run(STEP))),
+                "engine": lambda: _batch(lambda: finished(session.run(STEP))),
                 "environment": lambda: _batch(lambda: env.execute(STEP)),
                 "floor": lambda: _batch(lambda: pipes.step(STEP.encode())),
             }
             taken = interleave(tasks, rounds=30)
         pipes.close()
     floor_is = "pipe round trip + compile + exec"
-    yield Figure("step", "step x = 1", "us", taken["engine"], taken["floor"], floor_is)
+    yield Figure("step", "step x = 1, no recovery", "us", taken["engine"], taken["floor"], floor_is)
     yield Figure(
         "step_env",
-        "LocalREPLEnv.execute('x = 1')",
+        "LocalREPLEnv.execute('x = 1'), no recovery",
         "us",
         taken["environment"],
         taken["floor"],
@@ -85,7 +89,7 @@ def stdout() -> Iterator[Figure]:
 
         taken = interleave(
             {
-                "ours": lambda: timed(lambda: _finished(session.run(PRINT_1_MB))),
+                "ours": lambda: timed(lambda: finished(session.run(PRINT_1_MB))),
                 "floor": lambda: timed(floor),
             },
             rounds=40,
@@ -121,7 +125,7 @@ def cpu() -> Iterator[Figure]:
     with Sandbox(limits=ROOMY) as sandbox, sandbox.session() as session:
         taken = interleave(
             {
-                "ours": lambda: timed(lambda: _finished(session.run(CPU_LOOP))),
+                "ours": lambda: timed(lambda: finished(session.run(CPU_LOOP))),
                 "floor": lambda: timed(lambda: exec(CPU_LOOP, {})),
             },
             rounds=15,
@@ -136,7 +140,8 @@ def _give(session: Session, text: str) -> None:
         raise RuntimeError("the context did not arrive whole")
 
 
-def _finished(outcome: AnyOutcome) -> None:
+def finished(outcome: AnyOutcome) -> None:
+    """See that a cell did what it was to do."""
     if not isinstance(outcome, Finished):
         raise RuntimeError(f"a benchmark cell came to {outcome!r}")
 
@@ -147,7 +152,7 @@ def _batch(action: Callable[[], object]) -> float:
 
 
 @contextlib.contextmanager
-def _one_core() -> Iterator[None]:
+def one_core() -> Iterator[None]:
     """Keep this process, and what it starts, on one core."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})

@@ -49,6 +49,14 @@ GOALS: dict[str, Goal] = {
     "context_100": Goal("ratio", "at most", 2.0, "encoding the text is the only copy more"),
     "cpu": Goal("ratio", "at most", 1.1, "native code; the tenth is the noise of the machine"),
     "rate": Goal("ratio", "at least", 0.3, "all namespaces are made and torn down each time"),
+    "recovery": Goal("value", "at most", 0.01, "processes ended, a copy woken, files put back"),
+    "recovery_1gb": Goal("value", "at most", 0.06, "the kernel frees what the dead one had"),
+    "step_paused": Goal(
+        "ratio", "at most", 3.0, "the first write to a page after a fork copies it"
+    ),
+    "step_paused_more": Goal("difference", "at most", 150e-6, "some 40 such pages"),
+    "step_copied": Goal("ratio", "at most", 1.0, "the copy is a fork, and its end another's work"),
+    "step_copied_1": Goal("ratio", "at most", 1.0, "likewise, and nothing runs beside it"),
     "shared_memory": Goal("value", "at most", 292e6, "the context once, and 3 MB for each session"),
     "shared_answer": Goal("value", "at most", 5e-3, "as without a context: its pages are there"),
     "vector": Goal("ratio", "at least", 1.5, "sessions on all cores beside the host's own work"),

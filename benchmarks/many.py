@@ -24,7 +24,7 @@ def rate() -> Iterator[Figure]:
             values.append(_rate_of_two(kind))
     yield Figure(
         "rate",
-        "sessions per second, 2 zygotes",
+        "sessions per second, 2 zygotes, no recovery",
         "/s",
         Samples(tuple(taken["ours"])),
         Samples(tuple(taken["bare"])),
@@ -47,7 +47,7 @@ def memory() -> Iterator[Figure]:
         print("memory is not measured: it needs root", file=sys.stderr)
         return
     count = 100
-    with Sandbox() as sandbox:
+    with Sandbox(recovery="restart") as sandbox:
         before = descendants(os.getpid())
         sessions = [sandbox.session() for _ in range(count)]
         for session in sessions:
@@ -64,7 +64,7 @@ def memory() -> Iterator[Figure]:
             child.close()
     yield Figure(
         "memory",
-        "memory (PSS) per idle session of 100",
+        "memory (PSS) per idle session of 100, no recovery",
         "MB",
         Samples((ours,)),
         Samples((floor,)),

@@ -17,7 +17,7 @@ from . import bare_fork
 def main(kind: str, seconds: float) -> None:
     """Open, ask and close sessions one after the other for `seconds`."""
     if kind == "ours":
-        with Sandbox() as sandbox:
+        with Sandbox(recovery="restart") as sandbox:
             print(_per_second(lambda: _ours(sandbox), seconds))
     else:
         with bare_fork.Parent() as parent:

@@ -15,16 +15,21 @@ from .samples import interleave, timed
 
 def cold() -> Iterator[Figure]:
     """A new session up to its first answer."""
-    yield _cold("cold", "cold session to 1+1", ())
+    yield _cold("cold", "cold session to 1+1, no recovery", ())
 
 
 def cold_preloaded() -> Iterator[Figure]:
     """The same from a template that holds numpy and pandas."""
-    yield _cold("cold_preloaded", "cold session to 1+1, numpy + pandas", ("numpy", "pandas"))
+    yield _cold(
+        "cold_preloaded", "cold session to 1+1, numpy + pandas, no recovery", ("numpy", "pandas")
+    )
 
 
 def _cold(key: str, name: str, preload: tuple[str, ...]) -> Figure:
-    with Sandbox(preload=preload) as sandbox, bare_fork.Parent(preload) as parent:
+    with (
+        Sandbox(preload=preload, recovery="restart") as sandbox,
+        bare_fork.Parent(preload) as parent,
+    ):
         tasks = {"ours": lambda: _first_answer(sandbox), "floor": lambda: _first_fork(parent)}
         taken = interleave(tasks, rounds=80)
     return Figure(key, name, "ms", taken["ours"], taken["floor"], "bare fork to 1+1")
@@ -51,7 +56,7 @@ def _first_fork(parent: bare_fork.Parent) -> float:
 def ready() -> Iterator[Figure]:
     """A session taken from a full pool of ready ones, against a child that was forked before."""
     size = 10
-    with Sandbox(ready=size) as sandbox, bare_fork.Parent() as parent:
+    with Sandbox(ready=size, recovery="restart") as sandbox, bare_fork.Parent() as parent:
 
         def ours() -> float:
             _wait_until(lambda: sandbox.statistics().ready >= size)
@@ -67,7 +72,7 @@ def ready() -> Iterator[Figure]:
         taken = interleave({"ours": ours, "floor": floor}, rounds=40)
     yield Figure(
         "ready",
-        "ready session to 1+1",
+        "ready session to 1+1, no recovery",
         "ms",
         taken["ours"],
         taken["floor"],
@@ -77,7 +82,7 @@ def ready() -> Iterator[Figure]:
 
 def destroy() -> Iterator[Figure]:
     """Closing a session that has answered, until nothing of it is left to reap."""
-    with Sandbox() as sandbox, bare_fork.Parent() as parent:
+    with Sandbox(recovery="restart") as sandbox, bare_fork.Parent() as parent:
 
         def ours() -> float:
             session = sandbox.session()
@@ -90,7 +95,14 @@ def destroy() -> Iterator[Figure]:
             return timed(session.close)
 
         taken = interleave({"ours": ours, "floor": floor}, rounds=40)
-    yield Figure("destroy", "close a session", "ms", taken["ours"], taken["floor"], "end and reap")
+    yield Figure(
+        "destroy",
+        "close a session, no recovery",
+        "ms",
+        taken["ours"],
+        taken["floor"],
+        "end and reap",
+    )
 
 
 def _answers(outcome: AnyOutcome) -> None:

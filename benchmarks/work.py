@@ -13,3 +13,15 @@ SYSCALL = (
 SYSCALLS = 100_000
 PRINT_1_MB = "print('a' * 1_000_000)"
 TEXT_LINE = "a line of text that stands for all others\n"
+# Seconds of one fork of the session's process, of its end and of the wait for that.
+FORK = """
+def fork():
+    start = time.perf_counter()
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    return time.perf_counter() - start
+sorted(fork() for _ in range(21))[10]
+"""
+DIE = "os._exit(1)"

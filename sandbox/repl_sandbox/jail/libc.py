@@ -86,6 +86,8 @@ _libc.syscall.restype = _long
 _libc_with_gil.syscall.restype = _long
 # Looked up here, once: in a forked process the search through all libraries copies some 60 pages.
 _fork = _libc_with_gil.fork
+_clone = ctypes.PyDLL(None).syscall
+_CLONE: Final = -1 if _column is None else _NUMBERS["clone"][_column]
 _sethostname = _libc.sethostname
 
 
@@ -252,8 +254,12 @@ def fork_beside() -> int:
     Its parent is the caller's, who reaps it: the caller's own waits never meet it. For a process
     with one thread, as `fork`.
     """
-    arguments = (number("clone"), CLONE_PARENT | SIGCHLD, 0, 0, 0, 0)
-    return _check(_libc_with_gil.syscall(*map(_long, arguments)), "clone")
+    # Plain integers, and no errno: what ctypes makes for these, the child would have to take down,
+    # and each page that it touches takes longer than the call.
+    pid: int = _clone(_CLONE, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0)
+    if pid == -1:
+        raise OSError(errno.EAGAIN, "clone: no room for another process")
+    return pid
 
 
 def fork_beside_threads() -> int:

@@ -183,6 +183,11 @@ class Core:
         if self._answers.kept:
             self._answers = AnswersOfCell()
 
+    @property
+    def last_kept(self) -> int:
+        """The number of the last cell that made the namespace what it is; 0 before the first."""
+        return self._ran[-1] if self._ran else 0
+
     def ready(self) -> None:
         """The worker is there; called once, before anything else is asked."""
         self._cpu_clock = process_cpu(self.links.worker_pid)
@@ -876,22 +881,14 @@ class Core:
         """Send a question, with a descriptor if given, and return the worker's answer."""
         self._begin_cell()
         self._asked = None
-        if not self._configured:
-            self._configured = True
-            self._send(self._configure)
-        if self._eof:
+        yield from self._say(question, memfd)
+        if self._dead:
+            # The worker died between cells, and the question went nowhere: give it a new worker.
             yield from self._collect_death()
             yield from self._revive()
-            if not self._configured:
-                self._configured = True
-                self._send(self._configure)
+            self._asked = None
+            yield from self._say(question, memfd)
         deadline = _monotonic() + max(self.limits.timeout, _RESTART_TIMEOUT)
-        while self.outbox and not self._dead:
-            self._receive((yield deadline))
-            if _monotonic() >= deadline:
-                self._kill_worker()
-                break
-        self._send(question, memfd)
         while self._asked is None and not self._dead:
             self._receive((yield deadline))
             if self._asked is None and _monotonic() >= deadline:
@@ -902,6 +899,20 @@ class Core:
             came_to = _STATES[(yield from self._revive())]
             raise SandboxError(f"the session did not answer; it was ended, and {came_to}")
         return self._asked
+
+    def _say(self, question: HostMessage, memfd: int | None) -> Generator[float, Ready_, None]:
+        """Send a question when all that was said before it is sent."""
+        if not self._configured:
+            self._configured = True
+            self._send(self._configure)
+        deadline = _monotonic() + max(self.limits.timeout, _RESTART_TIMEOUT)
+        while self.outbox and not self._dead:
+            self._receive((yield deadline))
+            if _monotonic() >= deadline:
+                self._kill_worker()
+                break
+        if not self._dead:
+            self._send(question, memfd)
 
     def assigned(self) -> None:
         """The host has set a variable: there is a state before the first cell."""

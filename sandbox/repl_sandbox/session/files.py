@@ -143,7 +143,7 @@ def putting(core: Core, path: str, data: bytes | str) -> Callable[[], None]:
             os.close(source)
         if core.keeps:
             # It belongs to the state that the next cell may have to go back to.
-            with _asked(core, "keep", {}, (), _PATIENCE) as init:
+            with _asked(core, "keep", {"cell": core.last_kept}, (), _PATIENCE) as init:
                 _receive(init)
 
     return put

@@ -113,7 +113,7 @@ class Copies:
         lacks = remains.look((0, 1, 2, self._worker, self._orders), threads=threads)
         before = _sigmask(_BLOCK, _WAKES)
         try:
-            pid = self._fork(threads=threads)
+            pid = self._fork_with_threads() if threads else self._recovery.fork_beside()
         except OSError:
             pid = -1
         if pid == 0:
@@ -125,7 +125,7 @@ class Copies:
         _sigmask(_SETMASK, before)
         if pid > 0:
             # Before the copy counts: no state may be gone back to without its files.
-            if self._files.changed():
+            if self._files.changed(self._recovery.states.files):
                 orders = self._recovery.orders
                 orders.sendall(WORD.pack(KEEP, self.cell))
                 orders.recv(len(KEPT))
@@ -141,20 +141,22 @@ class Copies:
             while not states.settled and _monotonic() < deadline:
                 _sched_yield()
 
-    def _fork(self, *, threads: bool) -> int:
-        if not threads:
-            return self._recovery.fork_beside()
+    def _fork_with_threads(self) -> int:
         return self._recovery.fork_beside_threads()
 
     def _keep(self, row: Row) -> None:
-        old = [other for other in self._rows if other[1] == row[1]]
-        kept = [other for other in self._rows if other[1] != row[1]]
-        cut = max(0, len(kept) - self._recovery.kept)
-        self._rows = [*kept[cut:], row]
-        self._recovery.states.write(self._rows)
-        for pid, _ in (*old, *kept[:cut]):
-            with suppress(OSError):
+        rows, ended = self._rows, []
+        if rows and rows[-1][1] == row[1]:  # of the same cell, before the host set a variable
+            ended.append(rows.pop())
+        rows.append(row)
+        while len(rows) > self._recovery.kept + 1:
+            ended.append(rows.pop(0))
+        self._recovery.states.write(rows)
+        for pid, _ in ended:
+            try:
                 _kill(pid, _SIGKILL)
+            except OSError:
+                pass  # the session's code was first
 
     def _wait(self, lacks: Remains, before: set[int]) -> Woken:
         """In the copy: wait for init's word, however long.
@@ -177,7 +179,7 @@ class Copies:
                 break
         _signal.sigtimedwait(_WAKES, 0)  # another one, if the code has sent the first
         _sigmask(_SETMASK, before)
-        self._recovery.states.write(self._rows)
+        self._rows = self._recovery.states.read()  # as init has left it: those that still wait
         self._worker = _out_of_the_way(descriptors[0], lacks)
         moved = (left, workspace) if workspace else None
         return Woken(self._worker, self.cell, lacks, cpu_left, moved, None if seed < 0 else seed)

@@ -13,10 +13,11 @@ import fcntl
 import os
 import select
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 _FOLDER = "/proc/self/fd"
+_stat, _get_inheritable = os.stat, os.get_inheritable
 _ONLY_ONCE = os.O_CREAT | os.O_EXCL | os.O_TRUNC
 _BY_PATH = frozenset((stat.S_IFREG, stat.S_IFDIR, stat.S_IFCHR))
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
@@ -66,8 +67,10 @@ class Held:
         return ""
 
 
-def held(besides: Iterable[int]) -> list[Held]:
-    """The open descriptors of this process, but for those of `besides`."""
+def held(besides: Collection[int]) -> list[Held]:
+    """The open descriptors of this process, but for those of `besides`, which are distinct."""
+    if _only(besides):
+        return []
     numbers = _open_numbers().difference(besides)
     if not numbers:
         return []
@@ -76,6 +79,21 @@ def held(besides: Iterable[int]) -> list[Held]:
         with contextlib.suppress(OSError):  # closed by now: that of the listing itself
             found.append(_look(fd))
     return found
+
+
+def _only(expected: Collection[int]) -> bool:
+    """Whether these are open and no others; False also where that would take a look at each.
+
+    Since Linux 6.2 the size of the directory is their count. To list it takes eight times as long.
+    """
+    try:
+        if _stat(_FOLDER).st_size != len(expected):
+            return False
+        for fd in expected:
+            _get_inheritable(fd)
+    except OSError:
+        return False
+    return True
 
 
 def _look(fd: int) -> Held:

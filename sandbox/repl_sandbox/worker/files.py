@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 
 # As many as are kept (zygote/keeper.py); of more it is enough to know that they are.
 _MOST_LOOKED_AT = 10_000
+
+# Nanoseconds. What is written twice in this time may have the same time of change: before Linux
+# 6.13 that is the time of the last tick, of which there are at least a hundred a second.
+_TICK = 20_000_000
 
 _Key = tuple[int, int, int, int, int]
 
@@ -17,16 +22,26 @@ class Files:
     def __init__(self, path: str) -> None:
         self._path = path
         self._seen: dict[str, _Key] = {}
+        self._told = 0
+        self._fresh = False  # what is seen may have been changed again, and look the same
 
-    def changed(self) -> bool:
-        """Whether something is there that was not, or is not as it was, since the last call."""
+    def changed(self, told: int) -> bool:
+        """Whether something is there that was not, or is not as it was, since the last call.
+
+        `told` is a number that others change when they change something, or note what is there.
+        """
+        others, self._told = told != self._told, told
         try:
-            if not self._seen and not os.listdir(self._path):
+            if not self._seen and not others and not os.listdir(self._path):
                 return False
         except OSError:  # out of descriptors, or the directory is not to be read
             return True
-        seen, self._seen = self._seen, _look(self._path)
-        return seen != self._seen
+        others = others or self._fresh
+        seen = self._seen
+        young = time.time_ns() - _TICK
+        self._seen = _look(self._path)
+        self._fresh = any(key[4] >= young for key in self._seen.values())
+        return others or seen != self._seen
 
 
 def _look(path: str) -> dict[str, _Key]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from signal import ITIMER_PROF, ITIMER_REAL, ITIMER_VIRTUAL, SIGKILL, getitimer
 from typing import Any
@@ -23,7 +23,7 @@ _MOST_NAMED = 20
 # Where classes stand for child processes, and what in them says how the process ended.
 _PROCESSES = (("subprocess", "Popen"), ("multiprocessing.popen_fork", "Popen"))
 _STREAMS = (0, 1, 2)
-_TIMERS = {ITIMER_REAL: "real", ITIMER_VIRTUAL: "virtual", ITIMER_PROF: "profiling"}
+_TIMERS = ((ITIMER_REAL, "real"), (ITIMER_VIRTUAL, "virtual"), (ITIMER_PROF, "profiling"))
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Remains:
         return lost
 
 
-def look(own: Iterable[int], *, threads: bool) -> Remains:
+def look(own: Collection[int], *, threads: bool) -> Remains:
     """What this process has; `own` are descriptors that are the worker's, not the session's."""
     remains = Remains(descriptors.held(own))
     if threads:
@@ -74,7 +74,9 @@ def look(own: Iterable[int], *, threads: bool) -> Remains:
         random = sys.modules.get("random")
         if random is not None:
             remains.generator = random.getstate()
-    remains.names += [f"the {name} timer" for which, name in _TIMERS.items() if getitimer(which)[0]]
+    for which, name in _TIMERS:
+        if getitimer(which)[0]:
+            remains.names.append(f"the {name} timer")
     return remains
 
 

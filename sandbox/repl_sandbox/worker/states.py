@@ -16,9 +16,11 @@ Row = tuple[int, int]
 _HALF = struct.Struct("=B")
 _COUNT = struct.Struct("=I")
 _ROW = struct.Struct("=iq")
+_FILES = struct.Struct("=I")
 # The page holds the table twice: it may be read, or its writer be stopped for ever, at any moment.
-# Its last byte is that of `settled`.
-_SIZE = mmap.PAGESIZE // 2 - 1
+# Its last byte is that of `settled`, and before that is the number of `files`.
+_FILES_AT = mmap.PAGESIZE - 1 - _FILES.size
+_SIZE = _FILES_AT // 2
 MOST_STATES = (_SIZE - _COUNT.size) // _ROW.size
 
 
@@ -48,6 +50,15 @@ class States:
         count = min(_COUNT.unpack_from(self._page, start)[0], MOST_STATES)
         start += _COUNT.size
         return [_ROW.unpack_from(self._page, start + i * _ROW.size) for i in range(count)]
+
+    @property
+    def files(self) -> int:
+        """A number that changes when others than the worker have changed or kept its files."""
+        return int(_FILES.unpack_from(self._page, _FILES_AT)[0])
+
+    def files_changed(self) -> None:
+        """In init: say that they have."""
+        _FILES.pack_into(self._page, _FILES_AT, (self.files + 1) & 0xFFFF_FFFF)
 
     @property
     def settled(self) -> bool:

@@ -6,12 +6,15 @@ shared by all sessions; done in a session, it copies the pages.
 
 from __future__ import annotations
 
+import os
 import socket
+from _signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask, sigwait
 from typing import TYPE_CHECKING
 
 from ..wire.connection import HostConnection
 from ..wire.messages import Execute
 from . import sources
+from .copies import WAKE
 from .main import Worker
 
 if TYPE_CHECKING:
@@ -37,3 +40,12 @@ def warm_up(rules: Rules | None = None) -> None:
             list(host.receive(ours.recv(_READ)))
     worker.close()
     sources.forget()
+    _wait_for_a_signal()
+
+
+def _wait_for_a_signal() -> None:
+    """As each copy does, and nothing else: the first call looks it up, in all libraries."""
+    before = pthread_sigmask(SIG_BLOCK, (WAKE,))
+    os.kill(os.getpid(), WAKE)
+    sigwait((WAKE,))
+    pthread_sigmask(SIG_SETMASK, before)

@@ -106,13 +106,18 @@ class Init:
 
     def reap(self) -> None:
         """Collect the dead; a line whose worker is one of them learns of it."""
-        while _somebody_died():
-            pid, status, usage = os.wait4(-1, 0)
+        while pid := _first_dead():
+            line = next((line for line in self._lines if line.worker == pid), None)
+            if line is not None:
+                _, status, usage = os.wait4(pid, 0)
+                line.died(status, usage.ru_utime + usage.ru_stime)
+                continue
+            # What wait4 makes besides is much more than what waits for it: after each cell one of
+            # the copies ends.
+            os.waitpid(pid, 0)
             for line in self._lines:
                 if line.revival is not None:
                     line.revival.trusted.discard(pid)
-                if line.worker == pid:
-                    line.died(status, usage.ru_utime + usage.ru_stime)
 
     def fork(self) -> int:
         """Fork; 0 in the child, which is not woken by signals of init's."""
@@ -228,12 +233,13 @@ def be_session(jail: Jail, descriptors: tuple[int, int, int, int], template: Wor
         os._exit(1)
 
 
-def _somebody_died() -> bool:
-    """Whether there is a child to collect; without what wait4 makes even where there is none."""
+def _first_dead() -> int:
+    """The child to collect next, 0 if there is none; it makes nothing where there is none."""
     try:
-        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return False
+        return 0
+    return 0 if ended is None else ended.si_pid
 
 
 def _be_worker(

@@ -209,8 +209,9 @@ class Line:
     def _keep(self, message: control.Message, descriptors: Sequence[int]) -> None:
         assert self.revival is not None
         with socket.socket(fileno=descriptors[0]) as host:
-            control.receive(host)
-            self.revival.keep()
+            request = control.receive(host)
+            if request is not None:
+                self.revival.keep_for_host(request["cell"])
             with suppress(OSError):
                 control.send(host, {})
 

@@ -165,16 +165,20 @@ class Revival:
         said = self._ours.recv(WORD.size, socket.MSG_DONTWAIT)
         return WORD.unpack(said) if len(said) == WORD.size else (-1, 0)
 
-    def keep(self) -> None:
-        """Have the files as they are now kept as those after the latest copy."""
+    def keep_for_host(self, cell: int) -> None:
+        """Have the files kept as those after `cell`, for the host has changed them.
+
+        The worker is told, which would not notice.
+        """
         self._settle()
-        cells = [row[1] for row in self.rows()]
-        self._begin(cells[-1] if cells else 0)
+        self._begin(cell)
         self._settle(told=False)
+        self._states.files_changed()
 
     def _begin(self, cell: int) -> None:
-        cells = [row[1] for row in self.rows()]
-        request = {"op": "keep", "cell": cell, "needed": cells}
+        # What was there before the first cell is always one to go back to: it needs no copy.
+        needed = [0, *(row[1] for row in self.rows())]
+        request = {"op": "keep", "cell": cell, "needed": needed}
         if self._unkept or not keeper.ask(self._keepers(), request):
             self._unkept = True
             return
@@ -232,6 +236,7 @@ class Revival:
         if not self._unkept and keeper.ask(self._keepers(), {"op": "restore", "cell": cell}):
             assert self._keeper is not None
             lost = keeper.answer(self._keeper[1])
+        self._states.files_changed()
         if lost is None:
             self._unkept = True
             return ["files: their keeper is gone or too slow; they are as the code left them"]
@@ -258,6 +263,7 @@ class Revival:
         index = _index(rows, cell)
         if index is None and worker:
             return Revived(0, 0.0, [])
+        # A copy that is woken goes on with what init says of those before it.
         kept = [] if index is None else rows[: index + 1]
         self.halt()
         spared = {pid for pid, _ in kept}
@@ -268,6 +274,8 @@ class Revival:
         if not kept or not _signal(kept[-1][0], signal.SIGCONT):
             return Revived(0, cpu, [])
         pid, after = kept[-1]
+        # The others are its own to go back to. What it knew when it was made is gone in part.
+        self._states.write([row for row in kept[:-1] if is_child(row[0])])
         lost = self._restore_files(after)
         for end in (self._ours, self._theirs):
             _empty(end)  # of what a worker or a copy that is gone has left there

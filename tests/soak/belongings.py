@@ -1,0 +1,67 @@
+"""What this process, its zygote and their sessions hold: seen before and after a soak."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+
+class Belongings(NamedTuple):
+    """What must be the same again once the sessions are closed."""
+
+    host_descriptors: tuple[str, ...]
+    zygote_descriptors: tuple[str, ...]
+    host_mounts: int
+    zygote_mounts: int
+    processes: int
+    folders: tuple[str, ...]
+
+
+def belongings(zygote: int, folder: str) -> Belongings:
+    """What there is now; `zygote` is the process id of the sandbox's, `folder` that of sessions."""
+    gc.collect()
+    return Belongings(
+        _descriptors("self"),
+        _descriptors(str(zygote)),
+        _mounts("self"),
+        _mounts(str(zygote)),
+        len(psutil.Process().children(recursive=True)),
+        tuple(sorted(os.listdir(folder))) if folder else (),
+    )
+
+
+def private_memory(zygote: int) -> tuple[int, int]:
+    """Bytes that this process, and that its zygote, share with nobody (proc_pid_smaps(5)).
+
+    0 for a zygote that this user may not look at.
+    """
+    gc.collect()
+    return _private("self"), _private(str(zygote))
+
+
+def _private(pid: str) -> int:
+    try:
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except PermissionError:
+        return 0
+    return 1024 * sum(int(line.split()[1]) for line in rollup if line.startswith("Private_"))
+
+
+def processes_of(init: int) -> list[psutil.Process]:
+    """A session's init and all below it, as the kernel lists them: also those not yet reaped."""
+    first = psutil.Process(init)
+    return [first, *first.children(recursive=True)]
+
+
+def _descriptors(pid: str) -> tuple[str, ...]:
+    folder = Path(f"/proc/{pid}/fd")
+    # The listing itself holds one descriptor, which is gone when its link is read.
+    return tuple(sorted(path.name for path in folder.iterdir() if os.path.lexists(path)))
+
+
+def _mounts(pid: str) -> int:
+    return len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines())

@@ -1,0 +1,45 @@
+"""What a soak has counted and measured."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections import Counter
+from typing import Any
+
+
+class Figures:
+    """Counts of steps by name, kills, and the seconds of recoveries; for all threads."""
+
+    def __init__(self) -> None:
+        self.steps: Counter[str] = Counter()
+        self.kills = 0
+        self._recoveries: list[float] = []
+        self._lock = threading.Lock()
+
+    def step(self, name: str) -> None:
+        """A step was done, and all was as it must be."""
+        with self._lock:
+            self.steps[name.strip("_")] += 1
+
+    def kill(self) -> None:
+        """A worker was ended, by itself or from outside."""
+        with self._lock:
+            self.kills += 1
+
+    def recovery(self, seconds: float) -> None:
+        """The time from before the end of a worker until the host had its outcome."""
+        with self._lock:
+            self._recoveries.append(seconds)
+
+    def told(self) -> dict[str, Any]:
+        """All of it, to be printed; times in milliseconds."""
+        parts = statistics.quantiles(self._recoveries, n=100) if self._recoveries[1:] else [0] * 99
+        return {
+            "steps": self.steps.total(),
+            "kills": self.kills,
+            "recoveries timed": len(self._recoveries),
+            "recovery p50 ms": round(parts[49] * 1e3, 2),
+            "recovery p99 ms": round(parts[98] * 1e3, 2),
+            "by step": dict(self.steps.most_common()),
+        }

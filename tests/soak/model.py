@@ -1,0 +1,95 @@
+"""What a session of the soak must hold: kept by the host, cell by cell."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+# Of the list that cells append to, so many are kept.
+KEPT_ITEMS = 50
+
+
+@dataclass(slots=True)
+class State:
+    """Variables and files of a session after some cell."""
+
+    variables: dict[str, object] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    def add(self, number: int) -> None:
+        """What the cell of `steps.adding` does."""
+        items = self.variables["items"]
+        assert isinstance(items, list)
+        total = self.variables["total"]
+        assert isinstance(total, int)
+        self.variables["total"] = total + number
+        self.variables["items"] = [*items, number][-KEPT_ITEMS:]
+        self.files["log"] = self.files["log"] + b"%d\n" % number
+
+
+class Model:
+    """The states of one session, the latest last; `history` as in Sandbox(history=)."""
+
+    def __init__(self, history: int) -> None:
+        self.history = history
+        self.restart()
+
+    def restart(self) -> None:
+        """It is as it was before its first cell, but for nothing that the host had put there."""
+        self._states = [State()]
+        self.assigned = False
+        self._copies = self._copies_before = 0
+
+    @property
+    def state(self) -> State:
+        """What the session holds now; the host may change it, as by a file that it puts there."""
+        return self._states[-1]
+
+    @property
+    def cells(self) -> int:
+        """How many cells have made it."""
+        return len(self._states) - 1
+
+    def assign(self, name: str, value: object) -> None:
+        """The host sets a variable."""
+        self.state.variables[name] = value
+        if not self.cells:
+            self.assigned, self._copies = True, 1
+
+    def cell(self) -> State:
+        """A cell ran to its end; its state, for the caller to change as the cell did."""
+        self._copies_before = self._copies
+        self._states.append(copy.deepcopy(self.state))
+        self._copies = min(self._copies + 1, self.history + 1)
+        return self.state
+
+    def lose(self) -> None:
+        """The last cell is undone, because the worker ended before its copy was made."""
+        del self._states[-1]
+        self._copies = self._copies_before
+
+    def can_go_back(self, cells: int) -> bool:
+        """Whether rollback(cells) must succeed; where it need not, it must change nothing."""
+        return cells < self._copies or self._to_nothing(cells)
+
+    def go_back(self, cells: int) -> None:
+        """The last `cells` cells are undone."""
+        if self._to_nothing(cells):
+            self._states, self._copies = [State(files=self._states[0].files)], 0
+            return
+        del self._states[len(self._states) - cells :]
+        self._copies -= cells
+
+    def _to_nothing(self, cells: int) -> bool:
+        return cells == self.cells and not self.assigned
+
+
+def difference(held: Mapping[str, object], wanted: Mapping[str, object]) -> str:
+    """In words, where `held` is not what is `wanted`."""
+    names = sorted(held.keys() | wanted.keys())
+    return "; ".join(
+        f"{name}: {held.get(name, 'nothing')!r:.200}, not {wanted.get(name, 'nothing')!r:.200}"
+        for name in names
+        if held.get(name, names) != wanted.get(name, names)
+    )

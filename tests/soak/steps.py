@@ -1,0 +1,319 @@
+"""The steps of the soak: each does something to a session and to its model, alike."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import select
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from repl_sandbox import Finished, Killed, Raised, Sandbox, SandboxError, TimedOut
+from repl_sandbox.types import AnyOutcome
+
+from .figures import Figures
+from .model import KEPT_ITEMS, Model, State, difference
+
+SETUP = """
+import ctypes, os, signal, subprocess, sys, threading
+total, items = 0, []
+log = open("log", "a")
+"""
+# What processes execute that cells leave behind.
+LEFT = "import signal; signal.pause()"
+# What a cell does before it dies, none of which may be seen afterwards.
+HARM = """
+total = -1
+items.clear()
+log.write("gone\\n"), log.flush()
+open("junk", "w").write("junk")
+for name in list(globals()):
+    if name.startswith("given"):
+        del globals()[name]
+for name in os.listdir("."):
+    if name.startswith("file"):
+        os.unlink(name)
+"""
+DEATHS = (
+    "os._exit(3)",
+    "os.kill(os.getpid(), signal.SIGKILL)",
+    "os.abort()",
+    "ctypes.string_at(0)",
+    "os.closerange(3, 2000)\nos._exit(0)",
+    f"child = subprocess.Popen([sys.executable, '-c', {LEFT!r}])\nos._exit(4)",
+    "threading.Thread(target=lambda: os._exit(5)).start()\nwhile True: pass",
+    "while True:\n    if os.fork() == 0: signal.pause()\n    elif os.fork(): os._exit(6)",
+)
+STUBBORN = f"signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n{HARM}while True: pass"
+_CELLS_LOST = re.compile(r"what cells (\d+) to (\d+) did")
+
+
+class Unlike(AssertionError):
+    """A session is not what its model says."""
+
+
+class Soaked:
+    """One session of the soak, its model, and what is done to both at random."""
+
+    def __init__(self, sandbox: Sandbox, history: int, seed: str, figures: Figures) -> None:
+        self._sandbox = sandbox
+        self._seed = seed
+        self._random = random.Random(seed)
+        self._figures = figures
+        self._model = Model(history)
+        self._told: list[str] = []  # the steps of this session, for whoever looks for a fault
+        self._session = sandbox.session()
+        self._open()
+
+    @property
+    def worker(self) -> int:
+        """The process id of the worker, as this process sees it."""
+        return self._session._core.links.worker_pid
+
+    @property
+    def init(self) -> int:
+        """The process id of the session's init, as this process sees it."""
+        return self._session._core.links.pid
+
+    @property
+    def folder(self) -> str:
+        """Where the files of a session without a view of its own are; "" for others."""
+        return self._session._core.links.folder
+
+    def step(self) -> None:
+        """Do one thing, and see that the session is what it must be."""
+        weights = [weight for _, weight in _STEPS]
+        act = self._random.choices([act for act, _ in _STEPS], weights)[0]
+        self._told.append(act.__name__)
+        try:
+            act(self)
+            self._compare()
+        except Exception as error:
+            last = " ".join(self._told[-12:])
+            raise Unlike(f"session {self._seed}, after {last}: {error}") from error
+        self._figures.step(act.__name__)
+
+    def settle(self) -> None:
+        """Have the session come to rest: when this returns, it is waiting for a command."""
+        self._compare()
+
+    def close(self) -> None:
+        """End the session."""
+        self._session.close()
+
+    # ── what is done ──────────────────────────────────────────────────────────────────────────
+
+    def _open(self) -> None:
+        if self._random.random() < 0.5:
+            self._set()
+        if self._random.random() < 0.5:
+            self._put()
+        if self._random.random() < 0.3:
+            self._die_at_first()
+        self._ran(SETUP)
+        self._fresh(self._model.cell())
+
+    def _die_at_first(self) -> None:
+        self._killed(self._session.run("import os\nopen('junk', 'w')\nos._exit(1)"))
+        self._compare()
+
+    def _reopen(self) -> None:
+        self._session.close()
+        self._session = self._sandbox.session()
+        self._model.restart()
+        self._open()
+
+    def _fresh(self, state: State) -> None:
+        state.variables |= {"total": 0, "items": []}
+        state.files.setdefault("log", b"")
+
+    def _add(self) -> None:
+        number = self._random.randrange(1000)
+        self._ran(_adding(number))
+        self._model.cell().add(number)
+
+    def _add_many(self) -> None:
+        for _ in range(self._random.randrange(2, 8)):
+            self._add()
+
+    def _raise(self) -> None:
+        number = self._random.randrange(1000)
+        outcome = self._session.run(f"{_adding(number)}\nraise ValueError({number})")
+        _expect(isinstance(outcome, Raised) and outcome.state == "kept", outcome)
+        self._model.cell().add(number)
+
+    def _write(self) -> None:
+        name, text = f"file{self._random.randrange(3)}", "x" * self._random.randrange(5000)
+        self._ran(f"with open({name!r}, 'w') as file: _ = file.write({text!r})")
+        self._model.cell().files[name] = text.encode()
+
+    def _remove(self) -> None:
+        files = sorted(name for name in self._model.state.files if name != "log")
+        if files:
+            name = self._random.choice(files)
+            self._ran(f"os.unlink({name!r})")
+            del self._model.cell().files[name]
+
+    def _set(self) -> None:
+        name, number = f"given{self._random.randrange(3)}", self._random.randrange(1000)
+        value: object = self._random.choice([number, "x" * number, {"n": [number]}])
+        self._session.set(name, value)  # type: ignore[arg-type]
+        self._model.assign(name, value)
+
+    def _set_much(self) -> None:
+        value = self._random.choice("abc") * 300_000
+        self._session.set("given0", value)
+        self._model.assign("given0", value)
+
+    def _put(self) -> None:
+        name, data = f"file{self._random.randrange(3)}", self._random.randbytes(100)
+        self._session.files.put(name, data)
+        self._model.state.files[name] = data
+
+    def _interrupted(self) -> None:
+        number = self._random.randrange(1000)
+        outcome = self._session.run(f"{_adding(number)}\nwhile True: pass", timeout=0.02)
+        _expect(isinstance(outcome, TimedOut) and outcome.state == "kept", outcome)
+        self._model.cell().add(number)
+
+    def _leave_child(self) -> None:
+        self._ran(f"child = subprocess.Popen([sys.executable, '-c', {LEFT!r}])")
+        self._model.cell()
+
+    def _die(self) -> None:
+        before = time.perf_counter()
+        outcome = self._session.run(HARM + self._random.choice(DEATHS))
+        self._figures.recovery(time.perf_counter() - before)
+        self._killed(outcome)
+
+    def _time_out(self) -> None:
+        # Long enough for the first line of the cell, on a machine with much to do.
+        outcome = self._session.run(STUBBORN, timeout=0.2)
+        _expect(isinstance(outcome, TimedOut) and outcome.state == "rolled_back", outcome)
+        _expect(not _cells_lost(outcome), outcome)
+        self._figures.kill()
+
+    def _shot(self) -> None:
+        """SIGKILL from outside, while a cell runs."""
+        shots: list[float] = []
+
+        def shoot(stream: str, text: str) -> None:
+            if not shots:
+                shots.append(time.perf_counter())
+                os.kill(self.worker, signal.SIGKILL)
+
+        outcome = self._session.run(f"{HARM}print('x')\nwhile True: pass", on_output=shoot)
+        self._figures.recovery(time.perf_counter() - shots[0])
+        self._killed(outcome)
+
+    def _shot_at_rest(self) -> None:
+        """SIGKILL when the copy has been made, as it is before the worker hears anything."""
+        self._session.get("total")
+        self._shoot()
+
+    def _shot_amid(self) -> None:
+        """SIGKILL as soon as a cell has been answered: what is lost, is named."""
+        self._add()
+        time.sleep(self._random.random() * 0.004)
+        self._shoot()
+        outcome = self._session.run("0")
+        if lost := _cells_lost(outcome):
+            _expect(lost == 1, outcome)
+            self._model.lose()
+        if isinstance(outcome, Finished):
+            self._model.cell()
+        else:
+            # A copy that was being made had the socket still, so the death came after the question.
+            _expect(isinstance(outcome, Killed) and outcome.state == "rolled_back", outcome)
+
+    def _shoot(self) -> None:
+        end = os.pidfd_open(self.worker)
+        os.kill(self.worker, signal.SIGKILL)
+        select.select([end], [], [])  # until its socket is closed as well
+        os.close(end)
+        self._figures.kill()
+
+    def _roll_back(self) -> None:
+        cells = self._random.randrange(1, self._model.history + 2)
+        if not self._model.can_go_back(cells) or cells > self._model.history:
+            with suppress(SandboxError, ValueError):
+                self._session.rollback(cells)
+                raise Unlike("went back to a state that was not kept")
+            return
+        before = time.perf_counter()
+        self._session.rollback(cells)
+        self._figures.recovery(time.perf_counter() - before)
+        self._model.go_back(cells)
+        if not self._model.cells:
+            self._ran(SETUP)
+            self._fresh(self._model.cell())
+
+    # ── what must be ──────────────────────────────────────────────────────────────────────────
+
+    def _ran(self, code: str) -> None:
+        outcome = self._session.run(code)
+        _expect(isinstance(outcome, Finished), outcome)
+        _expect(not _cells_lost(outcome), outcome)
+
+    def _killed(self, outcome: AnyOutcome) -> None:
+        _expect(isinstance(outcome, Killed) and outcome.state == "rolled_back", outcome)
+        _expect(not _cells_lost(outcome), outcome)
+        self._figures.kill()
+
+    def _compare(self) -> None:
+        state = self._model.state
+        names = [v.name for v in self._session.variables()]
+        held = {name: self._session.get(name) for name in names if name in _COMPARED}
+        if found := difference(held, state.variables):
+            raise Unlike(found)
+        listed = self._session.files.list()
+        files = {entry.path: self._session.files.get(entry.path) for entry in listed}
+        if found := difference(files, state.files):
+            raise Unlike(found)
+
+
+_COMPARED = {"total", "items", *(f"given{n}" for n in range(3))}
+
+
+def _adding(number: int) -> str:
+    return (
+        f"total += {number}; items.append({number}); items = items[-{KEPT_ITEMS}:]\n"
+        f"_ = log.write('{number}\\n'), log.flush()"
+    )
+
+
+def _expect(claim: bool, outcome: AnyOutcome) -> None:
+    if not claim:
+        raise Unlike(f"came to {outcome!r:.1500}")
+
+
+def _cells_lost(outcome: AnyOutcome) -> int:
+    """How many cells it says were lost."""
+    found = [_CELLS_LOST.search(lost) for lost in outcome.lost]
+    return sum(int(each[2]) - int(each[1]) + 1 for each in found if each)
+
+
+_Act = Callable[[Soaked], None]
+# With how often each is done, of about a hundred.
+_STEPS: tuple[tuple[_Act, int], ...] = (
+    (Soaked._add, 20),
+    (Soaked._add_many, 5),
+    (Soaked._raise, 5),
+    (Soaked._write, 10),
+    (Soaked._remove, 4),
+    (Soaked._set, 8),
+    (Soaked._set_much, 2),
+    (Soaked._put, 8),
+    (Soaked._interrupted, 2),
+    (Soaked._leave_child, 1),
+    (Soaked._die, 12),
+    (Soaked._time_out, 2),
+    (Soaked._shot, 4),
+    (Soaked._shot_at_rest, 4),
+    (Soaked._shot_amid, 4),
+    (Soaked._roll_back, 8),
+    (Soaked._reopen, 1),
+)

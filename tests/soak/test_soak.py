@@ -1,0 +1,42 @@
+"""A short soak, with all the checks of the long one: `make soak`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.soak.model import Model
+from tests.soak.soak import TIERS, soak
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_sessions_that_lose_their_workers_lose_nothing_else(
+    tier: str, request: pytest.FixtureRequest
+) -> None:
+    python = None if tier == "jailed" else request.getfixturevalue("open_python")
+
+    report = soak(tier, python, seconds=6, sessions=8, seed="the same each time")
+
+    assert report.faults == []
+    assert report.figures.kills
+    assert report.figures.steps.total() > report.figures.steps["roll_back"] > 0
+
+
+def test_a_soak_sees_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that forgets what cells add stands for sessions that know what they should not."""
+    monkeypatch.setattr("tests.soak.model.State.add", lambda self, number: None)
+
+    report = soak("jailed", None, seconds=3, sessions=2, seed="the same each time")
+
+    assert any("items" in fault for fault in report.faults), report.faults
+
+
+def test_the_model_knows_how_far_a_session_can_go_back() -> None:
+    model = Model(history=1)
+    model.cell().variables["x"] = 1
+    model.cell().variables["x"] = 2
+    model.cell().variables["x"] = 3
+
+    assert model.can_go_back(1) and not model.can_go_back(2)
+    model.go_back(1)
+    assert model.state.variables == {"x": 2}
+    assert not model.can_go_back(1)
