@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 from repl_sandbox import Sandbox, Session
 
@@ -53,7 +54,8 @@ def branches() -> Iterator[Figure]:
     if os.geteuid() != 0:
         print("memory of branches is not measured: it needs root", file=sys.stderr)
         return
-    with Sandbox(limits=ROOMY, branches=_OPEN) as sandbox:
+    limits = replace(ROOMY, processes=4 * _OPEN)
+    with Sandbox(limits=limits, branches=_OPEN) as sandbox:
         before = descendants(os.getpid())
         with sandbox.session() as session:
             session.run(_FILL)

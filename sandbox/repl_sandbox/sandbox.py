@@ -81,7 +81,8 @@ class Sandbox:
     "require" raises where it may not, "off" never. `recovery`: "snapshot" keeps a waiting copy of
     each session's process, which takes over when that dies in a cell; under "restart" what follows
     is empty. `history`: how many cells `rollback` can undo; each takes one more waiting copy.
-    `branches`: how many branches of a session may be open at once.
+    `branches`: how many branches of a session may be open at once; the three or four processes of
+    each count among `Limits.processes`.
     `hash_seed`: of hashes of text and bytes, hence
     of the order of sets, the same in every session; None draws one for each template.
 
@@ -518,7 +519,7 @@ class Sandbox:
             "DATA": self._zygote.data_segment + int(limits.memory),
             # The kernel counts by user. Where that is also the host's, this only stops a flood of
             # them, and the watchdog counts the session's.
-            "NPROC": self._zygote.room or self._processes(limits, 1 + self._branches),
+            "NPROC": self._zygote.room or self._processes(limits, 1),
             "NOFILE": limits.open_files,
             "FSIZE": int(limits.file_size),
         }

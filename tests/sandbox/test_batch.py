@@ -45,7 +45,7 @@ def test_each_cell_comes_to_its_own_end(sessions: list[Session]) -> None:
     )
     kinds = [Finished, Raised, TimedOut, Killed, Finished, Finished]
     assert [type(each) for each in outcomes] == kinds
-    assert outcomes[2].state == "kept" and outcomes[3].state == "restarted"
+    assert outcomes[2].state == "kept" and outcomes[3].state == "rolled_back"
     assert len(outcomes[5].stdout) == 100_000
     again = Batch().run([(each, "6 * 7", None) for each in sessions])
     assert [isinstance(each, Finished) and each.value for each in again] == ["42"] * 8

@@ -342,7 +342,8 @@ def test_they_close_in_any_order(sandbox: Sandbox, order: tuple[int, ...]) -> No
         lines[index].close()
         with pytest.raises(SessionClosed):
             lines[index].run("x")
-    assert held() == before
+    # Less, if what earlier tests left was collected meanwhile.
+    assert all(now <= then for now, then in zip(held(), before, strict=True))
     assert not folder or not Path(folder).exists()
 
 

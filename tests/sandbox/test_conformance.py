@@ -124,7 +124,7 @@ def test_a_backend_that_is_wrong_is_found(sandbox: Sandbox) -> None:
     def open_session(**options: Any) -> Forgetful:
         session = sandbox.session(**options)
         opened.append(session)
-        return Forgetful(session._core, session._end)
+        return Forgetful(session._core, session._home)
 
     checks = [
         Check("prints", "own", (Run("print(1)", shows(stdout="1\n!")),)),

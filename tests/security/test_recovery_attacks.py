@@ -121,14 +121,16 @@ ATTACKS = {
     "requests in a flood": (
         "orders.setblocking(False)\nend = time.monotonic() + 1\n"
         "while time.monotonic() < end:\n"
-        "    try: orders.send(copies.KEEP.pack(7) * 100)\n    except OSError: pass"
+        "    try: orders.send(copies.WORD.pack(copies.KEEP, 7) * 100)\n    except OSError: pass"
     ),
     "requests for all cells": (
-        "for n in range(-50, 50):\n    orders.send(copies.KEEP.pack(n * 2**55)); orders.recv(1)"
+        "for n in range(-50, 50):\n"
+        "    orders.send(copies.WORD.pack(copies.KEEP, n * 2**55)); orders.recv(1)"
     ),
     "requests in pieces": "orders.send(b'abc')",
     "descriptors with requests": (
-        "try: socket.send_fds(orders, copies.KEEP.pack(1), [0] * 10)\nexcept OSError: pass"
+        "try: socket.send_fds(orders, copies.WORD.pack(copies.KEEP, 1), [0] * 10)\n"
+        "except OSError: pass"
     ),
     "no pids to have": (
         "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\ntry:\n"
@@ -251,7 +253,7 @@ def test_a_cell_ends_in_its_time_while_its_requests_keep_the_keeper_busy(
         "for name in os.listdir()[:1]: os.utime(name) if os.path.isfile(name) else 0\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
         "while True:\n"
-        "    try: orders.send(copies.KEEP.pack(1) * 100)\n    except OSError: pass"
+        "    try: orders.send(copies.WORD.pack(copies.KEEP, 1) * 100)\n    except OSError: pass"
     )
     start = time.monotonic()
     outcome = session.run(flood, timeout=0.5)

@@ -30,6 +30,7 @@ _MOST_REMOVED = 100_000
 _MOST_LOST = 20
 # Nanoseconds; as in worker/files.py.
 _TICK = 20_000_000
+_FIELDS = 5  # of a key, before what tells it from another of the same tick
 _LENGTH = struct.Struct("=I")
 
 
@@ -107,7 +108,7 @@ class Versions:
         folders = []
         for path, entry in sorted(version.items()):
             status = there.get(path)
-            if status is not None and _key(status) == entry.key and path not in opened:
+            if status is not None and _same(_key(status), entry) and path not in opened:
                 continue
             problem = self._put_back(path, entry, status)
             if problem:
@@ -164,6 +165,11 @@ def _key(status: os.stat_result) -> tuple[int, ...]:
         # Who writes twice within a tick of the clock of files may leave the same times.
         *((now,) if (now := time.time_ns()) - status.st_ctime_ns < _TICK else ()),
     )
+
+
+def _same(key: tuple[int, ...], entry: Entry) -> bool:
+    """Whether what has `key` is as it was. Without its content, in doubt it is."""
+    return key == entry.key or (entry.data is None and key[:_FIELDS] == entry.key[:_FIELDS])
 
 
 def _entry(root: int, path: str, status: os.stat_result, known: Entry | None, room: int) -> Entry:
