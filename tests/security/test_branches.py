@@ -184,7 +184,9 @@ def test_a_flood_of_processes_in_a_branch_ends_with_it() -> None:
             "        except OSError: pass\nif not os.fork(): grow()"
         )
         branch.close()
-        assert len(psutil.Process(session._core.links.pid).children()) <= 4
+        children = psutil.Process(session._core.links.pid).children()
+        alive = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+        assert len(alive) <= 4
         assert session.run("6 * 7").value == "42"
 
 

@@ -20,7 +20,7 @@ from repl_sandbox import Finished, Killed, Limits, Outcome, Sandbox, TimedOut
 PRELUDE = """
 import json, os, socket, stat, struct, time
 
-FD = next(fd for fd in range(3, 4096) if os.path.exists(f"/proc/self/fd/{fd}")
+FD = next(fd for fd in range(4095, 2, -1) if os.path.exists(f"/proc/self/fd/{fd}")
           and stat.S_ISSOCK(os.fstat(fd).st_mode))
 wire = socket.socket(fileno=os.dup(FD))
 

@@ -28,6 +28,8 @@ from .belonging import is_child
 # Seconds, less than the host waits. Reading or writing what it may keep takes a tenth of one, and a
 # copy that is woken forks in milliseconds.
 _KEEPER_TIMEOUT = 5.0
+# So far below the worker's socket lies that of its copies.
+_BELOW = 100
 _BRANCH_TIMEOUT = 3.0
 # Milliseconds after which init looks whether the copy is still there.
 _BRANCH_LOOK = 20
@@ -67,7 +69,7 @@ class Revival:
         # A stream, because a session without a network may have no other (jail/syscalls.py).
         self._ours, theirs = socket.socketpair()
         # Init holds the copies' end too: what it says to one that is gone must not be an error.
-        high_fd = fcntl(theirs.fileno(), F_DUPFD_CLOEXEC, self._high + 1)
+        high_fd = fcntl(theirs.fileno(), F_DUPFD_CLOEXEC, self._high - _BELOW)
         self._theirs = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, high_fd)
         theirs.close()
 
