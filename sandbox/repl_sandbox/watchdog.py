@@ -34,6 +34,8 @@ _IDLE_PERIODS = 10
 _PATIENCE = 100
 # How many times as long as it took, until a directory is looked through again.
 _REST = 9
+# Looks that must agree where copies wait: a kernel under load takes its time to end one.
+_SURE = 3
 # Looks at a directory that was closed while it was looked at.
 _LOOKS = 3
 
@@ -57,7 +59,7 @@ class _Watched:
     core: Core
     exact_due: float = 0.0  # on the monotonic clock
     folder_due: float = 0.0
-    suspected: bool = False
+    suspicions: int = 0  # looks in a row that found too much memory
 
 
 class Watchdog:
@@ -159,8 +161,8 @@ class Watchdog:
         if exceeds is None:
             exceeds = self._exceeds(watched, processes, limit + watched.core.lent)
         # The memory of a copy that is just being ended is in no process and yet in the group.
-        watched.suspected, certain = exceeds, watched.suspected or watched.core.ours == 1
-        if exceeds and certain:
+        watched.suspicions = watched.suspicions + 1 if exceeds else 0
+        if watched.suspicions >= (1 if watched.core.ours == 1 else _SURE):
             return "memory"
         if limits.cpu_seconds is not None and self._cpu(processes) > lines * limits.cpu_seconds:
             return "cpu"
