@@ -121,9 +121,8 @@ class Core:
         # For the watchdog: bytes of a memfd that the worker maps while it copies them.
         self.lent = 0
         self.generation = 0  # for the watchdog: another whenever the worker is
-        self._replacing = (
-            False  # whether init was told to end the worker, and there is no other yet
-        )
+        # Whether init was told to end the worker, and there is no other yet.
+        self._replacing = False
         self.busy = threading.Lock()  # held by the one caller at a time
         self.cell = 0
         self._rlimits = dict(rlimits)
@@ -665,7 +664,7 @@ class Core:
             yield from self.ask(Fetch(ASK_FOR_COPY))
         ends = Ends()
         try:
-            order = {"op": "branch", "cell": self._ran[-1] if self._ran else 0}
+            order = {"op": "branch", "cell": self.last_kept}
             order["seed"] = -1 if seed is None else seed
             self._branched, self._branches = None, self._branches + 1
             self._tell_init({**order, "number": self._branches}, tuple(ends.theirs))

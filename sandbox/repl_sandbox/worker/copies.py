@@ -113,7 +113,8 @@ class Copies:
         lacks = remains.look((0, 1, 2, self._worker, self._orders), threads=threads)
         before = _sigmask(_BLOCK, _WAKES)
         try:
-            pid = self._fork_with_threads() if threads else self._recovery.fork_beside()
+            fork = self._recovery.fork_beside_threads if threads else self._recovery.fork_beside
+            pid = fork()
         except OSError:
             pid = -1
         if pid == 0:
@@ -140,9 +141,6 @@ class Copies:
             states, deadline = self._recovery.states, _monotonic() + _SETTLING
             while not states.settled and _monotonic() < deadline:
                 _sched_yield()
-
-    def _fork_with_threads(self) -> int:
-        return self._recovery.fork_beside_threads()
 
     def _keep(self, row: Row) -> None:
         rows, ended = self._rows, []

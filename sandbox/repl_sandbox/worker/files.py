@@ -6,12 +6,13 @@ import os
 import stat
 import time
 
-# As many as are kept (zygote/keeper.py); of more it is enough to know that they are.
-_MOST_LOOKED_AT = 10_000
+# Files and directories that are looked at and kept (zygote/keeper.py): each takes microseconds,
+# after every cell that changes one. Of more it is enough to know that they are.
+MOST_FILES = 10_000
 
 # Nanoseconds. What is written twice in this time may have the same time of change: before Linux
 # 6.13 that is the time of the last tick, of which there are at least a hundred a second.
-_TICK = 20_000_000
+TICK = 20_000_000
 
 _Key = tuple[int, int, int, int, int]
 
@@ -38,7 +39,7 @@ class Files:
             return True
         others = others or self._fresh
         seen = self._seen
-        young = time.time_ns() - _TICK
+        young = time.time_ns() - TICK
         self._seen = _look(self._path)
         self._fresh = any(key[4] >= young for key in self._seen.values())
         return others or seen != self._seen
@@ -47,7 +48,7 @@ class Files:
 def _look(path: str) -> dict[str, _Key]:
     found: dict[str, _Key] = {}
     left = [path]
-    while left and len(found) < _MOST_LOOKED_AT:
+    while left and len(found) < MOST_FILES:
         try:
             with os.scandir(left.pop()) as entries:
                 for entry in entries:

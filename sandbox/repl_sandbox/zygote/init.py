@@ -150,21 +150,18 @@ class Init:
             )
         for fd in (worker, states):
             os.close(fd)
-        if branch is None:
-            for fd in (control_fd, stdout, stderr):
-                os.close(fd)
-            return False
-        pid, revival = branch
-        # The word of a copy, for which code may have spoken: no process is of two lines.
-        if any(pid in other.roots | other.copies() for other in self._lines):
+        if branch is not None:
+            pid, revival = branch
+            # The word of a copy, for which code may have spoken: no process is of two lines.
+            if not any(pid in other.roots | other.copies() for other in self._lines):
+                streams = Streams(stdout, stderr)
+                made = Line(self, revival.jail, control_fd, pid, revival, streams)
+                self._change([*self._lines, made])
+                return True
             revival.close()
-            for fd in (control_fd, stdout, stderr):
-                os.close(fd)
-            return False
-        jail = revival.jail
-        made = Line(self, jail, control_fd, pid, revival, Streams(stdout, stderr))
-        self._change([*self._lines, made])
-        return True
+        for fd in (control_fd, stdout, stderr):
+            os.close(fd)
+        return False
 
     def leave(self, line: Line) -> None:
         """The host has left `line`; with the last one the session ends."""

@@ -19,17 +19,14 @@ from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from ..jail.recipe import RECIPES, Jail, contain
+from ..worker.files import MOST_FILES, TICK
 from . import workspace
 
 # Bytes of files: reading so much takes some 30 ms, for which the next cell waits.
 BUDGET = 64 << 20
-# Files and directories; looking at each takes microseconds, after every cell that changes one.
-MOST_FILES = 10_000
 # Of so many are those removed that are too many: a second.
 _MOST_REMOVED = 100_000
 _MOST_LOST = 20
-# Nanoseconds; as in worker/files.py.
-_TICK = 20_000_000
 _FIELDS = 5  # of a key, before what tells it from another of the same tick
 _LENGTH = struct.Struct("=I")
 
@@ -163,7 +160,7 @@ def _key(status: os.stat_result) -> tuple[int, ...]:
         status.st_mtime_ns,
         status.st_ctime_ns,
         # Who writes twice within a tick of the clock of files may leave the same times.
-        *((now,) if (now := time.time_ns()) - status.st_ctime_ns < _TICK else ()),
+        *((now,) if (now := time.time_ns()) - status.st_ctime_ns < TICK else ()),
     )
 
 

@@ -28,11 +28,11 @@ from .belonging import is_child
 # Seconds, less than the host waits. Reading or writing what it may keep takes a tenth of one, and a
 # copy that is woken forks in milliseconds.
 _KEEPER_TIMEOUT = 5.0
-# So far below the worker's socket lies that of its copies.
-_BELOW = 100
 _BRANCH_TIMEOUT = 3.0
 # Milliseconds after which init looks whether the copy is still there.
 _BRANCH_LOOK = 20
+# So far below the worker's socket lies that of its copies.
+_BELOW = 100
 
 
 class Revived(NamedTuple):
