@@ -3,7 +3,9 @@
     REPLError               also a RuntimeError, which is what OpenEnv raises
     ├── NotReset            the caller: no episode has begun
     ├── EpisodeDone         the caller: the episode is over; `.result` is its last step
-    └── EpisodeAborted      nobody here: what the episode ran on is gone; `.kind` says what
+    ├── EpisodeAborted      nobody here: what the episode ran on is gone; `.kind` says what
+    ├── ModelError          whoever runs the model: it gave no answer; `.retryable` says if it may
+    └── BudgetExceeded      whoever set the budget; raised in cells too
 
 Code that raises inside an episode is an observation, never one of these. Errors of the engine that
 are not about a running episode (`repl_sandbox.errors`) pass through unchanged.
@@ -45,3 +47,38 @@ class EpisodeAborted(REPLError):
     def __init__(self, kind: str, message: str) -> None:
         self.kind = kind
         super().__init__(f"{kind}: {message}")
+
+
+class ModelError(REPLError):
+    """A model gave no answer.
+
+    `kind` is a word for the reason: "timeout", "rate_limit", "connection", "server", "refused",
+    "authentication", "request", "type", or the name of an exception of the user's function.
+    `retryable`: the same question may be answered later. `retry_after`: seconds, if the endpoint
+    said when.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        message: str,
+        *,
+        retryable: bool = False,
+        retry_after: float | None = None,
+    ) -> None:
+        self.kind = kind
+        self.message = message
+        self.retryable = retryable
+        self.retry_after = retry_after
+        super().__init__(f"{kind}: {message}")
+
+
+class BudgetExceeded(REPLError):
+    """What was asked for does not fit into what is left of the budget; nothing was spent.
+
+    `field` is the one of `repl_env.rlm.Budget` that is used up.
+    """
+
+    def __init__(self, field: str, message: str) -> None:
+        self.field = field
+        super().__init__(message)

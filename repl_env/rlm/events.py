@@ -1,0 +1,145 @@
+"""What happens in a tree of runs, told as it happens.
+
+Trajectories, displays of progress and training samples are all made from these, so there is one
+account of a run. Events of one run are in order; those of runs side by side are mixed.
+
+A run is named by its path: the root is "0", and the child that the third call of "0" made is "0.3".
+A call has the name that a child made by it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from repl_env.interfaces import Message
+from repl_env.models import REPLObservation
+from repl_env.rlm.budget import Spent
+from repl_env.rlm.model import Completion, ModelUsage
+
+if TYPE_CHECKING:
+    from repl_sandbox.types import JSON
+
+CallKind: TypeAlias = Literal["llm", "rlm"]
+
+
+@dataclass(frozen=True, slots=True)
+class ContextNote:
+    """A context without its content: the variable, its type, its length as in `context_length`."""
+
+    name: str
+    type: str
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened in run `run` at `time`, in seconds since the epoch."""
+
+    run: str
+    time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(Event):
+    """A run begins. `depth` 0 is the root."""
+
+    depth: int
+    question: str
+    model: str | None
+    max_iterations: int
+    contexts: tuple[ContextNote, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReplied(Event):
+    """The model of the run took turn number `turn`, from 1.
+
+    What it was shown is the first `kept` messages of the conversation so far (the messages shown in
+    the turn before, and its reply), then `added`. Of all this only the reply was sampled.
+    `last` marks the turn in which only an answer is asked for.
+    """
+
+    turn: int
+    kept: int
+    added: tuple[Message, ...]
+    completion: Completion
+    seconds: float
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellStarted(Event):
+    """A block of code of turn `turn` begins to run, the run's cell number `cell`, from 1."""
+
+    turn: int
+    cell: int
+    code: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellRan(Event):
+    """It has run. `observation` has its reward."""
+
+    turn: int
+    cell: int
+    code: str
+    observation: REPLObservation
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallStarted(Event):
+    """Code of cell `cell` asks a model ("llm") or for a run of its own ("rlm")."""
+
+    call: str
+    kind: CallKind
+    cell: int
+    model: str | None
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallEnded(Event):
+    """What the call came to, as the code got it. `child`: the call was answered by a run.
+
+    `usage` is of a model's answer; that of a child is in its `RunEnded`.
+    """
+
+    call: str
+    kind: CallKind
+    cell: int
+    model: str | None
+    prompt: str
+    text: str
+    error: str | None
+    truncated: bool
+    usage: ModelUsage
+    seconds: float
+    child: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded(Event):
+    """A run is over. `own` is what it spent itself, `total` with all runs below it.
+
+    `stop_reason` and `error_kind` are those of `RLMRunResult`.
+    """
+
+    final_answer: str | None
+    answer_value: JSON
+    stop_reason: str
+    error_kind: str | None
+    reward: float | None
+    iterations: int
+    own: Spent
+    total: Spent
+    seconds: float
+
+
+AnyEvent: TypeAlias = (
+    RunStarted | ModelReplied | CellStarted | CellRan | CallStarted | CallEnded | RunEnded
+)
+# Called from the event loop of the run, for one event after the other; it must not block.
+Watcher: TypeAlias = Callable[[AnyEvent], None]

@@ -1,0 +1,213 @@
+"""What a language model is to this package: something that answers a list of chat messages.
+
+Users may give any function for one (`as_model`). Endpoints, local models and scripts are classes
+with more: token counts, a limit on the answer, sampling. Nothing here knows a provider.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from repl_env.errors import ModelError
+from repl_env.interfaces import Message
+from repl_env.values import clean
+
+Purpose: TypeAlias = Literal["turn", "last", "query", "repair"]
+ModelFunction: TypeAlias = Callable[..., "str | Completion | Awaitable[str | Completion]"]
+
+# A chat template puts a few tokens around each message; none known to us puts more than these.
+_TOKENS_PER_MESSAGE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUsage:
+    """What one answer cost, as whoever gave it says; None: they did not say.
+
+    `usd` only if the endpoint itself names a price; prices that the user knows are the ledger's.
+    """
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTrace:
+    """The tokens of one answer, for training; empty where the endpoint does not return them.
+
+    `logprobs` are natural logarithms, one for each of `output_ids`.
+    """
+
+    prompt_ids: tuple[int, ...] = ()
+    output_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One answer of a model. `finish_reason` "length" means that it was cut."""
+
+    text: str
+    usage: ModelUsage = field(default_factory=ModelUsage)
+    finish_reason: str | None = None
+    model: str | None = None
+    tokens: TokenTrace | None = None
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the answer was cut at the most tokens that it may have."""
+        return self.finish_reason == "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which question of a tree of runs a request is: for scripts and replays, never sent out.
+
+    `run` is the path of the run that asks ("0" is the root, "0.3" the child that its third call
+    made); `number` counts that run's turns, or its calls if `purpose` is "query" or "repair".
+    """
+
+    run: str = "0"
+    purpose: Purpose = "turn"
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """One question to a model.
+
+    Args:
+        model: which of several models behind one endpoint; None: the one it was made for.
+        max_output_tokens: what the answer may have at most; None: the model's own limit.
+        timeout: seconds for the whole call with its retries; None: the model's own limit.
+        schema: a JSON schema that the text should fit. A hint where the endpoint can use it; the
+            caller checks the answer.
+    """
+
+    messages: Sequence[Message]
+    model: str | None = None
+    max_output_tokens: int | None = None
+    timeout: float | None = None
+    schema: Mapping[str, Any] | None = None
+    origin: Origin = field(default_factory=Origin)
+
+
+class ChatModel(ABC):
+    """A model. Safe to use from several tasks, and from the event loops of several threads.
+
+    Attributes:
+        name: what it is called in reports and price tables; None if it has no name.
+        bounded: whether it keeps to `max_output_tokens`.
+    """
+
+    name: str | None = None
+    bounded: bool = True
+
+    @abstractmethod
+    async def complete(self, request: ModelRequest) -> Completion:
+        """Answer `request`.
+
+        Raises:
+            ModelError: there is no answer, and why.
+        """
+
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        """An upper bound of the tokens that `messages` are.
+
+        Without a tokenizer, the bytes of their UTF-8 text: no byte-level vocabulary makes more.
+        """
+        sizes = (len(_text_of(message).encode("utf-8", "replace")) for message in messages)
+        return sum(sizes) + _TOKENS_PER_MESSAGE * (len(messages) + 1)
+
+    async def close(self) -> None:  # noqa: B027 (most models hold nothing)
+        """Let go of connections and memory. The model may be used again afterwards."""
+
+    async def __call__(self, messages: Sequence[Message], model: str | None = None) -> Completion:
+        """Answer `messages`: a model is also the function that users may give for one."""
+        return await self.complete(ModelRequest(messages=messages, model=model))
+
+
+class CallableModel(ChatModel):
+    """A function of the user's as a model: `(messages)` or `(messages, model)`, plain or async.
+
+    It returns a str or a `Completion`. A plain one runs in a thread.
+    """
+
+    bounded = False
+
+    def __init__(self, function: ModelFunction, name: str | None = None) -> None:
+        self._function = function
+        self._takes_model = takes(function, [], None)
+        self._is_async = is_async(function)
+        self.name = name
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        """Call the function.
+
+        Raises:
+            ModelError: it raised, or returned what is no answer.
+        """
+        arguments: tuple[Any, ...] = (list(request.messages),)
+        if self._takes_model:
+            arguments = (*arguments, request.model)
+        try:
+            async with asyncio.timeout(request.timeout):
+                if self._is_async:
+                    answer = await self._function(*arguments)  # type: ignore[misc]
+                else:
+                    answer = await asyncio.to_thread(self._function, *arguments)
+                    if inspect.isawaitable(answer):
+                        answer = await answer
+        except ModelError:
+            raise
+        except TimeoutError as error:
+            raise ModelError("timeout", f"no answer: {error or 'time is up'}") from error
+        # Boundary: the function is the user's and may raise anything.
+        except Exception as error:
+            raise ModelError(type(error).__name__, str(error)) from error
+        return as_completion(answer)
+
+
+def as_completion(answer: object) -> Completion:
+    """What a model's function returned, as a `Completion`; ModelError if it is none."""
+    if isinstance(answer, Completion):
+        return answer
+    if isinstance(answer, str):
+        return Completion(clean(answer))
+    raise ModelError("type", f"the model returned {type(answer).__name__}, not str or Completion")
+
+
+def as_model(given: object, name: str = "model") -> ChatModel:
+    """`given` as a model; TypeError naming the argument `name` if it cannot be one."""
+    if isinstance(given, ChatModel):
+        return given
+    if callable(given):
+        return CallableModel(given)
+    raise TypeError(f"{name} must be a model or a function, not {type(given).__name__}")
+
+
+def takes(function: Callable[..., Any], *arguments: Any) -> bool:
+    """Whether the signature of `function` admits `arguments`; False if it tells none."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling `function` gives a coroutine."""
+    call = getattr(function, "__call__", function)  # noqa: B004 (its kind, not whether it is)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def _text_of(message: Message) -> str:
+    content = message["content"]
+    if isinstance(content, str):
+        return content
+    return "".join(str(part.get("text", part)) for part in content)
