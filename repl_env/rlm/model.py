@@ -166,7 +166,7 @@ class CallableModel(ChatModel):
         except ModelError:
             raise
         except TimeoutError as error:
-            raise ModelError("timeout", f"no answer: {error or 'time is up'}") from error
+            raise ModelError("timeout", str(error) or "time is up") from error
         # Boundary: the function is the user's and may raise anything.
         except Exception as error:
             raise ModelError(type(error).__name__, str(error)) from error
