@@ -19,7 +19,9 @@ if TYPE_CHECKING:
         TokenTrace,
         as_model,
     )
+    from repl_env.rlm.replaying import ReplayModel
     from repl_env.rlm.scripted import ScriptedModel
+    from repl_env.rlm.trajectory import Trajectory, TrajectoryWriter
 
 __all__ = [
     "Budget",
@@ -28,16 +30,21 @@ __all__ = [
     "ModelRequest",
     "ModelUsage",
     "Price",
+    "ReplayModel",
     "ScriptedModel",
     "Spent",
     "TokenTrace",
+    "Trajectory",
+    "TrajectoryWriter",
     "as_model",
 ]
 
 _NAMES_BY_MODULE = {
     "budget": ("Budget", "Price", "Spent"),
     "model": ("ChatModel", "Completion", "ModelRequest", "ModelUsage", "TokenTrace", "as_model"),
+    "replaying": ("ReplayModel",),
     "scripted": ("ScriptedModel",),
+    "trajectory": ("Trajectory", "TrajectoryWriter"),
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
