@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 # What is shown of a text unless all is asked for: enough to know it again.
 _LINES, _WIDTH = 6, 160
-# Lines of a prompt, without `full`, would bury what the model did.
+# Lines of a prompt, without `full`, would bury what the model did; and so would a batch of calls,
+# of which so many are enough to see what is asked. Failed ones and runs are always shown.
 _PROMPT_WIDTH = 100
+_CALLS = 3
 
 # Everything a terminal would act on. What code printed is not to move the reader's cursor.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -70,9 +72,7 @@ def _run(run: Run, full: bool) -> Tree:
     shown: set[str] = set()
     for turn in run.turns:
         _add_turn(tree, turn, run, shown, full)
-    for call in run.calls:
-        if call.id not in shown:
-            _add_call(tree, call, full)
+    _add_calls(tree, [call for call in run.calls if call.id not in shown], full)
     tree.add(_end(run, full))
     return tree
 
@@ -86,10 +86,23 @@ def _add_turn(tree: Tree, turn: Turn, run: Run, shown: set[str], full: bool) -> 
         branch.add(_block(turn.completion.text, full, head="reply"))
     for cell in turn.cells:
         place = branch.add(_cell(cell, full))
-        for call in run.calls:
-            if call.cell == cell.number and call.id not in shown:
-                shown.add(call.id)
-                _add_call(place, call, full)
+        calls = [call for call in run.calls if call.cell == cell.number and call.id not in shown]
+        shown.update(call.id for call in calls)
+        _add_calls(place, calls, full)
+
+
+def _add_calls(tree: Tree, calls: Sequence[Call], full: bool) -> None:
+    """The calls of one cell; the most of a batch that went well as a number, unless `full`."""
+    well = [call for call in calls if call.child is None and call.text and not call.error]
+    folded = [] if full else well[_CALLS:]
+    if len(folded) <= 1:
+        folded = []
+    hidden = {call.id for call in folded}
+    for call in calls:
+        if call.id not in hidden:
+            _add_call(tree, call, full)
+    if folded:
+        tree.add(Text(f"... {len(folded):,} more calls that were answered", style="dim"))
 
 
 def _add_call(tree: Tree, call: Call, full: bool) -> None:
@@ -98,7 +111,9 @@ def _add_call(tree: Tree, call: Call, full: bool) -> None:
     if call.ended is not None:
         head.append(f"  {call.ended.seconds:.1f} s", "dim")
         head.append(_tokens(call.ended.usage.input_tokens, call.ended.usage.output_tokens), "dim")
-    parts: list[RenderableType] = [head, _block(call.prompt, full, one_line=not full)]
+    parts: list[RenderableType] = [head]
+    if call.child is None or call.child.question != call.prompt:
+        parts.append(_block(call.prompt, full, one_line=not full))
     if call.child is None:
         told = call.text if call.text is not None else "(no answer is known)"
         parts.append(_block(told, full, head="answer", style=style))
@@ -119,7 +134,7 @@ def _turn_head(turn: Turn) -> Text:
 
 
 def _cell(cell: Cell, full: bool) -> Group:
-    code = _block(cell.code, full, style="blue")
+    code = _prompted(_block(cell.code, full))
     if cell.observation is None:
         return Group(code, Text("(it is not known what came of it)", style="yellow"))
     result = cell.observation.result
@@ -132,6 +147,15 @@ def _cell(cell: Cell, full: bool) -> Group:
     if result.figures:
         parts.append(Text(f"({len(result.figures)} figures)", style="dim"))
     return Group(*parts)
+
+
+def _prompted(code: Text) -> Text:
+    """Code as it stands in a REPL, to tell it from what it printed."""
+    marked = Text()
+    for number, line in enumerate(code.plain.split("\n")):
+        marked.append("... " if number else ">>> ", "dim").append(f"{line}\n", "blue")
+    marked.right_crop(1)
+    return marked
 
 
 def _end(run: Run, full: bool) -> RenderableType:
@@ -158,10 +182,14 @@ def _totals(run: Run) -> str:
         return f"run {run.id}: not ended"
     cost = "cost unknown" if total.cost is None else f"${total.cost:.4f}"
     return (
-        f"run {run.id}: {len(run.turns)} turns, {total.calls:,} calls, {total.children:,} runs "
-        f"below, {total.input_tokens:,} tokens in, {total.output_tokens:,} out, {cost}, "
-        f"{run.ended.seconds:.1f} s"
+        f"run {run.id}: {_several(len(run.turns), 'turn')}, {_several(total.calls, 'call')}, "
+        f"{_several(total.children, 'run')} below, {total.input_tokens:,} tokens in, "
+        f"{total.output_tokens:,} out, {cost}, {run.ended.seconds:.1f} s"
     )
+
+
+def _several(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _tokens(inputs: int | None, outputs: int | None) -> str:

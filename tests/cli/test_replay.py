@@ -60,10 +60,10 @@ def test_the_tree_is_shown_with_code_outputs_calls_children_and_totals(path):
 
     assert status == 0
     for text in (
-        "run 0  m", "How many?", "context: str, 12", "turn 1", "10 → 4 tokens", "code", "3",
+        "run 0  m", "How many?", "context: str, 12", "turn 1", "10 → 4 tokens", ">>> code", "3",
         "call 0.1 llm", "a?", "answer: A", "call 0.3 rlm", "run 0.3", "turn 2",
         "answer: 3", "reward 1",
-        "run 0: 2 turns, 5 calls, 1 runs below, 40 tokens in, 16 out, $0.7500, 8.0 s",
+        "run 0: 2 turns, 5 calls, 1 run below, 40 tokens in, 16 out, $0.7500, 8.0 s",
     ):  # fmt: skip
         assert text in output
     assert output.index("call 0.1") < output.index("run 0.3") < output.index("turn 2")
@@ -82,7 +82,7 @@ def test_long_texts_are_headed_unless_shown_in_full():
     code = "\n".join(f"line_{n}" for n in range(50))
     events = [started(), replied(), cell_ran(code=code, observation=observed("z" * 5000))]
 
-    assert "line_5\n" in shown(events) and "line_6" not in shown(events)
+    assert "... line_5\n" in shown(events) and "line_6" not in shown(events)
     assert "44 more lines" in shown(events)
     assert "line_49" in shown(events, full=True)
     assert shown(events, full=True).count("z") == 5000
@@ -118,6 +118,17 @@ def test_what_was_cut_is_said(tmp_path):
     assert "not complete" in output
     assert "its end is not known" in output
     assert "not known what came of it" in output
+
+
+def test_of_a_batch_that_went_well_a_few_are_shown_and_all_that_failed():
+    calls = [call_ended(f"0.{n}", text=f"answer {n}") for n in range(1, 41)]
+    calls[20] = call_ended("0.21", text="Error: x: y", error="x: y")
+    events = [started(), replied(), cell_ran(), *calls, ended()]
+
+    assert shown(events).count("call 0.") == 4
+    assert "call 0.21 " in shown(events)
+    assert "36 more calls" in shown(events)
+    assert shown(events, full=True).count("call 0.") == 40
 
 
 def test_failures_are_shown():
