@@ -20,6 +20,11 @@ class LLM:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def answers(self) -> bool:
+        """Whether this says enough to ask: an endpoint, or a key for Hugging Face."""
+        return self.base_url is not None or self.api_key is not None
+
     @classmethod
     def of(cls, llm: LLM | None, llm_model: str | None, hf_token: str | None) -> LLM:
         """The model that `reset` was given, in either of its two forms.

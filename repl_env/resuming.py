@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from repl_env.episode import Episode
+from repl_env.episode import Episode, Terms
 from repl_env.llm import LLM
 from repl_env.models import REPLObservation, StepResult
 from repl_env.sandboxes import Source
@@ -155,6 +155,21 @@ def copied(episode: Episode, episode_id: str) -> Episode:
         setattr(other, name, getattr(episode, name))
     other.totals = replace(episode.totals)
     other.names = dict(episode.names)
+    return other
+
+
+def followed(episode: Episode, terms: Terms) -> Episode:
+    """A new episode in the session of `episode`: what the session has and counts goes on.
+
+    Raises:
+        ValueError: an answer waits for the next step.
+    """
+    if episode.sheet.waiting:
+        raise ValueError("an answer of a cancelled step waits for the next one; step first")
+    other = Episode(terms)
+    other.cells, other.masked = episode.cells, False
+    other.names, other.names_are_known = dict(episode.names), episode.names_are_known
+    other.isolation = episode.isolation
     return other
 
 

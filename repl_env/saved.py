@@ -29,7 +29,7 @@ from repl_sandbox.wire.messages import parse_json
 KIND = b"epis"
 VERSION = 1
 
-StopReason: TypeAlias = Literal["answer", "max_iterations"]
+StopReason: TypeAlias = Literal["answer", "max_iterations", "budget"]
 
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
 

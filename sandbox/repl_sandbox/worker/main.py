@@ -289,6 +289,8 @@ class Worker:
             if isinstance(data, mmap.mmap):
                 data.close()
         self._changes.since_last()
+        if self._answers is not None and assign.name == "answer":
+            self._answers.forget()
         if self._copies is not None:
             self._copies.due = True
         self._channel.send(Value(b"null"))
