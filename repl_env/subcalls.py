@@ -72,6 +72,7 @@ class GivenProvider:
     asynchronous. Without one for batches the one for single prompts is used for each; without one
     for recursive calls, they are plain calls. With no function at all, the model of a reset
     answers (`llm`, or `hf_token` and `llm_model`), and runs of its own answer recursive calls.
+    `shortens`: a function for batches may give fewer answers, and the code gets fewer.
 
     Raises:
         TypeError: naming a function that is none.
@@ -86,6 +87,7 @@ class GivenProvider:
         *,
         budget: Budget | None = None,
         prices: Mapping[str, Price] | None = None,
+        shortens: bool = False,
     ) -> None:
         self._given = {
             "llm_query_fn": llm_query_fn,
@@ -96,7 +98,7 @@ class GivenProvider:
         for name, function in self._given.items():
             if function is not None and not callable(function):
                 raise TypeError(f"{name} must be callable, not {type(function).__name__}")
-        self._budget, self._prices = budget, prices
+        self._budget, self._prices, self._shortens = budget, prices, shortens
 
     def names(self, settings: SubcallSettings) -> frozenset[str]:
         """Those functions of the session that can answer."""
@@ -147,7 +149,7 @@ class GivenProvider:
 
         def many(name: str) -> Answerer | None:
             function = given[name]
-            return None if function is None else BatchFunction(function, default)
+            return None if function is None else BatchFunction(function, default, self._shortens)
 
         single, batch = one("llm_query_fn"), many("llm_batch_fn")
         # The recursive single function goes before the plain batch: a batch of deep questions must

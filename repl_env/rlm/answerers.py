@@ -157,10 +157,13 @@ class PromptFunction(CallableModel):
 class BatchFunction(Answerer):
     """A function of the user's that takes `(prompts)` or `(prompts, model)`: one call for all."""
 
-    def __init__(self, function: Callable[..., Any], default: str | None = None) -> None:
+    def __init__(
+        self, function: Callable[..., Any], default: str | None = None, shortens: bool = False
+    ) -> None:
         self._function = function
         self._takes_model = takes(function, [], None)
         self._default = default
+        self._shortens = shortens  # it may give fewer answers, and so does this
 
     async def answer(self, question: Question, call: Call) -> Reply:
         """A batch of one."""
@@ -183,7 +186,7 @@ class BatchFunction(Answerer):
                 answers = await self._ask(asked, calls[0]) if asked else []
             except ModelError as error:
                 answers = [error] * len(asked)
-            for (index, reservation), answer in zip(paid.items(), answers, strict=True):
+            for (index, reservation), answer in zip(paid.items(), answers, strict=False):
                 replies[index] = _settled(questions[index], reservation, answer)
         found = [reply for reply in replies if reply is not None]
         for index, reply in enumerate(found):
@@ -205,7 +208,8 @@ class BatchFunction(Answerer):
                     answers = await in_thread(self._function, *arguments)
                     if inspect.isawaitable(answers):
                         answers = await answers
-            if isinstance(answers, str) or len(answers) != len(prompts):
+            few = len(answers) < len(prompts) and self._shortens
+            if isinstance(answers, str) or not (few or len(answers) == len(prompts)):
                 raise ValueError(f"{len(answers)} answers to {len(prompts)} prompts")
         # Boundary: the function is the user's and may raise anything.
         except Exception as error:
