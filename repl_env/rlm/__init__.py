@@ -10,7 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from repl_env.rlm.asking import ask
     from repl_env.rlm.budget import Budget, Price, Spent
+    from repl_env.rlm.gate import REQUESTS, Gate
+    from repl_env.rlm.ledger import Account, Ledger, Left, Reservation, Tally
     from repl_env.rlm.model import (
         ChatModel,
         Completion,
@@ -22,20 +25,31 @@ if TYPE_CHECKING:
     from repl_env.rlm.scripted import ScriptedModel
 
 __all__ = [
+    "REQUESTS",
+    "Account",
     "Budget",
     "ChatModel",
     "Completion",
+    "Gate",
+    "Ledger",
+    "Left",
     "ModelRequest",
     "ModelUsage",
     "Price",
+    "Reservation",
     "ScriptedModel",
     "Spent",
+    "Tally",
     "TokenTrace",
     "as_model",
+    "ask",
 ]
 
 _NAMES_BY_MODULE = {
+    "asking": ("ask",),
     "budget": ("Budget", "Price", "Spent"),
+    "gate": ("REQUESTS", "Gate"),
+    "ledger": ("Account", "Ledger", "Left", "Reservation", "Tally"),
     "model": ("ChatModel", "Completion", "ModelRequest", "ModelUsage", "TokenTrace", "as_model"),
     "scripted": ("ScriptedModel",),
 }
