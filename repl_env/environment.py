@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 
 Mode: TypeAlias = Literal["plain", "async"]
 
+# Parts of a budget that end an episode when they are used up: its cells spend them.
+_ENDING = ("seconds", "cpu_seconds")
+
 # The arguments of a reset that OpenEnv has by position.
 POSITIONAL = ("seed", "episode_id", "context", "task_prompt", "hf_token", "llm_model")
 
@@ -633,7 +636,8 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         try:
             account.check()
         except BudgetExceeded as error:
-            if not episode.done:
+            # Without calls the code can go on, and the policy may have enough for an answer.
+            if not episode.done and error.field in _ENDING:
                 content = yield from cells.content(self._executor)
                 observation = episode.give_up(observation, content, f"Budget used up: {error}")
         return observation

@@ -104,9 +104,7 @@ class Source:
         if self.given is None:
             loop = asyncio.get_running_loop()
             return await _BY_LOOP.setdefault(loop, _OfLoop()).get(self.settings)
-        if not isinstance(self.given, AsyncSandbox):
-            raise RuntimeError("the sandbox is a plain Sandbox; its episodes cannot be awaited")
-        return self.given
+        return AsyncSandbox.of(self.given) if isinstance(self.given, Sandbox) else self.given
 
     def replaces(self, sandbox: Sandbox | AsyncSandbox) -> bool:
         """Whether there will be another in place of this one, which turned out to be closed."""

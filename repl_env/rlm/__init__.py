@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from repl_env.rlm.budget import Budget, Price, Spent
     from repl_env.rlm.gate import REQUESTS, Gate
     from repl_env.rlm.ledger import Account, Ledger, Left, Reservation, Tally
+    from repl_env.rlm.loop import Manner
     from repl_env.rlm.model import (
         ChatModel,
         Completion,
@@ -22,20 +23,27 @@ if TYPE_CHECKING:
         TokenTrace,
         as_model,
     )
+    from repl_env.rlm.result import ChildTrace, RLMRunResult
+    from repl_env.rlm.runner import RLM, Conversation
     from repl_env.rlm.scripted import ScriptedModel
 
 __all__ = [
     "REQUESTS",
+    "RLM",
     "Account",
     "Budget",
     "ChatModel",
+    "ChildTrace",
     "Completion",
+    "Conversation",
     "Gate",
     "Ledger",
     "Left",
+    "Manner",
     "ModelRequest",
     "ModelUsage",
     "Price",
+    "RLMRunResult",
     "Reservation",
     "ScriptedModel",
     "Spent",
@@ -47,10 +55,39 @@ __all__ = [
 
 _NAMES_BY_MODULE = {
     "asking": ("ask",),
-    "budget": ("Budget", "Price", "Spent"),
-    "gate": ("REQUESTS", "Gate"),
-    "ledger": ("Account", "Ledger", "Left", "Reservation", "Tally"),
-    "model": ("ChatModel", "Completion", "ModelRequest", "ModelUsage", "TokenTrace", "as_model"),
+    "budget": (
+        "Budget",
+        "Price",
+        "Spent",
+    ),
+    "gate": (
+        "REQUESTS",
+        "Gate",
+    ),
+    "ledger": (
+        "Account",
+        "Ledger",
+        "Left",
+        "Reservation",
+        "Tally",
+    ),
+    "loop": ("Manner",),
+    "model": (
+        "ChatModel",
+        "Completion",
+        "ModelRequest",
+        "ModelUsage",
+        "TokenTrace",
+        "as_model",
+    ),
+    "result": (
+        "ChildTrace",
+        "RLMRunResult",
+    ),
+    "runner": (
+        "RLM",
+        "Conversation",
+    ),
     "scripted": ("ScriptedModel",),
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}

@@ -118,7 +118,12 @@ class Calling:
                 raw=("context",),
                 raises=_RAISES,
                 signature=_ONE,
-                methods={"result": self._result, "done": self._done, "cancel": self._cancel},
+                methods={
+                    "result": self._result,
+                    "done": self._done,
+                    "cancel": self._cancel,
+                    "wait": self._wait,
+                },
             ),
             "budget": Offer(_documented(self._budget, _BUDGET), signature="()"),
         }
@@ -235,8 +240,20 @@ class Calling:
     async def _done(self, number: Any) -> bool:
         return self._of(number).task.done()
 
-    async def _cancel(self, number: Any) -> None:
-        self._of(number).task.cancel()
+    async def _cancel(self, number: Any) -> bool:
+        return self._of(number).task.cancel()
+
+    async def _wait(self, numbers: Any, timeout: Any = None) -> list[int]:
+        """Those of the calls that have ended, once at least one has or the time is over."""
+        if not isinstance(numbers, list) or not numbers:
+            raise TypeError("numbers must be a list of calls")
+        tasks = {number: self._of(number).task for number in numbers}
+        await asyncio.wait(
+            tasks.values(),
+            timeout=check_timeout(timeout),
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        return [number for number, task in tasks.items() if task.done()]
 
     def _of(self, number: Any) -> _Spawned:
         # The number is the session's word: any JSON.

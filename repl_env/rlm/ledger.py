@@ -229,6 +229,11 @@ class Account:
         with self.ledger._lock:
             self._spend(Sums(cpu_nanoseconds=round(seconds * NANOSECONDS)))
 
+    def begin_with(self, spent: Spent) -> None:
+        """Count what was spent before this account began: the work goes on from elsewhere."""
+        with self.ledger._lock:
+            self._spend(Sums.of(spent))
+
     def left(self) -> Left:
         """What the whole tree may still spend, less what is reserved."""
         with self.ledger._lock:

@@ -68,6 +68,13 @@ _LAST = (
 _SHORT = "(What this printed, {:,} characters, is not shown any more; `_out[{}]` has it.)"
 
 
+# What the event of an end says of the result.
+_TOLD = (
+    "final_answer", "answer_value", "stop_reason", "error_kind", "reward", "iterations", "own",
+    "seconds",
+)  # fmt: skip
+
+
 class Environment(Protocol):
     """What a run works in; `AsyncLocalREPLEnv` is one. An episode of it has begun."""
 
@@ -344,20 +351,21 @@ class Run:
             kind = "llm"  # an answer built on calls that failed measures nothing
         account = self.environment.account
         done = self._done
-        ended = {
-            "final_answer": metadata.get("final_answer") if done else None,
-            "answer_value": metadata.get("answer_value") if done else None,
-            "stop_reason": stop,
-            "error_kind": kind,
-            "reward": self._last.reward if self._last is not None and done else None,
-            "iterations": self._turn,
-            "own": account.own,
-            "seconds": time.time() - self._began,
-        }
-        self._tell(RunEnded, total=account.total, **ended)
-        return RLMRunResult(
-            messages=self._transcript.seen, depth=account.depth, usage=account.total, **ended
+        result = RLMRunResult(
+            final_answer=metadata.get("final_answer") if done else None,
+            messages=self._transcript.seen,
+            iterations=self._turn,
+            depth=account.depth,
+            answer_value=metadata.get("answer_value") if done else None,
+            stop_reason=stop,
+            error_kind=kind,
+            usage=account.total,
+            own=account.own,
+            reward=self._last.reward if self._last is not None and done else None,
+            seconds=time.time() - self._began,
         )
+        self._tell(RunEnded, total=result.usage, **{name: getattr(result, name) for name in _TOLD})
+        return result
 
 
 def _within(text: str, limit: int) -> str:

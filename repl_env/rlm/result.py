@@ -20,7 +20,7 @@ class ChildTrace:
     depth: int
     duration_s: float
     prompt_preview: str
-    result_preview: str
+    result_preview: str | None
     error: str | None = None
 
 

@@ -29,6 +29,7 @@ from repl_env.rlm.recursion import OfRun, Recursion
 from repl_env.rlm.result import RLMRunResult
 from repl_env.settings import at_least, one_of
 from repl_env.subcalls import Provider
+from repl_env.values import clean
 
 if TYPE_CHECKING:
     from repl_env.rlm.trajectory import TrajectoryWriter
@@ -244,6 +245,7 @@ class Conversation:
         """Answer a question; as `RLM.run`."""
         if not isinstance(question, str):
             raise TypeError(f"question must be a str, not {type(question).__name__}")
+        question = clean(question)
         terms = {
             "task_prompt": question,
             "max_iterations": self._recursion.steps,

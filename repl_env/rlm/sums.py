@@ -44,6 +44,21 @@ class Sums:
         self.cpu_nanoseconds += sign * other.cpu_nanoseconds
         self.children += sign * other.children
 
+    @classmethod
+    def of(cls, spent: Spent) -> Sums:
+        """`spent` again, as exactly as its floats have it."""
+        return cls(
+            calls=spent.calls,
+            failed_calls=spent.failed_calls,
+            input_tokens=spent.input_tokens,
+            output_tokens=spent.output_tokens,
+            estimated_tokens=spent.estimated_tokens,
+            picodollars=round(spent.usd * PICODOLLARS),
+            unpriced_calls=spent.unpriced_calls,
+            cpu_nanoseconds=round(spent.cpu_seconds * NANOSECONDS),
+            children=spent.children,
+        )
+
     def spent(self) -> Spent:
         """As users see it; dollars and seconds are the floats next to the exact sums."""
         return Spent(
