@@ -225,7 +225,7 @@ def _unsaved(file: File) -> str | None:
 def restoring(source: Source, *, plain: bool, file: EpisodeFile, **arguments: Any) -> Turn[Any]:
     """A session with what `file` has of one, from the sandbox that `source` has."""
     data, files = file.checkpoint, file.files
-    take = source.plain if plain else source.of_loop
+    take = source.plain if plain else source.awaited
     sandbox = yield take
     try:
         return (yield partial(sandbox.restore, data, files=files, **arguments))

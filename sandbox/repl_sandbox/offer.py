@@ -129,6 +129,7 @@ def _parameters(signature: object) -> ast.arguments:
         raise TypeError(f"signature must be a str, not {type(signature).__name__}")
     try:
         (statement,) = ast.parse(f"def f{signature}: pass").body
+        compile(f"def f{signature}: pass", "", "exec")  # a name that is there twice
         if not isinstance(statement, ast.FunctionDef) or not signature.startswith("("):
             raise ValueError("not one function")
         (body,) = statement.body

@@ -220,9 +220,10 @@ class Sandbox:
 
         `host`: {name: function}, sync or async, callable from the session with JSON arguments; it
         returns JSON. An `Offer` in its place says more of how it looks there. `limits`: default
-        those of the sandbox. `seed`: for `random` and, if preloaded, numpy. `answers`: put FINAL, FINAL_VAR, SUBMIT, final_answer and the dict
-        `answer` in the namespace; "compatible" also takes printed forms (see `Answer`).
-        `on_answer` is called with each answer; its ValueError refuses the answer.
+        those of the sandbox. `seed`: for `random` and, if preloaded, numpy. `answers`: put FINAL,
+        FINAL_VAR, SUBMIT, final_answer and the dict `answer` in the namespace; "compatible" also
+        takes printed forms (see `Answer`). `on_answer` is called with each answer; its ValueError
+        refuses the answer.
 
         Raises:
             SandboxClosed, SandboxError: the sandbox is closed, or `max_sessions` are open.

@@ -88,11 +88,13 @@ class Handle:
 
     __slots__ = ("__weakref__", "_function", "_result", "_state", "id")
 
-    def __init__(self, function: Any, id: int | str) -> None:
+    def __init__(
+        self, function: Any, id: int | str, result: Text | None = None, state: str = "pending"
+    ) -> None:
         self.id = id
         self._function = function
-        self._result: Text | None = None
-        self._state = "pending"
+        self._result = result
+        self._state = state
 
     def result(self, timeout: float | None = None) -> Text:
         """What came of it, waiting for that at most `timeout` seconds; None: without an end.
@@ -127,7 +129,7 @@ class Handle:
 
     def __reduce__(self) -> tuple[type[Handle], tuple[Any, ...]]:
         # The function goes by its name, and is that of the session which this is loaded in.
-        return Handle, (self._function, self.id)
+        return Handle, (self._function, self.id, self._result, self._state)
 
 
 def _show_handle(handle: Handle) -> str:
