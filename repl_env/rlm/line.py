@@ -89,7 +89,7 @@ class Line(Generic[WishT, GrantT]):
             self._moving = False
 
     def dismiss(self, whom: Callable[[WishT], bool], grant: Callable[[], GrantT]) -> None:
-        """Give a `grant` to each of those in the line, wherever they stand. Called with the lock held."""
+        """Give each of those a `grant`, wherever they stand. Called with the lock held."""
         for waiter in [waiter for waiter in tuple(self._waiters) if whom(waiter.wish)]:
             self._hand(waiter, grant())
         self.move()

@@ -6,9 +6,10 @@ them for one token. A price with more than six decimals is rounded up to the nex
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from fractions import Fraction
 
 from repl_env.rlm.budget import Price
 
@@ -57,18 +58,17 @@ class Rates:
 
 
 def in_units(number: float, unit: int) -> int:
-    """`number` as it is written in decimals, in whole parts of which it has `unit`; rounded down."""
-    return int((_decimal(number) * unit).to_integral_value(ROUND_FLOOR))
+    """`number`, as it is written in decimals, in parts of which one has `unit`; rounded down."""
+    return math.floor(_exact(number) * unit)
 
 
 def _for_one_token(usd_for_a_million: float) -> int:
-    exact = _decimal(usd_for_a_million) * PICODOLLARS / 10**6
-    return int(exact.to_integral_value(ROUND_CEILING))
+    return math.ceil(_exact(usd_for_a_million) * PICODOLLARS / 10**6)
 
 
-def _decimal(number: float) -> Decimal:
+def _exact(number: float) -> Fraction:
     # By way of its digits: 0.1 is a tenth, not the binary fraction next to it.
-    return Decimal(repr(float(number)))
+    return Fraction(repr(float(number)))
 
 
 def _checked(name: str, price: Price) -> Price:
