@@ -23,9 +23,11 @@ if TYPE_CHECKING:
         TokenTrace,
         as_model,
     )
+    from repl_env.rlm.replaying import ReplayModel
     from repl_env.rlm.result import ChildTrace, RLMRunResult
     from repl_env.rlm.runner import RLM, Conversation
     from repl_env.rlm.scripted import ScriptedModel
+    from repl_env.rlm.trajectory import Trajectory, TrajectoryWriter
 
 __all__ = [
     "REQUESTS",
@@ -44,11 +46,14 @@ __all__ = [
     "ModelUsage",
     "Price",
     "RLMRunResult",
+    "ReplayModel",
     "Reservation",
     "ScriptedModel",
     "Spent",
     "Tally",
     "TokenTrace",
+    "Trajectory",
+    "TrajectoryWriter",
     "as_model",
     "ask",
 ]
@@ -80,6 +85,7 @@ _NAMES_BY_MODULE = {
         "TokenTrace",
         "as_model",
     ),
+    "replaying": ("ReplayModel",),
     "result": (
         "ChildTrace",
         "RLMRunResult",
@@ -89,6 +95,10 @@ _NAMES_BY_MODULE = {
         "Conversation",
     ),
     "scripted": ("ScriptedModel",),
+    "trajectory": (
+        "Trajectory",
+        "TrajectoryWriter",
+    ),
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 

@@ -1,0 +1,370 @@
+"""Events as lines of a trajectory file, and back. `docs/trajectories.md` is authoritative.
+
+A line is one JSON object: `event` is the kind, `id` counts the events of the file from 1, the rest
+are the fields of the event's class. Within a version fields and kinds may be added, so what is not
+known is skipped, and a field that has a default may be missing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from repl_env.interfaces import Message
+from repl_env.models import REPLObservation
+from repl_env.rlm.budget import Spent
+from repl_env.rlm.events import (
+    AnyEvent,
+    CallEnded,
+    CallStarted,
+    CellRan,
+    CellStarted,
+    ContextNote,
+    ModelReplied,
+    RunEnded,
+    RunStarted,
+)
+from repl_env.rlm.model import Completion, ModelUsage, TokenTrace
+
+FORMAT = "repl-env trajectory"
+VERSION = 1
+
+KINDS: Mapping[str, type[AnyEvent]] = {
+    "run_started": RunStarted,
+    "model_replied": ModelReplied,
+    "cell_started": CellStarted,
+    "cell_ran": CellRan,
+    "call_started": CallStarted,
+    "call_ended": CallEnded,
+    "run_ended": RunEnded,
+}
+_NAMES = {kind: name for name, kind in KINDS.items()}
+
+# What code in a session sends is nested 128 deep at most. What is deeper came from the host's own
+# functions, and could be too deep for whoever reads the file.
+_DEEPEST = 256
+
+Read: TypeAlias = Callable[[Any], Any]
+T = TypeVar("T")
+
+
+def parents_of(path: str) -> tuple[str | None, str | None]:
+    """The run that began the run `path`, and the call by which it did; None for a root."""
+    parent, dot, _ = path.rpartition(".")
+    return (parent, path) if dot else (None, None)
+
+
+# ── writing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def written(event: AnyEvent, number: int, *, figures: bool = True) -> bytes:
+    """The line of event number `number`, with its end; without the figures unless `figures`."""
+    line = {"event": _NAMES[type(event)], "id": number, **_plain(event)}
+    if isinstance(event, RunStarted):
+        line["parent"], line["call"] = parents_of(event.run)
+    if isinstance(event, CellRan) and not figures:
+        line["observation"]["result"]["figures"] = []
+    return as_line(line)
+
+
+def as_line(fields: Mapping[str, Any]) -> bytes:
+    """A JSON object as one line. What JSON cannot carry is text in it, or left out if deep."""
+    try:
+        text = json.dumps(fields, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        text = json.dumps(_carried(fields), ensure_ascii=False)
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError:  # half a character, as a model may return: exact as an escape
+        data = json.dumps(json.loads(text)).encode("ascii")
+    return data + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses and models as dictionaries; the JSON in them as it is."""
+    if isinstance(value, BaseModel):
+        return {name: _plain(field) for name, field in value.__dict__.items()}
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple) and value and is_dataclass(value[0]):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _carried(value: Any, depth: int = 0) -> Any:
+    """`value` as JSON carries it: other things, NaN and the infinities as text."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if depth >= _DEEPEST:
+        return "..."
+    if isinstance(value, Mapping):
+        return {str(key): _carried(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_carried(item, depth + 1) for item in value]
+    return str(value)
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def read(line: bytes) -> AnyEvent | None:
+    """The event of a line; None for a kind that this version of the package does not know.
+
+    Raises:
+        ValueError: it is none; naming the field.
+    """
+    fields = parsed(line)
+    name = fields.get("event")
+    if not isinstance(name, str):
+        raise ValueError("event: missing, or no text")
+    reader = READERS.get(name)
+    event: AnyEvent | None = None if reader is None else reader(fields)
+    return event
+
+
+def parsed(line: bytes) -> dict[str, Any]:
+    """The JSON object that a line is; ValueError if it is none."""
+    try:
+        fields = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8: {error}") from None
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise ValueError(f"a JSON object was expected, not {type(fields).__name__}")
+    return fields
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Reads a JSON object into `kind`, each field by its own reader."""
+
+    kind: Callable[..., Any]
+    readers: Mapping[str, Read]
+
+    def __call__(self, value: Any) -> Any:
+        """The object; ValueError naming the field that is wrong or missing."""
+        if not isinstance(value, dict):
+            raise ValueError(f"an object was expected, not {type(value).__name__}")
+        found = {}
+        for name, reader in self.readers.items():
+            if name in value:
+                found[name] = _named(name, reader, value[name])
+            elif name in self._required:
+                raise ValueError(f"{name}: missing")
+        return self.kind(**found)
+
+    @property
+    def _required(self) -> frozenset[str]:
+        return _required(self.kind)
+
+
+def _named(name: str, reader: Read, value: Any) -> Any:
+    try:
+        return reader(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _required(kind: Any) -> frozenset[str]:
+    """The fields without a default."""
+    if kind not in _REQUIRED:
+        _REQUIRED[kind] = frozenset(
+            field.name
+            for field in fields(kind)
+            if field.default is MISSING and field.default_factory is MISSING
+        )
+    return _REQUIRED[kind]
+
+
+_REQUIRED: dict[Any, frozenset[str]] = {}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise ValueError(f"text was expected, not {type(value).__name__}")
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise ValueError(f"a whole number from 0 was expected, not {value!r}")
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    if value in ("nan", "inf", "-inf"):
+        return float(value)
+    raise ValueError(f"a number was expected, not {value!r}")
+
+
+def _flag(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ValueError(f"true or false was expected, not {value!r}")
+
+
+def _json(value: Any) -> Any:
+    return value
+
+
+def _maybe(reader: Read) -> Read:
+    return lambda value: None if value is None else reader(value)
+
+
+def _many(reader: Read) -> Read:
+    def items(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise ValueError(f"a list was expected, not {type(value).__name__}")
+        return tuple(reader(item) for item in value)
+
+    return items
+
+
+def _one_of(*allowed: str) -> Read:
+    def choice(value: Any) -> str:
+        if value in allowed:
+            return str(value)
+        raise ValueError(f"one of {', '.join(allowed)} was expected, not {value!r}")
+
+    return choice
+
+
+def _message(value: Any) -> Message:
+    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
+        raise ValueError("a message with a role was expected")
+    if not isinstance(value.get("content"), (str, list)):
+        raise ValueError("content: text, or a list of parts, was expected")
+    return value  # type: ignore[return-value]  # the two keys that are required were looked at
+
+
+def _observation(value: Any) -> REPLObservation:
+    if isinstance(value, dict):
+        value = _known(REPLObservation, value)
+        if isinstance(value.get("result"), dict):
+            result = REPLObservation.model_fields["result"].annotation
+            value["result"] = _known(result, value["result"])
+    try:
+        return REPLObservation.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"{where}: {first['msg']}") from None
+
+
+def _known(model: Any, value: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the fields that a later release has added."""
+    return {name: item for name, item in value.items() if name in model.model_fields}
+
+
+USAGE = Record(
+    ModelUsage,
+    {"input_tokens": _maybe(_count), "output_tokens": _maybe(_count), "usd": _maybe(_number)},
+)
+TRACE = Record(
+    TokenTrace,
+    {"prompt_ids": _many(_count), "output_ids": _many(_count), "logprobs": _many(_number)},
+)
+COMPLETION = Record(
+    Completion,
+    {
+        "text": _text,
+        "usage": USAGE,
+        "finish_reason": _maybe(_text),
+        "model": _maybe(_text),
+        "tokens": _maybe(TRACE),
+    },
+)
+SPENT = Record(
+    Spent,
+    {
+        "calls": _count,
+        "failed_calls": _count,
+        "input_tokens": _count,
+        "output_tokens": _count,
+        "estimated_tokens": _count,
+        "usd": _number,
+        "unpriced_calls": _count,
+        "cpu_seconds": _number,
+        "children": _count,
+    },
+)
+CONTEXT = Record(ContextNote, {"name": _text, "type": _text, "length": _count})
+
+_EVENT: Mapping[str, Read] = {"run": _text, "time": _number}
+_CELL: Mapping[str, Read] = {**_EVENT, "turn": _count, "cell": _count, "code": _text}
+_CALL: Mapping[str, Read] = {
+    **_EVENT,
+    "call": _text,
+    "kind": _one_of("llm", "rlm"),
+    "cell": _count,
+    "model": _maybe(_text),
+    "prompt": _text,
+}
+
+READERS: Mapping[str, Record] = {
+    "run_started": Record(
+        RunStarted,
+        {
+            **_EVENT,
+            "depth": _count,
+            "question": _text,
+            "model": _maybe(_text),
+            "max_iterations": _count,
+            "contexts": _many(CONTEXT),
+        },
+    ),
+    "model_replied": Record(
+        ModelReplied,
+        {
+            **_EVENT,
+            "turn": _count,
+            "kept": _count,
+            "added": _many(_message),
+            "completion": COMPLETION,
+            "seconds": _number,
+            "last": _flag,
+        },
+    ),
+    "cell_started": Record(CellStarted, _CELL),
+    "cell_ran": Record(CellRan, {**_CELL, "observation": _observation, "seconds": _number}),
+    "call_started": Record(CallStarted, _CALL),
+    "call_ended": Record(
+        CallEnded,
+        {
+            **_CALL,
+            "text": _text,
+            "error": _maybe(_text),
+            "truncated": _flag,
+            "usage": USAGE,
+            "seconds": _number,
+            "child": _flag,
+        },
+    ),
+    "run_ended": Record(
+        RunEnded,
+        {
+            **_EVENT,
+            "final_answer": _maybe(_text),
+            "answer_value": _json,
+            "stop_reason": _text,
+            "error_kind": _maybe(_text),
+            "reward": _maybe(_number),
+            "iterations": _count,
+            "own": SPENT,
+            "total": SPENT,
+            "seconds": _number,
+        },
+    ),
+}

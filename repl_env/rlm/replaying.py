@@ -1,0 +1,197 @@
+"""`ReplayModel`: the answers of a recorded run, given again, so that it runs without a model."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from repl_env.errors import ModelError
+from repl_env.interfaces import Message
+from repl_env.rlm.events import CallEnded
+from repl_env.rlm.model import ChatModel, Completion, ModelRequest
+from repl_env.rlm.trajectory import Trajectory
+
+# As `repr` of an object without one of its own has it: another number in each process.
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
+_QUESTIONS = ("query", "repair")
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A recorded answer: which run asked, its number there, what was asked in a form to compare."""
+
+    run: str
+    number: int
+    asked: str
+    completion: Completion | None
+    error: str | None = None
+
+    def given(self) -> Completion:
+        """The answer, or the recorded failure again."""
+        if self.completion is not None:
+            return self.completion
+        kind, _, message = (self.error or "").partition(": ")
+        raise ModelError(kind, message)
+
+
+class ReplayModel(ChatModel):
+    """Answers each request as it was answered in `trajectory`, failures included.
+
+    A request is known by who asks it (`ModelRequest.origin`) if what it asks is what was recorded
+    there, addresses of objects aside. Calls of one run that go on side by side may have other
+    numbers in another run, and so may the runs that they begin; such a request is known by what it
+    asks alone, the same run's first, and of several the one that was given the fewest times.
+
+    A recorded call has only the last of what the model answered to it. With a schema that was
+    answered in two rounds this is the second, given in the first. What an answer cost is as it was
+    recorded.
+
+    Args:
+        trajectory: what to answer from.
+        loose: answer by who asks if nothing that was asked is the same. So a run goes on after an
+            output that differs, such as of a clock.
+        name: as of any model; None: that of the first run.
+    """
+
+    bounded = True
+
+    def __init__(
+        self, trajectory: Trajectory, *, loose: bool = False, name: str | None = None
+    ) -> None:
+        self.name = name if name is not None else _name_of(trajectory)
+        self._loose = loose
+        self._lock = threading.Lock()
+        self._given: dict[tuple[bool, str, int], int] = {}
+        self._turns, self._calls = _Answers(_turns(trajectory)), _Answers(_calls(trajectory))
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        """The recorded answer.
+
+        Raises:
+            ModelError: there is none, of kind "script"; or it was a failure, as recorded.
+        """
+        with self._lock:
+            answer = self._find(request)
+            key = self._key(answer, request)
+            self._given[key] = self._given.get(key, 0) + 1
+        return answer.given()
+
+    def _find(self, request: ModelRequest) -> _Answer:
+        is_call = request.origin.purpose in _QUESTIONS
+        answers = self._calls if is_call else self._turns
+        own = answers.by_origin.get((request.origin.run, request.origin.number))
+        for asked in _questions(request.messages) if is_call else (_form(request.messages),):
+            if own is not None and own.asked == asked:
+                return own
+            if found := answers.by_text.get(asked):
+                return min(found, key=lambda answer: self._order(answer, request))
+        if own is not None and self._loose:
+            return own
+        raise ModelError("script", _missing(request, own))
+
+    def _order(self, answer: _Answer, request: ModelRequest) -> tuple[bool, int]:
+        times = self._given.get(self._key(answer, request), 0)
+        return answer.run != request.origin.run, times
+
+    @staticmethod
+    def _key(answer: _Answer, request: ModelRequest) -> tuple[bool, str, int]:
+        return request.origin.purpose in _QUESTIONS, answer.run, answer.number
+
+
+class _Answers:
+    """Recorded answers, found by who asked and by what was asked."""
+
+    def __init__(self, answers: Iterator[_Answer]) -> None:
+        self.by_origin: dict[tuple[str, int], _Answer] = {}
+        self.by_text: dict[str, list[_Answer]] = {}
+        for answer in answers:
+            self.by_origin[answer.run, answer.number] = answer
+            self.by_text.setdefault(answer.asked, []).append(answer)
+
+
+def _turns(trajectory: Trajectory) -> Iterator[_Answer]:
+    for run in trajectory.runs():
+        for turn in run.turns:
+            yield _Answer(run.id, turn.number, _form(turn.messages), turn.completion)
+
+
+def _calls(trajectory: Trajectory) -> Iterator[_Answer]:
+    """The calls that a model answered, and not a run."""
+    for run in trajectory.runs():
+        for call in run.calls:
+            if call.ended is not None and not call.ended.child:
+                asked = plain(call.prompt)
+                completion = _completion(call.ended)
+                yield _Answer(run.id, call.number, asked, completion, call.ended.error)
+
+
+def _completion(ended: CallEnded) -> Completion | None:
+    if ended.error is not None:
+        return None
+    reason = "length" if ended.truncated else "stop"
+    return Completion(ended.text, ended.usage, reason, ended.model)
+
+
+def _questions(messages: Sequence[Message]) -> Iterator[str]:
+    """What a call's messages may have been recorded as: the whole question, or what it begins with.
+
+    A context and a schema stand behind the prompt, each after an empty line; only the prompt is
+    recorded. The longest beginnings come first, so that of two prompts the right one is found.
+    """
+    first = next((each["content"] for each in messages if each["role"] == "user"), "")
+    text = plain(first if isinstance(first, str) else json.dumps(first))
+    while True:
+        yield text
+        text, found, _ = text.rpartition("\n\n")
+        if not found:
+            return
+
+
+def _form(messages: Sequence[Message]) -> str:
+    """Messages as one text, for comparing."""
+    return plain(json.dumps(list(messages), sort_keys=True))
+
+
+def plain(text: str) -> str:
+    """`text` with every address of an object the same."""
+    return _ADDRESS.sub("0x", text)
+
+
+def _missing(request: ModelRequest, own: _Answer | None) -> str:
+    origin = request.origin
+    noun = "call" if origin.purpose in _QUESTIONS else "turn"
+    which = f"{noun} {origin.number} of run {origin.run!r}"
+    if own is None:
+        return f"{which} was not recorded"
+    return f"{which} was recorded with other messages: {_first_difference(request, own)}"
+
+
+def _first_difference(request: ModelRequest, own: _Answer) -> str:
+    if request.origin.purpose in _QUESTIONS:
+        return f"{_short(own.asked)} and not {_short(str(request.messages[0]['content']))}"
+    recorded: list[Any] = json.loads(own.asked)
+    asked: list[Any] = json.loads(_form(request.messages))
+    for number, (before, now) in enumerate(zip(recorded, asked, strict=False), 1):
+        if before != now:
+            return f"message {number} is {_differing(str(before), str(now))}"
+    return f"{len(recorded)} messages and not {len(asked)}"
+
+
+def _differing(before: str, now: str) -> str:
+    """Two texts from a little before the place where they part."""
+    pairs = zip(before, now, strict=False)
+    place = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(before), len(now)))
+    start = max(0, place - 20)
+    return f"{_short(before[start:])} and not {_short(now[start:])}"
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")
+
+
+def _name_of(trajectory: Trajectory) -> str | None:
+    return trajectory.roots[0].model if trajectory.roots else None
