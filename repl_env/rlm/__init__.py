@@ -19,7 +19,9 @@ if TYPE_CHECKING:
         TokenTrace,
         as_model,
     )
+    from repl_env.rlm.samples import Sample, sample
     from repl_env.rlm.scripted import ScriptedModel
+    from repl_env.rlm.transformers_model import TransformersModel
 
 __all__ = [
     "Budget",
@@ -28,16 +30,21 @@ __all__ = [
     "ModelRequest",
     "ModelUsage",
     "Price",
+    "Sample",
     "ScriptedModel",
     "Spent",
     "TokenTrace",
+    "TransformersModel",
     "as_model",
+    "sample",
 ]
 
 _NAMES_BY_MODULE = {
     "budget": ("Budget", "Price", "Spent"),
     "model": ("ChatModel", "Completion", "ModelRequest", "ModelUsage", "TokenTrace", "as_model"),
+    "samples": ("Sample", "sample"),
     "scripted": ("ScriptedModel",),
+    "transformers_model": ("TransformersModel",),
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
