@@ -49,7 +49,8 @@ class Batches(Generic[Q, A]):
     """Takes requests from any thread and hands them to `run`, in the order of the oldest.
 
     Args:
-        run: answers each of a batch, or fails it; called in the one thread, must not raise.
+        run: answers each of a batch, or fails it; called in the one thread. What it raises fails
+            those that it did not answer.
         size: the most requests in a batch. May be changed at any time.
         wait: seconds that the oldest request waits for others before it runs in too small a batch.
     """
@@ -68,11 +69,12 @@ class Batches(Generic[Q, A]):
     def submit(self, asked: Asked[Q, A]) -> None:
         """Have `asked` answered."""
         with self._changed:
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name="repl-env batches")
+                thread.start()  # may fail; then nothing is asked, and nothing waits for ever
+                self._thread = thread
             self._queue.append(asked)
             self._changed.notify_all()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="repl-env batches")
-                self._thread.start()
 
     def close(self, error: Exception) -> None:
         """Fail what is asked and what runs with `error`; return when the thread is gone."""
@@ -86,7 +88,12 @@ class Batches(Generic[Q, A]):
 
     def _work(self) -> None:
         while batch := self._next():
-            self._run(batch)
+            try:
+                self._run(batch)
+            # Boundary: the thread goes on for the others, whatever became of these.
+            except Exception as error:  # noqa: BLE001
+                for asked in batch:
+                    asked.fail(error)
 
     def _next(self) -> Sequence[Asked[Q, A]]:
         """The next batch; empty when the thread is to end."""

@@ -38,10 +38,12 @@ class Sampling:
 
     Two are equal if what they choose by is; only requests of equal ones share a batch. Fields that
     are not named stay as the model has them. Temperature 0 means the likeliest token.
+    `given` is what it was made of.
     """
 
     key: str
     options: Mapping[str, Any] = field(compare=False)
+    given: Mapping[str, Any] = field(compare=False)
     seed: int | None = None
 
     @classmethod
@@ -64,7 +66,8 @@ class Sampling:
             if name not in known or name.startswith("_"):
                 raise ValueError(f"sampling[{name!r}] is no field of GenerationConfig, nor seed")
         options = _consistent(options)
-        return cls(json.dumps(options, sort_keys=True, default=repr), options, seed)
+        key = json.dumps(options, sort_keys=True, default=repr)
+        return cls(key, options, dict(given), seed)
 
 
 def _consistent(options: dict[str, Any]) -> dict[str, Any]:
@@ -144,6 +147,7 @@ def _config(
         "num_beams": 1,
         "num_return_sequences": 1,
         "return_dict_in_generate": False,
+        "use_cache": True,  # training switches it off
         "max_length": None,
         "max_new_tokens": max(row.limit for row in rows),
         "eos_token_id": list(ends) or None,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from repl_env.interfaces import Message
 from repl_env.rlm.batches import Asked, Batches
 from repl_env.rlm.chat_templates import prompt_ids
 from repl_env.rlm.generation import Generated, Row, Sampling, generate
+from repl_env.rlm.local_weights import hub_arguments, load_model, load_tokenizer, source_of
 from repl_env.rlm.model import ChatModel, Completion, ModelRequest, ModelUsage, TokenTrace
 from repl_env.values import clean
 
@@ -56,7 +56,11 @@ class TransformersModel(ChatModel):
         record_tokens: answers carry a `TokenTrace`. Its log-probabilities are of the model's own
             distribution: before temperature, top_p and top_k, as endpoints give them.
         template: arguments of the chat template, such as `{"enable_thinking": False}`.
+        token: for the hub. None: `HF_TOKEN`; a login that happens to be stored here is not used.
+            It is kept nowhere.
         local_files_only: load nothing from the network.
+
+    Code that comes with a model is not run: load such a model yourself, and give it loaded.
 
     Raises:
         TypeError, ValueError: naming the argument. ImportError: the extra is not installed.
@@ -76,16 +80,18 @@ class TransformersModel(ChatModel):
         batch_wait: float = 0.01,
         record_tokens: bool = False,
         template: Mapping[str, Any] | None = None,
+        token: str | None = None,
         local_files_only: bool = False,
     ) -> None:
         _at_least("max_new_tokens", max_new_tokens, 1)
         _at_least("batch_size", batch_size, 1)
         _at_least("batch_wait", batch_wait, 0)
         self._sampling = _with_libraries(sampling or {})
-        source = _source(model)
+        source = source_of(model)
         self.name = name or source or None
-        self._model = _loaded_model(model, device, dtype, local_files_only)
-        self._tokenizer = _loaded_tokenizer(tokenizer, source, local_files_only)
+        hub = hub_arguments(token, local_files_only)
+        self._model = load_model(model, device, dtype, hub)
+        self._tokenizer = load_tokenizer(tokenizer, source, hub)
         self._template = dict(template or {})
         self._max_new_tokens = max_new_tokens
         self._record = record_tokens
@@ -98,11 +104,9 @@ class TransformersModel(ChatModel):
 
         Both share weights, thread and batches; closing one closes both.
         """
-        mine = {**self._sampling.options, "seed": self._sampling.seed, **sampling}
+        mine = {**self._sampling.given, **sampling}
         other = copy.copy(self)
-        other._sampling = Sampling.of(
-            {key: value for key, value in mine.items() if value is not None}
-        )
+        other._sampling = Sampling.of({name: mine[name] for name in mine if mine[name] is not None})
         return other
 
     async def complete(self, request: ModelRequest) -> Completion:
@@ -151,19 +155,19 @@ class TransformersModel(ChatModel):
             error = self._attempt(part) if part else None
             if error is None:
                 continue
-            if len(part) == 1:
-                part[0].fail(error)
-                continue
             half = len(part) // 2
             if error.kind == "memory":
-                self._batches.size = min(self._batches.size, half)
                 _free_memory()
+                self._batches.size = min(self._batches.size, half or self._batches.size)
+            if not half:
+                part[0].fail(error)
+                continue
             parts += [part[half:], part[:half]]
 
     def _attempt(self, part: Sequence[Asked[_Question, Completion]]) -> ModelError | None:
         """Answer `part`, or say why `generate` could not."""
-        rows = [(asked, row) for asked in part if (row := self._row(asked)) is not None]
         try:
+            rows = [(asked, row) for asked in part if (row := self._row(asked)) is not None]
             if rows:
                 self._answer(rows, part[0].question.sampling)
         # Boundary: the model may be anybody's code. The error goes without its traceback, which
@@ -238,16 +242,6 @@ def _at_least(name: str, value: object, least: int) -> None:
         raise ValueError(f"{name} must be at least {least}, not {value}")
 
 
-def _source(model: Any) -> str:
-    """Where `model` is from; empty if it does not say."""
-    if isinstance(model, str | os.PathLike):
-        return os.fspath(model)
-    if not (hasattr(model, "generate") and hasattr(model, "config")):
-        told = f"a model of transformers, a folder or a name, not {type(model).__name__}"
-        raise TypeError(f"model must be {told}")
-    return str(model.config.name_or_path or "")
-
-
 def _with_libraries(sampling: Mapping[str, Any]) -> Sampling:
     try:
         return Sampling.of(sampling)
@@ -255,32 +249,6 @@ def _with_libraries(sampling: Mapping[str, Any]) -> Sampling:
         raise ImportError(
             f"TransformersModel needs the extra: pip install 'repl-env[transformers]' ({error})"
         ) from error
-
-
-def _loaded_model(model: Any, device: str | None, dtype: Any, local: bool) -> Any:
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    if isinstance(model, str | os.PathLike):
-        model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, local_files_only=local)
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if model.config.is_encoder_decoder:
-        raise ValueError(
-            "model must continue its prompt; this one encodes it and writes another text"
-        )
-    return model if device is None else model.to(device)
-
-
-def _loaded_tokenizer(tokenizer: Any, source: str, local: bool) -> Any:
-    from transformers import AutoTokenizer
-
-    if tokenizer is None and not source:
-        raise ValueError("tokenizer must be given: the model does not say where it came from")
-    if tokenizer is None or isinstance(tokenizer, str | os.PathLike):
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer or source, local_files_only=local)
-    if not getattr(tokenizer, "chat_template", None):
-        raise ValueError("tokenizer has no chat template; set tokenizer.chat_template")
-    return tokenizer
 
 
 def _positions(model: Any) -> int | None:

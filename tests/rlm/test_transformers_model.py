@@ -190,6 +190,23 @@ async def test_an_answer_ends_with_its_end_token_which_is_counted_and_not_shown(
     assert other.usage.output_tokens == len(other.tokens.output_ids)
 
 
+async def test_a_batch_ends_when_the_last_of_it_ended(make, weights):
+    """The one that may have most ends by itself, the other at its limit, two tokens later."""
+    free = (await ask(make(record_tokens=True, batch_size=1))).tokens.output_ids
+    place = next(n for n in range(3, 10) if free[n] not in free[:n])
+    weights.generation_config.eos_token_id = [free[place]]
+    weights.steps = 0
+
+    ended, cut = await asyncio.gather(
+        ask(model := make(batch_size=2), max_output_tokens=400),
+        ask(model, QUESTIONS[3], max_output_tokens=place + 3),
+    )
+
+    assert (ended.usage.output_tokens, ended.finish_reason) == (place + 1, "stop")
+    assert (cut.usage.output_tokens, cut.finish_reason) == (place + 3, "length")
+    assert weights.steps == place + 3
+
+
 async def test_log_probabilities_are_those_of_the_model_for_each_token(make, weights):
     model = make(record_tokens=True, batch_size=2, sampling={"temperature": 0.5, "top_k": 5})
 
@@ -256,6 +273,18 @@ async def test_temperature_nought_takes_the_likeliest_token(make, weights):
     assert len({(await ask(model)).text for _ in range(4)}) > 1
     cold = model.with_sampling(temperature=0, top_p=0.5)
     assert {(await ask(cold)).text for _ in range(3)} == {greedy.text}
+
+
+async def test_sampling_that_is_taken_away_or_back_is_as_if_it_had_not_been(make, weights):
+    plain = make(batch_size=2)
+    hot = plain.with_sampling(temperature=2.0)
+    same = [(plain, hot.with_sampling(temperature=None))]
+    same += [(hot, hot.with_sampling(temperature=0).with_sampling(temperature=2.0))]
+
+    for one, other in same:
+        await asyncio.gather(ask(one), ask(other))
+
+    assert weights.batches == [2, 2]
 
 
 async def test_a_model_in_training_answers_without_leaving_things_out(words):
@@ -489,6 +518,47 @@ async def test_a_folder_is_loaded_with_its_tokenizer_and_template(make, weights,
     assert loaded.name == str(tmp_path)
     here, there = await ask(make(batch_size=1)), await ask(loaded)
     assert (here.text, here.usage) == (there.text, there.usage)
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "used"),
+    [(None, None, False), (None, "env", "env"), ("own", "env", "own")],
+)
+def test_the_hub_is_asked_with_the_token_given_or_named_and_with_no_stored_login(
+    weights, words, monkeypatch, given, environment, used
+):
+    asked = []
+
+    def from_pretrained(name, **arguments):
+        asked.append((name, arguments["token"], arguments["trust_remote_code"]))
+        return weights
+
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", from_pretrained)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    if environment:
+        monkeypatch.setenv("HF_TOKEN", environment)
+
+    model = TransformersModel("some/model", words, token=given, device="cpu")
+
+    assert asked == [("some/model", used, False)]
+    assert model.name == "some/model"
+
+
+def test_a_token_is_kept_nowhere(weights, words, tmp_path):
+    weights.save_pretrained(tmp_path)
+    words.save_pretrained(tmp_path)
+
+    model = TransformersModel(tmp_path, token="hf_secret", device="cpu", local_files_only=True)
+
+    held = [
+        vars(model),
+        vars(model._tokenizer),
+        model._model.config,
+        model._model.generation_config,
+    ]
+    assert model._tokenizer.init_kwargs
+    assert "hf_secret" not in repr(held)
+    assert "hf_secret" not in repr(vars(model._model))
 
 
 @pytest.mark.parametrize(
