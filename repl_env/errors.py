@@ -53,7 +53,8 @@ class ModelError(REPLError):
     """A model gave no answer.
 
     `kind` is a word for the reason: "timeout", "rate_limit", "connection", "server", "refused",
-    "authentication", "request", "type", or the name of an exception of the user's function.
+    "authentication", "request", "type", "memory", "closed", or the name of an exception of the
+    user's function.
     `retryable`: the same question may be answered later. `retry_after`: seconds, if the endpoint
     said when.
     """

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from repl_env.rlm.replaying import ReplayModel
     from repl_env.rlm.result import ChildTrace, RLMRunResult
     from repl_env.rlm.runner import RLM, Conversation
+    from repl_env.rlm.samples import Sample, sample
     from repl_env.rlm.scripted import ScriptedModel
     from repl_env.rlm.trajectory import Trajectory, TrajectoryWriter
+    from repl_env.rlm.transformers_model import TransformersModel
 
 __all__ = [
     "REQUESTS",
@@ -48,14 +50,17 @@ __all__ = [
     "RLMRunResult",
     "ReplayModel",
     "Reservation",
+    "Sample",
     "ScriptedModel",
     "Spent",
     "Tally",
     "TokenTrace",
     "Trajectory",
     "TrajectoryWriter",
+    "TransformersModel",
     "as_model",
     "ask",
+    "sample",
 ]
 
 _NAMES_BY_MODULE = {
@@ -94,11 +99,16 @@ _NAMES_BY_MODULE = {
         "RLM",
         "Conversation",
     ),
+    "samples": (
+        "Sample",
+        "sample",
+    ),
     "scripted": ("ScriptedModel",),
     "trajectory": (
         "Trajectory",
         "TrajectoryWriter",
     ),
+    "transformers_model": ("TransformersModel",),
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
