@@ -88,7 +88,8 @@ class TextScreen:
     def reply(self, command: str, reply: RenderableType) -> None:
         """Tables and texts, in the width of the terminal."""
         self._close_line()
-        self._out.print(reply, soft_wrap=False)
+        begin = "\n" if self._open["stdout"] else ""
+        self._write("stdout", begin + _rendered(self._out, reply))
 
     def complain(self, what: str, message: str) -> None:
         """In red, on stderr."""
@@ -143,10 +144,8 @@ class JSONScreen:
 
     def reply(self, command: str, reply: RenderableType) -> None:
         """The text that a person would see."""
-        console = Console(width=200, color_system=None, file=_Nowhere())
-        with console.capture() as captured:
-            console.print(reply)
-        self._print({"command": command, "ok": True, "text": captured.get().rstrip("\n")})
+        text = _rendered(Console(width=200, color_system=None), reply).rstrip("\n")
+        self._print({"command": command, "ok": True, "text": text})
 
     def complain(self, what: str, message: str) -> None:
         """`ok` false and why."""
@@ -160,16 +159,11 @@ class JSONScreen:
         self._out.flush()
 
 
-class _Nowhere:
-    """A file for a console whose text is captured."""
-
-    encoding = "utf-8"
-
-    def write(self, text: str) -> int:
-        return len(text)
-
-    def flush(self) -> None:
-        """Nothing is held."""
+def _rendered(console: Console, reply: RenderableType) -> str:
+    """`reply` as text, without the blanks that fill the lines of tables."""
+    with console.capture() as captured:
+        console.print(reply, soft_wrap=False)
+    return "".join(f"{line.rstrip()}\n" for line in captured.get().rstrip("\n").split("\n"))
 
 
 def notable(outcome: AnyOutcome) -> list[str]:

@@ -25,7 +25,7 @@ Enter           run the cell when it is whole; a block ends with an empty line
 Esc Enter       run the cell as it is
 Tab             complete a name, an attribute or a command
 Up, Down        earlier cells; Ctrl-R searches them
-Ctrl-C          clear the input; while a cell runs, interrupt it and keep the variables
+Ctrl-C          clear the input, or interrupt the running cell; variables stay
 Ctrl-D          leave"""
 
 
@@ -216,7 +216,15 @@ def _quit(shell: Shell, argument: str) -> RenderableType:
 
 
 def _table(*headings: str, title: str | None = None) -> Table:
-    return Table(*headings, title=title, box=None, pad_edge=False, header_style="dim")
+    return Table(
+        *headings,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+        header_style="dim",
+    )
 
 
 def _cells(*texts: str) -> list[Text]:
