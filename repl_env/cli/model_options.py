@@ -10,6 +10,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from urllib.parse import urlsplit
@@ -29,16 +30,21 @@ _MODEL_HELP = (
     "The model, as its endpoint names it; or script:FILE.py:FUNCTION, whose function(request) "
     "returns the reply as text."
 )
-_URL_HELP = "An OpenAI-compatible endpoint. [default: $OPENAI_BASE_URL]"
-_KEY_HELP = (
-    "The environment variable that holds the key. [default: OPENAI_API_KEY; HF_TOKEN for Hugging "
-    "Face]"
-)
+_URL_HELP = "An OpenAI-compatible endpoint."
+_KEY_HELP = "The environment variable that holds the key."
 
 ModelName: TypeAlias = Annotated[str, typer.Option("--model", help=_MODEL_HELP)]
-BaseURL: TypeAlias = Annotated[str | None, typer.Option("--base-url", help=_URL_HELP)]
+BaseURL: TypeAlias = Annotated[
+    str | None, typer.Option("--base-url", help=_URL_HELP, show_default="$OPENAI_BASE_URL")
+]
 KeyVariable: TypeAlias = Annotated[
-    str | None, typer.Option("--api-key-env", metavar="NAME", help=_KEY_HELP)
+    str | None,
+    typer.Option(
+        "--api-key-env",
+        metavar="NAME",
+        help=_KEY_HELP,
+        show_default="OPENAI_API_KEY; HF_TOKEN for Hugging Face",
+    ),
 ]
 
 
@@ -60,10 +66,9 @@ def model_from(options: ModelOptions, environ: Mapping[str, str] | None = None) 
     """
     if options.model.startswith(SCRIPT):
         return _scripted(options.model)
-    from repl_env.rlm import endpoints
-
+    llm = llm_from(options, os.environ if environ is None else environ)
     try:
-        model = endpoints.model_of(llm_from(options, os.environ if environ is None else environ))
+        model: ChatModel | None = import_module("repl_env.rlm.endpoints").model_of(llm)
     except ImportError as error:
         typer.echo(f"repl-env: {error}", err=True)
         raise typer.Exit(Status.INFRASTRUCTURE) from error

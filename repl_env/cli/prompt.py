@@ -16,6 +16,7 @@ from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition, has_selection
+from prompt_toolkit.formatted_text import AnyFormattedText
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.lexers import PygmentsLexer
@@ -63,7 +64,7 @@ class Prompt:
             except EOFError:
                 return
 
-    def _message(self) -> list[tuple[str, str]]:
+    def _message(self) -> AnyFormattedText:
         depth = self._shell.depth
         return [("class:prompt", f"{'branch ' * bool(depth)}{depth or ''}>>> ")]
 

@@ -21,9 +21,11 @@ from .session_options import (
     LanguageName,
     Memory,
     Preload,
+    Require,
     RequireOption,
     modules_of,
     opening,
+    policy_of,
 )
 from .status import Status
 
@@ -79,21 +81,21 @@ def repl(
 
 def _sandbox(
     isolation: Isolation,
-    require: str | None,
+    require: Require | None,
     preload: tuple[str, ...],
     timeout: float,
     memory: str,
     language: LanguageName,
     undo: int,
 ) -> Sandbox:
-    from repl_sandbox import Limits, Policy, Sandbox
+    from repl_sandbox import Limits, Sandbox
 
     return Sandbox(
         isolation=isolation.value,
-        require=None if require is None else require.value,  # type: ignore[attr-defined]
+        require=None if require is None else require.value,
         preload=preload,
         limits=Limits(memory=memory, timeout=timeout),
-        policy=None if language is LanguageName.FULL else Policy(language=language.value),
+        policy=policy_of(language),
         history=undo,
     )
 
@@ -125,6 +127,6 @@ def _banner(shell: Shell, memory: str) -> str:
     tier = shell.session.isolation.tier
     held = "NOT ISOLATED (tier process)" if tier == Isolation.PROCESS else f"tier {tier}"
     return (
-        f"repl-env {version('repl-env')} · Python {platform.python_version()} · {held} · {memory} · "
-        f"cells end after {shell.timeout:g} s · :help"
+        f"repl-env {version('repl-env')} · Python {platform.python_version()} · {held} · "
+        f"{memory} · cells end after {shell.timeout:g} s · :help"
     )

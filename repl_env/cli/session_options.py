@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
 from .status import Status
+
+if TYPE_CHECKING:
+    from repl_sandbox import Policy
 
 
 class Isolation(StrEnum):
@@ -42,7 +45,7 @@ IsolationOption: TypeAlias = Annotated[
 ]
 RequireOption: TypeAlias = Annotated[
     Require | None,
-    typer.Option("--require", help="The weakest tier to accept. [default: confined]"),
+    typer.Option("--require", help="The weakest tier to accept.", show_default="confined"),
 ]
 Preload: TypeAlias = Annotated[
     list[str] | None,
@@ -59,6 +62,18 @@ CellTimeout: TypeAlias = Annotated[
 Language: TypeAlias = Annotated[
     LanguageName, typer.Option("--language", help="How much of Python cells may use; no wall.")
 ]
+
+
+def policy_of(language: LanguageName) -> Policy | None:
+    """The policy that the name stands for."""
+    from repl_sandbox import Policy
+
+    names: dict[LanguageName, Literal["lint", "restricted"]] = {
+        LanguageName.LINT: "lint",
+        LanguageName.RESTRICTED: "restricted",
+    }
+    name = names.get(language)
+    return None if name is None else Policy(language=name)
 
 
 def modules_of(preload: Sequence[str] | None) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LEAVE = frozenset({"exit", "quit", "exit()", "quit()"})
 
 
-class Leave(Exception):  # noqa: N818 (it is no error)
+class Leave(Exception):
     """The person is done."""
 
 
