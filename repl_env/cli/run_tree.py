@@ -115,17 +115,18 @@ class RunTree:
         return Sum() if self.root is None else self.root.total()
 
     def _run_started(self, event: RunStarted) -> None:
-        node = self._nodes.get(event.run)
+        parent = self._parent(event.run)
+        node = None if event.depth == 0 else self._nodes.get(event.run)
         if node is None:
             node = Node(event.run, event.time, event.question)
-            self._nodes[event.run] = node
             if event.depth == 0:
-                self.root, self.ended, self._nodes = node, None, {event.run: node}
-            elif (parent := self._parent(event.run)) is not None:
+                self.root, self.ended, self._nodes = node, None, {}
+            elif parent is not None:
                 parent.below[event.run] = node
+            self._nodes[event.run] = node
         node.run, node.doing, node.text = True, "thinking", event.question
         node.model, node.max_iterations = event.model, event.max_iterations
-        if (parent := self._parent(event.run)) is not None:
+        if parent is not None:
             parent.own.children += 1
 
     def _replied(self, event: ModelReplied) -> None:
