@@ -24,7 +24,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from repl_env import LocalREPLEnv
-from repl_env.cli.progress import Progress
+from repl_env.cli.progress import progress
 from repl_env.models import REPLObservation, StepResult
 from repl_env.parsing import extract_code_blocks
 from repl_env.rlm import RLM, Budget, ModelRequest, ReplayModel, RLMRunResult, ScriptedModel
@@ -113,6 +113,8 @@ answer["ready"] = True
 ```""",
 ]
 
+BUDGET = Budget(calls=40)
+
 console = Console(width=100)
 
 
@@ -137,19 +139,19 @@ def recurse(context: str, expected: dict[str, object], file: Path) -> bool:
     console.rule("[bold]A recursive language model")
     console.print(Markdown(QUESTION))
     model = ScriptedModel(reply, name="scripted")
-    with Progress(console) as progress:
-        rlm = RLM(model, budget=Budget(calls=40), trajectory=file, watch=progress)
+    with progress(console) as shown:
+        rlm = RLM(model, budget=BUDGET, trajectory=file, watch=shown.watch)
         result = rlm.run(QUESTION, context, expected_answer=str(expected))
     solved = result.reward == 1.0 and result.answer_value == expected
     report(result, expected, solved)
 
     console.rule("[bold]The same, replayed without a model")
     recorded = Trajectory.load(file)
-    again = RLM(ReplayModel(recorded)).run(QUESTION, context)
+    again = RLM(ReplayModel(recorded), budget=BUDGET).run(QUESTION, context)
     same = again.answer_value == result.answer_value and again.usage.calls == result.usage.calls
     size = file.stat().st_size
     console.print(
-        f"trajectory {size:,} bytes   runs {len(recorded.runs)}   "
+        f"trajectory {size:,} bytes   runs {len(list(recorded.runs()))}   "
         f"answer [bold {'green' if same else 'red'}]{'the same' if same else 'another'}[/]"
     )
     return solved and same

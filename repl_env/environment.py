@@ -41,6 +41,7 @@ from repl_env.models import (
 from repl_env.observations import OURS
 from repl_env.previews import Preview
 from repl_env.resuming import Asked
+from repl_env.rlm.budget import Spent
 from repl_env.rubrics import REPLRubric, Rubric
 from repl_env.settings import REQUEST_NAMES, Request, Settings, check_name
 from repl_env.subcalls import GivenProvider, HostFunction, Provider, SubcallSettings, functions
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from repl_env.rlm.budget import Budget, Price
     from repl_env.rlm.calling import Calling
     from repl_env.rlm.ledger import Account
+    from repl_env.rlm.model import ChatModel
 
 Mode: TypeAlias = Literal["plain", "async"]
 
@@ -365,6 +367,31 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         other._mode, other._branches = "plain", 0
         return AsyncLocalREPLEnv.of(other)
 
+    def model(self, llm: LLM) -> ChatModel:
+        """The model that `llm`, which a reset was given, speaks of; see `model_of`.
+
+        Raises:
+            ImportError: its library is not installed; says what to install.
+            ValueError: `llm` does not say enough.
+        """
+        from repl_env.rlm.model import as_model
+
+        if llm.base_url is None and not llm.headers and not llm.sampling:
+            return as_model(self._build_hf_chat_fn(llm.api_key, llm.model))
+        from repl_env.rlm.endpoints import model_of
+
+        found = model_of(llm)
+        if found is None:
+            raise ValueError("llm says neither where a model is nor with which key to ask for it")
+        return found
+
+    @staticmethod
+    def _build_hf_chat_fn(hf_token: str | None, llm_model: str | None = None) -> Any:
+        """What answers with a token of Hugging Face; OpenEnv's name, which its users replace."""
+        from repl_env.rlm.endpoints import model_of
+
+        return model_of(LLM(model=llm_model, api_key=hf_token))
+
     def close(self) -> None:
         """Close the session. A sandbox that was given or is shared stays open."""
         self._check_mode("plain")
@@ -518,7 +545,10 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         episode, asked = self._episode(), self._asked
         assert asked is not None
         self._check_mode(mode)
-        saved = resuming.snapshot(episode, asked, self.settings.answers, self._last, self.rubric)
+        spent = None if self._calling is None else self._calling.account.total
+        saved = resuming.snapshot(
+            episode, asked, self.settings.answers, self._last, self.rubric, spent
+        )
         return (yield from resuming.saving(self._executor, episode, saved, path, mode == "plain"))
 
     def _loading(
@@ -540,6 +570,8 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         episode = yield from self._beginning(mode, terms, asked.subcalls, start)
         missing: tuple[Missing, ...] = self._executor.missing
         file.episode.resume(episode, missing)
+        if self._calling is not None and file.episode.spent is not None:
+            self._calling.account.begin_with(Spent(**file.episode.spent.model_dump()))
         self._asked = asked
         self._last = None if last is None else result_of(last)
         return missing

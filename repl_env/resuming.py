@@ -13,11 +13,13 @@ from typing import Any, cast
 from repl_env.episode import Episode, Terms
 from repl_env.llm import LLM
 from repl_env.models import REPLObservation, StepResult
+from repl_env.rlm.budget import Spent
 from repl_env.sandboxes import Source
 from repl_env.saved import (
     EpisodeFile,
     SavedAnswer,
     SavedEpisode,
+    SavedSpent,
     SavedTotals,
     StopReason,
     exactly,
@@ -50,6 +52,7 @@ def snapshot(
     answers: Answers,
     last: StepResult[REPLObservation] | None,
     rubric: Any,
+    spent: Spent | None,
 ) -> SavedEpisode:
     """What the host knows of the episode between two steps.
 
@@ -85,6 +88,7 @@ def snapshot(
         names_are_known=episode.names_are_known,
         last=None if last is None else last.observation.model_dump(mode="json"),
         rubric=None if tell is None else exactly(tell(), "rubric"),
+        spent=None if spent is None else SavedSpent(**asdict(spent)),
     )
 
 

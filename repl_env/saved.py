@@ -54,6 +54,22 @@ class SavedTotals(BaseModel):
     peak_memory: int
 
 
+class SavedSpent(BaseModel):
+    """As `repl_env.rlm.budget.Spent`."""
+
+    model_config = _STRICT
+
+    calls: int
+    failed_calls: int
+    input_tokens: int
+    output_tokens: int
+    estimated_tokens: int
+    usd: float
+    unpriced_calls: int
+    cpu_seconds: float
+    children: int
+
+
 class SavedEpisode(BaseModel):
     """What the host knows of an episode, but for its context.
 
@@ -87,6 +103,7 @@ class SavedEpisode(BaseModel):
     names_are_known: bool
     last: dict[str, JsonValue] | None
     rubric: JsonValue
+    spent: SavedSpent | None
 
     def terms(self, context: Context, validator: Any) -> Terms:
         """The terms that the episode goes on under."""

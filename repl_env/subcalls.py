@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from repl_env.rlm.budget import Budget, Price
     from repl_env.rlm.calling import Calling
     from repl_env.rlm.ledger import Account
-    from repl_env.rlm.recursion import Home
+    from repl_env.rlm.recursion import Home, Recursion
 
 HostFunction: TypeAlias = Callable[..., Any]
 Failed: TypeAlias = Callable[[Exception], None]
@@ -116,7 +116,7 @@ class GivenProvider:
 
         account = self._account()
         if not any(self._given.values()):
-            return self._recursion(settings).begin_at(account, settings, failed, home)
+            return self._recursion(settings, home).begin_at(account, settings, failed, home)
         plain, deep = self._answerers(settings.llm.model)
         return Calling(plain, deep, account=account, gate=REQUESTS, failed=failed)
 
@@ -126,13 +126,11 @@ class GivenProvider:
 
         return Ledger(self._budget or Budget(calls=None), prices=self._prices).root
 
-    def _recursion(self, settings: SubcallSettings) -> Any:
-        from repl_env.rlm.endpoints import model_of
+    def _recursion(self, settings: SubcallSettings, home: Home) -> Recursion:
         from repl_env.rlm.loop import Manner
         from repl_env.rlm.recursion import Recursion
 
-        model = model_of(settings.llm)
-        assert model is not None
+        model = home.model(settings.llm)
         turns = settings.max_iterations
         manner = Manner() if turns is None else Manner(max_iterations=turns)
         return Recursion(model, model, max_depth=settings.max_depth, manner=manner)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from repl_env.errors import EpisodeAborted, ModelError
+from repl_env.llm import LLM
 from repl_env.rlm.answerers import Answerer, Call, ModelAnswerer
 from repl_env.rlm.budget import Budget
 from repl_env.rlm.calling import Calling, Failed
@@ -40,6 +41,9 @@ class Home(Protocol):
 
     def child(self, provider: Any) -> Any:
         """A new environment like it, on the same sandbox, whose sub-calls `provider` answers."""
+
+    def model(self, llm: LLM) -> ChatModel:
+        """The model that `llm`, which an episode was given, speaks of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

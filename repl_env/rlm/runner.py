@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -32,7 +32,7 @@ from repl_env.subcalls import Provider
 from repl_env.values import clean
 
 if TYPE_CHECKING:
-    from repl_env.rlm.trajectory import TrajectoryWriter
+    from repl_env.rlm.trajectory_writer import TrajectoryWriter
     from repl_sandbox import Limits
 
 Model: TypeAlias = "ChatModel | ModelFunction | LLM"
@@ -192,6 +192,16 @@ class RLM:
         about = {"context": context, "contexts": contexts, "files": files, "seed": seed}
         return Conversation(self, about, llm)
 
+    def _settings(self, seed: int | None) -> dict[str, Any]:
+        """What a replay must have in common with a run, besides its question and contexts."""
+        return {
+            "max_iterations": self._manner.max_iterations,
+            "max_depth": self._max_depth,
+            "blocks": self._manner.blocks,
+            "budget": asdict(self._budget),
+            "seed": seed,
+        }
+
     def _recursion(self, llm: LLM | None, watch: Watcher) -> Recursion:
         model = self._model if llm is None else _model(llm, "llm")
         return Recursion(
@@ -318,12 +328,18 @@ class Conversation:
         given = self._rlm._trajectory
         if given is None:
             return
-        from repl_env.rlm.trajectory import TrajectoryWriter
+        from repl_env.rlm.trajectory_writer import TrajectoryWriter
 
         if isinstance(given, TrajectoryWriter):
             self._writer = given
-        else:
-            self._writer = self._held.enter_context(TrajectoryWriter(given))
+            return
+        named = dict(self._about["contexts"] or {})
+        if self._about["context"] is not None:
+            named["context"] = self._about["context"]
+        writer = TrajectoryWriter(
+            given, contexts=named, settings=self._rlm._settings(self._about["seed"])
+        )
+        self._writer = self._held.enter_context(writer)
 
     def _told(self, event: AnyEvent) -> None:
         self._events.append(event)

@@ -71,7 +71,9 @@ def test_an_error_goes_to_stderr_the_next_cell_runs_and_the_status_is_1():
 
 
 def test_what_is_notable_is_said_and_only_that():
-    done = piped("x = 1\nimport os\nos._exit(3)\nx\nimport time\ntime.sleep(60)\n", "--timeout", "1")
+    done = piped(
+        "x = 1\nimport os\nos._exit(3)\nx\nimport time\ntime.sleep(60)\n", "--timeout", "1"
+    )
 
     assert done.stdout == "1\n"
     assert "[the cell ended its process; the session is back at the state before the cell]" in (
