@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from .evaluation_bar import EvaluationBar
 from .solver_options import ModelChoice, function_solver, metric_of, rlm_solver
 from .status import Status
 
@@ -39,7 +36,9 @@ def evaluate(
     sub_model: Annotated[str | None, typer.Option(help="The model of sub-calls.")] = None,
     base_url: Annotated[
         str | None,
-        typer.Option(help="An OpenAI-compatible endpoint; its key is read from OPENAI_API_KEY."),
+        typer.Option(
+            help="An OpenAI-compatible endpoint, else OPENAI_BASE_URL; its key is OPENAI_API_KEY."
+        ),
     ] = None,
     max_iterations: Annotated[int, typer.Option(min=1, help="Turns of each run.")] = 30,
     max_depth: Annotated[int, typer.Option(min=1, help="Runs below runs.")] = 2,
@@ -65,7 +64,8 @@ def evaluate(
         Path | None, typer.Option(help="The results file; an earlier one is carried on.")
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh/--resume", help="Forget what the results file has.")
+        bool,
+        typer.Option("--fresh/--resume", help="Forget what the results file has, or carry it on."),
     ] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many tasks.")] = None,
     give_up_after: Annotated[
@@ -127,7 +127,11 @@ def _results(out: Path | None, fresh: bool) -> Iterator[ResultsFile | None]:
 
 def _run(evaluation: Evaluation, solver: Solver, concurrency: int) -> Status:
     """Run what is missing, under a bar; what ended it before its end, else OK."""
+    import asyncio
+
     from repl_sandbox.errors import IsolationError
+
+    from .evaluation_bar import EvaluationBar
 
     try:
         with EvaluationBar(evaluation):
@@ -135,7 +139,7 @@ def _run(evaluation: Evaluation, solver: Solver, concurrency: int) -> Status:
     except KeyboardInterrupt:
         return Status.INTERRUPTED
     except IsolationError as error:
-        typer.echo(f"{error}\n{error.remedy}", err=True)
+        typer.echo(str(error), err=True)
         return Status.TIER_UNAVAILABLE
     except OSError as error:  # of the results file: those of tasks are their failures
         typer.echo(f"Results cannot be written: {error.strerror or error}", err=True)
@@ -144,6 +148,9 @@ def _run(evaluation: Evaluation, solver: Solver, concurrency: int) -> Status:
 
 
 async def _carry_out(evaluation: Evaluation, solver: Solver, concurrency: int) -> None:
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
     # Plain functions, as solvers and as models, wait in threads; the loop's own are a handful.
     threads = ThreadPoolExecutor(max(32, 4 * concurrency))
     asyncio.get_running_loop().set_default_executor(threads)

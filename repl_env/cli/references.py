@@ -50,10 +50,11 @@ def _of_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     spec = spec_from_file_location(f"_repl_env_cli_{path.stem}", path)
-    assert spec is not None and spec.loader is not None  # a path that ends with .py has both
+    assert spec is not None  # a path that ends with .py has one
     module = module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look for it there
-    spec.loader.exec_module(module)
+    # Not by the loader: its cache of bytecode takes two texts of one second and size for the same.
+    exec(compile(path.read_bytes(), path, "exec"), module.__dict__)
     return module
 
 

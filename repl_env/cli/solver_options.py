@@ -49,20 +49,19 @@ def rlm_solver(choice: ModelChoice) -> tuple[Solver, dict[str, Any]]:
     # Where code is held does not change an answer, so this is not among the settings.
     tiers = {"isolation": choice.isolation, "require": choice.require}
     options |= {name: value for name, value in tiers.items() if value is not None}
-    model, source = model_of(choice.model, choice.base_url, "--model")
+    base_url = choice.base_url or os.environ.get("OPENAI_BASE_URL")
+    model, source = model_of(choice.model, base_url, "--model")
     settings = {
         "model": choice.model,
         "sub_model": choice.sub_model,
-        "base_url": _without_secrets(choice.base_url),
+        "base_url": _without_secrets(base_url),
         "source": source,
         "budget": asdict(choice.budget),
         "max_iterations": choice.max_iterations,
         "max_depth": choice.max_depth,
     }
     if choice.sub_model is not None:
-        sub_model, settings["sub_source"] = model_of(
-            choice.sub_model, choice.base_url, "--sub-model"
-        )
+        sub_model, settings["sub_source"] = model_of(choice.sub_model, base_url, "--sub-model")
         options["sub_model"] = sub_model
     return RLMSolver(model, options), settings
 
@@ -93,7 +92,9 @@ def model_of(
 ) -> tuple[ChatModel, str]:
     """The model `name`, and a digest of the script if it is one.
 
-    `script:FILE.py:function` is a function of the request that returns text.
+    `script:FILE.py:function` is a function of the request that returns text. With a `base_url` the
+    model is behind that endpoint, and its key is OPENAI_API_KEY; else it is one of Hugging Face's,
+    and its key HF_TOKEN.
     """
     if name is not None and name.startswith(_SCRIPT):
         from repl_env.rlm.scripted import ScriptedModel
@@ -102,8 +103,9 @@ def model_of(
         return ScriptedModel(found.function, name=name), found.digest
     from repl_env.llm import LLM
 
-    key = environ.get("OPENAI_API_KEY") if base_url else None
-    llm = LLM(model=name, base_url=base_url, api_key=key or environ.get("HF_TOKEN"))
+    # A key goes only to where it is meant for: not that of the one to an endpoint of the other.
+    key = environ.get("OPENAI_API_KEY" if base_url else "HF_TOKEN")
+    llm = LLM(model=name, base_url=base_url, api_key=key)
     try:
         endpoints: Any = import_module("repl_env.rlm.endpoints")
         model: ChatModel = endpoints.model_of(llm)

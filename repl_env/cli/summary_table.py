@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
@@ -18,13 +19,19 @@ _MOST_FAILURES = 10  # listed one by one; the results file has all
 
 def show(console: Console, summary: Summary) -> None:
     """Print scores, what went wrong, and what it cost."""
-    scores = Table("tasks", "n", "score", "95 % interval", title=_title(summary))
+    scores = Table("tasks", title=_title(summary))
+    for heading in ("n", "score", "95 % interval"):
+        scores.add_column(heading, justify="right")
     for row in summary.scores:
         scores.add_row(escape(row.name), str(row.n), _mean(row), _interval(row))
     console.print(scores)
     if summary.failures:
         _show_failures(console, summary)
-    console.print(_totals(summary))
+    totals = Table(show_header=False, title="All tasks that ran")
+    for name, told in _totals(summary):
+        if told:
+            totals.add_row(name, told)
+    console.print(totals)
 
 
 def _title(summary: Summary) -> str:
@@ -54,25 +61,24 @@ def _show_failures(console: Console, summary: Summary) -> None:
     console.print(f"Without a score: {listed}{more}", markup=False, highlight=False)
 
 
-def _totals(summary: Summary) -> Table:
-    table = Table(show_header=False, title="All tasks that ran")
-    table.add_row("ended by", _counts(summary.stop_reasons))
-    table.add_row("errors in scored tasks", _counts(summary.error_kinds))
+def _totals(summary: Summary) -> Iterator[tuple[str, str]]:
+    """What is told of all tasks together; empty where there is nothing to tell."""
     failed = f", {summary.failed_calls:,} failed" if summary.failed_calls else ""
-    table.add_row("calls to models", f"{summary.calls:,}{failed}")
     estimated = f", {summary.estimated_tokens:,} of them estimated"
     tokens = f"{summary.input_tokens:,} in, {summary.output_tokens:,} out"
-    table.add_row("tokens", tokens + (estimated if summary.estimated_tokens else ""))
-    table.add_row("runs below the root", f"{summary.children:,}")
-    table.add_row("cost", _cost(summary))
-    table.add_row("seconds for a task", _seconds(summary))
-    if summary.not_run:
-        table.add_row("not run", f"{summary.not_run:,}")
-    return table
+    yield "ended by", _counts(summary.stop_reasons)
+    yield "errors in scored tasks", _counts(summary.error_kinds)
+    if summary.calls:
+        yield "calls to models", f"{summary.calls:,}{failed}"
+        yield "tokens", tokens + (estimated if summary.estimated_tokens else "")
+        yield "runs below the root", f"{summary.children:,}"
+        yield "cost", _cost(summary)
+    yield "seconds for a task", _seconds(summary)
+    yield "not run", f"{summary.not_run:,}" if summary.not_run else ""
 
 
 def _counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{escape(name)} {count}" for name, count in counts.items()) or "-"
+    return ", ".join(f"{escape(name)} {count}" for name, count in counts.items())
 
 
 def _cost(summary: Summary) -> str:
@@ -84,5 +90,5 @@ def _cost(summary: Summary) -> str:
 
 def _seconds(summary: Summary) -> str:
     if summary.seconds_p50 is None or summary.seconds_p95 is None:
-        return "-"
+        return ""
     return f"p50 {summary.seconds_p50:.2f}, p95 {summary.seconds_p95:.2f}"

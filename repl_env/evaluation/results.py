@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -87,6 +88,8 @@ class ResultsFile:
         os.close(self._file)
 
     def _begin(self, fresh: bool) -> None:
+        if not stat.S_ISREG(os.fstat(self._file).st_mode):
+            raise ResultsError(f"{self.path} is not a regular file")
         self._lock()
         with open(self._file, "rb", closefd=False) as file:
             lines = file.read().splitlines(keepends=True)
