@@ -81,6 +81,11 @@ def returning(answer):
     return does
 
 
+def soon_over():
+    """A tree whose time ends 50 ms after a question was asked, however slow the machine is."""
+    return Ledger(Budget(seconds=0.05), clock=lambda: 0.0).root
+
+
 async def settled():
     for _ in range(8):
         await asyncio.sleep(0)
@@ -156,7 +161,7 @@ async def test_the_model_is_told_its_time(given, left, told):
 
 
 async def test_the_end_of_the_trees_time_is_not_the_models_fault():
-    root, gate = Ledger(Budget(seconds=0.05)).root, Gate(1)
+    root, gate = soon_over(), Gate(1)
 
     with pytest.raises(BudgetExceeded) as refused:
         await ask(Fake(for_ever), request(), root, gate)
@@ -167,7 +172,7 @@ async def test_the_end_of_the_trees_time_is_not_the_models_fault():
 
 
 async def test_time_ends_in_front_of_the_gate_too():
-    root, gate = Ledger(Budget(seconds=0.05)).root, Gate(1)
+    root, gate = soon_over(), Gate(1)
     model = Fake(for_ever)
 
     async with gate:
@@ -199,7 +204,7 @@ async def test_a_model_that_makes_an_error_of_being_cancelled_is_not_blamed():
             raise ModelError("connection", "cut") from None
 
     with pytest.raises(BudgetExceeded):
-        await ask(Fake(does), request(), Ledger(Budget(seconds=0.05)).root)
+        await ask(Fake(does), request(), soon_over())
 
 
 async def test_the_calls_own_time_is_the_models():
@@ -307,129 +312,131 @@ async def test_the_price_is_by_the_name_that_was_asked_for():
     assert root.total.usd == 0.8
 
 
-class TestCancellation:
-    async def test_of_one_that_is_with_the_model(self):
-        root, gate = Ledger(Budget(output_tokens=50)).root, Gate(1)
-        model = Fake(for_ever)
+async def test_cancelling_one_that_is_with_the_model_leaves_nothing_behind():
+    root, gate = Ledger(Budget(output_tokens=50)).root, Gate(1)
+    model = Fake(for_ever)
+    task = asyncio.create_task(ask(model, request(), root, gate))
+    await settled()
+    assert (model.in_flight, gate.in_flight, root.left().output_tokens) == (1, 1, 0)
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert (model.in_flight, gate.in_flight, root.left().output_tokens) == (0, 0, 50)
+    assert root.total == Spent(calls=1, failed_calls=1)
+
+
+async def test_cancelling_one_that_waits_at_the_gate_leaves_nothing_behind():
+    root, gate = Ledger(Budget(output_tokens=50)).root, Gate(1)
+    model = Fake(for_ever)
+    async with gate:
         task = asyncio.create_task(ask(model, request(), root, gate))
         await settled()
-        assert (model.in_flight, gate.in_flight, root.left().output_tokens) == (1, 1, 0)
-
+        assert (gate.waiting, root.left().output_tokens) == (1, 0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        assert (gate.in_flight, gate.waiting) == (1, 0)
 
-        assert (model.in_flight, gate.in_flight, root.left().output_tokens) == (0, 0, 50)
-        assert root.total == Spent(calls=1, failed_calls=1)
+    assert model.requests == []
+    assert root.left().output_tokens == 50
+    assert root.total == Spent(calls=1, failed_calls=1)
 
-    async def test_of_one_that_waits_at_the_gate(self):
-        root, gate = Ledger(Budget(output_tokens=50)).root, Gate(1)
-        model = Fake(for_ever)
-        async with gate:
-            task = asyncio.create_task(ask(model, request(), root, gate))
-            await settled()
-            assert (gate.waiting, root.left().output_tokens) == (1, 0)
+
+async def test_cancelling_one_that_waits_for_its_share_of_the_budget_leaves_nothing_behind():
+    root, gate = Ledger(Budget(output_tokens=50)).root, Gate(1)
+    held = root.reserve(model=None, input_tokens=0, output_tokens=50)
+    model = Fake(all_that_is_granted)
+    task = asyncio.create_task(ask(model, request(), root, gate))
+    await settled()
+    assert not task.done()
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    held.drop()
+
+    assert model.requests == []
+    assert root.total == Spent()
+    await ask(model, request(), root, gate)
+    assert root.total.output_tokens == 50
+
+
+async def test_cancelling_a_whole_tree_at_any_moment_leaves_nothing_behind():
+    gate, model = Gate(4), Fake(all_that_is_granted)
+    for moment in range(0, 40, 3):
+        root = Ledger(Budget(calls=None, output_tokens=200)).root
+        asks = (ask(model, request(max_output_tokens=30), root, gate) for _ in range(20))
+        tasks = [asyncio.create_task(each) for each in asks]
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        for task in tasks:
             task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert (gate.in_flight, gate.waiting) == (1, 0)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-        assert model.requests == []
-        assert root.left().output_tokens == 50
-        assert root.total == Spent(calls=1, failed_calls=1)
-
-    async def test_of_one_that_waits_for_its_share_of_the_budget(self):
-        root, gate = Ledger(Budget(output_tokens=50)).root, Gate(1)
-        held = root.reserve(model=None, input_tokens=0, output_tokens=50)
-        model = Fake(all_that_is_granted)
-        task = asyncio.create_task(ask(model, request(), root, gate))
-        await settled()
-        assert not task.done()
-
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        held.drop()
-
-        assert model.requests == []
-        assert root.total == Spent()
-        await ask(model, request(), root, gate)
-        assert root.total.output_tokens == 50
-
-    async def test_of_a_whole_tree_at_any_moment(self):
-        gate, model = Gate(4), Fake(all_that_is_granted)
-        for moment in range(0, 40, 3):
-            root = Ledger(Budget(calls=None, output_tokens=200)).root
-            asks = (ask(model, request(max_output_tokens=30), root, gate) for _ in range(20))
-            tasks = [asyncio.create_task(each) for each in asks]
-            for _ in range(moment):
-                await asyncio.sleep(0)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-            assert (gate.in_flight, gate.waiting, model.in_flight) == (0, 0, 0)
-            assert root.left().output_tokens == 200 - root.total.output_tokens
+        assert (gate.in_flight, gate.waiting, model.in_flight) == (0, 0, 0)
+        assert root.left().output_tokens == 200 - root.total.output_tokens
 
 
-class TestCrowds:
-    def test_500_trees_spend_no_token_more_than_they_may_through_a_gate_of_32(self):
-        """Over four event loops; each tree asks for more than it may, from parent and children."""
-        gate, model = Gate(32), Fake(all_that_is_granted)
-        budgets = {number: 40 + number % 61 for number in range(500)}
-        refusals = set()
+def test_500_trees_spend_no_token_more_than_they_may_through_a_gate_of_32():
+    """Over four event loops; each tree asks for more than it may, from parent and children."""
+    gate, model = Gate(32), Fake(all_that_is_granted)
+    budgets = {number: 40 + number % 61 for number in range(500)}
+    refusals = set()
 
-        async def run(account, depth):
-            try:
-                await ask(model, request(max_output_tokens=13), account, gate)
-                if depth:
-                    below = (run(account.open_child(), depth - 1) for _ in range(3))
-                    await asyncio.gather(*below)
-                await ask(model, request(max_output_tokens=13), account, gate)
-            except BudgetExceeded as refused:
-                refusals.add(refused.field)
-            finally:
-                account.close()
-
-        async def tree(number):
-            root = Ledger(Budget(output_tokens=budgets[number])).root
-            await run(root, 2)
-            return number, root
-
-        def thread(numbers):
-            async def forest():
-                return await asyncio.gather(*(tree(number) for number in numbers))
-
-            return asyncio.run(forest())
-
-        with ThreadPoolExecutor(4) as pool:
-            forests = pool.map(thread, [range(start, 500, 4) for start in range(4)])
-            trees = [each for forest in forests for each in forest]
-
-        assert len(trees) == 500
-        assert refusals == {"output_tokens"}
-        for number, root in trees:
-            assert root.total.output_tokens == budgets[number]
-            assert (root.left().output_tokens, root.alive) == (0, 0)
-        assert model.most <= 32
-        assert (gate.in_flight, gate.waiting) == (0, 0)
-
-    async def test_parents_that_wait_for_children_hold_no_slot(self):
-        """Five levels deep through a gate for one: nothing stands still."""
-        gate, model = Gate(1), Fake(all_that_is_granted)
-        root = Ledger(Budget(calls=None, output_tokens=10**6)).root
-
-        async def run(account, depth):
-            await ask(model, request(max_output_tokens=3), account, gate)
+    async def run(account, depth):
+        try:
+            await ask(model, request(max_output_tokens=13), account, gate)
             if depth:
-                await asyncio.gather(*(run(account.open_child(), depth - 1) for _ in range(3)))
-            await ask(model, request(max_output_tokens=3), account, gate)
+                below = (run(account.open_child(), depth - 1) for _ in range(3))
+                await asyncio.gather(*below)
+            await ask(model, request(max_output_tokens=13), account, gate)
+        except BudgetExceeded as refused:
+            refusals.add(refused.field)
+        finally:
             account.close()
 
-        async with asyncio.timeout(30):
-            await run(root, 5)
+    async def tree(number):
+        root = Ledger(Budget(output_tokens=budgets[number])).root
+        await run(root, 2)
+        return number, root
 
-        runs = sum(3**depth for depth in range(6))
-        assert (root.total.calls, root.ever, root.alive) == (2 * runs, runs - 1, 0)
-        assert root.total.output_tokens == 6 * runs
-        assert model.most == 1
+    def thread(numbers):
+        async def forest():
+            return await asyncio.gather(*(tree(number) for number in numbers))
+
+        return asyncio.run(forest())
+
+    with ThreadPoolExecutor(4) as pool:
+        forests = pool.map(thread, [range(start, 500, 4) for start in range(4)])
+        trees = [each for forest in forests for each in forest]
+
+    assert len(trees) == 500
+    assert refusals == {"output_tokens"}
+    for number, root in trees:
+        assert root.total.output_tokens == budgets[number]
+        assert (root.left().output_tokens, root.alive) == (0, 0)
+    assert model.most <= 32
+    assert (gate.in_flight, gate.waiting) == (0, 0)
+
+
+async def test_parents_that_wait_for_children_hold_no_slot():
+    """Five levels deep through a gate for one: nothing stands still."""
+    gate, model = Gate(1), Fake(all_that_is_granted)
+    root = Ledger(Budget(calls=None, output_tokens=10**6)).root
+
+    async def run(account, depth):
+        await ask(model, request(max_output_tokens=3), account, gate)
+        if depth:
+            await asyncio.gather(*(run(account.open_child(), depth - 1) for _ in range(3)))
+        await ask(model, request(max_output_tokens=3), account, gate)
+        account.close()
+
+    async with asyncio.timeout(30):
+        await run(root, 5)
+
+    runs = sum(3**depth for depth in range(6))
+    assert (root.total.calls, root.ever, root.alive) == (2 * runs, runs - 1, 0)
+    assert root.total.output_tokens == 6 * runs
+    assert model.most == 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -151,6 +152,16 @@ def test_the_process_has_one():
     assert (REQUESTS.limit, REQUESTS.in_flight, REQUESTS.waiting) == (64, 0, 0)
 
 
+@pytest.fixture
+def hasty_threads():
+    """Threads that take turns as often as they can, so that what is not locked shows."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("hasty_threads")
 def test_it_holds_for_the_loops_of_all_threads_together():
     gate, inside = Gate(5), Inside()
 
@@ -176,6 +187,7 @@ def test_it_holds_for_the_loops_of_all_threads_together():
     assert (gate.in_flight, gate.waiting) == (0, 0)
 
 
+@pytest.mark.usefixtures("hasty_threads")
 def test_cancellations_in_many_threads_lose_no_slot():
     gate, inside = Gate(3), Inside()
 

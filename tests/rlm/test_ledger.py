@@ -380,7 +380,7 @@ class TestWaiting:
         assert root.total == Spent(calls=1, failed_calls=1)
 
     async def test_the_end_of_the_trees_time_ends_the_waiting(self):
-        root = Ledger(Budget(seconds=0.02, output_tokens=50)).root
+        root = Ledger(Budget(seconds=0.02, output_tokens=50), clock=Clock()).root
         held = reserve(root, 50)
 
         with pytest.raises(BudgetExceeded) as refused:
@@ -610,108 +610,109 @@ OPERATIONS = st.lists(
 LIMITS = st.none() | st.integers(0, 120)
 
 
-class TestInvariants:
-    @settings(max_examples=150, deadline=None)
-    @given(OPERATIONS, LIMITS, LIMITS, st.integers(0, 30), LIMITS, st.integers(0, 6))
-    def test_spent_and_reserved_never_exceed_the_budget(
-        self, operations, inputs, outputs, calls, micros, children
-    ):
-        usd = None if micros is None else micros / 10**6
-        budget = Budget(calls, inputs, outputs, usd=usd, children=children)
-        root = Ledger(budget, prices={"m": Price(0.37, 1.1)}).root
-        accounts, open_ones = [root], []
-        for what, one, two in operations:
-            account = accounts[one % len(accounts)]
-            if what == "reserve":
-                try:
-                    reservation = reserve(account, two or None, input_tokens=one, model="m")
-                except REPLError:
-                    continue
-                open_ones.append((account, one, reservation))
-            elif what in ("settle", "fail") and open_ones:
-                _, bound, reservation = open_ones.pop(one % len(open_ones))
-                allowed = reservation.output_tokens
-                if what == "fail":
-                    reservation.fail()
-                else:
-                    given = two if allowed is None else min(two, allowed)
-                    settle(reservation, taken=min(two, bound), given=given)
-            elif what == "child":
-                try:
-                    accounts.append(account.open_child())
-                except REPLError:
-                    continue
-            elif what == "close" and account is not root:
-                account.close()
-                open_ones = [each for each in open_ones if not is_below(each[0], account)]
-            elif what == "cpu":
-                account.spend_cpu(one / 7)
-            self.check(root, budget, open_ones)
-
-    def check(self, root, budget, open_ones):
-        total, left = root.total, root.left()
-        held_in = sum(bound for _, bound, _ in open_ones)
-        held_out = sum(reservation.output_tokens or 0 for *_, reservation in open_ones)
-        assert left.calls == budget.calls - total.calls - len(open_ones) >= 0
-        assert left.children == budget.children - total.children >= 0
-        if budget.input_tokens is not None:
-            assert left.input_tokens == budget.input_tokens - total.input_tokens - held_in >= 0
-        if budget.output_tokens is not None:
-            assert left.output_tokens == budget.output_tokens - total.output_tokens - held_out >= 0
-        if budget.usd is not None:
-            money = 370_000 * held_in + 1_100_000 * held_out
-            spent = 370_000 * total.input_tokens + 1_100_000 * total.output_tokens
-            assert round(left.usd * PICO) == round(budget.usd * PICO) - spent - money >= 0
-            assert round(total.usd * PICO) == spent
-        assert_adds_up(root.tally())
-
-    def test_32_threads_with_their_loops_spend_a_budget_to_the_token(self):
-        """Each asks until there is nothing left; meanwhile the accounts always add up."""
-        budget = Budget(calls=None, output_tokens=5000, input_tokens=100_000, children=32)
-        root = Ledger(budget, prices={"m": Price(0.1, 0.3)}).root
-        done = threading.Event()
-        barrier = threading.Barrier(33, timeout=30)
-
-        async def spend(account, number):
-            while True:
-                try:
-                    reservation = await reserving(account, 1 + number, input_tokens=3, model="m")
-                except BudgetExceeded as refused:
-                    return refused.field
-                await asyncio.sleep(0)
-                if number % 5 == 4:
-                    reservation.fail()
-                    number += 1
-                else:
-                    given = max(1, reservation.output_tokens - number % 2)
-                    settle(reservation, taken=1, given=given)
-
-        def thread(number):
-            account = root.open_child()
-            barrier.wait()
-
-            async def several():
-                return await asyncio.gather(*(spend(account, number % 7 + one) for one in range(3)))
-
-            fields = asyncio.run(several())
+@settings(max_examples=150, deadline=None)
+@given(OPERATIONS, LIMITS, LIMITS, st.integers(0, 30), LIMITS, st.integers(0, 6))
+def test_spent_and_reserved_never_exceed_the_budget(
+    operations, inputs, outputs, calls, micros, children
+):
+    usd = None if micros is None else micros / 10**6
+    budget = Budget(calls, inputs, outputs, usd=usd, children=children)
+    root = Ledger(budget, prices={"m": Price(0.37, 1.1)}).root
+    accounts, open_ones = [root], []
+    for what, one, two in operations:
+        account = accounts[one % len(accounts)]
+        if what == "reserve":
+            try:
+                reservation = reserve(account, two or None, input_tokens=one, model="m")
+            except REPLError:
+                continue
+            open_ones.append((account, one, reservation))
+        elif what in ("settle", "fail") and open_ones:
+            _, bound, reservation = open_ones.pop(one % len(open_ones))
+            allowed = reservation.output_tokens
+            if what == "fail":
+                reservation.fail()
+            else:
+                given = two if allowed is None else min(two, allowed)
+                settle(reservation, taken=min(two, bound), given=given)
+        elif what == "child":
+            try:
+                accounts.append(account.open_child())
+            except REPLError:
+                continue
+        elif what == "close" and account is not root:
             account.close()
-            return fields
+            open_ones = [each for each in open_ones if not is_below(each[0], account)]
+        elif what == "cpu":
+            account.spend_cpu(one / 7)
+        assert_accounts_for(root, budget, open_ones)
 
-        def watch():
-            barrier.wait()
-            while not done.is_set():
-                assert_adds_up(root.tally())
-                assert root.total.output_tokens <= 5000
 
-        with ThreadPoolExecutor(33) as pool:
-            watching = pool.submit(watch)
-            fields = [field for each in pool.map(thread, range(32)) for field in each]
-            done.set()
-            watching.result()
+def assert_accounts_for(root, budget, open_ones):
+    total, left = root.total, root.left()
+    held_in = sum(bound for _, bound, _ in open_ones)
+    held_out = sum(reservation.output_tokens or 0 for *_, reservation in open_ones)
+    assert left.calls == budget.calls - total.calls - len(open_ones) >= 0
+    assert left.children == budget.children - total.children >= 0
+    if budget.input_tokens is not None:
+        assert left.input_tokens == budget.input_tokens - total.input_tokens - held_in >= 0
+    if budget.output_tokens is not None:
+        assert left.output_tokens == budget.output_tokens - total.output_tokens - held_out >= 0
+    if budget.usd is not None:
+        money = 370_000 * held_in + 1_100_000 * held_out
+        spent = 370_000 * total.input_tokens + 1_100_000 * total.output_tokens
+        assert round(left.usd * PICO) == round(budget.usd * PICO) - spent - money >= 0
+        assert round(total.usd * PICO) == spent
+    assert_adds_up(root.tally())
 
-        assert set(fields) == {"output_tokens"}
-        assert root.total.output_tokens == 5000
-        assert root.left().output_tokens == 0
-        assert root.left().input_tokens == 100_000 - root.total.input_tokens
-        assert (root.alive, root.ever) == (0, 32)
-        assert_adds_up(root.tally())
+
+def test_32_threads_with_their_loops_spend_a_budget_to_the_token():
+    """Each asks until there is nothing left; meanwhile the accounts always add up."""
+    budget = Budget(calls=None, output_tokens=5000, input_tokens=100_000, children=32)
+    root = Ledger(budget, prices={"m": Price(0.1, 0.3)}).root
+    done = threading.Event()
+    barrier = threading.Barrier(33, timeout=30)
+
+    async def spend(account, number):
+        while True:
+            try:
+                reservation = await reserving(account, 1 + number, input_tokens=3, model="m")
+            except BudgetExceeded as refused:
+                return refused.field
+            await asyncio.sleep(0)
+            if number % 5 == 4:
+                reservation.fail()
+                number += 1
+            else:
+                given = max(1, reservation.output_tokens - number % 2)
+                settle(reservation, taken=1, given=given)
+
+    def thread(number):
+        account = root.open_child()
+        barrier.wait()
+
+        async def several():
+            return await asyncio.gather(*(spend(account, number % 7 + one) for one in range(3)))
+
+        fields = asyncio.run(several())
+        account.close()
+        return fields
+
+    def watch():
+        barrier.wait()
+        while not done.is_set():
+            assert_adds_up(root.tally())
+            assert root.total.output_tokens <= 5000
+
+    with ThreadPoolExecutor(33) as pool:
+        watching = pool.submit(watch)
+        fields = [field for each in pool.map(thread, range(32)) for field in each]
+        done.set()
+        watching.result()
+
+    assert set(fields) == {"output_tokens"}
+    assert root.total.output_tokens == 5000
+    assert root.left().output_tokens == 0
+    assert root.left().input_tokens == 100_000 - root.total.input_tokens
+    assert (root.alive, root.ever) == (0, 32)
+    assert_adds_up(root.tally())

@@ -287,7 +287,10 @@ def test_a_call_dies_with_its_cell(rlm):
 
 
 def test_the_code_can_look_at_the_budget(rlm):
-    asked = "llm_query('a')\nb = budget()\nFINAL((b['limit']['calls'], b['left']['calls'], b['spent']['calls']))"
+    asked = (
+        "llm_query('a')\nb = budget()\n"
+        "FINAL((b['limit']['calls'], b['left']['calls'], b['spent']['calls']))"
+    )
     result = rlm(tree([code(asked)]), budget=Budget(calls=9)).run("?")
     assert result.answer_value == [9, 7, 2]
 

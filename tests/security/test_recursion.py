@@ -137,7 +137,8 @@ def test_the_budget_cannot_be_changed(sandbox: Sandbox, attempt: str) -> None:
 
 def test_forged_calls_are_calls_like_all_others(sandbox: Sandbox) -> None:
     forged = FORGE + (
-        "for n in range(40):\n    call('llm_query', [['q'], {}], 900 + n)\nimport time\ntime.sleep(1)"
+        "for n in range(40):\n    call('llm_query', [['q'], {}], 900 + n)\n"
+        "import time\ntime.sleep(1)"
     )
     model = Keeper(forged, "1")
     result = run(sandbox, model, budget=Budget(calls=5))
