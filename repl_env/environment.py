@@ -436,12 +436,14 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
     def draft(self) -> JSON:
         """What `answer["content"]` holds in the session, or None; NotReset without an episode."""
         self._episode()
-        return play(cells.content(self._executor))
+        found: JSON = play(cells.content(self._executor))
+        return found
 
     async def draft_async(self) -> JSON:
         """`draft` of an episode that was begun by `reset_async`."""
         self._episode()
-        return await play_async(cells.content(self._executor))
+        found: JSON = await play_async(cells.content(self._executor))
+        return found
 
     def get_metadata(self) -> EnvironmentMetadata:
         """Name, description and version, under the name that OpenEnv knows."""

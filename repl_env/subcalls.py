@@ -133,6 +133,8 @@ class GivenProvider:
         model = home.model(settings.llm)
         turns = settings.max_iterations
         manner = Manner() if turns is None else Manner(max_iterations=turns)
+        if self._budget is not None:
+            manner = manner.within(self._budget)
         return Recursion(model, model, max_depth=settings.max_depth, manner=manner)
 
     def _answerers(self, default: str | None) -> tuple[Answerer | None, Answerer | None]:

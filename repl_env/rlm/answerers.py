@@ -98,9 +98,12 @@ async def answered(answerer: Answerer, question: Question, call: Call) -> Reply:
 class ModelAnswerer(Answerer):
     """A model answers, from the prompt alone."""
 
-    def __init__(self, model: ChatModel, default: str | None = None) -> None:
+    def __init__(
+        self, model: ChatModel, default: str | None = None, max_output_tokens: int | None = None
+    ) -> None:
         self.model = model
         self._default = default
+        self._max_output_tokens = max_output_tokens
 
     async def answer(self, question: Question, call: Call) -> Reply:
         """Ask the model; with a schema, once more if the answer does not fit."""
@@ -131,6 +134,7 @@ class ModelAnswerer(Answerer):
         request = ModelRequest(
             messages=tuple(messages),
             model=question.model or self._default,
+            max_output_tokens=self._max_output_tokens,
             schema=question.schema,
             origin=Origin(call.run, purpose, call.number),
         )

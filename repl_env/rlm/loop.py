@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from repl_env.errors import BudgetExceeded, EpisodeAborted, ModelError
@@ -19,6 +19,7 @@ from repl_env.models import REPLObservation, StepResult
 from repl_env.parsing import extract_code_blocks
 from repl_env.prompts import build_user_prompt, format_observations
 from repl_env.rlm.asking import ask
+from repl_env.rlm.budget import Budget
 from repl_env.rlm.events import (
     AnyEvent,
     CellRan,
@@ -45,6 +46,8 @@ Step: TypeAlias = StepResult[REPLObservation]
 
 BLOCKS = ("all", "first", "until_done", "until_error")
 
+# Tokens of one answer, where they are counted: a long answer to a question, and a long turn.
+SHARE = 8192
 # Blocks of one reply that are run. A model that writes more has lost its way, and is told so.
 MOST_BLOCKS = 32
 # Characters of one reply that stay in the conversation. Its code is run whole.
@@ -108,6 +111,9 @@ class Manner:
         max_prompt: the most that a prompt may have, as `measure` counts; older turns are cut.
         measure: None: characters.
         timeout_s: seconds of execution for one block; None: the sandbox's limit.
+        max_output_tokens: of one answer, in runs and to questions. None: the model's own limit; or
+            `SHARE`, where the budget counts tokens or money, since a call without a limit would
+            reserve all of it, and no two could be made at the same time.
     """
 
     max_iterations: int = 30
@@ -116,6 +122,14 @@ class Manner:
     max_prompt: int = 400_000
     measure: Measure | None = None
     timeout_s: float | None = None
+    max_output_tokens: int | None = None
+
+    def within(self, budget: Budget) -> Manner:
+        """The same, for a tree with this budget."""
+        counted = budget.output_tokens is not None or budget.usd is not None
+        if self.max_output_tokens is not None or not counted:
+            return self
+        return replace(self, max_output_tokens=SHARE)
 
 
 @dataclass(slots=True)
@@ -192,6 +206,7 @@ class Run:
         request = ModelRequest(
             messages=prompt.messages,
             model=self.model_name,
+            max_output_tokens=self.manner.max_output_tokens,
             origin=Origin(self.path, "last" if last else "turn", self._turn),
         )
         began = time.time()

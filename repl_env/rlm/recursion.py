@@ -112,7 +112,7 @@ class Recursion:
         if self.has_children(account):
             deep = ChildRuns(self, home, default)
         return Calling(
-            ModelAnswerer(common.sub_model, default),
+            ModelAnswerer(common.sub_model, default, common.manner.max_output_tokens),
             deep,
             account=account,
             gate=common.gate,

@@ -104,8 +104,9 @@ class RLM:
         at_least(max_iterations, 1, "max_iterations")
         self._max_depth = at_least(max_depth, 1, "max_depth")
         one_of(blocks, BLOCKS, "blocks")
-        self._manner = replace(manner or Manner(), max_iterations=max_iterations, blocks=blocks)
         self._budget = budget or Budget()
+        given = replace(manner or Manner(), max_iterations=max_iterations, blocks=blocks)
+        self._manner = given.within(self._budget)
         self._prices = dict(prices or {})
         self._tools = dict(tools or {})
         self._trajectory, self._watch = trajectory, watch

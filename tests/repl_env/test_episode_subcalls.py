@@ -106,10 +106,10 @@ def test_a_sub_call_beyond_the_budget_is_the_policys_error_and_spends_nothing(ma
 
 
 def test_an_episode_ends_when_its_time_is_spent_and_the_draft_counts(make):
-    env = make(llm_query_fn=str.upper, budget=Budget(cpu_seconds=0.2))
+    env = make(llm_query_fn=str.upper, budget=Budget(cpu_seconds=0.05))
     env.reset(expected_answer="d")
     env.execute("answer['content'] = 'd'")
-    step = env.execute("while True: pass", timeout_s=1.0)
+    step = env.execute("while True: pass", timeout_s=2.0)
     assert (step.done, step.metadata["stop_reason"], step.metadata["final_answer"]) == (
         True, "budget", "d",
     )  # fmt: skip

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from repl_env.errors import ModelError
-from repl_env.rlm import Budget, Completion, ModelUsage, ScriptedModel
+from repl_env.rlm import Budget, Completion, Manner, ModelUsage, ScriptedModel
 from repl_env.rlm.events import CallEnded, CallStarted, RunEnded, RunStarted
 
 
@@ -305,6 +305,31 @@ def test_calls_are_told_as_they_begin_and_end(rlm):
     ]  # fmt: skip
     ended = {each.call for each in events if isinstance(each, CallEnded)}
     assert ended == {"0.1", "0.2", "0.3"}
+
+
+def test_a_budget_of_tokens_is_shared_by_calls_side_by_side(rlm):
+    together = asyncio.Event()
+    inside = 0
+
+    async def query(request):
+        nonlocal inside
+        inside += 1
+        if inside == 3:
+            together.set()
+        await together.wait()
+        return "a"
+
+    asked = "FINAL(len(llm_batch(['a', 'b', 'c'])))"
+    model = tree([code(asked)], query=query)
+    result = rlm(model, budget=Budget(output_tokens=100_000)).run("?", timeout_s=30)
+    assert result.final_answer == "3"
+    assert {request.max_output_tokens for request in model.requests} == {8192}
+
+
+def test_a_budget_of_tokens_is_kept_to_the_token(rlm):
+    model = tree([code("b = llm_batch(['a'] * 9)\nFINAL(len(b))")], query="w " * 50)
+    result = rlm(model, budget=Budget(output_tokens=120), manner=Manner(max_output_tokens=40))
+    assert result.run("?").usage.output_tokens <= 120
 
 
 async def test_many_trees_at_once_under_one_gate(rlm):

@@ -84,7 +84,8 @@ def run(sandbox: Sandbox, model: Keeper, **arguments: Any) -> RLMRunResult:
 def test_no_secret_is_in_the_process_of_the_code(sandbox: Sandbox, secret: str) -> None:
     code = SEARCH.format(pieces=[secret[:8], secret[8:]])
     result = run(sandbox, Keeper("llm_query('a')\nrlm_query('b')", code))
-    in_environment, objects, copies = result.answer_value  # type: ignore[misc]
+    found: Any = result.answer_value
+    in_environment, objects, copies = found
     # What the search itself puts together is there: its own text, some times over.
     assert (in_environment, objects) == (False, [])
     control = run(sandbox, Keeper("1", SEARCH.format(pieces=["never-", "anywhere-9d"])))
