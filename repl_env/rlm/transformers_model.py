@@ -21,7 +21,6 @@ from repl_env.rlm.chat_templates import prompt_ids
 from repl_env.rlm.generation import Generated, Row, Sampling, generate
 from repl_env.rlm.local_weights import hub_arguments, load_model, load_tokenizer, source_of
 from repl_env.rlm.model import ChatModel, Completion, ModelRequest, ModelUsage, TokenTrace
-from repl_env.values import clean
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +222,7 @@ class TransformersModel(ChatModel):
         with self._tokenizing:
             text = self._tokenizer.decode(said, skip_special_tokens=True)
         return Completion(
-            text=clean(text),
+            text=text,
             usage=ModelUsage(len(row.prompt), len(answer.output)),
             finish_reason="stop" if answer.ended else "length",
             model=self.name,

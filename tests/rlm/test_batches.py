@@ -67,14 +67,15 @@ def test_one_without_a_group_runs_alone(run):
 
 
 def test_one_that_is_dropped_is_not_run(run):
-    batches = begun(run, 1)
-    asked = submitted(batches, ("1", "a"), ("2", "a"))
-    asked[0].answer.cancel()
+    batches = begun(run, 2)
+    asked = submitted(batches, ("1", "a"), ("2", "a"), ("3", "a"), ("4", "a"))
+    for dropped in asked[0], asked[2]:
+        dropped.answer.cancel()
 
     run.go.set()
 
-    assert asked[1].answer.result(30) == "2"
-    assert run.batches == [["first"], ["2"]]
+    assert [asked[place].answer.result(30) for place in (1, 3)] == ["2", "4"]
+    assert run.batches == [["first"], ["2", "4"]]
 
 
 def test_what_is_raised_fails_the_batch_and_the_next_one_runs(run):
