@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from repl_env import AsyncLocalREPLEnv, LocalREPLEnv, REPLAction, sandboxes
+from repl_env import AsyncLocalREPLEnv, LocalREPLEnv, REPLAction, REPLVectorEnv, sandboxes
 from repl_env.errors import EpisodeDone, NotReset
 from repl_env.rubrics import REPLRubric, Rubric
 from repl_sandbox import AsyncSandbox, Limits, Sandbox
@@ -177,3 +177,11 @@ def test_a_shared_sandbox_ends_with_its_process():
     assert pids
     left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
     assert psutil.wait_procs(left, timeout=10)[1] == []
+
+
+async def test_many_environments_at_once_take_a_plain_sandbox_and_share_their_context(sandbox):
+    large = "a line\n" * 200_000
+    async with sandbox, REPLVectorEnv(2, sandbox=sandbox.plain) as envs:
+        await envs.areset(context=large)
+        found = await envs.astep(["print(len(context), id(context))"] * 2)
+        assert len({each.observation.result.stdout for each in found}) == 1

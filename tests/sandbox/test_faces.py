@@ -209,11 +209,14 @@ def test_texts_and_handles_are_saved(jailed: Sandbox) -> None:
         assert children.asked == []
         assert restored.run(LOOK).value == shown
     with jailed.restore(saved, host={"ask": TEXT}) as restored:
-        assert {(each.name, each.type) for each in restored.missing} == {
-            ("h", "Handle"),
-            ("done", "Handle"),
-        }
+        assert restored.missing == ()
         assert restored.run("x.usage").value == "{'output_tokens': 3}"
+        assert restored.run("done, done.result(), kept is done.result()").value == (
+            "(<begin 2: done>, 'child 2', True)"
+        )
+        outcome = restored.run("h.result()")
+        assert outcome.error is not None
+        assert outcome.error.message == "NameError: this session offers no 'begin'"
 
 
 def test_texts_are_answers_as_any_text(sandbox: Sandbox) -> None:
@@ -253,6 +256,13 @@ def test_a_handle_waits_for_its_result_once(cells: Cells) -> None:
         ("result", 1, 0.5),
         ("cancel", 1),
     ]
+
+
+def test_handles_can_be_copied_and_pickled(sandbox: Sandbox) -> None:
+    with sandbox.session(host={"begin": Children().offer()}) as session:
+        session.run("import copy, pickle\nh = begin('x')")
+        code = "[each.result() for each in (copy.deepcopy(h), pickle.loads(pickle.dumps(h)))]"
+        assert session.run(code).value == "['child 0', 'child 0']"
 
 
 def test_handles_come_as_they_are_completed(cells: Cells) -> None:

@@ -225,14 +225,16 @@ WRONG: dict[str, dict[str, list[Any]]] = {
         "call": COUNT,
         "cell": COUNT,
         "name": TEXT,
-        "parts": [None, 0, "x", {}, [None], [[]], [["a", "str"]], [["a", "str", 1, 2]]]
-        + [[["a", "str", wrong]] for wrong in [*COUNT, 10**6]]
-        + [[["a", wrong, 1]] for wrong in [*TEXT, "", "json"]]
-        + [[[wrong, "str", 1]] for wrong in [None, -1, MAX_PARTS, True, 1.5, [], "x" * 201]]
-        + [[["a", "list", wrong]] for wrong in [None, 1, "x", {}, [1], [[]], [["str"]]]]
-        + [[["a", "list", [["str", wrong]]]] for wrong in [None, -1, True, 10**6]]
-        + [[["a", "list", [["list", 1]]]], [["a", "list", [None] * (MAX_PARTS + 1)]]]
-        + [[["a", "str", 1], ["a", "str", 1]], [["a", "str", 8], ["b", "bytes", 10**6]]],
+        "parts": [
+            *(None, 0, "x", {}, [None], [[]], [["a", "str"]], [["a", "str", 1, 2]]),
+            *([["a", "str", wrong]] for wrong in [*COUNT, 10**6]),
+            *([["a", wrong, 1]] for wrong in [*TEXT, "", "json"]),
+            *([[wrong, "str", 1]] for wrong in [None, -1, MAX_PARTS, True, 1.5, [], "x" * 201]),
+            *([["a", "list", wrong]] for wrong in [None, 1, "x", {}, [1], [[]], [["str"]]]),
+            *([["a", "list", [["str", wrong]]]] for wrong in [None, -1, True, 10**6]),
+            *([["a", "list", [["list", 1]]]], [["a", "list", [None] * (MAX_PARTS + 1)]]),
+            *([["a", "str", 1], ["a", "str", 1]], [["a", "str", 8], ["b", "bytes", 10**6]]),
+        ],
     },
     "answered": {
         "call": COUNT,

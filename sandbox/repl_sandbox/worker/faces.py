@@ -127,9 +127,30 @@ class Handle:
     def __repr__(self) -> str:
         return _show_handle(self)
 
-    def __reduce__(self) -> tuple[type[Handle], tuple[Any, ...]]:
-        # The function goes by its name, and is that of the session which this is loaded in.
-        return Handle, (self._function, self.id, self._result, self._state)
+    def __reduce__(self) -> tuple[Callable[..., Handle], tuple[Any, ...]]:
+        return restored_handle, (self._function.__name__, self.id, self._result, self._state)
+
+
+# The functions of this session that make handles, by name.
+_makers: dict[str, Any] = {}
+
+
+def restored_handle(name: str, id: int | str, result: Text | None, state: str) -> Handle:
+    """A handle from a pickle: of the function that this session has under the same name.
+
+    Without one, a result that it had is there, and all else a HostCallError.
+    """
+    return Handle(_makers.get(name) or _gone(name), id, result, state)
+
+
+def _gone(name: str) -> Any:
+    def refuse(*args: Any) -> None:
+        raise HostCallError("NameError", f"this session offers no {name!r}")
+
+    maker: Any = lambda *args: refuse()  # noqa: E731 - it is named below
+    maker.__name__ = name
+    maker.methods = dict.fromkeys(("result", "done", "cancel"), refuse)
+    return maker
 
 
 def _show_handle(handle: Handle) -> str:
@@ -203,6 +224,7 @@ class Faces:
 
     def _add_methods(self, call: Any, offered: Offered) -> None:
         call.methods = {each: self._method(offered, each) for each in offered.methods}
+        _makers[offered.name] = call
         if "wait" in call.methods:
             call.as_completed = _as_completed(call.methods["wait"])
 
