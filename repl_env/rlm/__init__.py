@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from repl_env.rlm.budget import Budget, Price, Spent
+    from repl_env.rlm.endpoints import model_of
+    from repl_env.rlm.hf_model import HFModel
     from repl_env.rlm.model import (
         ChatModel,
         Completion,
@@ -19,24 +21,31 @@ if TYPE_CHECKING:
         TokenTrace,
         as_model,
     )
+    from repl_env.rlm.openai_model import OpenAIModel
     from repl_env.rlm.scripted import ScriptedModel
 
 __all__ = [
     "Budget",
     "ChatModel",
     "Completion",
+    "HFModel",
     "ModelRequest",
     "ModelUsage",
+    "OpenAIModel",
     "Price",
     "ScriptedModel",
     "Spent",
     "TokenTrace",
     "as_model",
+    "model_of",
 ]
 
 _NAMES_BY_MODULE = {
     "budget": ("Budget", "Price", "Spent"),
+    "endpoints": ("model_of",),
+    "hf_model": ("HFModel",),
     "model": ("ChatModel", "Completion", "ModelRequest", "ModelUsage", "TokenTrace", "as_model"),
+    "openai_model": ("OpenAIModel",),
     "scripted": ("ScriptedModel",),
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
