@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from repl_env.rlm.asking import ask
     from repl_env.rlm.budget import Budget, Price, Spent
+    from repl_env.rlm.endpoints import model_of
     from repl_env.rlm.gate import REQUESTS, Gate
+    from repl_env.rlm.hf_model import HFModel
     from repl_env.rlm.ledger import Account, Ledger, Left, Reservation, Tally
     from repl_env.rlm.loop import Manner
     from repl_env.rlm.model import (
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
         TokenTrace,
         as_model,
     )
+    from repl_env.rlm.openai_model import OpenAIModel
     from repl_env.rlm.replaying import ReplayModel
     from repl_env.rlm.result import ChildTrace, RLMRunResult
     from repl_env.rlm.runner import RLM, Conversation
@@ -41,11 +44,13 @@ __all__ = [
     "Completion",
     "Conversation",
     "Gate",
+    "HFModel",
     "Ledger",
     "Left",
     "Manner",
     "ModelRequest",
     "ModelUsage",
+    "OpenAIModel",
     "Price",
     "RLMRunResult",
     "ReplayModel",
@@ -60,6 +65,7 @@ __all__ = [
     "TransformersModel",
     "as_model",
     "ask",
+    "model_of",
     "sample",
 ]
 
@@ -70,10 +76,12 @@ _NAMES_BY_MODULE = {
         "Price",
         "Spent",
     ),
+    "endpoints": ("model_of",),
     "gate": (
         "REQUESTS",
         "Gate",
     ),
+    "hf_model": ("HFModel",),
     "ledger": (
         "Account",
         "Ledger",
@@ -90,6 +98,7 @@ _NAMES_BY_MODULE = {
         "TokenTrace",
         "as_model",
     ),
+    "openai_model": ("OpenAIModel",),
     "replaying": ("ReplayModel",),
     "result": (
         "ChildTrace",

@@ -20,7 +20,7 @@ from tests.rlm.endpoint import HTML, Cut, Drop, Reply, Status
 ROOT = Path(__file__).parents[2]
 
 
-def post(base_url: str, **body) -> tuple[int, str, bytes]:
+def post(base_url: str, **body) -> tuple[int, str | None, bytes]:
     """The status, the header Retry-After, the body."""
     url = urlsplit(base_url)
     body = {"model": "m", "messages": [{"role": "user", "content": "how many"}], **body}
