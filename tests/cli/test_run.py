@@ -68,7 +68,11 @@ def test_quiet_leaves_stderr_empty(ask):
 def test_json_is_one_object_with_the_totals(ask):
     told = json.loads(ask("answer", "--json").stdout)
 
-    assert (told["answer"], told["answer_value"], told["stop_reason"]) == ("42\x1b[2J", 42, "answer")
+    assert (told["answer"], told["answer_value"], told["stop_reason"]) == (
+        "42\x1b[2J",
+        42,
+        "answer",
+    )
     assert told["usage"]["input_tokens"] == 107
     assert (told["cost"], told["status"], told["error_kind"]) == (0.5, 0, None)
 
@@ -225,8 +229,10 @@ def test_a_script_answers_through_the_real_runner(tmp_path, script):
     trajectory = tmp_path / "run.jsonl"
     done = CliRunner().invoke(
         app,
-        ["How many words?", "--model", f"script:{script}:reply", "--context", str(context)]
-        + ["--trajectory", str(trajectory)],
+        [
+            *("How many words?", "--model", f"script:{script}:reply"),
+            *("--context", str(context), "--trajectory", str(trajectory)),
+        ],
     )
 
     assert (done.exit_code, done.stdout) == (0, "3\n"), done.stderr
