@@ -59,10 +59,16 @@ def command(text, *arguments):
     return CliRunner(env={"COLUMNS": "120"}).invoke(app, arguments, input=text)
 
 
-def opened(**streams):
+def opened(*arguments):
     """The command as a process of its own, with pipes."""
-    given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([*COMMAND, *streams.pop("arguments", ())], text=True, cwd=ROOT, **given)
+    return subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
 
 
 # ── pipes ────────────────────────────────────────────────────────────────────────────────────────
@@ -118,7 +124,7 @@ def test_json_has_one_object_for_each_cell_and_command(told):
 
 
 def test_json_answers_before_the_next_cell_is_written():
-    with opened(arguments=["--json"]) as child:
+    with opened("--json") as child:
         for code, value in (("20 + 1\n", "21"), ("for _ in [1]:\n    7\n\n\n", None), ("2\n", "2")):
             child.stdin.write(code)
             child.stdin.flush()
