@@ -25,7 +25,8 @@ def is_whole(text: str) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the session warns
         try:
-            return _compile(text, "<cell>", "exec") is not None
+            # Behind a backslash the end of a line would be taken for that of the statement.
+            return _compile(text.rstrip("\n"), "<cell>", "exec") is not None
         except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
             return True
 

@@ -92,8 +92,8 @@ def run(
 ) -> None:
     """Ask a model that works in a jailed REPL, on contexts of any size, and print its answer.
 
-    Exit: 0 answered, 1 no answer, 2 usage, 3 no such tier here, 4 budget, 5 model or sandbox failed,
-    130 interrupted.
+    Exit: 0 answered, 1 no answer, 2 usage, 3 no such tier here, 4 budget, 5 model or sandbox, 130
+    interrupted.
     """
     options = ModelOptions(model, base_url, api_key_env)
     prices = prices_from(price or ())

@@ -12,6 +12,7 @@ import typer
 from repl_env.cli import model_options
 from repl_env.cli.model_options import OPENAI, ModelOptions, llm_from, model_from
 from repl_env.rlm.model import ModelRequest
+from repl_env.rlm.scripted import ScriptedModel
 
 KEYS = {"OPENAI_API_KEY": "sk-openai", "HF_TOKEN": "hf-token"}
 HUB = "https://router.huggingface.co/v1"
@@ -59,12 +60,10 @@ def test_what_is_missing_is_named(options, says):
 
 
 def test_an_endpoint_is_made_of_what_the_options_say(monkeypatch):
-    seen = []
-    endpoints = SimpleNamespace(model_of=lambda llm: seen.append(llm) or "a model")
+    endpoints = SimpleNamespace(model_of=lambda llm: ScriptedModel([], name=llm.base_url))
     monkeypatch.setattr(model_options, "import_module", lambda name: endpoints)
 
-    assert model_from(ModelOptions("m", OWN), KEYS) == "a model"
-    assert seen[0].base_url == OWN
+    assert model_from(ModelOptions("m", OWN), KEYS).name == OWN
 
 
 def test_a_library_that_is_not_installed_is_said_and_gives_5(monkeypatch, capsys):

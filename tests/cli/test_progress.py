@@ -21,6 +21,10 @@ from repl_env.rlm.events import (
 )
 from repl_env.rlm.model import Completion, ModelUsage
 
+REPLY = ModelUsage(100, 10)
+ANSWER = ModelUsage(5, 1)
+TOTAL = Spent(calls=7)
+
 
 class Told:
     """Events of a tree of runs, told to whoever watches, a second apart."""
@@ -44,7 +48,7 @@ class Told:
             contexts=(),
         )
 
-    def reply(self, run="0", turn=1, usage=ModelUsage(100, 10)):
+    def reply(self, run="0", turn=1, usage=REPLY):
         completion = Completion("text", usage)
         self(ModelReplied, run, turn=turn, kept=0, added=(), completion=completion, seconds=2.0)
 
@@ -55,7 +59,7 @@ class Told:
         run = call.rpartition(".")[0]
         self(CallStarted, run, call=call, kind=kind, cell=1, model="small", prompt=prompt)
 
-    def answer(self, call, usage=ModelUsage(5, 1), error=None, child=False):
+    def answer(self, call, usage=ANSWER, error=None, child=False):
         self(
             CallEnded,
             call.rpartition(".")[0],
@@ -72,7 +76,7 @@ class Told:
             child=child,
         )
 
-    def end(self, run="0", total=Spent(calls=7), kind=None):
+    def end(self, run="0", total=TOTAL, kind=None):
         self(
             RunEnded,
             run,

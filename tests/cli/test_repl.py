@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import re
@@ -13,6 +14,16 @@ from pathlib import Path
 
 import pexpect
 import pytest
+import typer
+from prompt_toolkit.history import InMemoryHistory
+from typer.testing import CliRunner
+
+from repl_env.cli.cell_text import cells
+from repl_env.cli.prompt import history_in
+from repl_env.cli.repl import repl
+from repl_env.cli.screens import JSONScreen
+from repl_env.cli.shell import Leave, Shell
+from repl_sandbox import Limits, Sandbox
 
 ROOT = Path(__file__).parents[2]
 MAIN = "from repl_env.cli.main import main; main()"
@@ -20,32 +31,51 @@ COMMAND = [sys.executable, "-c", MAIN, "repl"]
 CLEAN = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
 
 
-def piped(text, *arguments, **more):
-    """Run the command with `text` at its standard input."""
-    return subprocess.run(
+@pytest.fixture(scope="module")
+def sandbox():
+    """One template for all shells in this process."""
+    with Sandbox(limits=Limits(timeout=60), history=4) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def told(sandbox):
+    """Runs text in a shell of its own; the JSON objects that come of it."""
+
+    def run(text):
+        out = io.StringIO()
+        shell = Shell(sandbox, JSONScreen(out))
+        shell.run_all(cells(text.splitlines(keepends=True)))
+        shell.close()
+        return [json.loads(line) for line in out.getvalue().splitlines()]
+
+    return run
+
+
+def command(text, *arguments):
+    """Run the command in this process with `text` at its standard input."""
+    app = typer.Typer(add_completion=False)
+    app.command()(repl)
+    return CliRunner(env={"COLUMNS": "120"}).invoke(app, arguments, input=text)
+
+
+def opened(*arguments):
+    """The command as a process of its own, with pipes."""
+    return subprocess.Popen(
         [*COMMAND, *arguments],
-        input=text,
-        capture_output=True,
-        text=not isinstance(text, bytes),
-        timeout=60,
-        check=False,
-        cwd=more.get("cwd", ROOT),
-        env={**CLEAN, "COLUMNS": "120"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
     )
-
-
-def told(text, *arguments):
-    """The JSON objects that come of `text`."""
-    done = piped(text, "--json", *arguments)
-    assert done.stderr == ""
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 # ── pipes ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_cells_of_a_pipe_are_statements_and_share_their_variables():
-    done = piped(
+    done = command(
         "x = 6\n"
         "x * 7\n"
         "def f(n):\n"
@@ -53,25 +83,25 @@ def test_cells_of_a_pipe_are_statements_and_share_their_variables():
         "\n"
         "    return total + n\n"
         "f(5)\n"
-        "if x: 'yes'\n"
-        "else: 'no'\n"
+        "if x: print('yes')\n"
+        "else: print('no')\n"
         "for i in range(2):\n"
         "    print(i, end=' ')"
     )
 
-    assert (done.stdout, done.stderr, done.returncode) == ("42\n5\n'yes'\n0 1 ", "", 0)
+    assert (done.stdout, done.stderr, done.exit_code) == ("42\n5\nyes\n0 1 ", "", 0)
 
 
 def test_an_error_goes_to_stderr_the_next_cell_runs_and_the_status_is_1():
-    done = piped("1 / 0\nprint('on')\n")
+    done = command("1 / 0\nprint('on')\n")
 
-    assert (done.stdout, done.returncode) == ("on\n", 1)
+    assert (done.stdout, done.exit_code) == ("on\n", 1)
     assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
     assert done.stderr.startswith("Traceback (most recent call last):\n")
 
 
 def test_what_is_notable_is_said_and_only_that():
-    done = piped(
+    done = command(
         "x = 1\nimport os\nos._exit(3)\nx\nimport time\ntime.sleep(60)\n", "--timeout", "1"
     )
 
@@ -82,7 +112,7 @@ def test_what_is_notable_is_said_and_only_that():
     assert re.search(r"\[timed out after 1\S* s; variables are kept\]", done.stderr)
 
 
-def test_json_has_one_object_for_each_cell_and_command():
+def test_json_has_one_object_for_each_cell_and_command(told):
     first, second, third, fourth = told("x = [1]\nprint('a'); x\n1 / 0\n:vars\n")
 
     assert (first["cell"], first["outcome"], first["ok"]) == (1, "finished", True)
@@ -94,17 +124,14 @@ def test_json_has_one_object_for_each_cell_and_command():
 
 
 def test_json_answers_before_the_next_cell_is_written():
-    child = subprocess.Popen(
-        [*COMMAND, "--json"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
-    )
-    for code, value in (("20 + 1\n", "21"), ("for _ in [1]:\n    7\n\n\n", None), ("2\n", "2")):
-        child.stdin.write(code)
-        child.stdin.flush()
-        assert json.loads(child.stdout.readline())["value"] == value
-    child.stdin.close()
+    with opened("--json") as child:
+        for code, value in (("20 + 1\n", "21"), ("for _ in [1]:\n    7\n\n\n", None), ("2\n", "2")):
+            child.stdin.write(code)
+            child.stdin.flush()
+            assert json.loads(child.stdout.readline())["value"] == value
+        child.stdin.close()
 
-    assert child.wait(timeout=30) == 0
-    child.stdout.close()
+        assert child.wait(timeout=30) == 0
 
 
 def test_contexts_are_variables(tmp_path):
@@ -112,9 +139,9 @@ def test_contexts_are_variables(tmp_path):
     text.write_text("häh")
     data.write_bytes(b"\xff")
 
-    assert told("context", "--context", str(text))[0]["value"] == "'häh'"
+    assert command("context", "--context", str(text)).stdout == "'häh'\n"
     both = ["--context", str(text), "--context", f"raw={data}"]
-    assert told("notes, raw", *both)[0]["value"] == "('häh', b'\\xff')"
+    assert command("notes, raw", *both).stdout == "('häh', b'\\xff')\n"
 
 
 @pytest.mark.parametrize(
@@ -129,20 +156,22 @@ def test_contexts_are_variables(tmp_path):
     ],
 )
 def test_bad_arguments_are_named(arguments, status, says):
-    done = piped("1\n", *arguments)
+    done = command("1\n", *arguments)
 
-    assert (done.returncode, done.stdout) == (status, "")
+    assert (done.exit_code, done.stdout) == (status, "")
     assert says in " ".join(done.stderr.replace("│", " ").split())
 
 
 def test_a_language_policy_holds_and_preloaded_modules_are_there():
-    assert told("import os", "--language", "restricted")[0]["error"]["type"] == "PolicyError"
-    assert told("import sys; 'json.tool' in sys.modules", "--preload", "json.tool")[0]["value"] == (
-        "True"
-    )
+    done = command("import os\n", "--language", "restricted", "--json")
+    assert json.loads(done.stdout)["error"]["type"] == "PolicyError"
+
+    done = command("import sys; 'json.tool' in sys.modules", "--preload", "json.tool")
+    assert done.stdout == "True\n"
 
 
-def test_commands_do_what_they_say(tmp_path):
+def test_commands_do_what_they_say(told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     source, saved = tmp_path / "in.txt", tmp_path / "saved"
     source.write_text("inside")
     script = (
@@ -168,8 +197,7 @@ def test_commands_do_what_they_say(tmp_path):
         "open('out.txt', 'w').write('out')\n"
         ":get out.txt\n"
     )
-    done = piped(script, "--json", cwd=tmp_path)
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    lines = told(script)
     values = [line["value"] for line in lines if line.get("value") is not None]
     texts = {line["command"].split()[0]: line["text"] for line in lines if "command" in line}
 
@@ -202,35 +230,15 @@ def test_commands_do_what_they_say(tmp_path):
         (":figure x.png", "no cell has shown a figure"),
     ],
 )
-def test_a_command_that_cannot_be_done_says_why_and_the_session_goes_on(shell_of, line, says):
-    first, second = shell_of(line, "1 + 1")
+def test_a_command_that_cannot_be_done_says_why_and_the_session_goes_on(told, line, says):
+    first, second = told(f"{line}\n1 + 1\n")
 
     assert (first["ok"], second["value"]) == (False, "2")
     assert says in first["text"]
 
 
-@pytest.fixture(scope="module")
-def shell_of():
-    """Runs lines in one process, so that each case costs no start of its own."""
-    child = subprocess.Popen(
-        [*COMMAND, "--json"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/"
-    )
-
-    def run(*lines):
-        answers = []
-        for line in (":reset", *lines):
-            child.stdin.write(line + "\n")
-            child.stdin.flush()
-            answers.append(json.loads(child.stdout.readline()))
-        return answers[1:]
-
-    yield run
-    child.stdin.close()
-    child.wait(timeout=30)
-    child.stdout.close()
-
-
-def test_get_replaces_no_file_and_writes_only_here(tmp_path):
+def test_get_replaces_no_file_and_writes_only_here(told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.txt").write_text("mine")
     script = (
         "import os\n"
@@ -240,21 +248,21 @@ def test_get_replaces_no_file_and_writes_only_here(tmp_path):
         ":get a/b/deep.txt\n"
         ":get ../../etc/passwd\n"
     )
-    done = piped(script, cwd=tmp_path)
+    texts = [line["text"] for line in told(script) if "command" in line]
 
     assert (tmp_path / "mine.txt").read_text() == "mine"
-    assert "mine.txt: File exists" in done.stderr
+    assert texts[0] == "mine.txt: File exists"
     assert sorted(os.listdir(tmp_path)) == ["deep.txt", "mine.txt"]
 
 
-def test_figures_can_be_saved(tmp_path):
+def test_figures_can_be_saved(told, tmp_path):
     script = (
         "import matplotlib.pyplot as plt\n"
         "plt.plot([1, 2])\n"
         "plt.figure(); plt.plot([2, 1])\n"
         f":figure {tmp_path}/plot.png\n"
     )
-    lines = told(script, "--timeout", "60")
+    lines = told(script)
     figures = [figure for line in lines for figure in line.get("figures", ())]
 
     assert figures
@@ -263,34 +271,71 @@ def test_figures_can_be_saved(tmp_path):
 
 
 def test_bytes_that_are_no_text_are_no_end():
-    done = piped(b"x = '\xff'\nlen(x)\n")
+    done = command(b"x = '\xff'\nlen(x)\n")
 
-    assert (done.returncode, done.stdout) == (0, b"1\n")
+    assert (done.exit_code, done.stdout) == (0, "1\n")
 
 
 def test_a_reader_that_leaves_ends_it_quietly():
-    child = subprocess.Popen(
-        COMMAND,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    child.stdout.close()
-    child.stdin.write("print('x')\nprint('y')\n")
-    child.stdin.close()
+    with opened() as child:
+        child.stdout.close()
+        child.stdin.write("print('x')\nprint('y')\n")
+        child.stdin.close()
 
-    assert child.stderr.read() == ""
-    assert child.wait(timeout=30) == 1
-    child.stderr.close()
+        assert child.stderr.read() == ""
+        assert child.wait(timeout=30) == 1
+
+
+def test_a_signal_interrupts_the_cell_of_a_pipe_and_the_next_one_runs():
+    with opened() as child:
+        child.stdin.write("print('go'); import time; time.sleep(60)\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "go\n"
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate("print('next')\n", timeout=30)
+
+    assert (out, child.returncode) == ("next\n", 1)
+    assert "KeyboardInterrupt" in err
 
 
 def test_output_that_is_no_terminal_is_passed_as_it_is():
-    assert piped("print('\\x1b[2J', end='')").stdout == "\x1b[2J"
+    assert command("print('\\x1b[2J', end='')").stdout == "\x1b[2J"
+
+
+def test_a_session_that_is_gone_can_be_begun_anew(sandbox):
+    out = io.StringIO()
+    shell = Shell(sandbox, JSONScreen(out), values={"x": "first"})
+    shell.session.close()
+    shell.run_all(["1", ":reset", "x"])
+    shell.close()
+    gone, reset, value = map(json.loads, out.getvalue().splitlines())
+
+    assert (gone["ok"], reset["ok"], value["value"]) == (False, True, "'first'")
+    assert ":reset" in gone["text"]
+
+
+@pytest.mark.parametrize("word", ["exit", "quit", "exit()", "quit()", ":quit", ":q"])
+def test_words_that_leave_other_shells_leave_this_one(sandbox, word):
+    shell = Shell(sandbox, JSONScreen(io.StringIO()))
+    with pytest.raises(Leave):
+        shell.run(word)
+    shell.close()
+
+
+def test_a_history_that_cannot_be_written_stops_nobody(tmp_path):
+    (tmp_path / "repl-env").write_text("a file where the folder would be")
+
+    assert isinstance(history_in({"XDG_STATE_HOME": str(tmp_path)}), InMemoryHistory)
 
 
 # ── terminals ────────────────────────────────────────────────────────────────────────────────────
+
+
+# Bracketed paste is on while a line is edited; a prompt itself is drawn anew with each key.
+_PROMPT_OPENS = r"\x1b\[\?2004h"
+_PROMPT_CLOSES = r"\x1b\[\?2004l"
+# Nothing here answers when it is asked where its cursor is.
+_NO_CPR = {"PROMPT_TOOLKIT_NO_CPR": "1"}
 
 
 class Terminal:
@@ -301,23 +346,28 @@ class Terminal:
             sys.executable,
             ["-c", MAIN, "repl", *arguments],
             cwd=ROOT,
-            env={**CLEAN, "TERM": "xterm-256color", "XDG_STATE_HOME": str(state)},
+            env={**CLEAN, "TERM": "xterm-256color", **_NO_CPR, "XDG_STATE_HOME": str(state)},
             encoding="utf-8",
             timeout=30,
             dimensions=(30, 100),
         )
-        self.ready()
+        self.banner = self.ready()
 
     def ready(self):
         """Wait for the next prompt; what was written before it."""
-        self.child.expect(r">>> ")
-        return re.sub(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|[=>78])", "", self.child.before)
+        self.child.expect(_PROMPT_OPENS)
+        before = re.sub(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|[=>78])", "", self.child.before)
+        self.child.expect(">>> ")
+        return before
+
+    def enter(self, text):
+        """Type a line and Enter, which ends the input."""
+        self.child.send(text + "\r")
+        self.child.expect(_PROMPT_CLOSES)
 
     def run(self, text):
         """Type a line and Enter; what is there at the next prompt."""
-        self.child.send(text + "\r")
-        # The prompt is drawn anew with each key until the line is over.
-        self.child.expect(r"\x1b\[\?2004l")
+        self.enter(text)
         return self.ready()
 
     def close(self):
@@ -328,46 +378,49 @@ class Terminal:
         return self.child.exitstatus
 
 
+@pytest.fixture(scope="module")
+def state(tmp_path_factory):
+    """The folder of the state of programs."""
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(scope="module")
+def shared(state):
+    """One terminal; starting it is what takes time."""
+    terminal = Terminal(state)
+    yield terminal
+    terminal.child.close(force=True)
+
+
 @pytest.fixture
-def terminal(tmp_path):
-    """Opens terminals that end with the test."""
-    opened = []
-
-    def start(*arguments):
-        opened.append(Terminal(tmp_path, *arguments))
-        return opened[-1]
-
-    yield start
-    for one in opened:
-        one.child.close(force=True)
+def here(shared):
+    """The terminal with a new session in it."""
+    assert "a new session" in shared.run(":reset")
+    return shared
 
 
-def test_a_person_sees_values_output_and_errors_and_leaves_with_ctrl_d(terminal):
-    here = terminal()
+def test_a_person_sees_values_output_and_errors(here):
 
     assert "42" in here.run("6 * 7")
     assert "hi" in here.run("print('hi', end='')")
     assert "ZeroDivisionError: division by zero" in here.run("1 / 0")
-    assert here.close() == 0
 
 
-def test_ctrl_c_interrupts_the_cell_and_keeps_the_variables(terminal):
-    here = terminal()
+def test_ctrl_c_interrupts_the_cell_and_keeps_the_variables(here):
     here.run("x = 123456")
-    here.child.send("print('go'); import time; time.sleep(60)\r")
-    here.child.expect("\r\ngo")
+    here.enter("print('go'); import time; time.sleep(60)")
+    here.child.expect("go\r\n")
     here.child.send("\x03")
 
     assert "KeyboardInterrupt" in here.ready()
     assert "123456" in here.run("x")
 
 
-def test_a_second_ctrl_c_ends_a_cell_that_ignores_the_first(terminal):
-    here = terminal()
+def test_a_second_ctrl_c_ends_a_cell_that_ignores_the_first(here):
     here.run("x = 123456")
-    here.run("import signal")
-    here.child.send("_ = signal.signal(2, signal.SIG_IGN); print('go')\nwhile True: pass\x1b\r")
-    here.child.expect("\r\ngo")
+    here.run("import signal, time")
+    here.enter("_ = signal.signal(2, signal.SIG_IGN); print('go'); time.sleep(60)")
+    here.child.expect("go\r\n")
     here.child.send("\x03")
     here.child.expect("Ctrl-C again ends it")
     here.child.send("\x03")
@@ -376,8 +429,7 @@ def test_a_second_ctrl_c_ends_a_cell_that_ignores_the_first(terminal):
     assert "123456" in here.run("x")
 
 
-def test_ctrl_c_at_the_prompt_drops_what_was_typed(terminal):
-    here = terminal()
+def test_ctrl_c_at_the_prompt_drops_what_was_typed(here):
     here.child.send("never = 1")
     here.child.send("\x03")
     here.ready()
@@ -385,23 +437,18 @@ def test_ctrl_c_at_the_prompt_drops_what_was_typed(terminal):
     assert "NameError" in here.run("never")
 
 
-def test_a_block_is_typed_with_indentation_and_ends_with_an_empty_line(terminal):
-    here = terminal()
+def test_a_block_is_typed_with_indentation_and_ends_with_an_empty_line(here):
     here.child.send("def f(n):\r")
     here.child.expect(r"\.\.\. ")
     here.child.send("return n + 1\r")
-    here.child.send("\r")
-    here.ready()
+    here.run("")
 
     assert "42" in here.run("f(41)")
 
 
-def test_tab_completes_names_and_attributes_and_changes_nothing(terminal):
-    here = terminal()
+def test_tab_completes_names_and_attributes_and_changes_nothing(here):
     here.run("counted = []")
     here.run("class A: __dir__ = lambda self: counted.append(1) or ['attribute_of_a']")
-    here.child.send("\r")
-    here.ready()
     here.run("some_long_name = A()")
     here.child.send("some_lo\t")
     here.child.expect("some_long_name")
@@ -413,74 +460,30 @@ def test_tab_completes_names_and_attributes_and_changes_nothing(terminal):
     assert "[]" in here.run("counted")
 
 
-def test_the_history_is_kept_for_the_user_alone(terminal, tmp_path):
-    terminal().run("remembered = 1")
-    file = tmp_path / "repl-env" / "history"
+def test_the_next_shell_has_the_history_and_the_banner_says_how_the_session_is_held(here, state):
+    here.run("remembered = 1")
+    file = state / "repl-env" / "history"
 
     assert "remembered = 1" in file.read_text()
     assert file.stat().st_mode & 0o077 == 0
 
-    second = terminal()
+    second = Terminal(state)
+    assert re.search(r"tier (jailed|confined)", second.banner)
     second.child.send("\x1b[A")
     second.child.expect("remembered")
+    second.child.send("\x03")
+    second.ready()
+
+    assert second.close() == 0
 
 
-def test_a_history_that_cannot_be_written_stops_nobody(terminal, tmp_path):
-    (tmp_path / "repl-env").write_text("a file where the folder would be")
-
-    assert "42" in terminal().run("6 * 7")
-
-
-def test_output_cannot_steer_the_terminal(terminal):
-    here = terminal()
+def test_output_cannot_steer_the_terminal(here):
     here.child.send("print('\\x1b]0;title\\x07\\x1b[2J' + '\\x1b[31mred')\r")
     here.child.expect(re.escape("^[]0;title^G^[[2J\x1b[31mred"))
     here.ready()
 
 
-@pytest.mark.parametrize("word", ["exit", "quit()", ":quit"])
-def test_words_that_leave_other_shells_leave_this_one(terminal, word):
-    here = terminal()
-    here.child.send(f"{word}\r")
-    here.child.expect(pexpect.EOF)
-    here.child.close()
-
-    assert here.child.exitstatus == 0
-
-
-def test_a_branch_shows_in_the_prompt(terminal):
-    here = terminal()
-    here.child.send(":branch\r")
+def test_a_branch_shows_in_the_prompt(here):
+    here.enter(":branch")
     here.child.expect("branch 1>>> ")
-
-
-def test_the_banner_says_how_the_session_is_held(terminal, tmp_path):
-    child = pexpect.spawn(
-        sys.executable,
-        ["-c", MAIN, "repl"],
-        cwd=ROOT,
-        encoding="utf-8",
-        timeout=30,
-        env={**CLEAN, "XDG_STATE_HOME": str(tmp_path)},
-    )
-    child.expect(r"tier (jailed|confined)")
-    child.close(force=True)
-
-
-def test_a_signal_while_a_piped_cell_runs_interrupts_that_cell():
-    child = subprocess.Popen(
-        COMMAND,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    child.stdin.write("print('go'); import time; time.sleep(60)\n")
-    child.stdin.flush()
-    assert child.stdout.readline() == "go\n"
-    child.send_signal(signal.SIGINT)
-    out, err = child.communicate("print('next')\n", timeout=30)
-
-    assert (out, child.returncode) == ("next\n", 1)
-    assert "KeyboardInterrupt" in err
+    here.run(":back")

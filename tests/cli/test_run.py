@@ -229,8 +229,10 @@ def test_a_script_answers_through_the_real_runner(tmp_path, script):
     trajectory = tmp_path / "run.jsonl"
     done = CliRunner().invoke(
         app,
-        ["How many words?", "--model", f"script:{script}:reply", "--context", str(context)]
-        + ["--trajectory", str(trajectory)],
+        [
+            *("How many words?", "--model", f"script:{script}:reply"),
+            *("--context", str(context), "--trajectory", str(trajectory)),
+        ],
     )
 
     assert (done.exit_code, done.stdout) == (0, "3\n"), done.stderr
