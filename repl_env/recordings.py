@@ -7,27 +7,22 @@ for clocks, `uuid`, `secrets`, addresses of objects, threads, and what functions
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from repl_env.comparing import RESULT, comparable
 from repl_env.errors import EpisodeDone
 from repl_env.models import REPLAction, REPLObservation, StepResult
 
 # Of the arguments of a reset, those that are or hold secrets; who replays gives them again.
 SECRETS = frozenset({"hf_token", "llm"})
 
-# What a result of a step must have in common with the recorded one. Not here: times and memory,
-# which differ each time; sizes, which differ between builds; how the session was held.
-_RESULT = ("stdout", "stderr", "success", "exception", "value", "locals_snapshot", "truncated")
+# What else a step must have in common with the recorded one. Not here: how the session was held.
 _OBSERVATION = ("context_preview", "context_length", "available_variables", "iteration", "done")
 _METADATA = (
     "final_answer", "answer_value", "error_kind", "mask", "stop_reason", "reward_components",
 )  # fmt: skip
-
-# As `repr` of an object without one of its own has it: another number in each process.
-_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +150,7 @@ def _differences(
 ) -> Iterator[Difference]:
     told = dict(_compared(replayed))
     for field, value in _compared(recorded):
-        if _plain(value) != _plain(told[field]):
+        if comparable(value) != comparable(told[field]):
             yield Difference(step, field, value, told[field])
 
 
@@ -163,18 +158,7 @@ def _compared(observation: REPLObservation) -> Iterator[tuple[str, Any]]:
     yield "reward", observation.reward
     for name in _OBSERVATION:
         yield name, getattr(observation, name)
-    for name in _RESULT:
+    for name in RESULT:
         yield f"result.{name}", getattr(observation.result, name)
     for name in _METADATA:
         yield f"metadata.{name}", observation.metadata.get(name)
-
-
-def _plain(value: Any) -> Any:
-    """`value` with every address in its texts the same."""
-    if isinstance(value, str):
-        return _ADDRESS.sub("0x", value)
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from repl_env.comparing import comparable
 from repl_env.errors import ModelError
 from repl_env.interfaces import Message
 from repl_env.rlm.events import CallEnded
 from repl_env.rlm.model import ChatModel, Completion, ModelRequest
 from repl_env.rlm.trajectory import Trajectory
+from repl_env.values import clean
 
-# As `repr` of an object without one of its own has it: another number in each process.
-_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 _QUESTIONS = ("query", "repair")
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A recorded answer: which run asked, its number there, what was asked in a form to compare."""
+    """A recorded answer: which run asked, its number there, what was asked.
+
+    `asked` is a form to compare; `shown` the same for people.
+    """
 
     run: str
     number: int
     asked: str
+    shown: Sequence[Message] | str
     completion: Completion | None
     error: str | None = None
 
@@ -57,7 +60,7 @@ class ReplayModel(ChatModel):
         name: as of any model; None: that of the first run.
     """
 
-    bounded = True
+    bounded = False  # a recorded answer is as long as it is
 
     def __init__(
         self, trajectory: Trajectory, *, loose: bool = False, name: str | None = None
@@ -83,12 +86,17 @@ class ReplayModel(ChatModel):
     def _find(self, request: ModelRequest) -> _Answer:
         is_call = request.origin.purpose in _QUESTIONS
         answers = self._calls if is_call else self._turns
+        asked = _question(request.messages) if is_call else _form(request.messages)
         own = answers.by_origin.get((request.origin.run, request.origin.number))
-        for asked in _questions(request.messages) if is_call else (_form(request.messages),):
-            if own is not None and own.asked == asked:
+        if own is not None and own.asked == asked:
+            return own
+        found: Sequence[_Answer] = answers.by_text.get(asked, ())
+        if is_call and not found:
+            if own is not None and _begins(asked, own.asked):
                 return own
-            if found := answers.by_text.get(asked):
-                return min(found, key=lambda answer: self._order(answer, request))
+            found = answers.beginning(asked)
+        if found:
+            return min(found, key=lambda answer: self._order(answer, request))
         if own is not None and self._loose:
             return own
         raise ModelError("script", _missing(request, own))
@@ -112,11 +120,18 @@ class _Answers:
             self.by_origin[answer.run, answer.number] = answer
             self.by_text.setdefault(answer.asked, []).append(answer)
 
+    def beginning(self, asked: str) -> Sequence[_Answer]:
+        """The answers to the longest question that `asked` begins with."""
+        known = (text for text in self.by_text if _begins(asked, text))
+        longest = max(known, key=len, default=None)
+        return () if longest is None else self.by_text[longest]
+
 
 def _turns(trajectory: Trajectory) -> Iterator[_Answer]:
     for run in trajectory.runs():
         for turn in run.turns:
-            yield _Answer(run.id, turn.number, _form(turn.messages), turn.completion)
+            asked = _form(turn.messages)
+            yield _Answer(run.id, turn.number, asked, turn.messages, turn.completion)
 
 
 def _calls(trajectory: Trajectory) -> Iterator[_Answer]:
@@ -124,41 +139,38 @@ def _calls(trajectory: Trajectory) -> Iterator[_Answer]:
     for run in trajectory.runs():
         for call in run.calls:
             if call.ended is not None and not call.ended.child:
-                asked = plain(call.prompt)
+                prompt = clean(call.prompt)
                 completion = _completion(call.ended)
-                yield _Answer(run.id, call.number, asked, completion, call.ended.error)
+                error = call.ended.error
+                yield _Answer(run.id, call.number, comparable(prompt), prompt, completion, error)
 
 
 def _completion(ended: CallEnded) -> Completion | None:
     if ended.error is not None:
         return None
-    reason = "length" if ended.truncated else "stop"
+    reason = "length" if ended.truncated else None
     return Completion(ended.text, ended.usage, reason, ended.model)
 
 
-def _questions(messages: Sequence[Message]) -> Iterator[str]:
-    """What a call's messages may have been recorded as: the whole question, or what it begins with.
-
-    A context and a schema stand behind the prompt, each after an empty line; only the prompt is
-    recorded. The longest beginnings come first, so that of two prompts the right one is found.
-    """
-    first = next((each["content"] for each in messages if each["role"] == "user"), "")
-    text = plain(first if isinstance(first, str) else json.dumps(first))
-    while True:
-        yield text
-        text, found, _ = text.rpartition("\n\n")
-        if not found:
-            return
-
-
 def _form(messages: Sequence[Message]) -> str:
-    """Messages as one text, for comparing."""
-    return plain(json.dumps(list(messages), sort_keys=True))
+    """Messages in a form to compare, of fixed length: prompts are long, and each has the last."""
+    text = json.dumps(comparable([dict(message) for message in messages]), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def plain(text: str) -> str:
-    """`text` with every address of an object the same."""
-    return _ADDRESS.sub("0x", text)
+def _question(messages: Sequence[Message]) -> str:
+    """What a call asks, in a form to compare; in a second round, what was asked in the first."""
+    return str(comparable(_text(messages[0]))) if messages else ""
+
+
+def _begins(asked: str, prompt: str) -> bool:
+    """Whether `asked` is `prompt` with more: a context, a schema. Only the prompt is recorded."""
+    return asked.startswith(prompt) and asked[len(prompt) : len(prompt) + 2] == "\n\n"
+
+
+def _text(message: Message) -> str:
+    content = message["content"]
+    return content if isinstance(content, str) else json.dumps(content)
 
 
 def _missing(request: ModelRequest, own: _Answer | None) -> str:
@@ -171,14 +183,12 @@ def _missing(request: ModelRequest, own: _Answer | None) -> str:
 
 
 def _first_difference(request: ModelRequest, own: _Answer) -> str:
-    if request.origin.purpose in _QUESTIONS:
-        return f"{_short(own.asked)} and not {_short(str(request.messages[0]['content']))}"
-    recorded: list[Any] = json.loads(own.asked)
-    asked: list[Any] = json.loads(_form(request.messages))
-    for number, (before, now) in enumerate(zip(recorded, asked, strict=False), 1):
-        if before != now:
-            return f"message {number} is {_differing(str(before), str(now))}"
-    return f"{len(recorded)} messages and not {len(asked)}"
+    if isinstance(own.shown, str):
+        return _differing(own.shown, _question(request.messages))
+    for number, (before, now) in enumerate(zip(own.shown, request.messages, strict=False), 1):
+        if comparable(dict(before)) != comparable(dict(now)):
+            return f"message {number} was {_differing(_text(before), _text(now))}"
+    return f"{len(own.shown)} messages and not {len(request.messages)}"
 
 
 def _differing(before: str, now: str) -> str:

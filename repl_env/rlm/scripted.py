@@ -6,10 +6,14 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from repl_env.errors import ModelError
 from repl_env.rlm.model import ChatModel, Completion, ModelRequest, ModelUsage, as_completion
+
+if TYPE_CHECKING:
+    from repl_env.rlm.replaying import ReplayModel
+    from repl_env.rlm.trajectory import Trajectory
 
 Script: TypeAlias = (
     "Iterable[str | Completion] | Callable[[ModelRequest], str | Completion | Awaitable[str]]"
@@ -38,6 +42,13 @@ class ScriptedModel(ChatModel):
         self._answer = script if callable(script) else None
         self._left = iter(()) if callable(script) else iter(list(script))
         self._lock = threading.Lock()
+
+    @staticmethod
+    def of(trajectory: Trajectory, *, loose: bool = False) -> ReplayModel:
+        """A model that answers as it was recorded: `repl_env.rlm.ReplayModel`."""
+        from repl_env.rlm.replaying import ReplayModel
+
+        return ReplayModel(trajectory, loose=loose)
 
     async def complete(self, request: ModelRequest) -> Completion:
         """The next answer.

@@ -1,0 +1,143 @@
+"""`repl-env replay TRAJECTORY`: a recorded tree of runs shown, or run again without a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .status import Status
+
+if TYPE_CHECKING:
+    from repl_env.rlm.rerunning import RunDifference
+    from repl_env.rlm.trajectory import Run, Trajectory
+
+
+def replay(
+    trajectory: Annotated[Path, typer.Argument(help="A file that a run has written.")],
+    run: Annotated[
+        str | None, typer.Option(help="Show only this run and those below it, as 0.3.")
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Show messages, code and outputs in full.")
+    ] = False,
+    execute: Annotated[
+        bool,
+        typer.Option(
+            "--execute",
+            help="Run it again in new sessions, with the recorded answers; exit 1 if another "
+            "output or answer comes of it.",
+        ),
+    ] = False,
+    context: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]FILE", help="With --execute: a context that the file does not have."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> None:
+    """Show a recorded run: turns, code, outputs, sub-calls, the runs below it, and what it cost."""
+    from repl_env.rlm.trajectory import Trajectory
+
+    try:
+        loaded = Trajectory.load(trajectory)
+        loaded.root  # noqa: B018 (a file without a run is refused here)
+    except OSError as error:
+        raise typer.BadParameter(f"{trajectory}: {error.strerror}") from error
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if execute:
+        if run is not None:
+            raise typer.BadParameter("--run goes without --execute")
+        again, found = _executed(loaded, context or [])
+        _report(again, found, as_json)
+        raise typer.Exit(Status.FAILED if found else Status.OK)
+    if context:
+        raise typer.BadParameter("--context goes with --execute")
+    _show(loaded, run, show, as_json)
+
+
+def _show(trajectory: Trajectory, path: str | None, full: bool, as_json: bool) -> None:
+    from .recorded_tree import as_dict, print_tree
+
+    try:
+        runs = trajectory.roots if path is None else (trajectory.run(path),)
+    except KeyError as error:
+        raise typer.BadParameter(str(error.args[0]), param_hint="--run") from error
+    if as_json:
+        told = {"complete": trajectory.complete, "runs": [as_dict(run) for run in runs]}
+        typer.echo(json.dumps(told, indent=2))
+        return
+    print_tree(runs, full=full)
+    if not trajectory.complete:
+        typer.echo("This trajectory is not complete: whoever wrote it did not get to its end.")
+
+
+def _executed(
+    trajectory: Trajectory, files: list[str]
+) -> tuple[Trajectory, tuple[RunDifference, ...]]:
+    from repl_env.rlm.rerunning import differences, rerun
+    from repl_sandbox.errors import IsolationError, SandboxError
+
+    contexts = dict(_contexts(trajectory.root, files))
+    try:
+        again = rerun(trajectory, contexts)
+    except IsolationError as error:
+        typer.echo(f"repl-env: {error}", err=True)
+        raise typer.Exit(Status.TIER_UNAVAILABLE) from error
+    except SandboxError as error:
+        typer.echo(f"repl-env: {error}", err=True)
+        raise typer.Exit(Status.INFRASTRUCTURE) from error
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    return again, differences(trajectory, again)
+
+
+def _contexts(root: Run, files: list[str]) -> Iterator[tuple[str, Any]]:
+    """The files by variable; one of a JSON context is parsed."""
+    types = {note.name: note.type for note in root.contexts}
+    for given in files:
+        name, path = _named(given, types)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--context") from error
+        try:
+            yield name, _value(data, types.get(name, "str"))
+        except ValueError as error:
+            raise typer.BadParameter(f"{path}: {error}", param_hint="--context") from error
+
+
+def _named(given: str, types: Mapping[str, str]) -> tuple[str, Path]:
+    name, equals, path = given.partition("=")
+    if equals and not Path(given).exists():
+        return name, Path(path)
+    if len(types) == 1:
+        return next(iter(types)), Path(given)
+    return Path(given).stem, Path(given)
+
+
+def _value(data: bytes, kind: str) -> Any:
+    if kind == "bytes":
+        return data
+    text = data.decode("utf-8")
+    return text if kind == "str" else json.loads(text)
+
+
+def _report(again: Trajectory, found: tuple[RunDifference, ...], as_json: bool) -> None:
+    if as_json:
+        told = {
+            "same": not found,
+            "final_answer": again.root.final_answer,
+            "differences": [asdict(each) for each in found],
+        }
+        typer.echo(json.dumps(told, indent=2))
+        return
+    from .recorded_tree import print_differences
+
+    print_differences(again.root, found)

@@ -1,0 +1,299 @@
+"""A recorded run answers again, by who asks and what is asked; what was not recorded is named."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from repl_env.errors import ModelError
+from repl_env.rlm import ModelRequest, ReplayModel, ScriptedModel, Trajectory, TrajectoryWriter
+from repl_env.rlm.budget import Spent
+from repl_env.rlm.events import CellRan, RunEnded
+from repl_env.rlm.model import ModelUsage, Origin
+from repl_env.rlm.rerunning import differences, given_contexts
+from tests.rlm.account import (
+    DEEP,
+    FIRST,
+    QUESTION,
+    REPORT,
+    SECOND,
+    SYSTEM,
+    account,
+    call_ended,
+    cell_ran,
+    ended,
+    observed,
+    replied,
+    started,
+)
+
+REPLY = {"role": "assistant", "content": FIRST}
+
+
+def ask(model, messages, run="0", purpose="turn", number=1):
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    request = ModelRequest(messages=messages, origin=Origin(run, purpose, number))
+    return asyncio.run(model.complete(request))
+
+
+@pytest.fixture
+def model():
+    return ReplayModel(Trajectory.of(account()))
+
+
+# ── answers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_turns_and_calls_are_answered_as_they_were(model):
+    first = ask(model, [SYSTEM, QUESTION])
+    second = ask(model, [SYSTEM, QUESTION, REPLY, REPORT], number=2)
+
+    assert first == account()[1].completion
+    assert second.text == SECOND
+    assert ask(model, [SYSTEM, DEEP], run="0.3").text == "```repl\nFINAL(3)\n```"
+    assert ask(model, "b?", purpose="query", number=2).text == "B"
+    assert ask(model, "a?", purpose="query").usage == ModelUsage(1, 2)
+    assert model.name == "m"
+
+
+def test_a_scripted_model_can_be_made_of_a_trajectory():
+    assert ask(ScriptedModel.of(Trajectory.of(account())), [SYSTEM, QUESTION]).text == FIRST
+
+
+def test_the_last_turn_is_answered_too():
+    model = ReplayModel(Trajectory.of([started(), replied(last=True, text="three")]))
+
+    assert ask(model, [SYSTEM, QUESTION], purpose="last").text == "three"
+
+
+def test_an_answer_may_be_asked_for_many_times(model):
+    assert {ask(model, [SYSTEM, QUESTION]).text for _ in range(5)} == {FIRST}
+
+
+def test_a_failure_is_raised_again_with_its_kind():
+    failed = call_ended("0.1", text="Error: timeout: too late", error="timeout: too late")
+    model = ReplayModel(Trajectory.of([failed]))
+    with pytest.raises(ModelError) as caught:
+        ask(model, "a?", purpose="query")
+
+    assert (caught.value.kind, str(caught.value)) == ("timeout", "timeout: too late")
+
+
+def test_a_cut_answer_is_cut_again():
+    model = ReplayModel(Trajectory.of([call_ended("0.1", truncated=True)]))
+
+    assert ask(model, "a?", purpose="query").truncated
+
+
+def test_a_question_in_two_rounds_has_its_last_answer_in_both(model):
+    again = [{"role": "user", "content": "a?"}, {"role": "assistant", "content": "x"}, REPORT]
+
+    assert ask(model, "a?", purpose="query").text == "A"
+    assert ask(model, again, purpose="repair").text == "A"
+
+
+# ── other numbers ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_calls_that_raced_are_known_by_what_they_ask(model):
+    assert ask(model, "b?", purpose="query", number=1).text == "B"
+    assert ask(model, "a?", purpose="query", number=2).text == "A"
+    assert ask(model, "a?", purpose="query", number=77).text == "A"
+
+
+def test_a_child_whose_call_had_another_number_is_known_by_its_messages(model):
+    assert ask(model, [SYSTEM, DEEP], run="0.2").text == "```repl\nFINAL(3)\n```"
+
+
+def test_of_equal_questions_each_answer_is_given_once_before_one_is_given_twice():
+    calls = [call_ended(f"0.{number}", text=f"A{number}") for number in (1, 2, 3)]
+    model = ReplayModel(Trajectory.of([started(), *calls]))
+
+    assert [ask(model, "a?", purpose="query", number=n).text for n in (2, 1, 3)] == [
+        "A2", "A1", "A3",
+    ]  # fmt: skip
+    others = [ask(model, "a?", purpose="query", number=n).text for n in (11, 12, 13)]
+    assert sorted(others) == ["A1", "A2", "A3"]
+
+
+def test_a_call_of_the_same_run_goes_before_one_of_another():
+    calls = [call_ended("0.3.1", text="child's"), call_ended("0.2", text="root's")]
+    model = ReplayModel(Trajectory.of([started(), started("0.3"), *calls]))
+
+    assert ask(model, "a?", purpose="query", number=9).text == "root's"
+    assert ask(model, "a?", run="0.3", purpose="query", number=9).text == "child's"
+
+
+def test_a_context_and_a_schema_behind_the_prompt_are_not_recorded_and_do_not_matter():
+    calls = [
+        call_ended("0.1", prompt="Item 1", text="one"),
+        call_ended("0.2", prompt="Item 10", text="ten"),
+        call_ended("0.3", prompt="Item 1\n\nwith more", text="more"),
+    ]
+    model = ReplayModel(Trajectory.of([started(), *calls]))
+
+    assert ask(model, "Item 1\n\nthe context", purpose="query").text == "one"
+    assert ask(model, "Item 10\n\nthe context", purpose="query", number=1).text == "ten"
+    assert ask(model, "Item 1\n\nwith more\n\n{}", purpose="query", number=9).text == "more"
+
+
+def test_addresses_of_objects_are_no_difference():
+    shown = {"role": "user", "content": "<object object at 0x7f1234567890>"}
+    now = {"role": "user", "content": "<object object at 0x7fabcdefabcd>"}
+    model = ReplayModel(Trajectory.of([started(), replied(added=[shown])]))
+
+    assert ask(model, [now]).text == FIRST
+
+
+# ── what was not recorded ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (([SYSTEM], "0", "turn", 3), "script: turn 3 of run '0' was not recorded"),
+        (("c?", "0.3", "query", 1), "script: call 1 of run '0.3' was not recorded"),
+    ],
+)
+def test_a_request_that_was_not_recorded_is_named(model, request_, text):
+    with pytest.raises(ModelError) as caught:
+        ask(model, *request_)
+
+    assert caught.value.kind == "script"
+    assert str(caught.value) == text
+
+
+def test_a_request_that_differs_says_where(model):
+    other = {"role": "user", "content": "It printed: 4"}
+    with pytest.raises(ModelError, match=r"turn 2 of run '0' .* message 4 was '.*3' and not '.*4'"):
+        ask(model, [SYSTEM, QUESTION, REPLY, other], number=2)
+    with pytest.raises(ModelError, match="2 messages and not 1"):
+        ask(model, [SYSTEM])
+    with pytest.raises(ModelError, match=r"call 1 of run '0' .*'a\?' and not 'zzz'"):
+        ask(model, "zzz", purpose="query")
+
+
+def test_a_loose_replay_answers_by_who_asks():
+    model = ReplayModel(Trajectory.of(account()), loose=True)
+
+    assert ask(model, [SYSTEM], number=2).text == SECOND
+    assert ask(model, "zzz", purpose="query").text == "A"
+    with pytest.raises(ModelError, match="not recorded"):
+        ask(model, [SYSTEM], number=3)
+
+
+# ── running it again ─────────────────────────────────────────────────────────────────────────────
+
+
+def changed(change):
+    return Trajectory.of([change(event) for event in account()])
+
+
+def test_the_same_tree_has_no_differences():
+    def otherwise(event):
+        event = replace(event, time=event.time + 100)
+        if isinstance(event, RunEnded):
+            event = replace(event, seconds=77.0, total=Spent(), own=Spent(), reward=None)
+        return event
+
+    assert differences(Trajectory.of(account()), changed(otherwise)) == ()
+
+
+def test_outputs_and_ends_that_differ_are_told():
+    def otherwise(event):
+        if isinstance(event, CellRan) and event.run == "0.3":
+            return replace(event, observation=observed("other", done=True))
+        return replace(event, final_answer="4") if isinstance(event, RunEnded) else event
+
+    found = differences(Trajectory.of(account()), changed(otherwise))
+
+    assert [(each.run, each.cell, each.field, each.replayed) for each in found] == [
+        ("0", 0, "final_answer", "4"),
+        ("0.3", 1, "result.stdout", "other"),
+        ("0.3", 0, "final_answer", "4"),
+    ]
+
+
+def test_cells_and_runs_that_are_missing_or_new_are_told():
+    whole = Trajectory.of(account())
+    short = Trajectory.of([started(), replied(), cell_ran(), ended()])
+
+    assert [(each.run, each.cell, each.field) for each in differences(whole, short)] == [
+        ("0", 2, "cell"), ("0.3", 0, "run"),
+    ]  # fmt: skip
+    (extra,) = differences(short, Trajectory.of([e for e in account() if e.run == "0"]))
+    assert (extra.cell, extra.field, extra.recorded, extra.replayed) == (2, "cell", None, "code")
+
+
+def test_what_a_cut_trajectory_has_not_cannot_differ():
+    cut = Trajectory.of(account()[:12])
+
+    assert differences(cut, Trajectory.of(account())) == ()
+
+
+def test_children_are_matched_by_their_questions():
+    def renamed(event):
+        if event.run == "0.3":
+            event = replace(event, run="0.7")
+        return replace(event, call="0.7") if getattr(event, "call", "") == "0.3" else event
+
+    assert differences(Trajectory.of(account()), changed(renamed)) == ()
+
+
+# ── contexts ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_contexts_come_from_the_file_or_must_be_given(tmp_path):
+    with TrajectoryWriter(tmp_path / "run", contexts={"context": "twelve chars"}) as writer:
+        for event in account():
+            writer(event)
+    known, unknown = Trajectory.load(tmp_path / "run"), Trajectory.of(account())
+
+    assert given_contexts(known, {}) == {"context": "twelve chars"}
+    assert given_contexts(unknown, {"context": "twelve chars"}) == {"context": "twelve chars"}
+    with pytest.raises(ValueError, match="'context' is needed, a str of length 12"):
+        given_contexts(unknown, {})
+    with pytest.raises(ValueError, match="was a str of length 12, and is a str of length 5"):
+        given_contexts(unknown, {"context": "other"})
+    with pytest.raises(ValueError, match="was a str of length 12, and is a list of length 2"):
+        given_contexts(unknown, {"context": []})
+    with pytest.raises(ValueError, match="no 'book'"):
+        given_contexts(unknown, {"book": "x"})
+    with pytest.raises(ValueError, match="another content"):
+        given_contexts(known, {"context": "twelve_chars"})
+
+
+SCRIPT = [
+    "```repl\nparts = llm_query_batched(['a?', 'b?'])\nprint(parts, len(context))\n```",
+    "```repl\nFINAL(' and '.join(parts))\n```",
+]
+
+
+def answer(request):
+    if request.origin.purpose == "query":
+        return str(request.messages[0]["content"]).upper()
+    return SCRIPT[request.origin.number - 1]
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A run in real sessions, and its file."""
+    runner = pytest.importorskip("repl_env.rlm.runner", reason="needs repl_env.rlm.runner")
+    path = tmp_path / "run.jsonl"
+    with TrajectoryWriter(path, contexts={"context": "some text"}) as writer:
+        rlm = runner.RLM(ScriptedModel(answer), trajectory=writer)
+        result = rlm.run("Which?", "some text")
+    assert result.final_answer == "A? and B?"
+    return Trajectory.load(path)
+
+
+def test_a_real_run_comes_to_the_same_again(recorded):
+    from repl_env.rlm.rerunning import rerun
+
+    assert recorded.complete
+    again = rerun(recorded)
+    assert again.root.final_answer == "A? and B?"
+    assert differences(recorded, again) == ()

@@ -1,0 +1,72 @@
+"""docs/trajectories.md says what the file has: each kind, each field, and its example runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from repl_env.rlm import Trajectory, TrajectoryWriter
+from repl_env.rlm.event_lines import COMPLETION, CONTEXT, KINDS, SPENT, TRACE, USAGE
+from tests.rlm.account import account
+
+PAGE = (Path(__file__).parents[2] / "docs" / "trajectories.md").read_text(encoding="utf-8")
+PARTS = {
+    "context": CONTEXT, "completion": COMPLETION, "usage": USAGE, "tokens": TRACE, "spent": SPENT,
+}  # fmt: skip
+
+
+def documented(heading: str) -> list[str]:
+    """The first column of the table of this heading."""
+    _, table = PAGE.split(f"\n| {heading} |")
+    return re.findall(r"^\| `(\w+)` \|", table.partition("\n\n")[0], re.MULTILINE)
+
+
+@pytest.fixture
+def lines(tmp_path):
+    with TrajectoryWriter(tmp_path / "run.jsonl") as writer:
+        for event in account():
+            writer(event)
+    return [json.loads(line) for line in (tmp_path / "run.jsonl").read_bytes().splitlines()]
+
+
+def test_the_fields_of_the_header_are_those_of_the_page(lines):
+    assert list(lines[0]) == documented("field of the header")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_fields_of_each_kind_are_those_of_the_page(lines, kind):
+    written = [list(line) for line in lines[1:] if line["event"] == kind]
+
+    assert written
+    assert all(fields == documented(f"field of `{kind}`") for fields in written)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_fields_of_each_part_are_those_of_the_page(part):
+    assert list(PARTS[part].readers) == documented(f"field of `{part}`")
+
+
+def test_the_fields_of_samples_are_those_of_the_page():
+    for sample in Trajectory.of(account()).samples():
+        assert list(sample) == documented("field of a sample")
+
+
+def test_the_page_has_no_other_kinds():
+    told = re.findall(r"^\| field of `(\w+)` \|", PAGE, re.MULTILINE)
+
+    assert sorted(told) == sorted([*KINDS, *PARTS])
+
+
+def test_the_example_prints_what_the_page_says():
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (text,) = re.findall(r"^```text\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == text
