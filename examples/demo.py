@@ -1,16 +1,20 @@
-"""`make demo`: two episodes on real input, without a model, a key or a network.
+"""`make demo`: a recursive language model on real input, without a model, a key or a network.
 
-The context of the first is the source text of Python's own standard library: tens of megabytes
-that no prompt could hold. A scripted policy reads it by code, as a model would, and gives an answer
-that this program checks by other means. The second runs into an exception and a time-out, and goes
-on. Exit status 0 if both end with reward 1.0.
+The context is the source text of Python's own standard library: tens of megabytes that no prompt
+could hold. A script stands in for the model: it reads the library by code, asks sub-models about
+pieces in one batch, gives one part to a run of its own, and puts the answer together. This program
+checks the answer by other means, writes the tree of runs to a file, and replays it from there.
+
+Then an episode runs into an exception and a time-out, and goes on. Exit status 0 if all of it came
+out as it should.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import sysconfig
-from collections import defaultdict
+import tempfile
 from pathlib import Path
 
 from rich.console import Console
@@ -20,48 +24,69 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from repl_env import LocalREPLEnv
+from repl_env.cli.progress import progress
 from repl_env.models import REPLObservation, StepResult
 from repl_env.parsing import extract_code_blocks
+from repl_env.rlm import RLM, Budget, ModelRequest, ReplayModel, RLMRunResult, ScriptedModel
+from repl_env.rlm.trajectory import Trajectory
 
 HEADER = "##### FILE: "  # starts the line before each file of the library
 
 QUESTION = (
     "`context` is the source of a large Python library. Each file is preceded by a line "
-    f"`{HEADER}<path>`. Say a file imports M if one of its lines, leading blanks aside, begins "
-    "with `import M`, where M ends before the first dot. Which M is imported by the most files, "
-    "and by how many? Answer as `M: number`."
+    f"`{HEADER}<path>`. For each of the packages asyncio, email, json and logging: how many lines "
+    "of its files begin with `class `? And which class of the package json has the longest name? "
+    "Answer as a dict with the keys `classes` (package: number) and `longest`."
 )
 
-# What a model might write, one reply per turn.
-EXPLORE = [
+# What a model might write at the root, one reply per turn.
+ROOT = [
     """The context may be large. First its size and how it looks.
-```python
+```repl
 print(type(context).__name__, f"{len(context):,} characters")
-print(context[:400])
+print(context[:200])
 ```""",
-    """It is far too long to read, so I cut it into files and work on those.
-```python
+    """Far too long to read. I cut it into files, and the files into packages.
+```repl
 MARK = "##### FILE: "
 files = {}
-for part in context.split("\\n" + MARK)[1:] + [context.removeprefix(MARK).split("\\n" + MARK)[0]]:
+for part in ("\\n" + context).split("\\n" + MARK)[1:]:
     path, _, text = part.partition("\\n")
     files[path] = text
-print(len(files), "files")
-sorted(files, key=lambda path: len(files[path]))[-5:]
+packages = {
+    name: "\\n".join(text for path, text in files.items() if path.startswith(name + "/"))
+    for name in ["asyncio", "email", "json", "logging"]
+}
+print(len(files), "files;", {name: len(text) for name, text in packages.items()})
 ```""",
-    """Now the imports, counted once per file.
-```python
+    """One question for each package: these do not depend on each other, so I ask them at once. What
+needs several steps I give to a run of its own.
+```repl
+counts = llm_query_batched(
+    ["How many lines of this begin with `class `? Only the number."] * len(packages),
+    context=list(packages.values()),
+    schema={"type": "integer"},
+)
+longest = rlm_query("Which class has the longest name? Only the name.", context=packages["json"])
+print([count.value for count in counts], longest, longest.ok)
+```""",
+    """All calls were answered. I check one of them by code before I answer.
+```repl
 import re
-from collections import Counter
-
-pattern = re.compile(r"^[ \\t]*import[ \\t]+(\\w+)", re.MULTILINE)
-counts = Counter(name for text in files.values() for name in set(pattern.findall(text)))
-counts.most_common(5)
+assert counts[2].value == len(re.findall(r"(?m)^class ", packages["json"]))
+FINAL({"classes": dict(zip(packages, [count.value for count in counts])), "longest": str(longest)})
 ```""",
-    """The first one leads. I submit it.
-```python
-name, number = counts.most_common(1)[0]
-FINAL(f"{name}: {number}")
+]
+
+# And what it might write in the run below, where `context` is the package json.
+CHILD = [
+    """```repl
+names = [line.split()[1].split("(")[0].rstrip(":")
+         for line in context.splitlines() if line.startswith("class ")]
+names
+```""",
+    """```repl
+FINAL(max(names, key=len))
 ```""",
 ]
 
@@ -88,19 +113,72 @@ answer["ready"] = True
 ```""",
 ]
 
+BUDGET = Budget(calls=40)
+
 console = Console(width=100)
 
 
 def main() -> int:
-    """Play both episodes; 0 if both were solved."""
+    """Run the tree, replay it, play the episode; 0 if all of it is as it should be."""
     library = standard_library()
     text = "\n".join(f"{HEADER}{path}\n{content}" for path, content in library.items())
+    with tempfile.TemporaryDirectory() as folder:
+        solved = recurse(text, truth(library), Path(folder) / "trajectory.jsonl")
     numbers = "\n".join([*map(str, range(1, 2000)), "two thousand"])
     with LocalREPLEnv() as env:
-        first = play(env, "A large context", text, QUESTION, truth(library), EXPLORE)
         task = "Twice the sum of the numbers in `context`, one per line."
-        second = play(env, "A bumpy road", numbers, task, str(2 * sum(range(2000))), STUMBLE)
-    return 0 if first == second == 1.0 else 1
+        reward = play(env, "A bumpy road", numbers, task, str(2 * sum(range(2000))), STUMBLE)
+    return 0 if solved and reward == 1.0 else 1
+
+
+# ── a tree of runs ───────────────────────────────────────────────────────────────────────────────
+
+
+def recurse(context: str, expected: dict[str, object], file: Path) -> bool:
+    """Answer the question on the library, and again from what was written down."""
+    console.rule("[bold]A recursive language model")
+    console.print(Markdown(QUESTION))
+    model = ScriptedModel(reply, name="scripted")
+    with progress(console) as shown:
+        rlm = RLM(model, budget=BUDGET, trajectory=file, watch=shown.watch)
+        result = rlm.run(QUESTION, context, expected_answer=str(expected))
+    solved = result.reward == 1.0 and result.answer_value == expected
+    report(result, expected, solved)
+
+    console.rule("[bold]The same, replayed without a model")
+    recorded = Trajectory.load(file)
+    again = RLM(ReplayModel(recorded), budget=BUDGET).run(QUESTION, context)
+    same = again.answer_value == result.answer_value and again.usage.calls == result.usage.calls
+    size = file.stat().st_size
+    console.print(
+        f"trajectory {size:,} bytes   runs {len(list(recorded.runs()))}   "
+        f"answer [bold {'green' if same else 'red'}]{'the same' if same else 'another'}[/]"
+    )
+    return solved and same
+
+
+def reply(request: ModelRequest) -> str:
+    """What the model says: at the root, in the run below, or to a single question."""
+    origin = request.origin
+    if origin.purpose == "turn":
+        return (ROOT if "." not in origin.run else CHILD)[origin.number - 1]
+    # A model would count less exactly; what matters here is that it was shown the piece.
+    return str(len(re.findall(r"(?m)^class ", str(request.messages[-1]["content"]))))
+
+
+def report(result: RLMRunResult, expected: dict[str, object], solved: bool) -> None:
+    """The answer, and what it cost."""
+    usage = result.usage
+    console.print(f"answer   [bold]{result.final_answer}[/]")
+    console.print(f"expected {expected}   [bold {'green' if solved else 'red'}]{solved}[/]")
+    console.print(
+        f"reward {result.reward}   turns {result.iterations}   calls {usage.calls}   "
+        f"runs below {usage.children}   tokens {usage.input_tokens:,} in, "
+        f"{usage.output_tokens:,} out   {result.seconds:.2f} s"
+    )
+
+
+# ── an episode ───────────────────────────────────────────────────────────────────────────────────
 
 
 def play(
@@ -111,9 +189,9 @@ def play(
     result = env.reset(context=context, task_prompt=task, expected_answer=expected)
     console.print(Markdown(task))
     console.print(facts(result), style="dim")
-    for reply in replies:
-        console.print(Markdown(reply.partition("```")[0]))
-        for code in extract_code_blocks(reply):
+    for said in replies:
+        console.print(Markdown(said.partition("```")[0]))
+        for code in extract_code_blocks(said):
             console.print(Panel(Syntax(code.rstrip(), "python", word_wrap=True), title="code"))
             result = env.execute(code, timeout_s=2.0 if "while" in code else None)
             show(result)
@@ -148,6 +226,9 @@ def facts(result: StepResult[REPLObservation]) -> str:
     return f"context: {observation.context_length:,} characters   isolation: {tier}"
 
 
+# ── the input, and the truth about it ────────────────────────────────────────────────────────────
+
+
 def standard_library() -> dict[str, str]:
     """The source files of this Python's standard library, by path."""
     root = Path(sysconfig.get_path("stdlib"))
@@ -160,16 +241,17 @@ def standard_library() -> dict[str, str]:
     return {str(path.relative_to(root)): path.read_text("utf-8", "replace") for path in paths}
 
 
-def truth(library: dict[str, str]) -> str:
-    """The true answer, found without regular expressions."""
-    importers: dict[str, set[str]] = defaultdict(set)
-    for path, text in library.items():
-        for line in text.split("\n"):
-            words = line.replace(",", " ").replace(";", " ").replace(".", " ").split()
-            if len(words) > 1 and words[0] == "import":
-                importers[words[1]].add(path)
-    name = max(importers, key=lambda module: len(importers[module]))
-    return f"{name}: {len(importers[name])}"
+def truth(library: dict[str, str]) -> dict[str, object]:
+    """The true answer, found line by line."""
+    classes: dict[str, int] = {}
+    longest = ""
+    for package in ("asyncio", "email", "json", "logging"):
+        texts = [text for path, text in library.items() if path.startswith(f"{package}/")]
+        lines = [line for text in texts for line in text.split("\n") if line[:6] == "class "]
+        classes[package] = len(lines)
+        if package == "json":
+            longest = max((re.split(r"[\s(:]", line)[1] for line in lines), key=len)
+    return {"classes": classes, "longest": longest}
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class Cell(partial[Any]):
 
 def opening(source: Source, *, plain: bool, **arguments: Any) -> Turn[Any]:
     """A session with these arguments, from the sandbox that `source` has."""
-    take = source.plain if plain else source.of_loop
+    take = source.plain if plain else source.awaited
     sandbox = yield take
     try:
         return (yield partial(sandbox.session, **arguments))

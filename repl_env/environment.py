@@ -11,15 +11,22 @@ import copy
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from importlib import metadata
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from repl_env import cells, resuming, sandboxes
 from repl_env.answers import validator
-from repl_env.contexts import Given
+from repl_env.contexts import Given, Part
 from repl_env.episode import Episode, Terms
-from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
+from repl_env.errors import (
+    BudgetExceeded,
+    EpisodeAborted,
+    EpisodeDone,
+    NotReset,
+    REPLError,
+)
 from repl_env.interfaces import Environment, EnvironmentMetadata, Transform
 from repl_env.llm import LLM
 from repl_env.models import (
@@ -34,15 +41,26 @@ from repl_env.models import (
 from repl_env.observations import OURS
 from repl_env.previews import Preview
 from repl_env.resuming import Asked
+from repl_env.rlm.budget import Spent
 from repl_env.rubrics import REPLRubric, Rubric
-from repl_env.settings import REQUEST_NAMES, Request, Settings
-from repl_env.subcalls import CallableProvider, HostFunction, Provider, SubcallSettings
+from repl_env.settings import REQUEST_NAMES, Request, Settings, check_name
+from repl_env.subcalls import GivenProvider, HostFunction, Provider, SubcallSettings, functions
 from repl_env.turns import Turn, play, play_async
 from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
 from repl_sandbox.errors import SandboxError, SessionBusy
-from repl_sandbox.types import Answers, Missing
+from repl_sandbox.types import JSON, Answer, Answers, Missing
+
+if TYPE_CHECKING:
+    from repl_env.local import AsyncLocalREPLEnv
+    from repl_env.rlm.budget import Budget, Price
+    from repl_env.rlm.calling import Calling
+    from repl_env.rlm.ledger import Account
+    from repl_env.rlm.model import ChatModel
 
 Mode: TypeAlias = Literal["plain", "async"]
+
+# Parts of a budget that end an episode when they are used up: its cells spend them.
+_ENDING = ("seconds", "cpu_seconds")
 
 # The arguments of a reset that OpenEnv has by position.
 POSITIONAL = ("seed", "episode_id", "context", "task_prompt", "hf_token", "llm_model")
@@ -65,6 +83,9 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         llm_query_fn, llm_batch_fn, subcall_fn, subcall_batch_fn: answer sub-calls, on the host.
         rlm_max_depth, rlm_max_iterations: how deep and how long sub-calls may work.
         tools: more functions of the host for the session, by name; JSON in and out.
+        budget: what each episode's sub-calls may spend, with all that they begin, and its cells in
+            time. None: no limit.
+        prices: of models, by name, for `budget.usd` and the reports.
         answers: "compatible" also takes answers that the code prints; "strict" does not.
         preview: "none", "head", "head+tail" or "structure".
         transform: applied to each observation before it is scored.
@@ -97,6 +118,8 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         policy: Policy | None = None,
         preload: Sequence[str] = (),
         tools: Mapping[str, HostFunction] | None = None,
+        budget: Budget | None = None,
+        prices: Mapping[str, Price] | None = None,
         answers: Answers = "compatible",
         preview: Preview = "head",
         transform: Transform[REPLObservation] | None = None,
@@ -114,9 +137,15 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
             answers=answers,
             preview=preview,
         )
-        self._provider: Provider = CallableProvider(
-            llm_query_fn, llm_batch_fn, subcall_fn, subcall_batch_fn
+        self._provider: Provider = GivenProvider(
+            llm_query_fn,
+            llm_batch_fn,
+            subcall_fn,
+            subcall_batch_fn,
+            budget=budget,
+            prices=prices,
         )
+        self._calling: Calling | None = None  # None too if nothing answers sub-calls
         self._sandboxes = sandboxes.Source(
             sandbox, sandboxes.SandboxSettings.of(isolation, require, limits, preload, policy)
         )
@@ -199,6 +228,28 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         """The engine's session of this episode; NotReset if none has begun."""
         self._episode()
         return self._executor
+
+    @property
+    def account(self) -> Account:
+        """What the episode has spent on sub-calls and may spend.
+
+        Raises:
+            NotReset: no episode has begun.
+            REPLError: nothing answers sub-calls here, so nothing is counted.
+        """
+        self._episode()
+        if self._calling is None:
+            raise REPLError("no sub-calls are configured, so there is no account of them")
+        return self._calling.account
+
+    @property
+    def contexts(self) -> tuple[Part, ...]:
+        """The context of this episode, variable by variable; NotReset if none has begun."""
+        return self._episode().terms.context.parts
+
+    def answer_by(self, provider: Provider) -> None:
+        """Have `provider` answer the sub-calls of the episodes to come."""
+        self._provider = provider
 
     @property
     def variables(self) -> list[str]:
@@ -299,6 +350,48 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         """`branch` of an episode that was begun by `reset_async`."""
         return await play_async(self._branching("async", seed))
 
+    def child(self, provider: Provider) -> AsyncLocalREPLEnv:
+        """An environment like this one, without an episode, whose sub-calls `provider` answers.
+
+        Its sessions are from the same sandbox, and have no context of their own accord; it is
+        stepped asynchronously, and scores nothing.
+        """
+        from repl_env.local import AsyncLocalREPLEnv
+
+        other = copy.copy(self)
+        other.transform, other.rubric = None, REPLRubric()
+        other.settings = replace(self.settings, context=None, task_prompt=None)
+        other.answer_by(provider)
+        other._calling = None
+        other._state, other._executor, other._asked, other._last = None, None, None, None
+        other._mode, other._branches = "plain", 0
+        return AsyncLocalREPLEnv.of(other)
+
+    def model(self, llm: LLM) -> ChatModel:
+        """The model that `llm`, which a reset was given, speaks of; see `model_of`.
+
+        Raises:
+            ImportError: its library is not installed; says what to install.
+            ValueError: `llm` does not say enough.
+        """
+        from repl_env.rlm.model import as_model
+
+        if llm.base_url is None and not llm.headers and not llm.sampling:
+            return as_model(self._build_hf_chat_fn(llm.api_key, llm.model))
+        from repl_env.rlm.endpoints import model_of
+
+        found = model_of(llm)
+        if found is None:
+            raise ValueError("llm says neither where a model is nor with which key to ask for it")
+        return found
+
+    @staticmethod
+    def _build_hf_chat_fn(hf_token: str | None, llm_model: str | None = None) -> Any:
+        """What answers with a token of Hugging Face; OpenEnv's name, which its users replace."""
+        from repl_env.rlm.endpoints import model_of
+
+        return model_of(LLM(model=llm_model, api_key=hf_token))
+
     def close(self) -> None:
         """Close the session. A sandbox that was given or is shared stays open."""
         self._check_mode("plain")
@@ -307,6 +400,50 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
     async def close_async(self) -> None:
         """The same for an event loop."""
         await play_async(self._leaving())
+
+    def follow_up(
+        self,
+        task_prompt: str,
+        *,
+        max_iterations: int | None = None,
+        expected_answer: Any = None,
+        answer_schema: Any = None,
+        variables: Mapping[str, str | bytes | JSON] | None = None,
+    ) -> REPLObservation:
+        """Begin another episode in the session that is there; see `LocalREPLEnv.follow_up`.
+
+        Raises:
+            NotReset: no episode has begun.
+            TypeError, ValueError: naming the argument; the episode goes on as it was.
+            SandboxError: the session is gone.
+        """
+        request = _following(task_prompt, max_iterations, expected_answer, answer_schema)
+        return play(self._following("plain", request, variables or {}))
+
+    async def follow_up_async(
+        self,
+        task_prompt: str,
+        *,
+        max_iterations: int | None = None,
+        expected_answer: Any = None,
+        answer_schema: Any = None,
+        variables: Mapping[str, str | bytes | JSON] | None = None,
+    ) -> REPLObservation:
+        """`follow_up` of an episode that was begun by `reset_async`."""
+        request = _following(task_prompt, max_iterations, expected_answer, answer_schema)
+        return await play_async(self._following("async", request, variables or {}))
+
+    def draft(self) -> JSON:
+        """What `answer["content"]` holds in the session, or None; NotReset without an episode."""
+        self._episode()
+        found: JSON = play(cells.content(self._executor))
+        return found
+
+    async def draft_async(self) -> JSON:
+        """`draft` of an episode that was begun by `reset_async`."""
+        self._episode()
+        found: JSON = await play_async(cells.content(self._executor))
+        return found
 
     def get_metadata(self) -> EnvironmentMetadata:
         """Name, description and version, under the name that OpenEnv knows."""
@@ -323,12 +460,9 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
     ) -> Turn[REPLObservation]:
         known = {name: more[name] for name in REQUEST_NAMES & more.keys()}
         request = Request(**dict(zip(POSITIONAL, given, strict=True)), **known)
-        helpers = (*sorted(self._provider.configured()), *self.settings.tools)
-        terms = request.terms(self.settings, helpers, self._sandboxes)
         subcalls = request.subcalls(self.settings)
-        take_expected = getattr(self.rubric, "set_expected", None)
-        if take_expected is None and request.expected_answer is not None:
-            raise TypeError(f"expected_answer: {type(self.rubric).__name__} takes none")
+        terms = request.terms(self.settings, self._helpers(subcalls), self._sandboxes)
+        take_expected = self._expecting(request.expected_answer)
         if mode == "plain":
             self._check_mode(mode)
         yield from self._leaving()
@@ -351,13 +485,13 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
     ) -> Turn[Episode]:
         """Open a session as `start` does it, and make it the current episode's."""
         episode = Episode(terms)
-        functions = self._provider.functions(subcalls, episode.subcall_failed)
+        calling = self._provider.begin(subcalls, self._subcall_failed, self)
         session = yield from start(
             terms.context.source or self._sandboxes,
             plain=mode == "plain",
-            host={**functions, **self.settings.tools},
+            host={**functions(calling), **self.settings.tools},
             answers=self.settings.answers,
-            on_answer=episode.sheet.offer,
+            on_answer=self._answered,
         )
         try:
             episode.held_by(session.isolation)
@@ -365,13 +499,58 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
             yield session.close
             raise
         self._mode, self._state, self._executor = mode, episode, session
+        self._calling = calling
         return episode
+
+    def _following(
+        self, mode: Mode, request: Request, variables: Mapping[str, Any]
+    ) -> Turn[REPLObservation]:
+        before, asked = self._episode(), self._asked
+        assert asked is not None
+        self._check_mode(mode)
+        for name in variables:
+            check_name(name, "variables", self.settings.tools)
+        take_expected = self._expecting(request.expected_answer)
+        terms = request.following(before.terms, self.settings)
+        yield self._reset_rubric if mode == "plain" else self._reset_rubric_async
+        if take_expected is not None:
+            take_expected(request.expected_answer)
+        episode = resuming.followed(before, terms)
+        for name, value in {**variables, "answer": {"content": "", "ready": False}}.items():
+            yield partial(self._executor.set, name, value)
+            episode.names[name] = None
+        self._asked = replace(
+            asked, expected_answer=request.expected_answer, answer_schema=request.answer_schema
+        )
+        self._state, self._last = episode, None
+        return self._apply_transform(episode.greet())
+
+    def _expecting(self, expected: Any) -> Callable[[Any], None] | None:
+        """How the rubric is told what is expected; TypeError if it cannot be told."""
+        take: Callable[[Any], None] | None = getattr(self.rubric, "set_expected", None)
+        if take is None and expected is not None:
+            raise TypeError(f"expected_answer: {type(self.rubric).__name__} takes none")
+        return take
+
+    def _helpers(self, subcalls: SubcallSettings) -> tuple[str, ...]:
+        return (*sorted(self._provider.names(subcalls)), *self.settings.tools)
+
+    def _answered(self, answer: Answer) -> None:
+        # Not bound to one episode: another may go on in the same session.
+        self._episode().sheet.offer(answer)
+
+    def _subcall_failed(self, error: Exception) -> None:
+        if self._state is not None:
+            self._state.subcall_failed(error)
 
     def _saving(self, mode: Mode, path: str | os.PathLike[str]) -> Turn[tuple[Missing, ...]]:
         episode, asked = self._episode(), self._asked
         assert asked is not None
         self._check_mode(mode)
-        saved = resuming.snapshot(episode, asked, self.settings.answers, self._last, self.rubric)
+        spent = None if self._calling is None else self._calling.account.total
+        saved = resuming.snapshot(
+            episode, asked, self.settings.answers, self._last, self.rubric, spent
+        )
         return (yield from resuming.saving(self._executor, episode, saved, path, mode == "plain"))
 
     def _loading(
@@ -380,7 +559,7 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         if mode == "plain":
             self._check_mode(mode)
         file = yield from resuming.reading(path, mode == "plain")
-        helpers = (*sorted(self._provider.configured()), *self.settings.tools)
+        helpers = self._helpers(SubcallSettings(llm))
         asked = resuming.asked(
             file.episode, helpers, self.settings.answers, self.rubric, schema, llm
         )
@@ -393,6 +572,8 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         episode = yield from self._beginning(mode, terms, asked.subcalls, start)
         missing: tuple[Missing, ...] = self._executor.missing
         file.episode.resume(episode, missing)
+        if self._calling is not None and file.episode.spent is not None:
+            self._calling.account.begin_with(Spent(**file.episode.spent.model_dump()))
         self._asked = asked
         self._last = None if last is None else result_of(last)
         return missing
@@ -405,12 +586,14 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         other.rubric = own_rubric(self.rubric)
         count = self._branches + 1
         branch = resuming.copied(episode, f"{episode.terms.episode_id}/{count}")
-        functions = self._provider.functions(asked.subcalls, branch.subcall_failed)
+        calling = self._provider.begin(asked.subcalls, other._subcall_failed, other)
+        if calling is not None and self._calling is not None:
+            calling.account.begin_with(self._calling.account.total)
         session = yield partial(
             self._executor.branch,
             seed=seed,
-            host={**functions, **self.settings.tools},
-            on_answer=branch.sheet.offer,
+            host={**functions(calling), **self.settings.tools},
+            on_answer=other._answered,
         )
         self._branches = count
         try:
@@ -419,15 +602,22 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
             yield session.close
             raise
         other._state, other._executor, other._branches = branch, session, 0
+        other._calling = calling
         if self._last is not None:
             other._last = copy.deepcopy(self._last)
         return other
 
     def _leaving(self) -> Turn[None]:
         session, self._executor = self._executor, None
-        self._state, self._last, self._asked, self._branches = None, None, None, 0
-        if session is not None:
-            yield session.close
+        calling, self._calling = self._calling, None
+        mode, self._state, self._last = self._mode, None, None
+        self._asked, self._branches = None, 0
+        try:
+            if session is not None:
+                yield session.close
+        finally:
+            if calling is not None:
+                yield calling.close if mode == "plain" else calling.close_async
 
     def _stepping(
         self, mode: Mode, action: REPLAction, timeout_s: float | None, more: Mapping[str, Any]
@@ -453,13 +643,37 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         self, episode: Episode, action: REPLAction, timeout_s: float | None
     ) -> Turn[REPLObservation]:
         """What an action comes to, before it is scored."""
+        calling = self._calling
         if action.is_final:
             observation = episode.submit(action.final_answer)
-        else:
+        elif calling is None:
             observation = yield from cells.running(self._executor, episode, action.code, timeout_s)
+        else:
+            observation = yield from self._paying(calling, episode, action.code, timeout_s)
         if episode.last_iteration:
             content = yield from cells.content(self._executor)
             observation = episode.give_up(observation, content)
+        return observation
+
+    def _paying(
+        self, calling: Calling, episode: Episode, code: str, timeout_s: float | None
+    ) -> Turn[REPLObservation]:
+        """Run a cell within what is left of the budget, which ends the episode when it is over."""
+        account = calling.account
+        calling.cell = episode.cells + 1
+        left = account.seconds_left()
+        if left is not None and left > 0:
+            timeout_s = left if timeout_s is None else min(timeout_s, left)
+        observation = yield from cells.running(self._executor, episode, code, timeout_s)
+        account.spend_cpu(observation.metadata["usage"]["cpu_seconds"])
+        observation.metadata["spent"] = asdict(account.total)
+        try:
+            account.check()
+        except BudgetExceeded as error:
+            # Without calls the code can go on, and the policy may have enough for an answer.
+            if not episode.done and error.field in _ENDING:
+                content = yield from cells.content(self._executor)
+                observation = episode.give_up(observation, content, f"Budget used up: {error}")
         return observation
 
     def _scoring(
@@ -505,6 +719,17 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
                 f"this episode was begun by {'reset' if mode == 'async' else 'reset_async'}; "
                 f"go on with {plain if mode == 'async' else other}"
             )
+
+
+def _following(
+    task_prompt: str, max_iterations: int | None, expected_answer: Any, answer_schema: Any
+) -> Request:
+    return Request(
+        task_prompt=task_prompt,
+        max_iterations=max_iterations,
+        expected_answer=expected_answer,
+        answer_schema=answer_schema,
+    )
 
 
 def result_of(observation: REPLObservation) -> StepResult[REPLObservation]:

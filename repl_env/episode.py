@@ -57,8 +57,8 @@ class Totals:
 class Episode:
     """One episode from its reset to its end.
 
-    `iteration` counts steps, `cells` what the session ran. `stop_reason` is None, "answer" or
-    "max_iterations". `masked` stays True once a failure of ours touched the episode.
+    `iteration` counts steps, `cells` what the session ran. `stop_reason` is None, "answer",
+    "max_iterations" or "budget". `masked` stays True once a failure of ours touched the episode.
     """
 
     terms: Terms
@@ -72,7 +72,7 @@ class Episode:
     names: dict[str, None] = field(init=False)  # a dict for its order
     names_are_known: bool = True
     _lost_calls: list[Exception] = field(default_factory=list)
-    _isolation: dict[str, Any] = field(default_factory=dict)
+    isolation: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.sheet = AnswerSheet(self.terms.validator)
@@ -81,7 +81,7 @@ class Episode:
     def held_by(self, isolation: Isolation) -> None:
         """Note how the session is held, for the metadata of every step."""
         layers = [layer.name for layer in isolation.layers if layer.active]
-        self._isolation = {"tier": isolation.tier, "layers": layers}
+        self.isolation = {"tier": isolation.tier, "layers": layers}
 
     @property
     def done(self) -> bool:
@@ -179,9 +179,14 @@ class Episode:
         observation.available_variables = []
         return observation
 
-    def give_up(self, observation: REPLObservation, content: JSON) -> REPLObservation:
-        """The end by the number of iterations: `content` of the answer dict counts if it is any."""
-        self.stop_reason = "max_iterations"
+    def give_up(
+        self, observation: REPLObservation, content: JSON, used_up: str | None = None
+    ) -> REPLObservation:
+        """The end without an answer: `content` of the answer dict counts if it is any.
+
+        `used_up` says what of the budget is; None: the iterations are.
+        """
+        self.stop_reason = "max_iterations" if used_up is None else "budget"
         if content not in (None, "", [], {}):
             try:
                 self.final = self.sheet.judge(
@@ -189,11 +194,18 @@ class Episode:
                 )
             except ValueError:
                 self.sheet.take_refusal()
-        message = f"Maximum iterations ({self.terms.max_iterations}) reached."
+        message = used_up or f"Maximum iterations ({self.terms.max_iterations}) reached."
         result = observation.result
         result.stdout = f"{on_new_line(result.stdout)}{message}"
-        usage = observation.metadata["usage"]
-        return self._observe(result, observation.metadata["error_kind"], Usage(**usage))
+        usage = Usage(**observation.metadata["usage"])
+        kind = observation.metadata["error_kind"] or ("budget" if used_up else None)
+        ended = self._observe(result, kind, usage)
+        ended.metadata |= {
+            name: value
+            for name, value in observation.metadata.items()
+            if name not in ended.metadata
+        }
+        return ended
 
     def _judge(self, outcome: AnyOutcome, final: FinalAnswer | None) -> Failure | None:
         """What went wrong in the cell, counting an answer that was refused in it."""
@@ -238,7 +250,7 @@ class Episode:
             },
             "stop_reason": self.stop_reason,
             "truncated": result.truncated,
-            "isolation": self._isolation,
+            "isolation": self.isolation,
         }
         if self.done:
             metadata["total_execution_time"] = self.totals.execution_seconds

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from repl_env.models import StepResult
+    from repl_env.rlm.model import ModelUsage
 
 
 class REPLError(RuntimeError):
@@ -53,9 +54,10 @@ class ModelError(REPLError):
     """A model gave no answer.
 
     `kind` is a word for the reason: "timeout", "rate_limit", "connection", "server", "refused",
-    "authentication", "request", "type", or the name of an exception of the user's function.
+    "authentication", "request", "type", "memory", "closed", or the name of an exception of the
+    user's function.
     `retryable`: the same question may be answered later. `retry_after`: seconds, if the endpoint
-    said when.
+    said when. `usage`: what the call cost all the same, if the endpoint said so.
     """
 
     def __init__(
@@ -65,11 +67,13 @@ class ModelError(REPLError):
         *,
         retryable: bool = False,
         retry_after: float | None = None,
+        usage: ModelUsage | None = None,
     ) -> None:
         self.kind = kind
         self.message = message
         self.retryable = retryable
         self.retry_after = retry_after
+        self.usage = usage
         super().__init__(f"{kind}: {message}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,14 +21,24 @@ class LLM:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def answers(self) -> bool:
+        """Whether this says enough to ask: an endpoint, or a key for Hugging Face."""
+        return self.base_url is not None or self.api_key is not None
+
     @classmethod
     def of(cls, llm: LLM | None, llm_model: str | None, hf_token: str | None) -> LLM:
         """The model that `reset` was given, in either of its two forms.
+
+        A name without a token means the token in the environment's `HF_TOKEN`; a token there
+        without a name in the reset means nothing, for it is there for other things as well.
 
         Raises:
             TypeError: both forms were given.
         """
         if llm is None:
+            if llm_model is not None and hf_token is None:
+                hf_token = os.environ.get("HF_TOKEN")
             return cls(model=llm_model, api_key=hf_token)
         if llm_model is not None or hf_token is not None:
             raise TypeError("llm goes without llm_model and hf_token: it has both inside")

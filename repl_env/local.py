@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from repl_env.contexts import Given
+from repl_env.contexts import Given, Part
 from repl_env.environment import REPLEnvironment, result_of
 from repl_env.files import Files
 from repl_env.llm import LLM
@@ -26,9 +26,13 @@ from repl_env.models import (
 )
 from repl_env.previews import Preview
 from repl_env.rubrics import Rubric
-from repl_env.subcalls import HostFunction
+from repl_env.subcalls import HostFunction, Provider
 from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
 from repl_sandbox.types import JSON, Answers, Missing
+
+if TYPE_CHECKING:
+    from repl_env.rlm.budget import Budget, Price
+    from repl_env.rlm.ledger import Account
 
 Result = StepResult[REPLObservation]
 
@@ -55,6 +59,8 @@ class _Local:
         policy: Policy | None = None,
         preload: Sequence[str] = (),
         tools: Mapping[str, HostFunction] | None = None,
+        budget: Budget | None = None,
+        prices: Mapping[str, Price] | None = None,
         answers: Answers = "compatible",
         preview: Preview = "head",
     ) -> None:
@@ -75,6 +81,8 @@ class _Local:
             policy=policy,
             preload=preload,
             tools=tools,
+            budget=budget,
+            prices=prices,
             answers=answers,
             preview=preview,
         )
@@ -88,6 +96,30 @@ class _Local:
     def session(self) -> Any:
         """The engine's session of this episode; NotReset if none has begun."""
         return self._env.session
+
+    @property
+    def account(self) -> Account:
+        """What the episode has spent on sub-calls and may spend; see `REPLEnvironment.account`."""
+        return self._env.account
+
+    @property
+    def contexts(self) -> tuple[Part, ...]:
+        """The context of this episode, variable by variable; NotReset if none has begun."""
+        return self._env.contexts
+
+    @classmethod
+    def with_provider(cls, provider: Provider, **arguments: Any) -> Self:
+        """An environment whose sub-calls `provider` answers."""
+        made = cls(**arguments)
+        made._env.answer_by(provider)
+        return made
+
+    @classmethod
+    def of(cls, environment: REPLEnvironment) -> Self:
+        """The methods of this class on an environment that is there."""
+        made = object.__new__(cls)
+        made._env = environment
+        return made
 
 
 class LocalREPLEnv(_Local):
@@ -175,6 +207,34 @@ class LocalREPLEnv(_Local):
         """One step that prints the repr of a variable, or of a dotted path from one."""
         return self.execute(showing(name))
 
+    def follow_up(
+        self,
+        *,
+        task_prompt: str,
+        max_iterations: int = DEFAULT_MAX_ITERATIONS,
+        expected_answer: Any = None,
+        answer_schema: Any = None,
+        variables: Mapping[str, str | bytes | JSON] | None = None,
+    ) -> Result:
+        """Begin another episode in the session that is there: a further question on it.
+
+        Variables, files and the context stay; iterations, answer and score begin anew, what was
+        spent on sub-calls does not. `variables` are set first. The rest is as in `reset`.
+        """
+        return result_of(
+            self._env.follow_up(
+                task_prompt,
+                max_iterations=max_iterations,
+                expected_answer=expected_answer,
+                answer_schema=answer_schema,
+                variables=variables,
+            )
+        )
+
+    def draft(self) -> JSON:
+        """What `answer["content"]` holds so far, or None."""
+        return self._env.draft()
+
     def state(self) -> REPLState:
         """The episode so far; NotReset if none has begun."""
         return self._env.state
@@ -217,9 +277,7 @@ class LocalREPLEnv(_Local):
         results = [branch.execute(code) for branch, code in zip(candidates, proposals)]
         ```
         """
-        branch = object.__new__(type(self))
-        branch._env = self._env.branch(seed=seed)
-        return branch
+        return self.of(self._env.branch(seed=seed))
 
     def close(self) -> None:
         """Close the session. Safe to call twice."""
@@ -294,6 +352,34 @@ class AsyncLocalREPLEnv(_Local):
         """One step that prints the repr of a variable, or of a dotted path from one."""
         return await self.execute(showing(name))
 
+    async def follow_up(
+        self,
+        *,
+        task_prompt: str,
+        max_iterations: int = DEFAULT_MAX_ITERATIONS,
+        expected_answer: Any = None,
+        answer_schema: Any = None,
+        variables: Mapping[str, str | bytes | JSON] | None = None,
+    ) -> Result:
+        """Begin another episode in the session that is there; see `LocalREPLEnv.follow_up`."""
+        return result_of(
+            await self._env.follow_up_async(
+                task_prompt,
+                max_iterations=max_iterations,
+                expected_answer=expected_answer,
+                answer_schema=answer_schema,
+                variables=variables,
+            )
+        )
+
+    async def draft(self) -> JSON:
+        """What `answer["content"]` holds so far, or None."""
+        return await self._env.draft_async()
+
+    async def run_after(self, code: str) -> None:
+        """Run code in the session of an episode that is over: for a conversation that goes on."""
+        await self._env.session.run(code)
+
     async def state(self) -> REPLState:
         """The episode so far; NotReset if none has begun."""
         return self._env.state
@@ -328,9 +414,7 @@ class AsyncLocalREPLEnv(_Local):
 
     async def branch(self, *, seed: int | None = None) -> AsyncLocalREPLEnv:
         """As `LocalREPLEnv.branch`."""
-        branch = object.__new__(type(self))
-        branch._env = await self._env.branch_async(seed=seed)
-        return branch
+        return self.of(await self._env.branch_async(seed=seed))
 
     async def close(self) -> None:
         """Close the session. Safe to call twice."""

@@ -32,6 +32,7 @@ KIND_BY_EXCEPTION = {
     "TabError": "syntax",
     "MemoryError": "memory",
     "PolicyError": "policy",
+    "BudgetExceeded": "budget",
 }
 
 KIND_BY_REASON = {

@@ -41,13 +41,17 @@ is cut in the middle, so print what you need and keep the rest in variables.
 
 The session has:
 - `context`: what the question is about. Look at its type, size and structure before anything else.
-- `llm_query(prompt, model=None)`: asks another language model one question and returns its answer \
-as a str. It sees only `prompt`, which may hold several hundred thousand characters.
-- `llm_query_batched(prompts, model=None)`: the same for a list of prompts at once, in order. Use \
-it whenever the questions do not depend on each other.
-- `rlm_query(prompt, model=None)` and `rlm_query_batched(prompts, model=None)`: give a task to a \
-model that works as you do, with a session of its own. For tasks that need several steps. Where \
-there is no such model, they ask as `llm_query` does.
+- `llm_query(prompt, model=None, context=None, schema=None)`: asks another language model one \
+question and returns its answer as a str. It sees only `prompt` and `context`, which may hold \
+several hundred thousand characters. With a JSON schema, `.value` of the answer is the parsed JSON.
+- `llm_query_batched(prompts, ...)`: the same for a list of prompts at once, in order; `context` \
+may be a list too. Use it whenever the questions do not depend on each other.
+- `rlm_query(prompt, model=None, context=None, schema=None)`: gives a task to a model that works \
+as you do, with a session of its own, in which `context` is what you pass. For tasks that need \
+several steps. Where there is no such model, it asks as `llm_query` does.
+- `rlm_query_batched(prompts, ...)`: the same for several tasks at once.
+- `rlm_spawn(prompt, ...)`: begins the same and goes on; `.result()` of what it returns waits.
+- `budget()`: what you may still spend, as a dict.
 - `SHOW_VARS()`: the variables that you have made, with their types.
 - `FINAL(value)`: gives `value` as the final answer and ends the work.
 - `FINAL_VAR("name")`: gives the value of that variable as the final answer.
@@ -71,7 +75,7 @@ FINAL(people)
 ```
 
 Do not only describe what you would do: write the code for it in the same reply. Text that starts \
-with "Error:" in place of a sub-model's answer means that the call failed.
+with "Error:" in place of a sub-model's answer means that the call failed; its `.ok` is False.
 """
 
 RLM_SYSTEM_PROMPT_QWEN = (

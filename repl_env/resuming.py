@@ -10,14 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from repl_env.episode import Episode
+from repl_env.episode import Episode, Terms
 from repl_env.llm import LLM
 from repl_env.models import REPLObservation, StepResult
+from repl_env.rlm.budget import Spent
 from repl_env.sandboxes import Source
 from repl_env.saved import (
     EpisodeFile,
     SavedAnswer,
     SavedEpisode,
+    SavedSpent,
     SavedTotals,
     StopReason,
     exactly,
@@ -50,6 +52,7 @@ def snapshot(
     answers: Answers,
     last: StepResult[REPLObservation] | None,
     rubric: Any,
+    spent: Spent | None,
 ) -> SavedEpisode:
     """What the host knows of the episode between two steps.
 
@@ -85,6 +88,7 @@ def snapshot(
         names_are_known=episode.names_are_known,
         last=None if last is None else last.observation.model_dump(mode="json"),
         rubric=None if tell is None else exactly(tell(), "rubric"),
+        spent=None if spent is None else SavedSpent(**asdict(spent)),
     )
 
 
@@ -158,6 +162,21 @@ def copied(episode: Episode, episode_id: str) -> Episode:
     return other
 
 
+def followed(episode: Episode, terms: Terms) -> Episode:
+    """A new episode in the session of `episode`: what the session has and counts goes on.
+
+    Raises:
+        ValueError: an answer waits for the next step.
+    """
+    if episode.sheet.waiting:
+        raise ValueError("an answer of a cancelled step waits for the next one; step first")
+    other = Episode(terms)
+    other.cells, other.masked = episode.cells, False
+    other.names, other.names_are_known = dict(episode.names), episode.names_are_known
+    other.isolation = episode.isolation
+    return other
+
+
 def reading(path: str | os.PathLike[str], plain: bool) -> Turn[EpisodeFile]:
     """The episode in the file `path`."""
     file: EpisodeFile = yield _aside(lambda: EpisodeFile.parse(Path(path).read_bytes()), plain)
@@ -210,7 +229,7 @@ def _unsaved(file: File) -> str | None:
 def restoring(source: Source, *, plain: bool, file: EpisodeFile, **arguments: Any) -> Turn[Any]:
     """A session with what `file` has of one, from the sandbox that `source` has."""
     data, files = file.checkpoint, file.files
-    take = source.plain if plain else source.of_loop
+    take = source.plain if plain else source.awaited
     sandbox = yield take
     try:
         return (yield partial(sandbox.restore, data, files=files, **arguments))

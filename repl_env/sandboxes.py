@@ -1,7 +1,7 @@
 """Sandboxes that environments share: one per equal settings in a process, started when needed.
 
-A plain one is closed at the exit of the process. An asynchronous one belongs to its event loop and
-is closed with it. After a fork, the child starts its own.
+Plain and asynchronous episodes share them, on any threads and event loops. They are closed at the
+exit of the process. After a fork, the child starts its own.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
 from repl_sandbox.policies import modules
@@ -99,23 +98,25 @@ class Source:
             raise RuntimeError("the sandbox is an AsyncSandbox; its episodes must be awaited")
         return self.given
 
-    async def of_loop(self) -> AsyncSandbox:
-        """The sandbox for episodes of the running loop; RuntimeError if a plain one was given."""
-        if self.given is None:
-            loop = asyncio.get_running_loop()
-            return await _BY_LOOP.setdefault(loop, _OfLoop()).get(self.settings)
-        if not isinstance(self.given, AsyncSandbox):
-            raise RuntimeError("the sandbox is a plain Sandbox; its episodes cannot be awaited")
-        return self.given
+    async def awaited(self) -> AsyncSandbox:
+        """The sandbox for asynchronous episodes: a face of a plain one, or what was given."""
+        if isinstance(self.given, AsyncSandbox):
+            return self.given
+        if self.given is not None:
+            return AsyncSandbox.of(self.given)
+        sandbox = _PROCESS.running(self.settings)
+        if sandbox is None:
+            # Who is cancelled meanwhile leaves it to the next.
+            sandbox = await asyncio.to_thread(_PROCESS.get, self.settings)
+        return AsyncSandbox.of(sandbox)
 
     def replaces(self, sandbox: Sandbox | AsyncSandbox) -> bool:
         """Whether there will be another in place of this one, which turned out to be closed."""
         if self.given is not None:
             return False
-        if isinstance(sandbox, Sandbox):
-            _PROCESS.drop(sandbox)
-        else:
-            _BY_LOOP[asyncio.get_running_loop()].drop(sandbox)
+        plain = sandbox.plain if isinstance(sandbox, AsyncSandbox) else sandbox
+        if plain is not None:
+            _PROCESS.drop(plain)
         return True
 
 
@@ -138,6 +139,10 @@ class _OfProcess:
                 self._sandboxes[settings] = Sandbox(**settings.arguments())
             return self._sandboxes[settings]
 
+    def running(self, settings: SandboxSettings) -> Sandbox | None:
+        """The one with these settings if it runs; waits for nothing, not for one that starts."""
+        return self._sandboxes.get(settings) if self._process == os.getpid() else None
+
     def drop(self, sandbox: Sandbox) -> None:
         with self._lock:
             self._sandboxes = {k: v for k, v in self._sandboxes.items() if v is not sandbox}
@@ -151,41 +156,3 @@ class _OfProcess:
 
 
 _PROCESS = _OfProcess()
-
-
-class _OfLoop:
-    """The asynchronous sandboxes of one event loop.
-
-    Each is held open by an asynchronous generator that waits inside `async with`. Loops end such
-    generators when they shut down (`loop.shutdown_asyncgens`, which `asyncio.run` calls), and that
-    closes the sandbox while the loop can still run.
-    """
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-        self._held: dict[
-            SandboxSettings, tuple[AsyncSandbox, AsyncGenerator[AsyncSandbox, None]]
-        ] = {}
-
-    async def get(self, settings: SandboxSettings) -> AsyncSandbox:
-        async with self._lock:
-            if settings not in self._held:
-                holder = self._hold(settings)
-                self._held[settings] = (await anext(holder), holder)
-            return self._held[settings][0]
-
-    def drop(self, sandbox: AsyncSandbox) -> None:
-        self._held = {k: held for k, held in self._held.items() if held[0] is not sandbox}
-
-    async def _hold(self, settings: SandboxSettings) -> AsyncGenerator[AsyncSandbox, None]:
-        loop = asyncio.get_running_loop()
-        try:
-            async with AsyncSandbox(**settings.arguments()) as sandbox:
-                yield sandbox
-        finally:
-            self._held.pop(settings, None)
-            if not self._held:
-                _BY_LOOP.pop(loop, None)
-
-
-_BY_LOOP: WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop] = WeakKeyDictionary()

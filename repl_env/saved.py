@@ -29,7 +29,7 @@ from repl_sandbox.wire.messages import parse_json
 KIND = b"epis"
 VERSION = 1
 
-StopReason: TypeAlias = Literal["answer", "max_iterations"]
+StopReason: TypeAlias = Literal["answer", "max_iterations", "budget"]
 
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -52,6 +52,22 @@ class SavedTotals(BaseModel):
     waiting_seconds: float
     cpu_seconds: float
     peak_memory: int
+
+
+class SavedSpent(BaseModel):
+    """As `repl_env.rlm.budget.Spent`."""
+
+    model_config = _STRICT
+
+    calls: int
+    failed_calls: int
+    input_tokens: int
+    output_tokens: int
+    estimated_tokens: int
+    usd: float
+    unpriced_calls: int
+    cpu_seconds: float
+    children: int
 
 
 class SavedEpisode(BaseModel):
@@ -87,6 +103,7 @@ class SavedEpisode(BaseModel):
     names_are_known: bool
     last: dict[str, JsonValue] | None
     rubric: JsonValue
+    spent: SavedSpent | None
 
     def terms(self, context: Context, validator: Any) -> Terms:
         """The terms that the episode goes on under."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import keyword
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from repl_env import contexts
@@ -24,11 +24,11 @@ from repl_env.models import (
 )
 from repl_env.previews import MODES, Preview
 from repl_env.sandboxes import Source
-from repl_env.subcalls import NAMES, SubcallSettings
+from repl_env.subcalls import BUDGET, NAMES, SubcallSettings
 from repl_env.values import clean
 from repl_sandbox.types import Answers
 
-RESERVED = frozenset({*ANSWER_NAMES, *NAMES})
+RESERVED = frozenset({*ANSWER_NAMES, *NAMES, BUDGET})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +111,21 @@ class Request:
             ),
             max_output_length=settings.max_output_length,
             helpers=helpers,
+            validator=validator(self.answer_schema),
+        )
+
+    def following(self, before: Terms, settings: Settings) -> Terms:
+        """The terms of an episode in the session of one of the terms `before`.
+
+        Raises:
+            TypeError, ValueError: naming the argument.
+        """
+        iterations = _given(self.max_iterations, settings.max_iterations)
+        return replace(
+            before,
+            episode_id=uuid.uuid4().hex,
+            task_prompt=clean(self.task_prompt or ""),
+            max_iterations=at_least(iterations, 1, "max_iterations"),
             validator=validator(self.answer_schema),
         )
 

@@ -96,13 +96,13 @@ class SharedContexts:
     async def make_async(self) -> None:
         """The same for an event loop."""
         source, objects = self._environment._sandboxes, self._objects()
-        sandbox = await source.of_loop()
+        sandbox = await source.awaited()
         try:
             self._hold(await sandbox.with_shared(**objects))
         except SandboxClosed:
             if not source.replaces(sandbox):
                 raise
-            self._hold(await (await source.of_loop()).with_shared(**objects))
+            self._hold(await (await source.awaited()).with_shared(**objects))
 
     def _objects(self) -> dict[str, Any]:
         assert self._making is not None

@@ -1,35 +1,38 @@
-"""The functions by which code in a session asks other models, and what answers them.
+"""The functions by which code in a session asks other models, and who answers them.
 
-A `Provider` gives the functions for one episode. They run on the host; the session has only their
-names. A model that fails is a text that begins with "Error:", in its own place of a batch, and the
-episode is told, because that failure is not the policy's.
+An environment has a `Provider`. For each episode it begins a `Calling` (`repl_env.rlm.calling`),
+whose functions run on the host; the session has only their names.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from repl_env.llm import LLM
+
+if TYPE_CHECKING:
+    from repl_env.rlm.answerers import Answerer
+    from repl_env.rlm.budget import Budget, Price
+    from repl_env.rlm.calling import Calling
+    from repl_env.rlm.ledger import Account
+    from repl_env.rlm.recursion import Home, Recursion
 
 HostFunction: TypeAlias = Callable[..., Any]
 Failed: TypeAlias = Callable[[Exception], None]
 
-# How many prompts of a batch are asked at once where only a function for one prompt was given.
-BATCH_WIDTH = 8
-
-NAMES = ("llm_query", "llm_query_batched", "llm_batch", "rlm_query", "rlm_query_batched")
+NAMES = (
+    "llm_query", "llm_query_batched", "llm_batch", "rlm_query", "rlm_query_batched", "rlm_spawn",
+)  # fmt: skip
+BUDGET = "budget"
 
 
 @dataclass(frozen=True, slots=True)
 class SubcallSettings:
     """What an episode asked for: the model, how deep sub-calls may nest, how long each may work.
 
-    `max_iterations` None means as many as the episode itself has.
+    `max_iterations` None means as many as the environment's episodes have.
     """
 
     llm: LLM = field(default_factory=LLM)
@@ -38,25 +41,41 @@ class SubcallSettings:
 
 
 class Provider(Protocol):
-    """Whoever answers sub-calls."""
+    """Whoever answers the sub-calls of an environment's episodes."""
 
-    def functions(self, settings: SubcallSettings, failed: Failed) -> dict[str, HostFunction]:
-        """The functions for one episode, by their names in the session.
+    def names(self, settings: SubcallSettings) -> frozenset[str]:
+        """Those functions of the session that can answer."""
 
-        All of `NAMES` are there; one that nothing was configured for raises RuntimeError when it
-        is called. `failed` is told of each call that failed, from any thread.
+    def begin(self, settings: SubcallSettings, failed: Failed, home: Home) -> Calling | None:
+        """The sub-calls of one episode, or None if nothing answers any.
+
+        `failed` is told of each call that failed by no fault of the policy, from any thread.
+        `home` is where children have their sessions.
         """
 
-    def configured(self) -> frozenset[str]:
-        """Those of `NAMES` that can answer."""
+
+def functions(calling: Calling | None) -> dict[str, Any]:
+    """What a session is offered: the functions of `calling`, or such as say that there are none."""
+    if calling is None:
+        return {name: _unconfigured(name) for name in NAMES}
+    offers: dict[str, Any] = dict(calling.offers())
+    for name in NAMES:
+        if name not in offers:
+            offers[name] = _unconfigured(name)
+    return offers
 
 
-class CallableProvider:
-    """Sub-calls answered by functions that the user gave, plain or asynchronous.
+class GivenProvider:
+    """Sub-calls answered by functions that the user gave, else by the model an episode names.
 
-    A function takes `(prompt, model)` or `(prompt)`, told apart by its signature. Without a
-    function for batches the one for single prompts is used for each; without one for recursive
-    calls, they are plain calls.
+    A function takes `(prompt, model)` or `(prompt)`, told apart by its signature; plain or
+    asynchronous. Without one for batches the one for single prompts is used for each; without one
+    for recursive calls, they are plain calls. With no function at all, the model of a reset
+    answers (`llm`, or `hf_token` and `llm_model`), and runs of its own answer recursive calls.
+    `shortens`: a function for batches may give fewer answers, and the code gets fewer.
+
+    Raises:
+        TypeError: naming a function that is none.
     """
 
     def __init__(
@@ -65,84 +84,81 @@ class CallableProvider:
         llm_batch_fn: HostFunction | None = None,
         subcall_fn: HostFunction | None = None,
         subcall_batch_fn: HostFunction | None = None,
+        *,
+        budget: Budget | None = None,
+        prices: Mapping[str, Price] | None = None,
+        shortens: bool = False,
     ) -> None:
-        given = {
+        self._given = {
             "llm_query_fn": llm_query_fn,
             "llm_batch_fn": llm_batch_fn,
             "subcall_fn": subcall_fn,
             "subcall_batch_fn": subcall_batch_fn,
         }
-        calls = {name: None if fn is None else _Call.of(name, fn) for name, fn in given.items()}
-        single, batch = calls["llm_query_fn"], calls["llm_batch_fn"]
+        for name, function in self._given.items():
+            if function is not None and not callable(function):
+                raise TypeError(f"{name} must be callable, not {type(function).__name__}")
+        self._budget, self._prices, self._shortens = budget, prices, shortens
+
+    def names(self, settings: SubcallSettings) -> frozenset[str]:
+        """Those functions of the session that can answer."""
+        if not any(self._given.values()):
+            return frozenset((*NAMES, BUDGET)) if settings.llm.answers else frozenset()
+        plain = self._given["llm_query_fn"] or self._given["llm_batch_fn"]
+        return frozenset((*(name for name in NAMES if plain or name.startswith("rlm_")), BUDGET))
+
+    def begin(self, settings: SubcallSettings, failed: Failed, home: Home) -> Calling | None:
+        """The sub-calls of one episode."""
+        if not self.names(settings):
+            return None
+        from repl_env.rlm.calling import Calling
+        from repl_env.rlm.gate import REQUESTS
+
+        account = self._account()
+        if not any(self._given.values()):
+            return self._recursion(settings, home).begin_at(account, settings, failed, home)
+        plain, deep = self._answerers(settings.llm.model)
+        return Calling(plain, deep, account=account, gate=REQUESTS, failed=failed)
+
+    def _account(self) -> Account:
+        from repl_env.rlm.budget import Budget
+        from repl_env.rlm.ledger import Ledger
+
+        return Ledger(self._budget or Budget(calls=None), prices=self._prices).root
+
+    def _recursion(self, settings: SubcallSettings, home: Home) -> Recursion:
+        from repl_env.rlm.loop import Manner
+        from repl_env.rlm.recursion import Recursion
+
+        model = home.model(settings.llm)
+        turns = settings.max_iterations
+        manner = Manner() if turns is None else Manner(max_iterations=turns)
+        if self._budget is not None:
+            manner = manner.within(self._budget)
+        return Recursion(model, model, max_depth=settings.max_depth, manner=manner)
+
+    def _answerers(self, default: str | None) -> tuple[Answerer | None, Answerer | None]:
+        """Who answers plain questions, and who recursive ones."""
+        from repl_env.rlm.answerers import BatchFunction, Either, ModelAnswerer, PromptFunction
+
+        given = self._given
+
+        def one(name: str) -> Answerer | None:
+            function = given[name]
+            return None if function is None else ModelAnswerer(PromptFunction(function), default)
+
+        def many(name: str) -> Answerer | None:
+            function = given[name]
+            return None if function is None else BatchFunction(function, default, self._shortens)
+
+        single, batch = one("llm_query_fn"), many("llm_batch_fn")
         # The recursive single function goes before the plain batch: a batch of deep questions must
         # not become a batch of shallow ones because the user gave both kinds.
-        deep, deep_batch = calls["subcall_fn"], calls["subcall_batch_fn"]
-        self._one = {"llm_query": single, "rlm_query": deep or single}
-        self._many = {
-            "llm_query_batched": _Pair(batch, single),
-            "llm_batch": _Pair(batch, single),
-            "rlm_query_batched": _Pair(deep_batch or (None if deep else batch), deep or single),
-        }
-
-    def configured(self) -> frozenset[str]:
-        """Those of `NAMES` that can answer."""
-        one = {name for name, call in self._one.items() if call}
-        return frozenset(
-            one | {name for name, pair in self._many.items() if pair.batch or pair.one}
+        deep, deep_batch = one("subcall_fn"), many("subcall_batch_fn")
+        return (
+            Either.of(single, batch),
+            Either.of(deep or single, deep_batch or (None if deep else batch)),
         )
-
-    def functions(self, settings: SubcallSettings, failed: Failed) -> dict[str, HostFunction]:
-        """The functions for one episode."""
-        model = settings.llm.model
-        found: dict[str, HostFunction] = {
-            name: _unconfigured(name) for name in NAMES if name not in self.configured()
-        }
-        for name, call in self._one.items():
-            if call is not None:
-                found[name] = _single(call, model, failed)
-        for name, pair in self._many.items():
-            if pair.batch is not None:
-                found[name] = _batched(pair.batch, model, failed)
-            elif pair.one is not None:
-                found[name] = _mapped(pair.one, model, failed)
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A function of the user's, with what its signature says."""
-
-    name: str
-    function: HostFunction
-    takes_model: bool
-    is_async: bool
-
-    @classmethod
-    def of(cls, name: str, function: HostFunction) -> _Call:
-        if not callable(function):
-            raise TypeError(f"{name} must be callable, not {type(function).__name__}")
-        call = getattr(function, "__call__", function)  # noqa: B004 (its kind, not whether it is)
-        is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
-        return cls(name, function, _takes_two(function), is_async)
-
-    def __call__(self, asked: Any, model: str | None) -> Any:
-        return self.function(asked, model) if self.takes_model else self.function(asked)
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    batch: _Call | None
-    one: _Call | None
-
-
-def _takes_two(function: HostFunction) -> bool:
-    try:
-        inspect.signature(function).bind("prompt", None)
-    except TypeError:
-        return False
-    except ValueError:  # a function of an extension that tells no signature
-        return False
-    return True
 
 
 def _unconfigured(name: str) -> HostFunction:
@@ -150,94 +166,3 @@ def _unconfigured(name: str) -> HostFunction:
         raise RuntimeError(f"{name} is not configured")
 
     return refuse
-
-
-def _single(call: _Call, default: str | None, failed: Failed) -> HostFunction:
-    def ask(prompt: str, model: str | None = None) -> str:
-        _check_prompt(prompt)
-        try:
-            return _text(call(prompt, model or default))
-        except Exception as error:  # noqa: BLE001 - the model's failure is the cell's text
-            return _report(error, failed)
-
-    async def ask_async(prompt: str, model: str | None = None) -> str:
-        _check_prompt(prompt)
-        try:
-            return _text(await call(prompt, model or default))
-        except Exception as error:  # noqa: BLE001 - likewise
-            return _report(error, failed)
-
-    return ask_async if call.is_async else ask
-
-
-def _batched(call: _Call, default: str | None, failed: Failed) -> HostFunction:
-    def ask(prompts: list[str], model: str | None = None) -> list[str]:
-        _check_prompts(prompts)
-        try:
-            return _texts(call(prompts, model or default), len(prompts))
-        except Exception as error:  # noqa: BLE001 - the model's failure is the cell's text
-            return [_report(error, failed)] * len(prompts)
-
-    async def ask_async(prompts: list[str], model: str | None = None) -> list[str]:
-        _check_prompts(prompts)
-        try:
-            return _texts(await call(prompts, model or default), len(prompts))
-        except Exception as error:  # noqa: BLE001 - likewise
-            return [_report(error, failed)] * len(prompts)
-
-    return ask_async if call.is_async else ask
-
-
-def _mapped(call: _Call, default: str | None, failed: Failed) -> HostFunction:
-    """A function for batches made of one for single prompts."""
-    one = _single(call, default, failed)
-
-    def ask(prompts: list[str], model: str | None = None) -> list[str]:
-        _check_prompts(prompts)
-        if len(prompts) < 2:
-            return [one(prompt, model) for prompt in prompts]
-        with ThreadPoolExecutor(min(len(prompts), BATCH_WIDTH)) as pool:
-            return list(pool.map(lambda prompt: one(prompt, model), prompts))
-
-    async def ask_async(prompts: list[str], model: str | None = None) -> list[str]:
-        _check_prompts(prompts)
-        width = asyncio.Semaphore(BATCH_WIDTH)
-
-        async def within(prompt: str) -> str:
-            async with width:
-                answer: str = await one(prompt, model)
-                return answer
-
-        return list(await asyncio.gather(*map(within, prompts)))
-
-    return ask_async if call.is_async else ask
-
-
-def _check_prompt(prompt: object) -> None:
-    # Code in the session is free to pass anything; a clear error there beats a strange one here.
-    if not isinstance(prompt, str):
-        raise TypeError(f"a prompt must be a str, not {type(prompt).__name__}")
-
-
-def _check_prompts(prompts: object) -> None:
-    if not isinstance(prompts, list):
-        raise TypeError(f"prompts must be a list of str, not {type(prompts).__name__}")
-    for prompt in prompts:
-        _check_prompt(prompt)
-
-
-def _report(error: Exception, failed: Failed) -> str:
-    failed(error)
-    return f"Error: {type(error).__name__}: {error}"
-
-
-def _text(answer: object) -> str:
-    if not isinstance(answer, str):
-        raise TypeError(f"the function returned {type(answer).__name__}, not str")
-    return answer
-
-
-def _texts(answers: Sequence[object], count: int) -> list[str]:
-    if isinstance(answers, str) or len(answers) != count:
-        raise ValueError(f"the function returned {len(answers)} answers to {count} prompts")
-    return [_text(answer) for answer in answers]

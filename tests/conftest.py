@@ -1,10 +1,17 @@
-"""An interpreter for sessions that have no view of their own."""
+"""What tests of several parts share: an interpreter for all users, and endpoints of models."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.security.abuse.interpreters import open_to_all
+
+if TYPE_CHECKING:
+    from tests.rlm.endpoint import Answers, Endpoint
 
 
 @pytest.fixture(scope="session")
@@ -13,3 +20,12 @@ def open_python() -> str:
     if (path := open_to_all()) is None:
         pytest.skip("no Python of at least 3.11, or no checkout, that every user may read")
     return path
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Callable[[Answers], Endpoint]]:
+    """Starts fake endpoints of models; tests/rlm/endpoint.py says what they can do."""
+    from tests.rlm.endpoint import Endpoint
+
+    with ExitStack() as stack:
+        yield lambda answers="ok": stack.enter_context(Endpoint(answers))

@@ -77,7 +77,10 @@ def test_importing_the_package_loads_no_engine_and_no_library() -> None:
     assert foreign(modules) == set()
 
 
-@pytest.mark.parametrize("module", ["errors", "interfaces", "models", "parsing", "rubrics"])
+@pytest.mark.parametrize(
+    "module",
+    ["errors", "interfaces", "models", "parsing", "rubrics", "rlm.asking", "rlm.events"],
+)
 def test_the_vocabulary_of_the_environment_loads_no_engine(module: str) -> None:
     modules = loaded_by(f"repl_env.{module}", "")
 

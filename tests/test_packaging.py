@@ -54,7 +54,10 @@ def test_the_wheel_declares_the_command_and_its_group(wheel: zipfile.ZipFile) ->
     declared = wheel.read(name).decode()
 
     assert "repl-env = repl_env.cli.main:main" in declared
-    assert "[repl_env.commands]\ndoctor = repl_env.cli.doctor:doctor" in declared
+    commands = declared.partition("[repl_env.commands]\n")[2].splitlines()
+    assert "doctor = repl_env.cli.doctor:doctor" in commands
+    assert "eval = repl_env.cli.evaluate:evaluate" in commands
+    assert "bench-tasks = repl_env.cli.bench_tasks:bench_tasks" in commands
 
 
 def test_the_wheel_carries_the_licence(wheel: zipfile.ZipFile) -> None:

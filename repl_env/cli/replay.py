@@ -63,7 +63,7 @@ def replay(
 
 
 def _show(trajectory: Trajectory, path: str | None, full: bool, as_json: bool) -> None:
-    from .run_tree import as_dict, print_tree
+    from .recorded_tree import as_dict, print_tree
 
     try:
         runs = trajectory.roots if path is None else (trajectory.run(path),)
@@ -138,6 +138,6 @@ def _report(again: Trajectory, found: tuple[RunDifference, ...], as_json: bool) 
         }
         typer.echo(json.dumps(told, indent=2))
         return
-    from .run_tree import print_differences
+    from .recorded_tree import print_differences
 
     print_differences(again.root, found)

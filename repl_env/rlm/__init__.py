@@ -10,7 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from repl_env.rlm.asking import ask
     from repl_env.rlm.budget import Budget, Price, Spent
+    from repl_env.rlm.endpoints import model_of
+    from repl_env.rlm.gate import REQUESTS, Gate
+    from repl_env.rlm.hf_model import HFModel
+    from repl_env.rlm.ledger import Account, Ledger, Left, Reservation, Tally
+    from repl_env.rlm.loop import Manner
     from repl_env.rlm.model import (
         ChatModel,
         Completion,
@@ -19,32 +25,99 @@ if TYPE_CHECKING:
         TokenTrace,
         as_model,
     )
+    from repl_env.rlm.openai_model import OpenAIModel
     from repl_env.rlm.replaying import ReplayModel
+    from repl_env.rlm.result import ChildTrace, RLMRunResult
+    from repl_env.rlm.runner import RLM, Conversation
+    from repl_env.rlm.samples import Sample, sample
     from repl_env.rlm.scripted import ScriptedModel
     from repl_env.rlm.trajectory import Trajectory, TrajectoryWriter
+    from repl_env.rlm.transformers_model import TransformersModel
 
 __all__ = [
+    "REQUESTS",
+    "RLM",
+    "Account",
     "Budget",
     "ChatModel",
+    "ChildTrace",
     "Completion",
+    "Conversation",
+    "Gate",
+    "HFModel",
+    "Ledger",
+    "Left",
+    "Manner",
     "ModelRequest",
     "ModelUsage",
+    "OpenAIModel",
     "Price",
+    "RLMRunResult",
     "ReplayModel",
+    "Reservation",
+    "Sample",
     "ScriptedModel",
     "Spent",
+    "Tally",
     "TokenTrace",
     "Trajectory",
     "TrajectoryWriter",
+    "TransformersModel",
     "as_model",
+    "ask",
+    "model_of",
+    "sample",
 ]
 
 _NAMES_BY_MODULE = {
-    "budget": ("Budget", "Price", "Spent"),
-    "model": ("ChatModel", "Completion", "ModelRequest", "ModelUsage", "TokenTrace", "as_model"),
+    "asking": ("ask",),
+    "budget": (
+        "Budget",
+        "Price",
+        "Spent",
+    ),
+    "endpoints": ("model_of",),
+    "gate": (
+        "REQUESTS",
+        "Gate",
+    ),
+    "hf_model": ("HFModel",),
+    "ledger": (
+        "Account",
+        "Ledger",
+        "Left",
+        "Reservation",
+        "Tally",
+    ),
+    "loop": ("Manner",),
+    "model": (
+        "ChatModel",
+        "Completion",
+        "ModelRequest",
+        "ModelUsage",
+        "TokenTrace",
+        "as_model",
+    ),
+    "openai_model": ("OpenAIModel",),
     "replaying": ("ReplayModel",),
+    "result": (
+        "ChildTrace",
+        "RLMRunResult",
+    ),
+    "runner": (
+        "RLM",
+        "Conversation",
+    ),
+    "samples": (
+        "Sample",
+        "sample",
+    ),
     "scripted": ("ScriptedModel",),
-    "trajectory": ("Trajectory", "TrajectoryWriter"),
+    "trajectory": (
+        "Trajectory",
+        "TrajectoryWriter",
+    ),
+    "transformers_model": ("TransformersModel",),
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 

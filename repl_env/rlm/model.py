@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from repl_env.errors import ModelError
 from repl_env.interfaces import Message
+from repl_env.rlm.threads import in_thread
 from repl_env.values import clean
 
 Purpose: TypeAlias = Literal["turn", "last", "query", "repair"]
@@ -160,7 +161,7 @@ class CallableModel(ChatModel):
                 if self._is_async:
                     answer = await self._function(*arguments)  # type: ignore[misc]
                 else:
-                    answer = await asyncio.to_thread(self._function, *arguments)
+                    answer = await in_thread(self._function, *arguments)
                     if inspect.isawaitable(answer):
                         answer = await answer
         except ModelError:

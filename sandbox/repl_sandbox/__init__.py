@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         SessionBusy,
         SessionClosed,
     )
+    from .offer import Offer
     from .sandbox import AsyncSandbox, Sandbox
     from .session.asynchronous import AsyncSession
     from .session.sync import Session
@@ -50,6 +51,7 @@ _HOME = {
     **dict.fromkeys(("Sandbox", "AsyncSandbox"), "sandbox"),
     "Session": "session.sync",
     "AsyncSession": "session.asynchronous",
+    "Offer": "offer",
     **dict.fromkeys(("Manifest", "Saved", "read_manifest"), "checkpoint"),
     **dict.fromkeys(
         (
@@ -108,6 +110,7 @@ __all__ = [
     "Listing",
     "Manifest",
     "Missing",
+    "Offer",
     "Outcome",
     "Policy",
     "PolicyError",

@@ -17,6 +17,8 @@ only.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class SandboxError(Exception):
     """The engine could not do what was asked of it."""
@@ -76,6 +78,10 @@ class HostCallError(Exception):
         self.type = type
         self.message = message
         super().__init__(f"{type}: {message}" if message else type)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy is made of what it was made of, and not of its text.
+        return HostCallError, (self.type, self.message)
 
 
 class PolicyError(Exception):

@@ -21,13 +21,15 @@ from .checkpoint import Checkpoint, parse
 from .errors import CheckpointError, IsolationError, SandboxClosed, SandboxError
 from .jail import mounts as private
 from .jail.users import SLOTS
+from .offer import Offer
 from .policies import modules
 from .pool import Pool
 from .session.asynchronous import AsyncSession
 from .session.core import Core
 from .session.handle import Home
-from .session.host_functions import Executor, HostFunction, LoopExecutor, check
+from .session.host_functions import Executor, LoopExecutor
 from .session.isolation import probe
+from .session.offers import HostFunction, check
 from .session.sync import Session
 from .tiers import acceptable, confirm, strongest
 from .types import Answer, Answers, Limits, Policy, Statistics, check_seed
@@ -208,7 +210,7 @@ class Sandbox:
     def session(
         self,
         *,
-        host: Mapping[str, HostFunction] | None = None,
+        host: Mapping[str, HostFunction | Offer] | None = None,
         limits: Limits | None = None,
         seed: int | None = None,
         answers: Answers | None = None,
@@ -217,10 +219,11 @@ class Sandbox:
         """A new session.
 
         `host`: {name: function}, sync or async, callable from the session with JSON arguments; it
-        returns JSON. `limits`: default those of the sandbox. `seed`: for `random` and, if
-        preloaded, numpy. `answers`: put FINAL, FINAL_VAR, SUBMIT, final_answer and the dict
-        `answer` in the namespace; "compatible" also takes printed forms (see `Answer`).
-        `on_answer` is called with each answer; its ValueError refuses the answer.
+        returns JSON. An `Offer` in its place says more of how it looks there. `limits`: default
+        those of the sandbox. `seed`: for `random` and, if preloaded, numpy. `answers`: put FINAL,
+        FINAL_VAR, SUBMIT, final_answer and the dict `answer` in the namespace; "compatible" also
+        takes printed forms (see `Answer`). `on_answer` is called with each answer; its ValueError
+        refuses the answer.
 
         Raises:
             SandboxClosed, SandboxError: the sandbox is closed, or `max_sessions` are open.
@@ -233,7 +236,7 @@ class Sandbox:
         self,
         data: bytes,
         *,
-        host: Mapping[str, HostFunction] | None = None,
+        host: Mapping[str, HostFunction | Offer] | None = None,
         limits: Limits | None = None,
         files: Mapping[str, bytes | str] | None = None,
         answers: Answers | None = None,
@@ -355,14 +358,14 @@ class Sandbox:
     def _core(
         self,
         executor: Executor,
-        host: Mapping[str, HostFunction] | None,
+        host: Mapping[str, HostFunction | Offer] | None,
         limits: Limits | None,
         seed: int | None,
         answers: Answers | None,
         on_answer: Callable[[Answer], None] | None,
     ) -> Core:
-        functions = check(host)
-        if self._shared and (clash := self._shared.keys() & functions.keys()):
+        offers = check(host)
+        if self._shared and (clash := self._shared.keys() & offers.names):
             taken = ", ".join(sorted(clash))
             raise ValueError(f"host: {taken} is the name of a shared object")
         limits = _check_limits(limits) or self._limits
@@ -379,7 +382,7 @@ class Sandbox:
                 links,
                 limits,
                 self._rlimits(limits),
-                functions=functions,
+                offers=offers,
                 executor=executor,
                 seed=seed,
                 answers=answers,
@@ -570,6 +573,28 @@ class AsyncSandbox:
         self._arguments = arguments
         self._sandbox: Sandbox | None = None
         self._starting: asyncio.Task[Sandbox] | None = None
+        self._owner = True
+
+    @classmethod
+    def of(cls, sandbox: Sandbox) -> AsyncSandbox:
+        """The asynchronous face of a `Sandbox` that runs, which stays its owner's.
+
+        Any number of faces, on any event loops, beside its plain sessions. To close a face closes
+        nothing: sessions are closed by whoever opened them, and the sandbox by its owner.
+
+        Raises:
+            TypeError: `sandbox` is no Sandbox.
+        """
+        if not isinstance(sandbox, Sandbox):
+            raise TypeError(f"sandbox must be a Sandbox, not {type(sandbox).__name__}")
+        face = cls()
+        face._sandbox, face._owner = sandbox, False
+        return face
+
+    @property
+    def plain(self) -> Sandbox | None:
+        """The `Sandbox` that this is a face of; None before it has started."""
+        return self._sandbox
 
     async def __aenter__(self) -> AsyncSandbox:
         await self.start()
@@ -602,7 +627,7 @@ class AsyncSandbox:
     def session(
         self,
         *,
-        host: Mapping[str, HostFunction] | None = None,
+        host: Mapping[str, HostFunction | Offer] | None = None,
         limits: Limits | None = None,
         seed: int | None = None,
         answers: Answers | None = None,
@@ -633,7 +658,7 @@ class AsyncSandbox:
         self,
         data: bytes,
         *,
-        host: Mapping[str, HostFunction] | None = None,
+        host: Mapping[str, HostFunction | Offer] | None = None,
         limits: Limits | None = None,
         files: Mapping[str, bytes | str] | None = None,
         answers: Answers | None = None,
@@ -689,7 +714,9 @@ class AsyncSandbox:
         return Statistics(0, 0, 0) if self._sandbox is None else self._sandbox.statistics()
 
     async def close(self) -> None:
-        """As `Sandbox.close`."""
+        """As `Sandbox.close`; of a face (`of`) nothing."""
+        if not self._owner:
+            return
         if self._starting is not None:
             with contextlib.suppress(SandboxError, TypeError, ValueError):
                 await self.start()

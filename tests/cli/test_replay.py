@@ -11,7 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from repl_env.cli.main import GROUP, build
-from repl_env.cli.run_tree import print_differences, print_tree, visible
+from repl_env.cli.recorded_tree import print_differences, print_tree, visible
 from repl_env.rlm import ScriptedModel, Trajectory, TrajectoryWriter
 from repl_env.rlm.rerunning import RunDifference
 from tests.rlm.account import (

@@ -1,14 +1,17 @@
 """`AsyncLocalREPLEnv` does what `LocalREPLEnv` does, and any number of them at once."""
 
 import asyncio
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
 
-from repl_env import AsyncLocalREPLEnv, REPLAction
+from repl_env import AsyncLocalREPLEnv, LocalREPLEnv, REPLAction, REPLVectorEnv, sandboxes
 from repl_env.errors import EpisodeDone, NotReset
 from repl_env.rubrics import REPLRubric, Rubric
-from repl_sandbox import AsyncSandbox
+from repl_sandbox import AsyncSandbox, Limits, Sandbox
 
 
 @pytest.fixture
@@ -101,18 +104,84 @@ async def test_an_asynchronous_rubric_scores_asynchronous_steps(sandbox):
         )
 
 
-def test_a_shared_sandbox_ends_with_its_event_loop():
+async def test_a_plain_sandbox_just_works():
+    with Sandbox() as plain:
+        async with AsyncLocalREPLEnv(sandbox=plain) as env:
+            await env.reset(context="c")
+            assert (await env.execute("context")).observation.result.value == "'c'"
+            branch = await env.branch()
+            assert (await branch.execute("context * 2")).observation.result.value == "'cc'"
+            await branch.close()
+        assert plain.statistics().open == 0
+        with LocalREPLEnv(sandbox=plain) as env:
+            env.reset(context="d")
+            assert env.execute("context").observation.result.value == "'d'"
+
+
+def test_episodes_of_all_loops_and_threads_share_one_sandbox():
+    """Whoever is first starts it; a loop that ends does not take it along."""
+    settings = sandboxes.SandboxSettings(limits=Limits(processes=9))
+
+    async def one(number):
+        async with AsyncLocalREPLEnv(limits=Limits(processes=9)) as env:
+            await env.reset(context=str(number))
+            return (await env.execute("context")).observation.result.value
+
     async def episodes():
-        async def one(number):
-            async with AsyncLocalREPLEnv() as env:
-                await env.reset(context=str(number))
-                return (await env.execute("context")).observation.result.value
+        found = await asyncio.gather(*map(one, range(3)))
+        return found, (await sandboxes.Source(None, settings).awaited()).plain
 
-        return await asyncio.gather(*map(one, range(3)))
+    found, first = asyncio.run(episodes())
+    assert found == ["'0'", "'1'", "'2'"]
+    with ThreadPoolExecutor(2) as pool:
+        for found, sandbox in pool.map(lambda _: asyncio.run(episodes()), range(2)):
+            assert (found, sandbox) == (["'0'", "'1'", "'2'"], first)
+    assert sandboxes.Source(None, settings).plain() is first
+    first.close()
+    found, second = asyncio.run(episodes())
+    assert found == ["'0'", "'1'", "'2'"]
+    assert second is not first
+    second.close()
 
-    before = set(psutil.Process().children(recursive=True))
-    assert asyncio.run(episodes()) == ["'0'", "'1'", "'2'"]
-    _, alive = psutil.wait_procs(
-        set(psutil.Process().children(recursive=True)) - before, timeout=10
+
+async def test_who_gives_up_on_a_shared_sandbox_leaves_it_to_the_next():
+    settings = sandboxes.SandboxSettings(limits=Limits(processes=10))
+    source = sandboxes.Source(None, settings)
+    waiting = asyncio.ensure_future(source.awaited())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    face = await source.awaited()
+    assert face.plain is source.plain()
+    async with face.session() as session:
+        assert (await session.run("1 + 1")).value == "2"
+    face.plain.close()
+
+
+def test_a_shared_sandbox_ends_with_its_process():
+    code = (
+        "import asyncio, psutil\n"
+        "from repl_env import AsyncLocalREPLEnv\n"
+        "async def main():\n"
+        "    async with AsyncLocalREPLEnv() as env:\n"
+        "        await env.reset(context='c')\n"
+        "        return (await env.execute('context')).observation.result.value\n"
+        "assert asyncio.run(main()) == \"'c'\"\n"
+        "print(*[p.pid for p in psutil.Process().children(recursive=True)])\n"
     )
-    assert alive == []
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    pids = list(map(int, done.stdout.split()))
+    assert pids
+    left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    assert psutil.wait_procs(left, timeout=10)[1] == []
+
+
+async def test_many_environments_at_once_take_a_plain_sandbox_and_share_their_context(sandbox):
+    large = "a line\n" * 200_000
+    async with sandbox, REPLVectorEnv(2, sandbox=sandbox.plain) as envs:
+        await envs.areset(context=large)
+        found = await envs.astep(["print(len(context), id(context))"] * 2)
+        assert len({each.observation.result.stdout for each in found}) == 1

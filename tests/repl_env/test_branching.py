@@ -15,6 +15,7 @@ from repl_env import (
     REPLEnvironment,
     Rubric,
 )
+from repl_env.rlm import Budget
 from repl_sandbox import AsyncSandbox, SandboxError
 
 
@@ -211,3 +212,15 @@ def test_async_environments_branch():
             assert (await env.state()).iteration == 1
 
     asyncio.run(scenario())
+
+
+def test_a_branch_has_spent_what_its_original_had_and_goes_on_apart(make):
+    env = make(llm_query_fn=str.upper, budget=Budget(calls=2))
+    env.reset()
+    env.execute("llm_query('a')")
+    with env.branch() as branch:
+        assert branch.account.total.calls == 1
+        branch.execute("llm_query('b')")
+        assert branch.execute("llm_query('c')").observation.error_kind == "budget"
+        assert (branch.account.total.calls, env.account.total.calls) == (2, 1)
+    assert env.execute("llm_query('d')").observation.result.value == "'D'"

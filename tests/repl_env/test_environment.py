@@ -111,9 +111,16 @@ async def test_an_asynchronous_episode_is_not_stepped_or_closed_plainly():
         environment.close()
 
 
-async def test_a_sandbox_of_the_wrong_kind_is_refused(sandbox):
-    with pytest.raises(RuntimeError, match="plain Sandbox"):
-        await REPLEnvironment(sandbox=sandbox).reset_async()
+async def test_a_plain_sandbox_serves_asynchronous_episodes_too(sandbox):
+    environment = REPLEnvironment(sandbox=sandbox)
+    await environment.reset_async()
+    assert (await environment.step_async(run("1 + 1"))).result.value == "2"
+    await environment.close_async()
+    with sandbox.session() as session:
+        assert session.run("2 + 2").value == "4"
+
+
+async def test_a_sandbox_of_the_wrong_kind_is_refused():
     async with AsyncSandbox() as other:
         with pytest.raises(RuntimeError, match="AsyncSandbox"):
             REPLEnvironment(sandbox=other).reset()

@@ -1,5 +1,10 @@
 """Code in the session asks models and tools of the host."""
 
+import pytest
+
+from repl_env import NotReset, REPLEnvironment, REPLError
+from repl_env.rlm import Budget
+
 
 def test_sub_calls_reach_the_functions_given(make):
     env = make(llm_query_fn=lambda p: f"<{p}>", llm_batch_fn=list)
@@ -82,3 +87,101 @@ def test_a_tool_that_steps_its_own_episode_is_told_that_the_session_is_busy(make
     assert "SessionBusy" in step.observation.result.stderr
     assert (step.observation.error_kind, env.state().iteration) == ("exception", 1)
     assert env.execute("1 + 1").observation.result.value == "2"
+
+
+# ── budgets ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_sub_call_beyond_the_budget_is_the_policys_error_and_spends_nothing(make):
+    env = make(llm_query_fn=str.upper, budget=Budget(calls=1))
+    env.reset()
+    assert env.execute("llm_query('a')").metadata["spent"]["calls"] == 1
+    step = env.execute("llm_query('b')")
+    assert (step.observation.error_kind, step.metadata["mask"], step.done) == (
+        "budget",
+        False,
+        False,
+    )
+    assert env.account.total.calls == 1
+
+
+def test_an_episode_ends_when_its_time_is_spent_and_the_draft_counts(make):
+    env = make(llm_query_fn=str.upper, budget=Budget(cpu_seconds=0.05))
+    env.reset(expected_answer="d")
+    env.execute("answer['content'] = 'd'")
+    step = env.execute("while True: pass", timeout_s=2.0)
+    assert (step.done, step.metadata["stop_reason"], step.metadata["final_answer"]) == (
+        True, "budget", "d",
+    )  # fmt: skip
+    assert "Budget used up" in step.observation.result.stdout
+    assert env.state().stop_reason == "budget"
+
+
+def test_without_sub_calls_there_is_no_account_of_them(env):
+    with pytest.raises(NotReset):
+        _ = env.account
+    env.reset()
+    with pytest.raises(REPLError, match="no sub-calls"):
+        _ = env.account
+
+
+def test_typed_answers_in_a_plain_episode(make):
+    env = make(llm_query_fn=lambda p: "42", subcall_fn=lambda p: f"deep {p}")
+    env.reset()
+    step = env.execute("t = llm_query('n?', schema={'type': 'integer'})\n(t, t.value, t.ok)")
+    assert step.observation.result.value == "('42', 42, True)"
+    step = env.execute("h = rlm_spawn('x')\nh.result()")
+    assert step.observation.result.value == "'deep x'"
+
+
+def test_the_model_of_a_reset_answers_and_recurses(make, monkeypatch):
+    def chat(hf_token, llm_model=None):
+        def answer(messages, model):
+            if messages[0]["role"] == "system":
+                return "```repl\nFINAL(len(context))\n```"
+            return f"{llm_model} with {len(hf_token)}"
+
+        return answer
+
+    monkeypatch.setattr(REPLEnvironment, "_build_hf_chat_fn", staticmethod(chat))
+    env = make()
+    env.reset(hf_token="hf_abc", llm_model="small", rlm_max_depth=2)
+    assert env.execute("llm_query('?')").observation.result.value == "'small with 6'"
+    step = env.execute("rlm_query('How long?', context='12345')")
+    assert step.observation.result.value == "'5'"
+    assert env.account.total.children == 1
+    env.reset()
+    assert "not configured" in env.execute("llm_query('?')").observation.result.stderr
+
+
+# ── further questions ────────────────────────────────────────────────────────────────────────────
+
+
+def test_another_question_in_the_same_session(make):
+    env = make(llm_query_fn=str.upper, budget=Budget(calls=5))
+    env.reset(context="abc", expected_answer="3")
+    assert env.execute("n = len(context)\nllm_query('x')\nFINAL(n)").reward == 1.0
+    first = env.follow_up(task_prompt="Twice that?", expected_answer="6", variables={"k": 2})
+    assert (first.done, first.metadata["task_prompt"]) == (False, "Twice that?")
+    assert {"n", "k", "context"} <= set(env.list_variables())
+    step = env.execute("FINAL(n * k)")
+    assert (step.reward, step.done, env.state().iteration) == (1.0, True, 1)
+    assert env.account.total.calls == 1
+
+
+def test_the_same_draft_is_an_answer_again(env):
+    env.reset()
+    say = "answer['content'] = 'yes'; answer['ready'] = True"
+    assert env.execute(say).done
+    env.follow_up(task_prompt="And now?")
+    assert env.draft() == ""
+    assert env.execute(say).metadata["final_answer"] == "yes"
+
+
+def test_a_further_question_needs_an_episode_and_good_arguments(env):
+    with pytest.raises(NotReset):
+        env.follow_up(task_prompt="?")
+    env.reset()
+    with pytest.raises(ValueError, match="variables: the name 'FINAL' is taken"):
+        env.follow_up(task_prompt="?", variables={"FINAL": 1})
+    assert env.execute("1").observation.result.value == "1"

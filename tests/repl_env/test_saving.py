@@ -19,6 +19,7 @@ from repl_env import (
     NotReset,
     Rubric,
 )
+from repl_env.rlm import Budget
 from repl_env.saved import EpisodeFile
 from repl_sandbox import AsyncSandbox, CheckpointError, container
 
@@ -316,3 +317,16 @@ def test_a_path_may_be_text(env, tmp_path):
     env.save(str(tmp_path / "file"))
     env.load(str(tmp_path / "file"))
     assert Path(tmp_path / "file").exists()
+
+
+def test_what_was_spent_on_sub_calls_is_saved_and_goes_on(make, tmp_path):
+    budget = Budget(calls=3)
+    env = make(llm_query_fn=str.upper, budget=budget)
+    env.reset()
+    env.execute("llm_query('a')\nllm_query('b')")
+    env.save(tmp_path / "episode")
+    other = make(llm_query_fn=str.upper, budget=budget)
+    other.load(tmp_path / "episode")
+    assert other.account.total == env.account.total
+    assert other.execute("llm_query('c')").observation.result.value == "'C'"
+    assert other.execute("llm_query('d')").observation.error_kind == "budget"

@@ -1,25 +1,36 @@
 """Sub-calls reach the functions they were given, once, and failures stay in their place."""
 
+import asyncio
 import functools
 import threading
 
 import pytest
 
 from repl_env.llm import LLM
-from repl_env.subcalls import NAMES, CallableProvider, SubcallSettings
+from repl_env.subcalls import NAMES, GivenProvider, SubcallSettings, functions
 
 
 class Calls:
-    """The functions of one episode, and the failures that were told."""
+    """The functions of one episode as its code sees them, and the failures that were told."""
 
     def __init__(self, settings=None, **given):
         self.failures: list[Exception] = []
-        provider = CallableProvider(**given)
-        self.configured = provider.configured()
-        self.functions = provider.functions(settings or SubcallSettings(), self.failures.append)
+        provider = GivenProvider(**given)
+        settings = settings or SubcallSettings()
+        self.configured = provider.names(settings)
+        self.calling = provider.begin(settings, self.failures.append, None)
+        self.functions = functions(self.calling)
 
     def __getattr__(self, name):
-        return self.functions[name]
+        offer = self.functions[name]
+
+        def call(*arguments, **named):
+            function = getattr(offer, "function", offer)
+            told = function(*arguments, **named)
+            told = asyncio.run(told) if asyncio.iscoroutine(told) else told
+            return [each["text"] for each in told] if isinstance(told, list) else told["text"]
+
+        return call
 
 
 def test_a_function_with_one_argument_gets_the_prompt():
@@ -59,16 +70,17 @@ def test_a_type_error_inside_a_function_does_not_call_it_again():
     calls = Calls(llm_query_fn=broken)
     assert calls.llm_query("a", "m") == "Error: TypeError: inside"
     assert asked == [("a", "m")]
-    assert [str(error) for error in calls.failures] == ["inside"]
+    assert [str(error) for error in calls.failures] == ["subcall: TypeError: inside"]
 
 
 def test_every_name_is_there_and_says_when_it_is_not_configured():
     calls = Calls()
     assert set(calls.functions) == set(NAMES)
+    assert calls.calling is None
     assert calls.configured == frozenset()
     for name in NAMES:
         with pytest.raises(RuntimeError, match=f"{name} is not configured"):
-            calls.functions[name]("a")
+            getattr(calls, name)("a")
     assert calls.failures == []
 
 
@@ -76,7 +88,7 @@ def test_recursive_calls_fall_back_to_plain_ones():
     calls = Calls(llm_query_fn=str.upper)
     assert calls.rlm_query("a") == "A"
     assert calls.rlm_query_batched(["a", "b"]) == ["A", "B"]
-    assert calls.configured == set(NAMES)
+    assert calls.configured == {*NAMES, "budget"}
 
 
 def test_recursive_functions_go_before_plain_ones():
@@ -111,7 +123,7 @@ def test_a_failure_in_a_batch_stays_in_its_place():
 
     calls = Calls(llm_query_fn=picky)
     answers = calls.llm_query_batched(["a", "bad", "c"])
-    assert answers == ["a", "Error: TimeoutError: no answer", "c"]
+    assert answers == ["a", "Error: timeout: no answer", "c"]
     assert len(calls.failures) == 1
 
 
@@ -123,22 +135,22 @@ def test_a_batch_function_that_loses_answers_fails_as_a_whole(answers):
     assert all(answer.startswith("Error: ") for answer in found)
 
 
-async def test_asynchronous_functions_are_awaited_and_mapped_at_once():
+def test_asynchronous_functions_are_awaited_and_mapped_at_once():
     async def ask(prompt, model):
         return f"{prompt}{model}"
 
     calls = Calls(llm_query_fn=ask, subcall_batch_fn=lambda ps: ps)
-    assert await calls.llm_query("a", "m") == "am"
-    assert await calls.llm_query_batched(["a", "b"], "m") == ["am", "bm"]
+    assert calls.llm_query("a", "m") == "am"
+    assert calls.llm_query_batched(["a", "b"], "m") == ["am", "bm"]
     assert calls.rlm_query_batched(["x"]) == ["x"]
 
 
-async def test_an_asynchronous_failure_is_a_text_as_well():
+def test_an_asynchronous_failure_is_a_text_as_well():
     async def fail(prompt):
         raise ValueError("no")
 
     calls = Calls(llm_query_fn=fail)
-    assert await calls.llm_query("a") == "Error: ValueError: no"
+    assert calls.llm_query("a") == "Error: ValueError: no"
 
 
 @pytest.mark.parametrize(
@@ -147,13 +159,23 @@ async def test_an_asynchronous_failure_is_a_text_as_well():
 def test_wrong_arguments_are_the_mistake_of_the_code_that_calls(name, argument):
     calls = Calls(llm_query_fn=str.upper)
     with pytest.raises(TypeError, match="must be a"):
-        calls.functions[name](argument)
+        getattr(calls, name)(argument)
     assert calls.failures == []
 
 
 def test_what_cannot_be_called_is_refused_by_name():
     with pytest.raises(TypeError, match="llm_batch_fn must be callable"):
-        CallableProvider(llm_batch_fn="model")
+        GivenProvider(llm_batch_fn="model")
+
+
+def test_what_was_asked_is_counted():
+    calls = Calls(llm_query_fn=str.upper, llm_batch_fn=list, subcall_fn=lambda p: 1 / 0)
+    calls.llm_query("a")
+    calls.llm_batch(["b", "c"])
+    calls.rlm_query("d")
+    total = calls.calling.account.total
+    assert (total.calls, total.failed_calls) == (4, 1)
+    assert total.estimated_tokens == total.input_tokens + total.output_tokens > 0
 
 
 def test_secrets_are_not_in_the_repr():

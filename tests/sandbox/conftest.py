@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from repl_sandbox import Limits, Sandbox, Session
+from repl_sandbox import AsyncSandbox, Limits, Outcome, Sandbox, Session
 
 
 @pytest.fixture(scope="session", params=["jailed", "confined"])
@@ -36,3 +38,20 @@ def copied(recovering: Sandbox) -> Iterator[Session]:
     """A session whose state can be gone back to, three cells far."""
     with recovering.session() as session:
         yield session
+
+
+@pytest.fixture(params=["sync", "async"])
+def cells(request: pytest.FixtureRequest, sandbox: Sandbox) -> Callable[..., list[Outcome]]:
+    """`cells(host, *codes)`: what these came to in one session, driven in either way."""
+
+    def plain(host: dict[str, Any], *codes: str, **arguments: Any) -> list[Outcome]:
+        with sandbox.session(host=host, **arguments) as session:
+            return [session.run(code) for code in codes]
+
+    async def awaited(host: dict[str, Any], *codes: str, **arguments: Any) -> list[Outcome]:
+        async with AsyncSandbox.of(sandbox).session(host=host, **arguments) as session:
+            return [await session.run(code) for code in codes]
+
+    if request.param == "sync":
+        return plain
+    return lambda *args, **arguments: asyncio.run(awaited(*args, **arguments))

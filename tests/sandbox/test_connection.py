@@ -35,6 +35,7 @@ from repl_sandbox.wire.messages import (
     WorkerMessage,
     encode,
 )
+from repl_sandbox.wire.offered import Offered
 from repl_sandbox.wire.state import TRANSITIONS, Phase
 
 PNG = b"\x89PNG\r\n\x1a\n and the rest"
@@ -43,7 +44,7 @@ PNG = b"\x89PNG\r\n\x1a\n and the rest"
 TALK: list[Message] = [
     Ready(VERSION),
     Restored(3, ("thread 'sleeper'", "descriptor 4, a pipe")),
-    Configure((("llm_query", "Ask."), ("größe", "")), 7, "compatible"),
+    Configure((Offered("llm_query", "Ask."), Offered("größe")), 7, "compatible"),
     Execute(1, b"x = llm_query('hi')\nFINAL(x)"),
     Call(1, 1, "llm_query", b'[["hi"],{}]'),
     Reply(1, True, b'"hello"'),

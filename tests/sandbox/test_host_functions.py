@@ -239,7 +239,8 @@ def test_a_worker_that_never_reads_its_replies_costs_no_memory(sandbox: Sandbox)
         session.run(
             "args = json.dumps([[1, 'stdout', 0, 1 << 18], {}]).encode()\n"
             "for call in range(1000, 2200):\n"
-            "    raw({'type': 'call', 'call': call, 'cell': 2, 'name': '_output_text'}, args)",
+            "    raw({'type': 'call', 'call': call, 'cell': 2, 'name': '_output_text',"
+            "\n         'parts': []}, args)",
             timeout=2,
         )
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before

@@ -13,7 +13,7 @@ import pytest
 
 from repl_sandbox.errors import RemoteProtocolError
 from repl_sandbox.types import Answer, Change, ErrorInfo, Variable
-from repl_sandbox.wire import frames, messages
+from repl_sandbox.wire import frames, messages, parts
 from repl_sandbox.wire.frames import Frame, FrameReader
 from repl_sandbox.wire.messages import (
     MAX_CHANGES,
@@ -47,6 +47,8 @@ from repl_sandbox.wire.messages import (
     encode,
     parse_json,
 )
+from repl_sandbox.wire.offered import Offered
+from repl_sandbox.wire.parts import MAX_PARTS, Part
 
 PROTOCOL = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 PNG = b"\x89PNG\r\n\x1a\n and the rest"
@@ -58,7 +60,15 @@ EXAMPLES: dict[str, list[Message]] = {
     "restored": [Restored(0, ()), Restored(9, ("thread 'größe'", "a file"))],
     "configure": [
         Configure(),
-        Configure((("llm_query", "Ask a model."), ("größe", "")), 0, "strict"),
+        Configure(
+            (
+                Offered("llm_query", "Ask a model."),
+                Offered("größe"),
+                Offered("ask", "", "text", "(p, *, c=None)", ("c",), ("done", "result"), ("E",)),
+            ),
+            0,
+            "strict",
+        ),
         Configure((), MAX_COUNT - 1, "compatible"),
     ],
     "execute": [
@@ -71,7 +81,21 @@ EXAMPLES: dict[str, list[Message]] = {
     "save": [Save(1, 0), Save((1 << 53) - 1, 1 << 50)],
     "load": [Load(1, b""), Load((1 << 53) - 1, b'{"variables":[]}')],
     "reply": [Reply(1, True, b"null"), Reply(MAX_COUNT - 1, False, b'["TypeError","no"]')],
-    "call": [Call(1, 1, "llm_query", b"[[],{}]"), Call(0, 0, "", b"")],
+    "call": [
+        Call(1, 1, "llm_query", b"[[],{}]"),
+        Call(0, 0, "", b""),
+        Call(2, 1, "f", b"[[null],{}]", ((0, Part("bytes", b"\x00\xff")),)),
+        Call(
+            3,
+            1,
+            "f",
+            dump_json([[], {"a": None, "größe": None}]),
+            (
+                ("a", (Part("str", "größe 🐍".encode()), None, Part("bytes", b""))),
+                ("größe", Part("str", b"\xed\xa0\x80")),
+            ),
+        ),
+    ],
     "answered": [
         Answered(1, 1, Answer("FINAL", "42", 42)),
         Answered(2, 1, Answer("answer", "größe 🐍", {"a": [1, None, 2.5, "🐍"]})),
@@ -173,6 +197,7 @@ LIMITS = [
         for name in vars(messages)
         if name.startswith("MAX_") and name not in vars(frames)
     ),
+    *((parts, name) for name in ("MAX_PARTS", "MAX_PLACE")),
     (messages, "VERSION"),
 ]
 
@@ -196,7 +221,21 @@ WRONG: dict[str, dict[str, list[Any]]] = {
     "fetch": {"name": TEXT},
     "list": {},
     "reply": {"call": COUNT, "ok": BOOL},
-    "call": {"call": COUNT, "cell": COUNT, "name": TEXT},
+    "call": {
+        "call": COUNT,
+        "cell": COUNT,
+        "name": TEXT,
+        "parts": [
+            *(None, 0, "x", {}, [None], [[]], [["a", "str"]], [["a", "str", 1, 2]]),
+            *([["a", "str", wrong]] for wrong in [*COUNT, 10**6]),
+            *([["a", wrong, 1]] for wrong in [*TEXT, "", "json"]),
+            *([[wrong, "str", 1]] for wrong in [None, -1, MAX_PARTS, True, 1.5, [], "x" * 201]),
+            *([["a", "list", wrong]] for wrong in [None, 1, "x", {}, [1], [[]], [["str"]]]),
+            *([["a", "list", [["str", wrong]]]] for wrong in [None, -1, True, 10**6]),
+            *([["a", "list", [["list", 1]]]], [["a", "list", [None] * (MAX_PARTS + 1)]]),
+            *([["a", "str", 1], ["a", "str", 1]], [["a", "str", 8], ["b", "bytes", 10**6]]),
+        ],
+    },
     "answered": {
         "call": COUNT,
         "cell": COUNT,
@@ -438,7 +477,7 @@ CLEAN = "a\ufffdb\ufffdc 🐍"
             Variables((Variable(ODD, ODD, 1, ODD),)),
             Variables((Variable(CLEAN, CLEAN, 1, CLEAN),)),
         ),
-        (Configure(((ODD, ODD),)), Configure(((CLEAN, CLEAN),))),
+        (Configure((Offered(ODD, ODD),)), Configure((Offered(CLEAN, CLEAN),))),
     ],
 )
 def test_lone_surrogates_arrive_as_replacement_characters(sent, taken):

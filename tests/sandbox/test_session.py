@@ -449,6 +449,9 @@ def test_handles_cannot_be_pickled(sandbox: Sandbox, session: Session) -> None:
             pickle.dumps(handle)
 
 
+# Libraries that other tests loaded have threads; from 3.12 on that is a warning. The child needs
+# none of them.
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_handles_are_dead_in_a_forked_process(sandbox: Sandbox, session: Session) -> None:
     session.run("x = 1")
     pid = os.fork()

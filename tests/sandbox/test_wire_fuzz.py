@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repl_sandbox.errors import RemoteProtocolError
+from repl_sandbox.session.host_functions import arguments
 from repl_sandbox.types import Answer, AnswerForm, Change, ErrorInfo, Variable
 from repl_sandbox.wire.connection import HostConnection, WorkerConnection
-from repl_sandbox.wire.frames import LENGTHS, MAX_BLOB, MAX_HEADER, pack
+from repl_sandbox.wire.frames import LENGTHS, MAX_BLOB, MAX_HEADER, Frame, pack
 from repl_sandbox.wire.messages import (
     MAX_COUNT,
     VERSION,
@@ -29,9 +30,11 @@ from repl_sandbox.wire.messages import (
     Value,
     Variables,
     WorkerMessage,
+    decode,
     encode,
     parse_json,
 )
+from repl_sandbox.wire.parts import Part, each_part
 
 PNG = b"\x89PNG\r\n\x1a\n and the rest"
 READY = Ready(VERSION)
@@ -45,6 +48,13 @@ RESULT = Result(
 )
 CALLS: list[WorkerMessage] = [
     Call(1, 1, "llm_query", b'[["hi"],{}]'),
+    Call(
+        3,
+        1,
+        "llm_query",
+        b'[[null],{"context":null}]',
+        ((0, Part("bytes", b"\x00")), ("context", (Part("str", "größe".encode()), None))),
+    ),
     Answered(2, 1, Answer("printed", "größe", {"a": [1.5, None]}, "FINAL(größe)")),
 ]
 # What the host has said, and what a worker may then say, up to where the host speaks again.
@@ -98,10 +108,26 @@ def is_a(value: object, cls: type, *checks: Callable[[object], bool]) -> bool:
     )
 
 
+def are_parts(value: object) -> bool:
+    return type(value) is tuple and all(
+        (is_count(place) or is_text(place))
+        and (
+            all(part is None or is_part(part) for part in raw)
+            if type(raw) is tuple
+            else is_part(raw)
+        )
+        for place, raw in value
+    )
+
+
+def is_part(value: object) -> bool:
+    return is_a(value, Part, is_one_of("str", "bytes"), is_bytes)
+
+
 DECLARED: dict[type, list[Callable[[object], bool]]] = {
     Ready: [is_count],
     Restored: [is_count, lambda lost: type(lost) is tuple and all(is_text(text) for text in lost)],
-    Call: [is_count, is_count, is_text, is_bytes],
+    Call: [is_count, is_count, is_text, is_bytes, are_parts],
     Answered: [
         is_count,
         is_count,
@@ -270,6 +296,25 @@ def test_a_result_with_changed_rows_is_understood_or_refused(data):
     row = data.draw(st.sampled_from(rows))
     row[data.draw(st.integers(0, len(row) - 1))] = data.draw(values)
     listen(connected(1), [pack(json.dumps(header).encode(), blob)])
+
+
+@given(st.data())
+@many
+def test_a_call_with_changed_parts_is_understood_whole_or_refused(data):
+    header, blob = header_of(CALLS[1])
+    row = data.draw(st.sampled_from([header["parts"][0], *header["parts"][1][2], header["parts"]]))
+    if row is not None:
+        row[data.draw(st.integers(0, len(row) - 1))] = data.draw(values)
+    frame = pack(json.dumps(header).encode(), data.draw(st.just(blob) | st.binary()))
+    listen(connected(1), [frame])
+    try:
+        call = decode(Frame(frame[LENGTHS.size :][: LENGTHS.unpack_from(frame)[0]], blob))
+        assert isinstance(call, Call)
+        sizes = [len(part.data) for _, raw in call.parts for part in each_part(raw)]
+        assert len(call.data) + sum(sizes) == len(blob)
+        arguments(call, frozenset([0, "context"]))
+    except RemoteProtocolError:
+        pass
 
 
 @given(st.binary(max_size=100) | values.map(lambda value: json.dumps(value).encode()))

@@ -33,7 +33,7 @@ def result(cell, **more):
     return frame({**fields, **more})
 
 def call(number, cell, name, args=b"[[],{}]"):
-    return frame(dict(type="call", call=number, cell=cell, name=name), args)
+    return frame(dict(type="call", call=number, cell=cell, name=name, parts=[]), args)
 
 def answered(number, cell, blob):
     return frame(dict(type="answered", call=number, cell=cell, form="FINAL"), blob)

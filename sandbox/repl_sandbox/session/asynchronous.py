@@ -10,12 +10,13 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from ..checkpoint import Checkpoint
+from ..offer import Offer
 from ..types import JSON, Answer, AnyOutcome, Variable, check_seed, parse_size
 from .checkpoints import DEFAULT_LIMIT, loading, saving
 from .core import Core
 from .files import AsyncSessionFiles
 from .handle import Handle, Home
-from .host_functions import HostFunction, check
+from .offers import HostFunction, check
 from .requests import check_code, check_timeout, fetch, list_variables, store
 
 _T = TypeVar("_T")
@@ -67,13 +68,13 @@ class AsyncSession(Handle):
         self,
         *,
         seed: int | None = None,
-        host: Mapping[str, HostFunction] | None = None,
+        host: Mapping[str, HostFunction | Offer] | None = None,
         on_answer: Callable[[Answer], None] | None = None,
     ) -> AsyncSession:
         """As `Session.branch`."""
         check_seed(seed)
-        functions = None if host is None else check(host)
-        self._core.check_functions(functions)
+        offers = None if host is None else check(host)
+        self._core.check_offers(offers)
         self._check_open()
         self._home.widen(self._core)
         try:
@@ -81,7 +82,7 @@ class AsyncSession(Handle):
         except BaseException:
             self._home.narrow(self._core)
             raise
-        branch = AsyncSession(self._core.line(links, functions, on_answer), self._home)
+        branch = AsyncSession(self._core.line(links, offers, on_answer), self._home)
         self._home.add(branch._core)
         try:
             branch._lost = await branch._drive(lambda core: core.begin_line())

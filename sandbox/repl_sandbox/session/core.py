@@ -52,14 +52,16 @@ from .answers import AnswersOfCell
 from .clocks import Clocks, process_cpu
 from .ends import Ends
 from .host_functions import (
+    MAX_OPEN_BYTES,
     MAX_OPEN_CALLS,
     Executor,
-    HostFunction,
     Replies,
+    Running,
     arguments,
     refusal,
-    signatures,
+    size,
 )
+from .offers import Offers
 from .outbox import Outbox
 from .output import MOST_PIPED, PAGE, History, Stream
 from .paging import PAGING
@@ -105,7 +107,7 @@ class Core:
         limits: Limits,
         rlimits: Mapping[str, int],
         *,
-        functions: dict[str, HostFunction],
+        offers: Offers,
         executor: Executor,
         seed: int | None,
         answers: str | None,
@@ -126,13 +128,13 @@ class Core:
         self.busy = threading.Lock()  # held by the one caller at a time
         self.cell = 0
         self._rlimits = dict(rlimits)
-        self._functions = functions
+        self._offers = offers
         self._executor = executor
-        self._configure = Configure(signatures(functions), seed, answers)
+        self._configure = Configure(offers.rows, seed, answers)
         self._on_answer = on_answer
         # A module of the template may hold random numbers' state, which is every session's until
         # the session is told to draw its own.
-        self._plain = not (functions or preloaded or answers is not None or seed is not None)
+        self._plain = not (offers.rows or preloaded or answers is not None or seed is not None)
         self._configured = self._plain
         self.outbox = Outbox(links.worker)
         self._stdout = Stream(links.stdout, int(limits.output))
@@ -141,7 +143,7 @@ class Core:
         self._pipes.register(links.stdout, select.POLLIN)
         self._pipes.register(links.stderr, select.POLLIN)
         self.history = History(int(limits.output))
-        self._replies = Replies() if functions else None
+        self._replies = Replies() if offers.rows else None
         self._worker_fd = links.worker.fileno()
         self._control_fd = links.control.fileno()
         self._cpu_clock = 0
@@ -170,7 +172,7 @@ class Core:
         self._revived: control.Message | None = None
         self._branched: bool | None = None
         self._branches = 0  # that were asked for
-        self._open: set[int] = set()  # numbers of the cell's calls that are not answered
+        self._open: dict[int, Running] = {}  # the cell's calls that are not answered
         self._answers = AnswersOfCell()
         self._name_descriptors()
         self._begin_cell()
@@ -480,7 +482,7 @@ class Core:
             else:
                 self._send(paged(self.history, call, args))
             return
-        function = self._functions.get(call.name)
+        function = self._offers.functions.get(call.name)
         if function is None or self._replies is None:
             self._send(
                 refusal(call.call, "NameError", f"the host offers no function {call.name!r}")
@@ -488,11 +490,14 @@ class Core:
         elif len(self._open) >= MAX_OPEN_CALLS:
             message = f"{MAX_OPEN_CALLS} calls to the host are open"
             self._send(refusal(call.call, "TooManyCalls", message))
+        elif sum(each.size for each in self._open.values()) + size(call) > MAX_OPEN_BYTES:
+            message = f"open calls to the host have arguments of {MAX_OPEN_BYTES:,} bytes"
+            self._send(refusal(call.call, "TooManyCalls", message))
         else:
-            self._open.add(call.call)
+            self._open[call.call] = running = Running(size(call))
             self._clocks.call_begins(_monotonic(), self.cpu_seconds())
             put = functools.partial(self._replies.put, self.cell)
-            self._executor.start(function, call, put)
+            self._executor.start(function, call, self._offers.places(call.name), running, put)
 
     def _reply(self, cell: int, reply: Reply) -> None:
         """Send the reply of a finished call, unless the cell that made it is over.
@@ -501,7 +506,7 @@ class Core:
         """
         if cell != self.cell or reply.call not in self._open or self._clocks is None:
             return
-        self._open.remove(reply.call)
+        del self._open[reply.call]
         self._clocks.call_ends(_monotonic(), self.cpu_seconds())
         self._send(reply)
 
@@ -588,7 +593,8 @@ class Core:
     # ── the end of a cell, or of a worker ─────────────────────────────────────────────────────
 
     def _refuse_open_calls(self) -> None:
-        for call in self._open:
+        for call, running in self._open.items():
+            running.end()
             if not self._dead:
                 self._send(refusal(call, "Cancelled", "the cell that made this call has ended"))
             if self._clocks is not None:
@@ -684,28 +690,29 @@ class Core:
             raise
         return ends.links(self.links)
 
-    def check_functions(self, functions: dict[str, HostFunction] | None) -> None:
+    def check_offers(self, offers: Offers | None) -> None:
         """ValueError if the code of a branch would miss one of these, or know nothing of it."""
-        if functions is not None and functions.keys() != self._functions.keys():
+        if offers is not None and offers.differ(self._offers):
+            names = sorted(row.name for row in self._offers.rows)
             raise ValueError(
-                f"host must have the names of the session's functions: {sorted(self._functions)}"
+                f"host must have the names of the session's functions, with their faces: {names}"
             )
 
     def line(
         self,
         links: Links,
-        functions: dict[str, HostFunction] | None,
+        offers: Offers | None,
         on_answer: Callable[[Answer], None] | None,
     ) -> Core:
         """The logic of the branch at `links`, which has all that this session has.
 
-        `functions` and `on_answer` may be its own; the names of functions stay.
+        `offers` and `on_answer` may be its own; the names of functions stay.
         """
         core = Core(
             links,
             self.limits,
             self._rlimits,
-            functions=self._functions if functions is None else functions,
+            offers=self._offers if offers is None else offers,
             executor=self._executor,
             seed=None,
             answers=self._configure.answers,
@@ -959,5 +966,7 @@ class Core:
 
     def close(self) -> None:
         """Drop what belongs to the host; the links are the sandbox's to end."""
+        for running in list(self._open.values()):
+            running.end()
         if self._replies is not None:
             self._replies.close()

@@ -1,4 +1,4 @@
-"""Functions that the host offers to a session: checked when given, run off the driver's thread.
+"""Where functions of the host run when a session calls them: off the driver's thread.
 
 Off its thread, because a function may take minutes while the cell's clocks, its output and its
 other calls go on.
@@ -9,48 +9,28 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import keyword
 import os
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any
 
 from ..errors import RemoteProtocolError
 from ..wire.frames import MAX_BLOB
 from ..wire.messages import Call, Reply, dump_json, parse_json
-
-HostFunction: TypeAlias = Callable[..., Any]
+from ..wire.parts import Place, Raw, each_part
+from ..wire.text import read_text
+from .offers import HostFunction
 
 # Threads start only when none is idle. There must be enough for every open call: a function may run
 # a session of its own and wait for calls of that, and parents that hold all threads would deadlock.
 _THREADS = 1 << 14
 # Calls that one session may have open; a further one is refused at once.
 MAX_OPEN_CALLS = 256
-# help(f) in the session; longer texts are cut.
-_MAX_DOC = 2000
-
-
-def check(functions: Mapping[str, HostFunction] | None) -> dict[str, HostFunction]:
-    """`functions` as a dict, or TypeError / ValueError naming what is wrong with `host`."""
-    if functions is None:
-        return {}
-    if not isinstance(functions, Mapping):
-        raise TypeError(f"host must be a dict of functions, not {type(functions).__name__}")
-    for name, function in functions.items():
-        if not isinstance(name, str) or not callable(function):
-            raise TypeError(f"host[{name!r}] must be a function under a str")
-        if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
-            raise ValueError(f"host: {name!r} cannot name a function in a session")
-    return dict(functions)
-
-
-def signatures(functions: Mapping[str, HostFunction]) -> tuple[tuple[str, str], ...]:
-    """Name and docstring of each function, as the session is told."""
-    return tuple(
-        (name, (inspect.getdoc(function) or "")[:_MAX_DOC]) for name, function in functions.items()
-    )
+# Bytes of arguments that the open calls of one session may have together, likewise.
+MAX_OPEN_BYTES = 256 << 20
 
 
 def refusal(call: int, kind: str, message: str) -> Reply:
@@ -58,15 +38,44 @@ def refusal(call: int, kind: str, message: str) -> Reply:
     return Reply(call, False, dump_json([kind, message]))
 
 
-def arguments(call: Call) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a call; RemoteProtocolError if they are not what the protocol says."""
+def arguments(
+    call: Call, places: frozenset[Place] = frozenset()
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a call, raw ones in their places.
+
+    Raises:
+        RemoteProtocolError: they are not what the protocol says, or a raw one is at none of
+            `places`.
+    """
     parsed = parse_json(call.data)
     if not isinstance(parsed, list) or len(parsed) != 2:
         raise RemoteProtocolError("a call's arguments are not [args, kwargs]")
     args, kwargs = parsed
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         raise RemoteProtocolError("a call's arguments are not [args, kwargs]")
+    for place, raw in call.parts:
+        holder: Any = args if type(place) is int else kwargs
+        there = place < len(args) if isinstance(place, int) else place in kwargs
+        if place not in places or not there or holder[place] is not None:
+            raise RemoteProtocolError("a raw argument has no place in its call")
+        holder[place] = _value(raw)
     return args, kwargs
+
+
+def _value(raw: Raw) -> object:
+    if isinstance(raw, tuple):
+        return [part and _value(part) for part in raw]
+    if raw.kind == "bytes":
+        return raw.data
+    try:
+        return read_text(raw.data)
+    except UnicodeDecodeError:
+        raise RemoteProtocolError("a raw text is no UTF-8") from None
+
+
+def size(call: Call) -> int:
+    """Bytes of a call's arguments."""
+    return len(call.data) + sum(len(part.data) for _, raw in call.parts for part in each_part(raw))
 
 
 def success(call: Call, value: object) -> Reply:
@@ -117,6 +126,41 @@ class Replies:
                 os.close(self.wake_fd)
 
 
+class Running:
+    """A call that a function of the host is at, of `size` bytes of arguments.
+
+    Whoever made it may have left. A coroutine is then cancelled, wherever it runs; a plain function
+    that is not begun never will be, and one that is goes on.
+    """
+
+    __slots__ = ("_lock", "_stop", "ended", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.ended = False
+        self._stop: Callable[[], object] | None = None
+        self._lock = threading.Lock()
+
+    def stop_by(self, stop: Callable[[], object]) -> None:
+        """`stop` is how it can be stopped; called at once if it has ended meanwhile."""
+        with self._lock:
+            if not self.ended:
+                self._stop = stop
+                return
+        stop()
+
+    def end(self) -> None:
+        """Nobody waits for it any more. From any thread; idempotent."""
+        with self._lock:
+            self.ended = True
+            stop, self._stop = self._stop, None
+        if stop is not None:
+            stop()
+
+
+Done = Callable[[Reply], None]
+
+
 class Executor:
     """Runs host functions: plain ones in threads, coroutine functions on a loop of its own.
 
@@ -128,18 +172,30 @@ class Executor:
         self._threads: ThreadPoolExecutor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def start(self, function: HostFunction, call: Call, done: Callable[[Reply], None]) -> None:
-        """Run `function` with the arguments of `call` and hand its reply to `done`."""
-        args, kwargs = arguments(call)
+    def start(
+        self,
+        function: HostFunction,
+        call: Call,
+        places: frozenset[Place],
+        running: Running,
+        done: Done,
+    ) -> None:
+        """Run `function` with the arguments of `call` and hand its reply to `done`.
+
+        Raises:
+            RemoteProtocolError: the arguments are not what the protocol says.
+        """
+        args, kwargs = arguments(call, places)
         context = contextvars.copy_context()
 
         def run() -> None:
+            if running.ended:
+                return
             try:
                 value = context.run(function, *args, **kwargs)
                 if inspect.isawaitable(value):
-                    asyncio.run_coroutine_threadsafe(
-                        _finish(value, call, done), self._running_loop()
-                    )
+                    loop = self._running_loop()
+                    loop.call_soon_threadsafe(_begin, loop, value, call, running, done)
                     return
                 reply = success(call, value)
             # Boundary: whatever the host's function raises is the session's to know, as text.
@@ -187,9 +243,46 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-async def _finish(value: Awaitable[Any], call: Call, done: Callable[[Reply], None]) -> None:
+def _begin(
+    loop: asyncio.AbstractEventLoop, value: Any, call: Call, running: Running, done: Done
+) -> None:
+    """On `loop`: wait for what a function has returned to be awaited, unless nobody would."""
+    if running.ended:
+        if inspect.iscoroutine(value):
+            value.close()  # or it would complain that nobody awaited it
+        return
+    _spawn(loop, lambda: value, call, running, done)
+
+
+def _spawn(
+    loop: asyncio.AbstractEventLoop,
+    begin: Callable[[], Any],
+    call: Call,
+    running: Running,
+    done: Done,
+) -> None:
+    """On `loop`: await what `begin` returns, in a task that ends with the call."""
+    task = loop.create_task(_finish(begin, call, done))
+    # Kept here, because a loop keeps only weak references to its tasks.
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+    running.stop_by(partial(_cancel, loop, task))
+
+
+def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
     try:
-        reply = success(call, await value)
+        loop.call_soon_threadsafe(task.cancel)
+    except RuntimeError:
+        pass  # the loop is closed, and the task over with it
+
+
+async def _finish(begin: Callable[[], Any], call: Call, done: Done) -> None:
+    try:
+        reply = success(call, await begin())
+    except asyncio.CancelledError:
+        # Of the call's end, and then this goes nowhere; or the host's own doing.
+        done(refusal(call.call, "Cancelled", "the host has cancelled this call"))
+        raise
     # Boundary: as in Executor.start.
     except Exception as error:  # noqa: BLE001
         reply = refusal(call.call, type(error).__name__, str(error))
@@ -199,22 +292,22 @@ async def _finish(value: Awaitable[Any], call: Call, done: Callable[[Reply], Non
 class LoopExecutor(Executor):
     """For async sessions: coroutine functions run on the loop of the session's caller."""
 
-    def start(self, function: HostFunction, call: Call, done: Callable[[Reply], None]) -> None:
+    def start(
+        self,
+        function: HostFunction,
+        call: Call,
+        places: frozenset[Place],
+        running: Running,
+        done: Done,
+    ) -> None:
         """Run `function`, on the running loop if it is a coroutine function."""
         if not inspect.iscoroutinefunction(function):
-            super().start(function, call, done)
+            super().start(function, call, places, running, done)
             return
-        args, kwargs = arguments(call)
-        finish = _finish(_await(function, args, kwargs), call, done)
-        task = asyncio.get_running_loop().create_task(finish)
-        _tasks.add(task)
-        task.add_done_callback(_tasks.discard)
+        args, kwargs = arguments(call, places)
+        # Called in the task: wrong arguments then fail where its other errors are caught.
+        begin = partial(function, *args, **kwargs)
+        _spawn(asyncio.get_running_loop(), begin, call, running, done)
 
 
-async def _await(function: HostFunction, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Call and await `function`: wrong arguments then fail where its other errors are caught."""
-    return await function(*args, **kwargs)
-
-
-# A loop keeps only weak references to its tasks.
 _tasks: set[asyncio.Task[None]] = set()

@@ -9,12 +9,13 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from ..checkpoint import Checkpoint
+from ..offer import Offer
 from ..types import JSON, Answer, AnyOutcome, Variable, check_seed, parse_size
 from .checkpoints import DEFAULT_LIMIT, loading, saving
 from .core import Core
 from .files import SessionFiles
 from .handle import Handle, Home
-from .host_functions import HostFunction, check
+from .offers import HostFunction, check
 from .requests import check_code, check_timeout, fetch, list_variables, store
 
 _T = TypeVar("_T")
@@ -100,7 +101,7 @@ class Session(Handle):
         self,
         *,
         seed: int | None = None,
-        host: Mapping[str, HostFunction] | None = None,
+        host: Mapping[str, HostFunction | Offer] | None = None,
         on_answer: Callable[[Answer], None] | None = None,
     ) -> Session:
         """A copy of this live session that goes on apart from it.
@@ -119,8 +120,8 @@ class Session(Handle):
             TypeError, ValueError: naming the argument.
         """
         check_seed(seed)
-        functions = None if host is None else check(host)
-        self._core.check_functions(functions)
+        offers = None if host is None else check(host)
+        self._core.check_offers(offers)
         self._check_open()
         self._home.widen(self._core)
         try:
@@ -128,7 +129,7 @@ class Session(Handle):
         except BaseException:
             self._home.narrow(self._core)
             raise
-        branch = Session(self._core.line(links, functions, on_answer), self._home)
+        branch = Session(self._core.line(links, offers, on_answer), self._home)
         branch._begin()
         return branch
 

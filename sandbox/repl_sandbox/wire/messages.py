@@ -19,8 +19,13 @@ from typing import Any, TypeAlias, cast, get_args
 from ..errors import RemoteProtocolError
 from ..types import JSON, Answer, AnswerForm, Change, ErrorInfo, Variable
 from .frames import Frame, pack
+from .offered import Offered
+from .offered import read as read_offered
+from .parts import Parts, cut, describe, each_part
+from .text import LONE_SURROGATE
+from .text import read_text as _text
 
-VERSION = 1
+VERSION = 2
 
 # More than the worker ever sends; a hostile one cannot make the host build longer tuples.
 MAX_CHANGES = 256
@@ -66,9 +71,9 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """Host: what this session offers. `functions` are (name, docstring) of host functions."""
+    """Host: what this session offers: functions of the host, a seed, final answers."""
 
-    functions: tuple[tuple[str, str], ...] = ()
+    functions: tuple[Offered, ...] = ()
     seed: int | None = None
     answers: str | None = None
 
@@ -139,12 +144,16 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Worker: call the host function `name`; `data` is JSON of [args, kwargs]."""
+    """Worker: call the host function `name`; `data` is JSON of [args, kwargs].
+
+    `parts` are the arguments in whose place there is a null: text and bytes as they are.
+    """
 
     call: int
     cell: int
     name: str
     data: bytes
+    parts: Parts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +208,6 @@ _Header: TypeAlias = dict[str, Any]
 # ASCII only, so that a lone surrogate travels as an escape and is dealt with by the reader.
 _dumps = json.JSONEncoder(separators=(",", ":"), check_circular=False, allow_nan=False).encode
 _quote = json.encoder.encode_basestring_ascii
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def encode(message: Message) -> bytes:
@@ -317,22 +325,12 @@ def _has_long_number(data: bytes) -> bool:
 
 def _clean(value: Any) -> JSON:
     if isinstance(value, str):
-        return _LONE_SURROGATE.sub("\ufffd", value)
+        return LONE_SURROGATE.sub("\ufffd", value)
     if isinstance(value, list):
         return [_clean(item) for item in value]
     if isinstance(value, dict):
         return {cast(str, _clean(key)): _clean(item) for key, item in value.items()}
     return cast(JSON, value)
-
-
-def clean_text(text: str) -> str:
-    """`text` with each lone surrogate replaced by U+FFFD."""
-    return text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text)
-
-
-def _text(data: bytes) -> str:
-    """Text that travels in a blob as it is, lone surrogates and all."""
-    return clean_text(data.decode("utf-8", "surrogatepass"))
 
 
 # ── header fields ─────────────────────────────────────────────────────────────────────────────
@@ -420,7 +418,7 @@ def _encode_restored(m: Restored) -> bytes:
 
 def _encode_configure(m: Configure) -> bytes:
     header = {"type": "configure", "seed": m.seed, "answers": m.answers}
-    return pack(_dumps(header).encode(), dump_json([list(f) for f in m.functions]))
+    return pack(_dumps(header).encode(), dump_json([f.row() for f in m.functions]))
 
 
 def _encode_execute(m: Execute) -> bytes:
@@ -453,8 +451,15 @@ def _encode_reply(m: Reply) -> bytes:
 
 
 def _encode_call(m: Call) -> bytes:
-    header = {"type": "call", "call": m.call, "cell": m.cell, "name": m.name}
-    return pack(_dumps(header).encode(), m.data)
+    header = {
+        "type": "call",
+        "call": m.call,
+        "cell": m.cell,
+        "name": m.name,
+        "parts": describe(m.parts),
+    }
+    data = [part.data for _, raw in m.parts for part in each_part(raw)]
+    return pack(_dumps(header).encode(), b"".join((m.data, *data)) if data else m.data)
 
 
 def _encode_answered(m: Answered) -> bytes:
@@ -541,10 +546,7 @@ def _decode_configure(header: _Header, blob: bytes) -> Configure:
     rows = parse_json(blob)
     if type(rows) is not list:
         raise TypeError("functions are not a list")
-    functions = []
-    for row in rows:
-        name, doc = _texts(row, 2, "function")
-        functions.append((_str({"name": name}, "name"), _str({"doc": doc}, "doc")))
+    functions = [read_offered(row) for row in rows]
     seed, answers = header["seed"], header["answers"]
     if answers is not None and answers not in ("strict", "compatible"):
         raise ValueError("answers")
@@ -586,7 +588,8 @@ def _decode_reply(header: _Header, blob: bytes) -> Reply:
 
 
 def _decode_call(header: _Header, blob: bytes) -> Call:
-    return Call(_int(header, "call"), _int(header, "cell"), _str(header, "name"), blob)
+    data, parts = cut(header["parts"], blob)
+    return Call(_int(header, "call"), _int(header, "cell"), _str(header, "name"), data, parts)
 
 
 def _decode_answered(header: _Header, blob: bytes) -> Answered:

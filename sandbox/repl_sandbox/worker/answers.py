@@ -91,6 +91,10 @@ class Answers:
             text = f"answer was not accepted: {problem.type}: {problem.message}\n"
             os.write(2, text.encode())
 
+    def forget(self) -> None:
+        """The host gave `answer` anew: what is told next is told, even if it was told before."""
+        self._told = None
+
     def state(self) -> tuple[dict[Any, Any] | None, object]:
         """What a checkpoint keeps: what `answer` holds, unless a cell replaced it, and what was
         told of it."""

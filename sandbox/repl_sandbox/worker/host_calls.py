@@ -11,6 +11,7 @@ from ..errors import HostCallError
 from ..types import Answer
 from ..wire.frames import MAX_BLOB
 from ..wire.messages import Answered, Call, Reply, dump_json
+from ..wire.parts import MAX_PARTS, Parts, each_part
 from .channel import Channel
 
 _loads = json.loads
@@ -36,8 +37,10 @@ class HostCalls:
         call.__module__ = "host"
         return call
 
-    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the host's `name` and return what it returned.
+    def call(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], parts: Parts = ()
+    ) -> Any:
+        """Call the host's `name` and return what it returned; `parts` are its raw arguments.
 
         Raises:
             TypeError, ValueError: the arguments are not JSON, or too large.
@@ -47,13 +50,15 @@ class HostCalls:
             data = dump_json([args, kwargs])
         except TypeError as error:
             raise TypeError(f"{name}() takes JSON values only: {error}") from None
-        if len(data) > MAX_BLOB:
+        if parts:
+            _check_parts(name, data, parts)
+        elif len(data) > MAX_BLOB:
             raise ValueError(
                 f"the arguments of {name}() are {len(data):,} bytes of JSON; "
                 f"the limit is {MAX_BLOB:,}"
             )
         cell, number = self._begin()
-        return self._result(Call(number, cell, name, data))
+        return self._result(Call(number, cell, name, data, parts))
 
     def answer(self, answer: Answer) -> None:
         """Give the host an answer; ValueError with its words if it refuses."""
@@ -76,3 +81,18 @@ class HostCalls:
         if reply.ok:
             return value
         raise HostCallError(*value)
+
+
+def _check_parts(name: str, data: bytes, parts: Parts) -> None:
+    """ValueError if the arguments of a call are more than the protocol carries."""
+    sizes = [len(part.data) for _, raw in parts for part in each_part(raw)]
+    total = len(data) + sum(sizes)
+    if total > MAX_BLOB:
+        raise ValueError(
+            f"the arguments of {name}() are {total:,} bytes; the limit is {MAX_BLOB:,}"
+        )
+    count = sum(len(raw) if isinstance(raw, tuple) else 1 for _, raw in parts)
+    if count > MAX_PARTS:
+        raise ValueError(
+            f"the arguments of {name}() are {count:,} texts; the limit is {MAX_PARTS:,}"
+        )

@@ -54,6 +54,7 @@ from .tracebacks import describe
 
 if TYPE_CHECKING:
     from ..policies.rules import Rules
+    from ..wire.offered import Offered
 
 _exit = os._exit
 _getpid = os.getpid
@@ -221,8 +222,12 @@ class Worker:
         self._calls.forked = True
 
     def _configure(self, configure: Configure) -> None:
-        for name, doc in configure.functions:
-            self._namespace.inject(name, self._calls.function(name, doc), protected=True)
+        faced = [offered for offered in configure.functions if not offered.is_plain]
+        for offered in configure.functions:
+            function = self._calls.function(offered.name, offered.doc)
+            self._namespace.inject(offered.name, function, protected=True)
+        if faced:
+            self._put_faces_on(faced)
         if configure.answers is not None:
             self._answers = Answers(self._namespace, self._calls.answer)
             if configure.answers == "compatible":
@@ -230,6 +235,16 @@ class Worker:
         _seed(configure.seed)
         # What was injected is not a change that the first cell made.
         self._changes.since_last()
+
+    def _put_faces_on(self, faced: list[Offered]) -> None:
+        # No part of the template: most sessions have none.
+        from .faces import Faces
+
+        faces = Faces(self._calls)
+        for offered in faced:
+            self._namespace.inject(offered.name, faces.function(offered), protected=True)
+        for name, error in faces.errors.items():
+            self._namespace.inject(name, error, protected=True)
 
     def _execute(self, cell: int, code: bytes) -> None:
         if self._copies is not None:
@@ -289,6 +304,8 @@ class Worker:
             if isinstance(data, mmap.mmap):
                 data.close()
         self._changes.since_last()
+        if self._answers is not None and assign.name == "answer":
+            self._answers.forget()
         if self._copies is not None:
             self._copies.due = True
         self._channel.send(Value(b"null"))

@@ -258,6 +258,12 @@ _RENDERERS: dict[type, Callable[[Any, int, int], str]] = {
 _BY_IDENTITY = {id(cls): render for cls, render in _RENDERERS.items()}
 
 
+def show(cls: type, as_: type | Callable[[Any], str]) -> None:
+    """Have instances of `cls`, a class of ours, shown as those of a class are, or by a function."""
+    known = _RENDERERS.get(as_) if isinstance(as_, type) else None
+    _BY_IDENTITY[id(cls)] = known or (lambda value, room, depth: str(as_(value)))
+
+
 def _subclass(value: Any, render: Callable[[Any, int, int], str], room: int, depth: int) -> str:
     """An instance of a class derived from one of the table's."""
     name = type_name(value)

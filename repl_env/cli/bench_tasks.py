@@ -1,0 +1,131 @@
+"""`repl-env bench-tasks make`: a dataset of generated long-context tasks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .status import Status
+
+bench_tasks = typer.Typer(help="Generate long-context tasks with exact answers.")
+
+_UNITS = {"": 1, "k": 1_000, "kb": 1_000, "m": 1_000_000, "mb": 1_000_000}
+# A task's seed is made of the dataset's and its number, so that datasets of other seeds share none.
+_SEEDS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which tasks a dataset has: `n` of them, the kinds in turn."""
+
+    kinds: tuple[str, ...]
+    n: int
+    size: int
+    seed: int
+    files: Path | None
+
+    def records(self, folder: Path) -> Iterator[dict[str, Any]]:
+        """The lines of a dataset in `folder`; writes context files on the way."""
+        from repl_env.tasks import make_task
+
+        for number in range(self.n):
+            kind = self.kinds[number % len(self.kinds)]
+            task = make_task(kind, self.size, self.seed * _SEEDS + number)
+            record = task.record()
+            if self.files is not None:
+                file = self.files / f"{task.id}.txt"
+                file.write_text(record.pop("context"), encoding="utf-8", newline="\n")
+                record["context_file"] = os.path.relpath(file, folder)
+            yield record
+
+
+@bench_tasks.callback()
+def _group() -> None:
+    """Generate long-context tasks with exact answers."""
+
+
+@bench_tasks.command()
+def make(
+    out: Annotated[Path, typer.Option(help="The dataset to write, one task in each line.")],
+    kind: Annotated[
+        str,
+        typer.Option(help="all, or some of single-needle, multi-needle, aggregation, pairs."),
+    ] = "all",
+    n: Annotated[int, typer.Option(min=1, max=_SEEDS, help="Tasks; kinds take turns.")] = 100,
+    size: Annotated[str, typer.Option(help="Characters of a context: 5000, 100k, 10M.")] = "100k",
+    seed: Annotated[int, typer.Option(min=0, help="Another seed makes other tasks.")] = 1,
+    context_files: Annotated[
+        Path | None, typer.Option(help="Write contexts as files to this folder, not into lines.")
+    ] = None,
+    force: Annotated[bool, typer.Option(help="Replace a dataset that is there.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Write a dataset of generated tasks: the same options always make the same bytes."""
+    plan = Plan(_kinds(kind), n, _characters(size), seed, context_files)
+    if out.exists() and not force:
+        raise typer.BadParameter(f"{out} exists; --force replaces it", param_hint="'--out'")
+    try:
+        digest, written = _write(plan, out)
+    except OSError as error:
+        typer.echo(f"{error.filename or out}: {error.strerror or error}", err=True)
+        raise typer.Exit(Status.FAILED) from error
+    facts = {"out": str(out), "n": n, "kinds": list(plan.kinds), "size": plan.size, "seed": seed}
+    if as_json:
+        typer.echo(json.dumps({**facts, "bytes": written, "sha256": digest}))
+    else:
+        typer.echo(f"{out}: {n} tasks of {plan.size:,} characters ({', '.join(plan.kinds)})")
+
+
+def _write(plan: Plan, out: Path) -> tuple[str, int]:
+    """Write the dataset, whole or not at all; its digest and size."""
+    part = out.with_name(out.name + ".part")
+    digest, written = hashlib.sha256(), 0
+    if plan.files is not None:
+        plan.files.mkdir(parents=True, exist_ok=True)
+    try:
+        with part.open("wb") as file:
+            for record in plan.records(out.parent):
+                line = json.dumps(record).encode("ascii") + b"\n"
+                file.write(line)
+                digest.update(line)
+                written += len(line)
+        part.replace(out)
+    finally:
+        part.unlink(missing_ok=True)
+    return digest.hexdigest(), written
+
+
+def _kinds(given: str) -> tuple[str, ...]:
+    from repl_env.tasks import KINDS
+
+    names = [name.strip().replace("-", "_") for name in given.split(",") if name.strip()]
+    if names == ["all"]:
+        return tuple(KINDS)
+    if unknown := [name for name in names if name not in KINDS]:
+        known = ", ".join(name.replace("_", "-") for name in KINDS)
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {known}", param_hint="'--kind'")
+    if not names:
+        raise typer.BadParameter("names no kind", param_hint="'--kind'")
+    return tuple(dict.fromkeys(names))
+
+
+def _characters(given: str) -> int:
+    from repl_env.tasks import MAX_SIZE, MIN_SIZE
+
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", given.strip().lower())
+    if found is None or found[2] not in _UNITS:
+        message = f"{given!r} is no size; write it as 5000, 100k or 10M"
+        raise typer.BadParameter(message, param_hint="'--size'")
+    size = round(float(found[1]) * _UNITS[found[2]])
+    if not MIN_SIZE <= size <= MAX_SIZE:
+        message = f"a context has {MIN_SIZE:,} to {MAX_SIZE:,} characters, not {size:,}"
+        raise typer.BadParameter(message, param_hint="'--size'")
+    return size

@@ -1,0 +1,132 @@
+"""`repl-env repl`: a jailed REPL for a person at a terminal, or for a program at a pipe."""
+
+from __future__ import annotations
+
+import io
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .context_files import STDIN, ContextFiles, contexts_from, loaded
+from .session_options import (
+    CellTimeout,
+    Isolation,
+    IsolationOption,
+    Language,
+    LanguageName,
+    Memory,
+    Preload,
+    Require,
+    RequireOption,
+    modules_of,
+    opening,
+    policy_of,
+)
+from .status import Status
+
+if TYPE_CHECKING:
+    from repl_sandbox import Sandbox
+
+    from .shell import Shell
+
+# Each state that can be undone is a waiting process.
+_UNDO = 8
+
+
+def repl(
+    context: ContextFiles = None,
+    isolation: IsolationOption = Isolation.AUTO,
+    require: RequireOption = None,
+    preload: Preload = None,
+    timeout: CellTimeout = 30.0,
+    memory: Memory = "1GiB",
+    language: Language = LanguageName.FULL,
+    undo: Annotated[
+        int, typer.Option("--undo", min=1, max=128, help="How many cells :undo can take back.")
+    ] = _UNDO,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for each cell.")
+    ] = False,
+) -> None:
+    """Type Python into a session of its own, held by the kernel; :help lists more.
+
+    Input that is no terminal is run statement by statement, as `python -i` does; exit 1 if one of
+    them failed.
+    """
+    if any(one.rpartition("=")[2] == STDIN for one in context or ()):
+        raise typer.BadParameter("standard input holds the cells", param_hint="--context")
+    values = loaded(contexts_from(context or ()))
+    from .screens import JSONScreen, TextScreen
+    from .shell import Shell
+
+    with opening():
+        sandbox = _sandbox(isolation, require, modules_of(preload), timeout, memory, language, undo)
+    screen = JSONScreen() if as_json else TextScreen()
+    with sandbox:
+        with opening():
+            shell = Shell(sandbox, screen, values=values, timeout=timeout)
+        if sys.stdin.isatty():
+            if not as_json:
+                screen.note(_banner(shell, memory))
+            _converse(shell)
+            return
+        failed = _serve(shell)
+    raise typer.Exit(Status.FAILED if failed else Status.OK)
+
+
+def _sandbox(
+    isolation: Isolation,
+    require: Require | None,
+    preload: tuple[str, ...],
+    timeout: float,
+    memory: str,
+    language: LanguageName,
+    undo: int,
+) -> Sandbox:
+    from repl_sandbox import Limits, Sandbox
+
+    return Sandbox(
+        isolation=isolation.value,
+        require=None if require is None else require.value,
+        preload=preload,
+        limits=Limits(memory=memory, timeout=timeout),
+        policy=policy_of(language),
+        history=undo,
+    )
+
+
+def _converse(shell: Shell) -> None:
+    from .prompt import Prompt, history_in
+
+    shell.run_all(Prompt(shell, history_in(os.environ)))
+
+
+def _serve(shell: Shell) -> int:
+    """Run what comes through the pipe; how many cells and commands failed."""
+    from .cell_text import cells
+
+    try:
+        shell.run_all(cells(_lines()))
+    except BrokenPipeError:
+        # Nobody reads any more; and the interpreter would complain about it when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return shell.failed
+
+
+def _lines() -> Iterator[str]:
+    return iter(io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace"))
+
+
+def _banner(shell: Shell, memory: str) -> str:
+    tier = shell.session.isolation.tier
+    held = "NOT ISOLATED (tier process)" if tier == Isolation.PROCESS else f"tier {tier}"
+    return (
+        f"repl-env {version('repl-env')} · Python {platform.python_version()} · {held} · "
+        f"{memory} · cells end after {shell.timeout:g} s · :help"
+    )

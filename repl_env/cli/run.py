@@ -1,0 +1,196 @@
+"""`repl-env run`: one question to a recursive language model, with a live display.
+
+The answer is what goes to stdout; the display, the totals and complaints go to stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .budget_options import Calls, Dollars, Prices, Seconds, Tokens, budget_from, prices_from
+from .context_files import STDIN, ContextFiles, contexts_from
+from .model_options import BaseURL, KeyVariable, ModelName, ModelOptions, model_from
+from .session_options import (
+    CellTimeout,
+    Isolation,
+    IsolationOption,
+    Memory,
+    Preload,
+    RequireOption,
+    modules_of,
+    opening,
+)
+from .status import Status
+
+if TYPE_CHECKING:
+    from repl_env.rlm.budget import Budget, Price
+
+    from .ending import Ending
+    from .progress import Progress
+
+
+class Blocks(StrEnum):
+    """Which of a reply's code blocks are run."""
+
+    ALL = "all"
+    FIRST = "first"
+    UNTIL_DONE = "until_done"
+    UNTIL_ERROR = "until_error"
+
+
+def run(
+    question: Annotated[str, typer.Argument(help="What is asked.", show_default=False)],
+    model: ModelName,
+    context: ContextFiles = None,
+    stdin: Annotated[
+        bool, typer.Option("--stdin", help="Standard input is a context, as --context -.")
+    ] = False,
+    base_url: BaseURL = None,
+    api_key_env: KeyVariable = None,
+    sub_model: Annotated[
+        str | None, typer.Option("--sub-model", help="For sub-calls.", show_default="--model")
+    ] = None,
+    max_depth: Annotated[
+        int, typer.Option("--max-depth", min=1, help="1: no runs below the root.")
+    ] = 2,
+    max_iterations: Annotated[
+        int, typer.Option("--max-iterations", min=1, help="Turns that a run may take.")
+    ] = 30,
+    blocks: Annotated[
+        Blocks, typer.Option("--blocks", help="Which of a reply's code blocks are run.")
+    ] = Blocks.ALL,
+    budget_calls: Calls = 200,
+    budget_tokens: Tokens = None,
+    budget_usd: Dollars = None,
+    budget_seconds: Seconds = None,
+    price: Prices = None,
+    trajectory: Annotated[
+        Path | None, typer.Option("--trajectory", metavar="FILE", help="Write down the whole run.")
+    ] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option("--schema", metavar="FILE", help="A JSON schema that the answer must fit."),
+    ] = None,
+    isolation: IsolationOption = Isolation.AUTO,
+    require: RequireOption = None,
+    preload: Preload = None,
+    timeout: CellTimeout = 30.0,
+    memory: Memory = "1GiB",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the answer.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON object.")
+    ] = False,
+) -> None:
+    """Ask a model that works in a jailed REPL, on contexts of any size, and print its answer.
+
+    Exit: 0 answered, 1 no answer, 2 usage, 3 no such tier here, 4 budget, 5 model or sandbox, 130
+    interrupted.
+    """
+    options = ModelOptions(model, base_url, api_key_env)
+    prices = prices_from(price or ())
+    budget = budget_from(budget_calls, budget_tokens, budget_usd, budget_seconds)
+    arguments: dict[str, Any] = {
+        "max_depth": max_depth,
+        "max_iterations": max_iterations,
+        "blocks": blocks.value,
+        "budget": budget,
+        "prices": prices or None,
+        "trajectory": _writable(trajectory),
+        "isolation": isolation.value,
+        "require": None if require is None else require.value,
+        "preload": modules_of(preload),
+    }
+    asked: dict[str, Any] = {"answer_schema": _schema(schema)}
+    contexts = contexts_from([*(context or ()), *([STDIN] if stdin else ())])
+    if list(contexts) == ["context"]:
+        asked["context"] = contexts["context"]
+    elif contexts:
+        asked["contexts"] = contexts
+    arguments["model"] = model_from(options)
+    if sub_model is not None:
+        arguments["sub_model"] = model_from(replace(options, model=sub_model))
+    with opening():
+        from repl_sandbox import Limits
+
+        arguments["limits"] = Limits(memory=memory, timeout=timeout)
+    ending = _solve(question, asked, arguments, _display(budget, prices, quiet))
+    ending.show(as_json=as_json, quiet=quiet)
+    raise typer.Exit(ending.status)
+
+
+def _solve(
+    question: str, asked: Mapping[str, Any], arguments: Mapping[str, Any], progress: Progress
+) -> Ending:
+    """Run it to whatever end, and name the status that this has.
+
+    Raises:
+        typer.BadParameter, typer.Exit: an argument is wrong; there is no such tier.
+    """
+    from repl_env.errors import BudgetExceeded, EpisodeAborted, ModelError
+    from repl_sandbox.errors import IsolationError, SandboxError
+
+    from .ending import Ending
+
+    ending = Ending(progress)
+    with opening():
+        rlm = import_module("repl_env.rlm.runner").RLM(watch=progress.watch, **arguments)
+    try:
+        with progress:
+            ending.done(asyncio.run(_asked(rlm, question, asked, ending)))
+    except KeyboardInterrupt:
+        ending.failed(Status.INTERRUPTED, "interrupted; the calls in flight were cancelled")
+    except IsolationError as error:
+        ending.failed(Status.TIER_UNAVAILABLE, str(error), error)
+    except BudgetExceeded as error:
+        ending.failed(Status.BUDGET, str(error), error)
+    except (ModelError, EpisodeAborted, SandboxError) as error:
+        ending.failed(Status.INFRASTRUCTURE, str(error), error)
+    except (TypeError, ValueError) as error:
+        if progress.tree.root is not None:
+            raise  # not about an argument: those are looked at before a run begins
+        raise typer.BadParameter(str(error)) from error
+    return ending
+
+
+async def _asked(rlm: Any, question: str, asked: Mapping[str, Any], ending: Ending) -> Any:
+    try:
+        return await rlm.arun(question, **asked)
+    except asyncio.CancelledError as error:
+        ending.result = getattr(error, "result", None)
+        raise
+
+
+def _display(budget: Budget, prices: Mapping[str, Price], quiet: bool) -> Progress:
+    from rich.console import Console
+
+    from .progress import progress
+
+    return progress(None if quiet else Console(stderr=True), budget, prices)
+
+
+def _schema(path: Path | None) -> Any:
+    if path is None:
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--schema") from error
+    except ValueError as error:
+        raise typer.BadParameter(f"{path} is not JSON: {error}", param_hint="--schema") from error
+
+
+def _writable(path: Path | None) -> Path | None:
+    if path is not None and not path.absolute().parent.is_dir():
+        raise typer.BadParameter(
+            f"{path}: there is no directory {path.absolute().parent}", param_hint="--trajectory"
+        )
+    return path

@@ -1,0 +1,67 @@
+"""Text of strangers on a terminal: what would steer the terminal is shown, not obeyed.
+
+Output of a session can hold any byte, among them sequences that set the clipboard, the title or the
+keys of a terminal, or have it type something. Colours pass, as do tabs, line ends, carriage returns
+and backspaces (bars of progress are made of them); other control characters become visible.
+"""
+
+from __future__ import annotations
+
+import re
+
+RESET = "\x1b[0m"
+
+# A colour or a weight: Select Graphic Rendition of ECMA-48, 8.3.117.
+_COLOUR = r"\x1b\[[0-9;:]{0,32}m"
+_STEERS = re.compile(rf"({_COLOUR})|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_BEGUN = re.compile(r"\x1b(\[[0-9;:]{0,32})?$")
+# Letters that turn the reading direction make a line read as what it is not.
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")
+
+
+class TerminalText:
+    """One stream's text made harmless, in whatever pieces it comes."""
+
+    def __init__(self) -> None:
+        self._begun = ""
+        self._coloured = False
+
+    def feed(self, text: str) -> str:
+        """`text` as it may be written; what may be the beginning of a colour waits."""
+        text = self._begun + text
+        begun = _BEGUN.search(text)
+        self._begun = begun[0] if begun else ""
+        return _STEERS.sub(self._shown, text[: len(text) - len(self._begun)])
+
+    def finish(self) -> str:
+        """The end of the stream, or of a cell: what waited, and an end to its colours."""
+        rest = _STEERS.sub(self._shown, self._begun)
+        reset = RESET if self._coloured else ""
+        self._begun, self._coloured = "", False
+        return rest + reset
+
+    def _shown(self, match: re.Match[str]) -> str:
+        if match[1]:
+            self._coloured = True
+            return match[1]
+        return visible(match[0])
+
+
+def visible(control: str) -> str:
+    """A control character as `^[` or `\\x9b`."""
+    code = ord(control)
+    if code < 0x20 or code == 0x7F:
+        return f"^{chr(code ^ 0x40)}"
+    return f"\\x{code:02x}"
+
+
+def harmless(text: str) -> str:
+    """A whole text as it may be written to a terminal."""
+    made = TerminalText()
+    return made.feed(text) + made.finish()
+
+
+def one_line(text: str, most: int = 200) -> str:
+    """The beginning of `text` in one line, without control characters."""
+    line = " ".join(_CONTROLS.sub(" ", text[: 4 * most]).split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"

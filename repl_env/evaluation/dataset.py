@@ -1,0 +1,222 @@
+"""Datasets: a JSON object in each line, checked whole before the first question is asked.
+
+Contexts may be larger than memory together, so a line is read again when its task begins.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from repl_sandbox.types import JSON
+
+_FIELDS = frozenset({"id", "question", "context", "context_file", "answer", "rubric", "metadata"})
+_BLOCK = 1 << 20  # bytes of a context file read at once
+
+
+class DatasetError(ValueError):
+    """A dataset cannot be used; the message names the file and the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvalTask:
+    """One question of a dataset, with what it is about and the expected answer."""
+
+    id: str
+    question: str
+    context: JSON
+    answer: JSON
+    rubric: str | None
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a task stands in its file, and what is known of it without reading that again.
+
+    `digest` is of the line, and of the context file if it names one. `kind` is what its metadata
+    say under that name, if that is text.
+    """
+
+    id: str
+    line: int
+    offset: int
+    length: int
+    digest: str
+    rubric: str | None
+    kind: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """The tasks of a file, in its order."""
+
+    path: Path
+    entries: tuple[Entry, ...]
+
+    def load(self, entry: Entry) -> EvalTask:
+        """The task at `entry`.
+
+        Raises:
+            DatasetError: the file is not what it was when it was checked.
+        """
+        try:
+            with self.path.open("rb") as file:
+                file.seek(entry.offset)
+                raw = file.read(entry.length)
+            record = _parsed(raw)
+            context, digest = _context(self.path.parent, record)
+        except (OSError, ValueError) as error:
+            raise DatasetError(f"{self.path}, line {entry.line}: {error}") from error
+        if _digest(raw, digest) != entry.digest:
+            raise DatasetError(f"{self.path}, line {entry.line}: changed while it was evaluated")
+        return EvalTask(
+            id=entry.id,
+            question=record["question"],
+            context=context,
+            answer=record["answer"],
+            rubric=entry.rubric,
+            metadata=record.get("metadata") or {},
+        )
+
+
+def read_dataset(path: Path, limit: int | None = None) -> Dataset:
+    """Check a dataset; with `limit` only its first tasks.
+
+    Each line is `{"id", "question", "context" | "context_file", "answer"}`, and may have "rubric"
+    (a name of `RUBRICS`) and "metadata" (an object, whose "kind" groups results). A context is any
+    JSON value, null for none; a context file is UTF-8 text, beside the dataset if its path is
+    relative. Empty lines are skipped.
+
+    Raises:
+        DatasetError: naming the line.
+    """
+    entries: list[Entry] = []
+    seen: dict[str, int] = {}
+    files: dict[Path, str] = {}
+    try:
+        with path.open("rb") as file:
+            for number, offset, raw in _lines(file):
+                if limit is not None and len(entries) >= limit:
+                    break
+                try:
+                    entry = _entry(path.parent, number, offset, raw, files)
+                    if (first := seen.setdefault(entry.id, number)) != number:
+                        raise ValueError(f'"id" {entry.id!r} is that of line {first} too')
+                except ValueError as error:
+                    raise DatasetError(f"{path}, line {number}: {error}") from error
+                entries.append(entry)
+    except OSError as error:
+        raise DatasetError(f"{path}: {error.strerror or error}") from error
+    if not entries:
+        raise DatasetError(f"{path}: there is no task in it")
+    return Dataset(path, tuple(entries))
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
+    """Number, offset and bytes of each line that is not empty."""
+    offset = 0
+    for number, raw in enumerate(file, 1):
+        if raw.strip():
+            yield number, offset, raw
+        offset += len(raw)
+
+
+def _entry(folder: Path, number: int, offset: int, raw: bytes, files: dict[Path, str]) -> Entry:
+    record = _parsed(raw)
+    _check(record)
+    digest = ""
+    if (name := record.get("context_file")) is not None:
+        file = folder / name
+        if file not in files:
+            files[file] = _text_digest(file)
+        digest = files[file]
+    kind = (record.get("metadata") or {}).get("kind")
+    return Entry(
+        id=record["id"],
+        line=number,
+        offset=offset,
+        length=len(raw),
+        digest=_digest(raw, digest),
+        rubric=record.get("rubric"),
+        kind=kind if isinstance(kind, str) else None,
+    )
+
+
+def _parsed(raw: bytes) -> dict[str, Any]:
+    """The object in a line; ValueError saying what is wrong with it."""
+    try:
+        record = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse)
+        if b"\\ud" in raw.lower():  # may be half a character, which no file or session can carry
+            json.dumps(record, ensure_ascii=False).encode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 at byte {error.start + 1}") from error
+    except UnicodeEncodeError as error:
+        raise ValueError("a text in it has half of a surrogate pair") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg}, at character {error.pos + 1}") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(record, dict):
+        raise ValueError(f"an object is wanted, not {type(record).__name__}")
+    return record
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _check(record: dict[str, Any]) -> None:
+    from repl_env.evaluation.scores import RUBRICS
+
+    for name in ("id", "question"):
+        if not isinstance(record.get(name), str) or not record[name]:
+            raise ValueError(f'"{name}" must be text' if name in record else f'"{name}" is missing')
+    if record.get("answer") is None:
+        raise ValueError('"answer" is missing')
+    if ("context" in record) == ("context_file" in record):
+        raise ValueError('one of "context" and "context_file" is wanted')
+    if "context_file" in record and not isinstance(record["context_file"], str):
+        raise ValueError('"context_file" must be a path')
+    # A dataset is data: it must not name functions of this system, for whose running it would ask.
+    if record.get("rubric") is not None and record["rubric"] not in RUBRICS:
+        raise ValueError(f'"rubric" must be one of {", ".join(RUBRICS)}')
+    if not isinstance(record.get("metadata") or {}, dict):
+        raise ValueError('"metadata" must be an object')
+    if unknown := sorted(record.keys() - _FIELDS):
+        raise ValueError(f'"{unknown[0]}" is no field; what is your own goes under "metadata"')
+
+
+def _context(folder: Path, record: dict[str, Any]) -> tuple[JSON, str]:
+    """The context of a record, and the digest of its file if it is in one."""
+    if "context_file" not in record:
+        context: JSON = record.get("context")
+        return context, ""
+    data = (folder / record["context_file"]).read_bytes()
+    return data.decode("utf-8"), hashlib.sha256(data).hexdigest()
+
+
+def _text_digest(path: Path) -> str:
+    """The digest of a file, read in pieces; ValueError if it is not UTF-8 text."""
+    digest, decoder = hashlib.sha256(), codecs.getincrementaldecoder("utf-8")()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+                decoder.decode(block)
+        decoder.decode(b"", final=True)
+    except OSError as error:
+        raise ValueError(f'"context_file" {path}: {error.strerror or error}') from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f'"context_file" {path}: not UTF-8 text') from error
+    return digest.hexdigest()
+
+
+def _digest(raw: bytes, file_digest: str) -> str:
+    return hashlib.sha256(raw.strip() + file_digest.encode()).hexdigest()

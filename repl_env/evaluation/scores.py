@@ -1,0 +1,129 @@
+"""Scores of final answers: the named rubrics of an evaluation, and functions of the user's.
+
+A rubric here is a function of the expected answer, the given one as text, and as JSON value (None
+if it has none). Those of steps and episodes are in `repl_env.rubrics`, and two of these are theirs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from repl_env.rubrics import ExactMatchRubric, FuzzyMatchRubric
+
+if TYPE_CHECKING:
+    from repl_sandbox.types import JSON
+
+Metric: TypeAlias = "Callable[[JSON, str, JSON], float | Awaitable[float]]"
+# A list in a text that is no JSON: (1, 2), (3, 4), or lines, or commas.
+_GROUP = re.compile(r"[\[(]([^\[\]()]*)[\])]")
+_BULLET = re.compile(r"^\s*(?:[-*\u2022]|\d{1,3}[.)])\s+")
+
+
+async def score(metric: Metric, expected: JSON, text: str, value: JSON) -> float:
+    """What `metric` says of an answer.
+
+    Raises:
+        TypeError, ValueError: it says what is no score; and what it raises itself.
+    """
+    found = metric(expected, text, value)
+    if inspect.isawaitable(found):
+        found = await found
+    if not isinstance(found, (int, float)):
+        raise TypeError(f"the score is {type(found).__name__}, not a number")
+    if not math.isfinite(found):
+        raise ValueError(f"the score is {found}")
+    return float(found)
+
+
+def metric_of(function: Callable[[Any, Any], Any]) -> Metric:
+    """The metric `function(expected, answer)`: the answer's value, or its text if it has none."""
+    return lambda expected, text, value: function(expected, text if value is None else value)
+
+
+def json_score(expected: JSON, text: str, value: JSON) -> float:
+    """1.0 if the answer is the same JSON value, as such or written as JSON text; else 0.0."""
+    if _same(expected, value):
+        return 1.0
+    try:
+        return float(_same(expected, json.loads(text)))
+    except (ValueError, RecursionError):
+        return 0.0
+
+
+def list_score(expected: JSON, text: str, value: JSON) -> float:
+    """How well a list names the expected items: F1 of the two sets, 1.0 if they are the same.
+
+    Order and repetition do not count, nor case and outer space of texts. An answer in text may be
+    JSON, Python, or items apart by commas or lines.
+    """
+    wanted = {_item(each) for each in _items(expected, str(expected))}
+    given = {_item(each) for each in _items(value, text)}
+    if not wanted and not given:
+        return 1.0
+    return 2 * len(wanted & given) / (len(wanted) + len(given))
+
+
+RUBRICS: Mapping[str, Metric] = MappingProxyType(
+    {
+        "exact": ExactMatchRubric().compare,
+        "fuzzy": FuzzyMatchRubric().compare,
+        "json": json_score,
+        "list": list_score,
+    }
+)
+
+
+def _same(one: JSON, other: JSON) -> bool:
+    """Whether two JSON values are the same; unlike in Python, true is not 1."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    return one == other
+
+
+def _items(value: JSON, text: str) -> Iterable[JSON]:
+    """The items that an answer lists."""
+    if isinstance(value, list):
+        return value
+    if value is not None and not isinstance(value, str):
+        return [value]
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        return _written(text)
+    return parsed if isinstance(parsed, list) else [parsed]
+
+
+def _written(text: str) -> list[JSON]:
+    """The items of a text that is no JSON; never evaluated, whatever it looks like."""
+    groups = _GROUP.findall(text)
+    if len(groups) > 1:
+        return [[*_parts(group)] for group in groups]
+    inner = groups[0] if groups else text
+    nested = re.match(r"\s*[\[(]\s*[\[(]", text) is not None
+    return [[*_parts(inner)]] if nested else [*_parts(inner)]
+
+
+def _parts(text: str) -> list[str]:
+    lines = text.splitlines()
+    pieces = lines if len(lines) > 1 else text.split(",")
+    bare = (_BULLET.sub("", piece).strip().strip("\"'`,").strip() for piece in pieces)
+    return [piece for piece in bare if piece]
+
+
+def _item(item: JSON) -> str:
+    """An item as text that is equal for what counts as equal."""
+    if isinstance(item, list):
+        return json.dumps([_item(each) for each in item])
+    if isinstance(item, float) and item.is_integer():
+        item = int(item)
+    return item.strip().casefold() if isinstance(item, str) else json.dumps(item, sort_keys=True)

@@ -1,0 +1,108 @@
+"""Solvers: what is evaluated. A recursive language model, or any function, for baselines."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from repl_env.rlm.budget import Spent
+from repl_env.values import clean, json_or_none
+
+if TYPE_CHECKING:
+    from repl_env.evaluation.dataset import EvalTask
+    from repl_env.rlm.model import ChatModel
+    from repl_sandbox.types import JSON
+
+Function: TypeAlias = "Callable[[EvalTask], Any | Awaitable[Any]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """What a solver came to: the answer as text (None: it gave none) and as JSON value.
+
+    `error_kind` as of a run: "llm", "sandbox" and "cancelled" are no fault of the solver's, and
+    make that the task counts as not done.
+    """
+
+    text: str | None
+    value: JSON = None
+    stop_reason: str | None = None
+    error_kind: str | None = None
+    spent: Spent = field(default_factory=Spent)
+
+
+class Solver(Protocol):
+    """Something that answers tasks, several at once in one event loop."""
+
+    async def solve(self, task: EvalTask) -> Solved:
+        """Answer `task`. ModelError and EpisodeAborted: there is no answer, and no score."""
+
+    async def close(self) -> None:
+        """Let go of what it holds."""
+
+
+class FunctionSolver:
+    """`function(task)` as a solver; a plain one runs in a thread.
+
+    It returns a `Solved`, or the answer: text, a JSON value, None for no answer.
+    """
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+
+    async def solve(self, task: EvalTask) -> Solved:
+        """Call the function."""
+        if inspect.iscoroutinefunction(self._function):
+            answer = await self._function(task)
+        else:
+            answer = await asyncio.to_thread(self._function, task)
+            if inspect.isawaitable(answer):
+                answer = await answer
+        return answer if isinstance(answer, Solved) else answered(answer)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def answered(answer: object) -> Solved:
+    """An answer as a `Solved`."""
+    if answer is None:
+        return Solved(None)
+    if isinstance(answer, str):
+        text = clean(answer)
+        return Solved(text, text)
+    value = json_or_none(answer)
+    return Solved(clean(str(answer)) if value is None else json.dumps(value), value)
+
+
+class RLMSolver:
+    """A recursive language model, made anew for each task; `options` are those of `RLM`."""
+
+    def __init__(self, model: ChatModel, options: Mapping[str, Any]) -> None:
+        self._model = model
+        self._options = options
+
+    async def solve(self, task: EvalTask) -> Solved:
+        """Run it on the task's context."""
+        # The runner loads the engine, which other solvers do without.
+        runner: Any = import_module("repl_env.rlm.runner")
+        run = runner.RLM(self._model, **self._options)
+        result = await run.arun(task.question, task.context, expected_answer=task.answer)
+        return Solved(
+            text=result.final_answer,
+            value=result.answer_value,
+            stop_reason=result.stop_reason,
+            error_kind=result.error_kind,
+            spent=result.usage,
+        )
+
+    async def close(self) -> None:
+        """Close the models."""
+        await self._model.close()
+        if (sub_model := self._options.get("sub_model")) is not None:
+            await sub_model.close()

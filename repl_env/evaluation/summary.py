@@ -1,0 +1,118 @@
+"""What an evaluation came to: scores with their uncertainty, failures, what it cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from repl_env.evaluation.evaluator import Evaluation
+from repl_env.evaluation.intervals import interval, percentile
+from repl_env.evaluation.results import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The scores of a group of tasks; `low` and `high` bound the mean with 95 % confidence."""
+
+    name: str
+    n: int
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A task without a score, and why."""
+
+    id: str
+    error_kind: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """An evaluation in numbers. Only scored tasks are in `scores`; all that ran are in the rest.
+
+    Attributes:
+        tasks: in the dataset, or as many as were asked for.
+        not_run: tasks that have not come to an end.
+        scores: of all tasks, then by kind.
+        failures: tasks whose failure was ours. They are no zeros.
+        error_kinds: what went wrong in tasks that have a score, at their end.
+        stop_reasons: why runs ended.
+        usd: what is known of the cost; the price of `unpriced_calls` is not.
+        seconds_p50, seconds_p95: of wall time for a task.
+    """
+
+    tasks: int
+    scored: int
+    not_run: int
+    gave_up: bool
+    scores: tuple[Scores, ...]
+    failures: tuple[Failure, ...]
+    error_kinds: dict[str, int]
+    stop_reasons: dict[str, int]
+    calls: int
+    failed_calls: int
+    input_tokens: int
+    output_tokens: int
+    estimated_tokens: int
+    usd: float
+    unpriced_calls: int
+    children: int
+    seconds_p50: float | None
+    seconds_p95: float | None
+
+
+def summarize(evaluation: Evaluation) -> Summary:
+    """The summary of what is done, which does not depend on the order in which it was done."""
+    entries, done = evaluation.dataset.entries, evaluation.done
+    results = [done[entry.id] for entry in entries if entry.id in done]
+    scored = [result for result in results if result.score is not None]
+    spent = [result.spent for result in results]
+    return Summary(
+        tasks=len(entries),
+        scored=len(scored),
+        not_run=len(entries) - len(results),
+        gave_up=evaluation.gave_up,
+        scores=_by_kind(scored),
+        failures=tuple(
+            Failure(result.id, result.error_kind or "unknown", result.error)
+            for result in results
+            if result.score is None
+        ),
+        error_kinds=_counted(result.error_kind for result in scored),
+        stop_reasons=_counted(result.stop_reason for result in results),
+        calls=sum(each.calls for each in spent),
+        failed_calls=sum(each.failed_calls for each in spent),
+        input_tokens=sum(each.input_tokens for each in spent),
+        output_tokens=sum(each.output_tokens for each in spent),
+        estimated_tokens=sum(each.estimated_tokens for each in spent),
+        usd=sum(each.usd for each in spent),
+        unpriced_calls=sum(each.unpriced_calls for each in spent),
+        children=sum(each.children for each in spent),
+        seconds_p50=percentile([result.seconds for result in results], 0.5),
+        seconds_p95=percentile([result.seconds for result in results], 0.95),
+    )
+
+
+def _by_kind(scored: Sequence[Result]) -> tuple[Scores, ...]:
+    kinds = sorted({result.kind for result in scored if result.kind is not None})
+    groups = [("all", scored)]
+    groups += [(kind, [each for each in scored if each.kind == kind]) for kind in kinds]
+    return tuple(_scores(name, group) for name, group in groups)
+
+
+def _scores(name: str, group: Iterable[Result]) -> Scores:
+    found = [result.score for result in group if result.score is not None]
+    low, high = interval(found) or (None, None)
+    return Scores(name, len(found), fmean(found) if found else None, low, high)
+
+
+def _counted(names: Iterable[str | None]) -> dict[str, int]:
+    """How often each name occurs, the most frequent first."""
+    counts = Counter(name for name in names if name is not None)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

@@ -1,0 +1,136 @@
+"""`ask`: one question to one model, within the tree's budget and the process's gate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from repl_env.errors import BudgetExceeded, ModelError
+from repl_env.rlm.gate import REQUESTS, Gate
+from repl_env.rlm.ledger import Account, Reservation
+from repl_env.rlm.model import ChatModel, Completion, ModelRequest, ModelUsage, as_completion
+from repl_env.rlm.sums import is_count
+from repl_env.values import clean
+
+# A model that was given the tree's last seconds may give up this much before our clock does.
+_EARLY = 0.05
+
+
+async def ask(
+    model: ChatModel, request: ModelRequest, account: Account, gate: Gate = REQUESTS
+) -> Completion:
+    """Ask `model`, at the expense of `account`.
+
+    First what the call may take is reserved, then it waits for the gate, then the model is asked
+    with what was granted. A call that fails or is cancelled once it has its reservation counts as
+    a failed call.
+
+    The answer's text may be empty, and is valid Unicode.
+
+    Raises:
+        BudgetExceeded: it does not fit into the budget, or the time of the tree ran out.
+        ModelError: there is no answer. Whatever else a model raises becomes one, with the name of
+            its type for the kind.
+    """
+    with _errors_of_the_model():
+        bound = model.count_tokens(request.messages)
+        if not is_count(bound):
+            raise ModelError("type", f"count_tokens gave {bound!r}, which is no count")
+    reservation = await account.reserving(
+        model=request.model or model.name,
+        input_tokens=bound,
+        # A limit that the model does not keep bounds nothing.
+        output_tokens=request.max_output_tokens if model.bounded else None,
+    )
+    with reservation:
+        completion = await _in_time(model, _limited(request, reservation), account, gate)
+        usage = completion.usage if isinstance(completion.usage, ModelUsage) else ModelUsage()
+        reservation.settle(
+            usage,
+            input_estimate=bound,
+            output_estimate=_estimate(model, completion, usage, reservation),
+            price_model=completion.model,
+        )
+    return completion
+
+
+async def _in_time(
+    model: ChatModel, request: ModelRequest, account: Account, gate: Gate
+) -> Completion:
+    """The model's answer, from behind the gate, unless the tree's time ends before it is there."""
+    try:
+        async with asyncio.timeout(account.seconds_left()) as clock, gate:
+            try:
+                return await _answer(model, request, account)
+            except ModelError as error:
+                # It may have noticed the end of the tree's time before our clock did, or have
+                # taken the clock's cancellation for a failure of its own.
+                early = error.kind == "timeout" and _nearly_over(account)
+                if early or clock.expired():
+                    raise _out_of_time() from error
+                raise
+    except TimeoutError as error:
+        raise _out_of_time() from error
+
+
+async def _answer(model: ChatModel, request: ModelRequest, account: Account) -> Completion:
+    limits = [limit for limit in (request.timeout, account.seconds_left()) if limit is not None]
+    with _errors_of_the_model():
+        answer = await model.complete(replace(request, timeout=min(limits, default=None)))
+        completion = as_completion(answer)
+        if not isinstance(completion.text, str):
+            kind = type(completion.text).__name__
+            raise ModelError("type", f"the text of the answer is {kind}, not str")
+        text = clean(completion.text)
+    return completion if text == completion.text else replace(completion, text=text)
+
+
+def _limited(request: ModelRequest, reservation: Reservation) -> ModelRequest:
+    limits = [
+        limit
+        for limit in (request.max_output_tokens, reservation.output_tokens)
+        if limit is not None
+    ]
+    return replace(request, max_output_tokens=min(limits, default=None))
+
+
+def _estimate(
+    model: ChatModel, completion: Completion, usage: ModelUsage, reservation: Reservation
+) -> int:
+    """An upper bound of the answer's tokens, where the endpoint did not count them."""
+    if is_count(usage.output_tokens):
+        return 0
+    with _errors_of_the_model():
+        # What a message costs beyond its text is part of a question only.
+        whole, frame = (
+            model.count_tokens([{"role": "assistant", "content": text}])
+            for text in (completion.text, "")
+        )
+        estimate = max(whole - frame, 0)
+    if model.bounded and reservation.output_tokens is not None:
+        return min(estimate, reservation.output_tokens)
+    return estimate
+
+
+def _nearly_over(account: Account) -> bool:
+    left = account.seconds_left()
+    return left is not None and left <= _EARLY
+
+
+def _out_of_time() -> BudgetExceeded:
+    return BudgetExceeded("seconds", "budget: time ran out during the call")
+
+
+@contextmanager
+def _errors_of_the_model() -> Iterator[None]:
+    """Whatever a model raises, as a ModelError."""
+    try:
+        yield
+    except ModelError:
+        raise
+    # Boundary: a model may be anybody's class, and raise anything.
+    except Exception as error:
+        kind = "timeout" if isinstance(error, TimeoutError) else type(error).__name__
+        raise ModelError(kind, str(error)) from error

@@ -1,0 +1,357 @@
+"""`Calling`: the sub-calls of one episode, from the functions in its session to their answers.
+
+The session has names; everything behind them is here, on the host: who answers, who pays, what is
+told to whoever watches. A call that fails is a text that begins with "Error:", in its own place of
+a batch, and the episode is told, because that failure is not the policy's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from functools import partial, wraps
+from typing import Any
+
+from repl_env.errors import ModelError
+from repl_env.rlm.answerers import Answerer, Call, answered
+from repl_env.rlm.events import CallEnded, CallKind, CallStarted, Watcher
+from repl_env.rlm.gate import Gate
+from repl_env.rlm.ledger import Account
+from repl_env.rlm.questions import (
+    Question,
+    Reply,
+    check_model,
+    check_prompt,
+    check_prompts,
+    check_schema,
+    check_timeout,
+)
+from repl_sandbox import Offer
+
+Failed = Callable[[Exception], None]
+
+# Spawned calls that one episode may have open: as many as a session may have calls of other kinds.
+MOST_SPAWNED = 256
+# Seconds that a plain episode waits at its end for what it cancelled to let go.
+_CANCEL_TIMEOUT = 10.0
+
+_ONE = "(prompt, model=None, *, context=None, schema=None, timeout=None)"
+_MANY = "(prompts, model=None, *, context=None, schema=None, timeout=None)"
+_RAISES = ("BudgetExceeded",)
+
+_ASK = """Ask {who} one question; returns its answer as a str.
+
+context: what the question is about: text, bytes or JSON{context}.
+schema: a JSON schema; the answer is JSON that fits it, and .value has it parsed.
+timeout: seconds to wait for the answer.
+The answer has .ok, .error, .usage, .truncated and .value. One that failed reads "Error: ..."."""
+_ASK_ALL = """Ask {who} a list of questions at once; returns as many answers, in order.
+
+context: one for all, or a list with one for each. The rest is as for a single question."""
+_SPAWN = """Begin a question of rlm_query and go on; returns a handle.
+
+handle.result(timeout=None) waits for the answer, handle.done() looks, handle.cancel() gives up."""
+_BUDGET = "What is left of the budget of this work, and what was spent, as a dict."
+
+
+@dataclass(slots=True)
+class _Spawned:
+    """A call that goes on beside the code. `ended` is done when nothing of it runs any more."""
+
+    task: asyncio.Task[Reply]
+    loop: asyncio.AbstractEventLoop
+    ended: Future[None]
+
+
+class Calling:
+    """The sub-calls of one episode.
+
+    Args:
+        llm: answers plain questions; None: none are answered.
+        rlm: answers recursive ones; None: `llm` does.
+        account: pays for all of them.
+        run: the path of the run that the episode belongs to.
+        failed: told of each failure that is ours, from any thread.
+        watch: told of each call.
+    """
+
+    def __init__(
+        self,
+        llm: Answerer | None,
+        rlm: Answerer | None,
+        *,
+        account: Account,
+        gate: Gate,
+        failed: Failed,
+        run: str = "0",
+        watch: Watcher | None = None,
+    ) -> None:
+        self.account = account
+        self.cell = 0  # the one that runs, or ran last; set by the episode
+        self._llm, self._rlm = llm, rlm or llm
+        self._gate, self._run, self._failed, self._watch = gate, run, failed, watch
+        self._calls = 0
+        self._spawned: dict[int, _Spawned] = {}
+        self._closed = False
+
+    # ── the functions of the session ─────────────────────────────────────────────────────────────
+
+    def offers(self) -> dict[str, Offer]:
+        """The functions for the session, by name."""
+        model = "a language model, which sees nothing but the question,"
+        deep = "a model that works in a REPL of its own, for tasks of several steps,"
+        there = "; it is the child's variable `context`"
+        return {
+            "llm_query": self._offer(partial(self._ask, "llm"), _ASK, model, ""),
+            "rlm_query": self._offer(partial(self._ask, "rlm"), _ASK, deep, there),
+            "llm_query_batched": self._offer(partial(self._ask_all, "llm"), _ASK_ALL, model),
+            "llm_batch": self._offer(partial(self._ask_all, "llm"), _ASK_ALL, model),
+            "rlm_query_batched": self._offer(partial(self._ask_all, "rlm"), _ASK_ALL, deep),
+            "rlm_spawn": Offer(
+                _documented(self._spawn, _SPAWN),
+                face="handle",
+                raw=("context",),
+                raises=_RAISES,
+                signature=_ONE,
+                methods={
+                    "result": self._result,
+                    "done": self._done,
+                    "cancel": self._cancel,
+                    "wait": self._wait,
+                },
+            ),
+            "budget": Offer(_documented(self._budget, _BUDGET), signature="()"),
+        }
+
+    def _offer(
+        self, function: Callable[..., Any], doc: str, who: str, context: str | None = None
+    ) -> Offer:
+        single = context is not None
+        return Offer(
+            _documented(function, doc.format(who=who, context=context)),
+            face="text" if single else "texts",
+            raw=("context",),
+            raises=_RAISES,
+            signature=_ONE if single else _MANY,
+        )
+
+    async def _ask(
+        self,
+        kind: CallKind,
+        prompt: Any,
+        model: Any = None,
+        *,
+        context: Any = None,
+        schema: Any = None,
+        timeout: Any = None,
+    ) -> dict[str, Any]:
+        question = _question(check_prompt(prompt), model, context, schema, timeout)
+        reply = await self._follow(kind, question, self._next())
+        if reply.refusal is not None:
+            raise reply.refusal
+        return reply.to_json()
+
+    async def _ask_all(
+        self,
+        kind: CallKind,
+        prompts: Any,
+        model: Any = None,
+        *,
+        context: Any = None,
+        schema: Any = None,
+        timeout: Any = None,
+    ) -> list[dict[str, Any]]:
+        each = check_prompts(prompts)
+        contexts = context if isinstance(context, list) else [context] * len(each)
+        if len(contexts) != len(each):
+            raise ValueError(f"context: a list of {len(contexts)} for {len(each)} prompts")
+        questions = [
+            _question(prompt, model, about, schema, timeout)
+            for prompt, about in zip(each, contexts, strict=True)
+        ]
+        calls = [self._next() for _ in questions]
+        began = time.time()
+        for question, call in zip(questions, calls, strict=True):
+            self._tell_start(kind, question, call)
+
+        def ended(index: int, reply: Reply) -> None:
+            self._tell_end(kind, questions[index], calls[index], reply, began)
+
+        replies = await self._answerer(kind).answer_all(questions, calls, ended)
+        refusals = [reply.refusal for reply in replies if reply.refusal is not None]
+        if refusals and len(refusals) == len(replies):
+            raise refusals[0]
+        return [reply.to_json() for reply in replies]
+
+    async def _follow(self, kind: CallKind, question: Question, call: Call) -> Reply:
+        """Have one question answered, and tell of it."""
+        began = time.time()
+        self._tell_start(kind, question, call)
+        reply = await answered(self._answerer(kind), question, call)
+        self._tell_end(kind, question, call, reply, began)
+        return reply
+
+    async def _budget(self) -> dict[str, Any]:
+        left, limits = self.account.left(), self.account.ledger.budget
+        return {
+            "left": {each.name: getattr(left, each.name) for each in fields(left)},
+            "limit": asdict(limits),
+            "spent": asdict(self.account.total),
+        }
+
+    # ── calls that go on beside the code ─────────────────────────────────────────────────────────
+
+    async def _spawn(
+        self,
+        prompt: Any,
+        model: Any = None,
+        *,
+        context: Any = None,
+        schema: Any = None,
+        timeout: Any = None,
+    ) -> dict[str, Any]:
+        question = _question(check_prompt(prompt), model, context, schema, timeout)
+        if sum(not each.task.done() for each in self._spawned.values()) >= MOST_SPAWNED:
+            raise ValueError(f"{MOST_SPAWNED} spawned calls are open; wait for one first")
+        call = self._next()
+        task = asyncio.create_task(self._follow("rlm", question, call))
+        spawned = _Spawned(task, asyncio.get_running_loop(), Future())
+        task.add_done_callback(lambda _: spawned.ended.set_result(None))
+        self._spawned[call.number] = spawned
+        return {"id": call.number}
+
+    async def _result(self, number: Any, timeout: Any = None) -> dict[str, Any] | None:
+        task = self._of(number).task
+        await asyncio.wait({task}, timeout=check_timeout(timeout))
+        if not task.done():
+            return None
+        if task.cancelled():
+            return Reply.failed(RuntimeError("the call was cancelled")).to_json()
+        reply = task.result()
+        if reply.refusal is not None:
+            raise reply.refusal
+        return reply.to_json()
+
+    async def _done(self, number: Any) -> bool:
+        return self._of(number).task.done()
+
+    async def _cancel(self, number: Any) -> bool:
+        return self._of(number).task.cancel()
+
+    async def _wait(self, numbers: Any, timeout: Any = None) -> list[int]:
+        """Those of the calls that have ended, once at least one has or the time is over."""
+        if not isinstance(numbers, list) or not numbers:
+            raise TypeError("numbers must be a list of calls")
+        tasks = {number: self._of(number).task for number in numbers}
+        await asyncio.wait(
+            tasks.values(),
+            timeout=check_timeout(timeout),
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        return [number for number, task in tasks.items() if task.done()]
+
+    def _of(self, number: Any) -> _Spawned:
+        # The number is the session's word: any JSON.
+        spawned = self._spawned.get(number) if type(number) is int else None
+        if spawned is None:
+            raise LookupError("this episode has spawned no such call")
+        return spawned
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> None:
+        """Cancel what is still open, and wait until it has let go. For plain episodes."""
+        wait_for(self._cancel_all(), timeout=_CANCEL_TIMEOUT)
+        self.account.close()
+
+    async def close_async(self) -> None:
+        """The same for an event loop."""
+        ending = [asyncio.wrap_future(each) for each in self._cancel_all()]
+        if ending:
+            await asyncio.wait(ending, timeout=_CANCEL_TIMEOUT)
+        self.account.close()
+
+    def _cancel_all(self) -> list[Future[None]]:
+        self._closed = True
+        open_calls = [each for each in self._spawned.values() if not each.ended.done()]
+        for each in open_calls:
+            # A loop that is closed has ended its tasks.
+            with suppress(RuntimeError):
+                each.loop.call_soon_threadsafe(each.task.cancel)
+        return [each.ended for each in open_calls if not each.loop.is_closed()]
+
+    # ── what every call needs ────────────────────────────────────────────────────────────────────
+
+    def _next(self) -> Call:
+        if self._closed:
+            raise RuntimeError("the episode is over")
+        self._calls += 1
+        return Call(self._run, self._calls, self.account, self._gate)
+
+    def _answerer(self, kind: CallKind) -> Answerer:
+        answerer = self._llm if kind == "llm" else self._rlm
+        if answerer is None:
+            raise RuntimeError(f"{kind}_query is not configured")
+        return answerer
+
+    def _tell_start(self, kind: CallKind, question: Question, call: Call) -> None:
+        if self._watch is not None:
+            self._watch(
+                CallStarted(
+                    run=self._run,
+                    time=time.time(),
+                    call=call.path,
+                    kind=kind,
+                    cell=self.cell,
+                    model=question.model,
+                    prompt=question.prompt,
+                )
+            )
+
+    def _tell_end(
+        self, kind: CallKind, question: Question, call: Call, reply: Reply, began: float
+    ) -> None:
+        if reply.ours:
+            self._failed(ModelError("subcall", reply.error or ""))
+        if self._watch is None:
+            return
+        now = time.time()
+        self._watch(
+            CallEnded(
+                run=self._run,
+                time=now,
+                call=call.path,
+                kind=kind,
+                cell=self.cell,
+                model=reply.model or question.model,
+                prompt=question.prompt,
+                text=reply.text,
+                error=reply.error,
+                truncated=reply.truncated,
+                usage=reply.usage,
+                seconds=now - began,
+                child=reply.child,
+            )
+        )
+
+
+def _question(prompt: str, model: Any, context: Any, schema: Any, timeout: Any) -> Question:
+    return Question(
+        prompt, check_model(model), context, check_schema(schema), check_timeout(timeout)
+    )
+
+
+def _documented(function: Callable[..., Any], doc: str) -> Callable[..., Any]:
+    """`function` with a text that its users in the session can read."""
+
+    @wraps(function)
+    async def offered(*args: Any, **kwargs: Any) -> Any:
+        return await function(*args, **kwargs)
+
+    offered.__doc__ = doc
+    return offered

@@ -1,0 +1,132 @@
+"""What an endpoint's failure means, in words that hold no secret.
+
+Endpoints repeat keys in their messages, and libraries put requests with all headers into their
+exceptions. So a message is made anew from the little that helps, and secrets are cut out of it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterable, Mapping
+from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
+
+from repl_env.errors import ModelError
+
+# Status → kind, and whether the same question may be answered later.
+_BY_STATUS: dict[int, tuple[str, bool]] = {
+    401: ("authentication", False),  # no key, or a wrong one
+    402: ("rate_limit", False),  # the account has no money left: waiting does not help
+    403: ("authentication", False),  # the key may not do this
+    408: ("timeout", True),  # the endpoint gave up waiting
+    409: ("server", True),  # a lock inside the endpoint, which the SDKs repeat too
+    425: ("server", True),  # too early
+    429: ("rate_limit", True),
+}
+# Codes of OpenAI's that say more than their status: used by other endpoints too.
+_BY_CODE: dict[str, tuple[str, bool]] = {
+    "insufficient_quota": ("rate_limit", False),  # 429, but no waiting helps
+    "content_filter": ("refused", False),  # 400 of a filter before the model
+}
+_LONGEST = 300  # characters of the endpoint's own words
+_SHORTEST_SECRET = 6  # cutting out "1" or "true" would only garble the text
+_CUT_OUT = "[secret]"
+
+
+class Secrets:
+    """Texts that no message may hold: a key, the values of headers, a login inside a URL."""
+
+    def __init__(
+        self, key: str | None, headers: Mapping[str, str], base_url: str | None = None
+    ) -> None:
+        url = urlsplit(base_url or "")
+        given = [key, url.username, url.password, *headers.values()]
+        parts = {part for text in given if text for part in (text, *text.split())}
+        self._parts = sorted((p for p in parts if len(p) >= _SHORTEST_SECRET), key=len)[::-1]
+
+    def __repr__(self) -> str:
+        return "Secrets()"
+
+    def cut(self, text: str) -> str:
+        """`text` without them."""
+        for part in self._parts:
+            text = text.replace(part, _CUT_OUT)
+        return text
+
+
+def of_status(
+    status: int, body: object, headers: Mapping[str, str], secrets: Secrets
+) -> ModelError:
+    """The failure that an HTTP status is, with what the body says about it."""
+    code, said = _said(body)
+    kind, retryable = _BY_STATUS.get(status, ("server" if status >= 500 else "request", False))
+    if status >= 500:
+        retryable = True
+    if code in _BY_CODE:
+        kind, retryable = _BY_CODE[code]
+    message = f"status {status}" + (f": {short(said, secrets)}" if said else "")
+    return ModelError(kind, message, retryable=retryable, retry_after=_retry_after(headers))
+
+
+def of_body(error: object, secrets: Secrets) -> ModelError:
+    """The failure that stands in a body, or in a stream, after status 200."""
+    code, said = _said(error)
+    if code.isdecimal() and 400 <= int(code) < 600:
+        return of_status(int(code), error, {}, secrets)
+    kind, retryable = _BY_CODE.get(code, ("server", True))
+    return ModelError(
+        kind, short(said or "an error without a message", secrets), retryable=retryable
+    )
+
+
+def bare(failure: ModelError) -> ModelError:
+    """`failure` without what led to it, which a traceback would print: raise it outside `except`."""
+    failure.__context__ = failure.__cause__ = None
+    return failure
+
+
+def short(text: str, secrets: Secrets) -> str:
+    """One line of `text`, bounded; nothing of a page that is made for browsers."""
+    if re.match(r"\s*<(!doctype|html|\?xml)", text, re.IGNORECASE):
+        return "a page of HTML"
+    # Secrets go before it is clipped: half a key is a secret too.
+    line = " ".join(secrets.cut(text).split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+
+
+def _said(body: object) -> tuple[str, str]:
+    """The code and the message in the body of an error; "" for each that is not there."""
+    if isinstance(body, str):
+        return "", body
+    if not isinstance(body, Mapping):
+        return "", ""
+    if isinstance(inner := body.get("error"), (Mapping, str)):
+        return _said(inner)
+    texts: Iterable[object] = (body.get(name) for name in ("message", "detail"))
+    said = next((text for text in texts if isinstance(text, str)), "")
+    code = body.get("code")
+    return (str(code) if isinstance(code, (str, int)) else ""), said
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds, from `Retry-After-Ms` or either form of `Retry-After` (RFC 9110, 10.2.3)."""
+    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        value = headers.get(name)
+        if value is None:
+            continue
+        try:
+            seconds = float(value) * unit
+        except ValueError:
+            seconds = _until(value)
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
+    return None
+
+
+def _until(date: str) -> float:
+    try:
+        return parsedate_to_datetime(date).timestamp() - time.time()
+    except (ValueError, OverflowError):
+        return math.nan

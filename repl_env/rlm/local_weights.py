@@ -1,0 +1,69 @@
+"""A model of transformers and its tokenizer: as they are given, from a folder, or from the hub.
+
+Torch and transformers are imported when something is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+
+def hub_arguments(token: str | None, local_files_only: bool) -> dict[str, Any]:
+    """How the hub is asked, if it is asked: never with a login that happens to be stored here."""
+    return {
+        "token": token or os.environ.get("HF_TOKEN") or False,
+        "local_files_only": local_files_only,
+        "trust_remote_code": False,  # None would ask on the terminal
+    }
+
+
+def source_of(model: Any) -> str:
+    """Where `model` is from; empty if it does not say.
+
+    Raises:
+        TypeError: it is neither a model nor the name of one.
+    """
+    if isinstance(model, str | os.PathLike):
+        return os.fspath(model)
+    if not (hasattr(model, "generate") and hasattr(model, "config")):
+        told = f"a model of transformers, a folder or a name, not {type(model).__name__}"
+        raise TypeError(f"model must be {told}")
+    return str(model.config.name_or_path or "")
+
+
+def load_model(model: Any, device: str | None, dtype: Any, hub: Mapping[str, Any]) -> Any:
+    """`model` itself, or what the folder or name holds; on `device`.
+
+    Raises:
+        ValueError: it is no model that continues its prompt. OSError: it cannot be loaded.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    if isinstance(model, str | os.PathLike):
+        model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, **hub)
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if model.config.is_encoder_decoder:
+        raise ValueError(
+            "model must continue its prompt; this one encodes it and writes another text"
+        )
+    return model if device is None else model.to(device)
+
+
+def load_tokenizer(tokenizer: Any, source: str, hub: Mapping[str, Any]) -> Any:
+    """`tokenizer` itself, or what its name, else `source`, holds.
+
+    Raises:
+        ValueError: there is none, or it has no chat template. OSError: it cannot be loaded.
+    """
+    from transformers import AutoTokenizer
+
+    if tokenizer is None and not source:
+        raise ValueError("tokenizer must be given: the model does not say where it came from")
+    if tokenizer is None or isinstance(tokenizer, str | os.PathLike):
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer or source, **hub)
+    if not getattr(tokenizer, "chat_template", None):
+        raise ValueError("tokenizer has no chat template; set tokenizer.chat_template")
+    return tokenizer

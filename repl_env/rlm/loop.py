@@ -1,0 +1,392 @@
+"""The loop of a recursive language model (arXiv 2512.24601), on one page.
+
+Ask the model, run the code in its reply, show it the outcomes; until there is an answer, or no more
+turns, or nothing left to spend. A model is a `ChatModel`, an environment what `Environment` says;
+nothing here knows a provider, or how code is held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+from repl_env.errors import BudgetExceeded, EpisodeAborted, ModelError
+from repl_env.interfaces import Message
+from repl_env.models import REPLObservation, StepResult
+from repl_env.parsing import extract_code_blocks
+from repl_env.prompts import build_user_prompt, format_observations
+from repl_env.rlm.asking import ask
+from repl_env.rlm.budget import Budget
+from repl_env.rlm.events import (
+    AnyEvent,
+    CellRan,
+    CellStarted,
+    ContextNote,
+    ModelReplied,
+    RunEnded,
+    RunStarted,
+    Watcher,
+)
+from repl_env.rlm.gate import REQUESTS, Gate
+from repl_env.rlm.ledger import Account
+from repl_env.rlm.model import ChatModel, Completion, ModelRequest, Origin
+from repl_env.rlm.prose import ProseAnswer, answer_in
+from repl_env.rlm.result import RLMRunResult
+from repl_env.rlm.transcript import Measure, Transcript
+from repl_env.values import clean
+
+if TYPE_CHECKING:
+    from repl_sandbox.types import JSON
+
+Blocks: TypeAlias = Literal["all", "first", "until_done", "until_error"]
+Step: TypeAlias = StepResult[REPLObservation]
+
+BLOCKS = ("all", "first", "until_done", "until_error")
+
+# Tokens of one answer, where they are counted: a long answer to a question, and a long turn.
+SHARE = 8192
+# Blocks of one reply that are run. A model that writes more has lost its way, and is told so.
+MOST_BLOCKS = 32
+# Characters of one reply that stay in the conversation. Its code is run whole.
+MOST_REPLY = 100_000
+# So many turns with the same code and the same error are a loop, which the model is told.
+_SAME_FAILURES = 3
+
+_NO_CODE = (
+    "Your reply had no code block, so nothing was run. Write code in a block that begins with "
+    "```repl; give the final answer with FINAL(...) in such a block."
+)
+_TOO_MANY = "Only the first {} of the {} code blocks were run."
+_STUCK = (
+    "The same code has failed in the same way {} times now. Do something else: look at the values "
+    "that it works on, or take another way to the answer."
+)
+_LAST = (
+    "There are no turns left. Reply with the final answer now: only the answer itself, as plain "
+    "text, without code and without explanation."
+)
+_SHORT = "(What this printed, {:,} characters, is not shown any more; `_out[{}]` has it.)"
+
+
+# What the event of an end says of the result.
+_TOLD = (
+    "final_answer", "answer_value", "stop_reason", "error_kind", "reward", "iterations", "own",
+    "seconds",
+)  # fmt: skip
+
+
+class Environment(Protocol):
+    """What a run works in; `AsyncLocalREPLEnv` is one. An episode of it has begun."""
+
+    @property
+    def account(self) -> Account:
+        """Who pays for the run and for what its code asks."""
+
+    async def execute(self, code: str, *, timeout_s: float | None = None) -> Step:
+        """Run code."""
+
+    async def submit_final_answer(self, answer: JSON) -> Step:
+        """End the episode with an answer."""
+
+    async def draft(self) -> JSON:
+        """What the code has put down for an answer so far, or None."""
+
+    async def run_after(self, code: str) -> None:
+        """Run code in the session of an episode that is over, for what it leaves there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """How runs of one tree work.
+
+    Args:
+        max_iterations: turns of a run.
+        blocks: which code blocks of a reply are run. "all": errors or not, and those behind an
+            answer too, for what they leave in the session; "first"; "until_done": up to an answer;
+            "until_error": up to an error or an answer.
+        max_outcome: characters of one block's outcome that the model is shown.
+        max_prompt: the most that a prompt may have, as `measure` counts; older turns are cut.
+        measure: None: characters.
+        timeout_s: seconds of execution for one block; None: the sandbox's limit.
+        max_output_tokens: of one answer, in runs and to questions. None: the model's own limit; or
+            `SHARE`, where the budget counts tokens or money, since a call without a limit would
+            reserve all of it, and no two could be made at the same time.
+    """
+
+    max_iterations: int = 30
+    blocks: Blocks = "all"
+    max_outcome: int = 20_000
+    max_prompt: int = 400_000
+    measure: Measure | None = None
+    timeout_s: float | None = None
+    max_output_tokens: int | None = None
+
+    def within(self, budget: Budget) -> Manner:
+        """The same, for a tree with this budget."""
+        counted = budget.output_tokens is not None or budget.usd is not None
+        if self.max_output_tokens is not None or not counted:
+            return self
+        return replace(self, max_output_tokens=SHARE)
+
+
+@dataclass(slots=True)
+class Run:
+    """One run: a question, the model that works on it, and the episode that it works in.
+
+    `path` is its place in the tree; `opening` what the model is told first.
+    """
+
+    question: str
+    opening: Sequence[Message]
+    model: ChatModel
+    environment: Environment
+    manner: Manner
+    model_name: str | None = None
+    path: str = "0"
+    contexts: tuple[ContextNote, ...] = ()
+    gate: Gate = REQUESTS
+    watch: Watcher | None = None
+    _transcript: Transcript = field(init=False)
+    _last: Step | None = None
+    _turn: int = 0
+    _cells: int = 0
+    _failures: list[tuple[str, str]] = field(default_factory=list)
+    _began: float = field(default_factory=time.time)
+
+    async def play(self, timeout_s: float | None = None) -> RLMRunResult:
+        """Work until the end, for at most so many seconds, and say what it came to.
+
+        Raises:
+            ModelError: the model gave no answer; `result` on it is what there is.
+            EpisodeAborted: likewise, the session is gone.
+        """
+        manner = self.manner
+        self._transcript = Transcript(self.opening, manner.max_prompt, manner.measure)
+        self._tell_start()
+        try:
+            async with asyncio.timeout(timeout_s):
+                stop = await self._turns()
+        except TimeoutError:
+            stop = "timeout"
+        except BudgetExceeded:
+            stop = "budget"
+        except (ModelError, EpisodeAborted) as error:
+            kind = error.kind if isinstance(error, EpisodeAborted) else "llm"
+            error.result = self._ended("error", kind)  # type: ignore[union-attr]
+            raise
+        except BaseException:
+            self._ended("cancelled", "cancelled")
+            raise
+        if not self._done:
+            await self._take_draft()
+        return self._ended(stop, None)
+
+    # ── the loop ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _turns(self) -> str:
+        for _ in range(self.manner.max_iterations):
+            reply = await self._ask()
+            steps, notes = await self._run_blocks(reply.text)
+            if self._done:
+                return self._stop_reason
+            self._report(reply.text, steps, notes)
+        self._transcript.follow(_LAST)
+        await self._take_last(await self._ask(last=True))
+        return "max_iterations"
+
+    async def _ask(self, *, last: bool = False) -> Completion:
+        self._turn += 1
+        account = self.environment.account
+        if (warning := account.warning()) is not None:
+            self._transcript.follow(warning)
+        prompt = self._transcript.prompt()
+        request = ModelRequest(
+            messages=prompt.messages,
+            model=self.model_name,
+            max_output_tokens=self.manner.max_output_tokens,
+            origin=Origin(self.path, "last" if last else "turn", self._turn),
+        )
+        began = time.time()
+        reply = await ask(self.model, request, account, self.gate)
+        self._transcript.replied(prompt, reply.text)
+        self._tell(
+            ModelReplied,
+            turn=self._turn,
+            kept=prompt.kept,
+            added=prompt.added,
+            completion=reply,
+            seconds=time.time() - began,
+            last=last,
+        )
+        return reply
+
+    async def _run_blocks(self, reply: str) -> tuple[list[tuple[str, Step]], list[str]]:
+        """Run the code of a reply. The blocks with what they came to, and what to say of it."""
+        found, notes = extract_code_blocks(clean(reply)), []
+        if not found:
+            if (answer := answer_in(reply, self._variables)) is not None:
+                return [await self._answer(answer)], []
+            return [], [_NO_CODE]
+        blocks = found[:1] if self.manner.blocks == "first" else found[:MOST_BLOCKS]
+        if len(blocks) < len(found):
+            notes.append(_TOO_MANY.format(len(blocks), len(found)))
+        steps: list[tuple[str, Step]] = []
+        for index, code in enumerate(blocks):
+            step = await self._execute(code)
+            steps.append((code, step))
+            if self._done:
+                await self._run_rest(blocks[index + 1 :])
+                break
+            if self.manner.blocks == "until_error" and not step.observation.result.success:
+                break
+        return steps, notes
+
+    async def _run_rest(self, blocks: Sequence[str]) -> None:
+        if self.manner.blocks == "all":
+            for code in blocks:
+                await self.environment.run_after(code)
+
+    async def _execute(self, code: str) -> Step:
+        self._cells += 1
+        began = time.time()
+        self._tell(CellStarted, turn=self._turn, cell=self._cells, code=code)
+        step = await self.environment.execute(code, timeout_s=self.manner.timeout_s)
+        self._tell_cell(code, step, began)
+        return step
+
+    async def _answer(self, answer: ProseAnswer) -> tuple[str, Step]:
+        if answer.is_variable:
+            code = f'FINAL_VAR("{answer.text}")'
+            return code, await self._execute(code)
+        return "", await self._submit(answer.text)
+
+    async def _submit(self, answer: JSON) -> Step:
+        self._last = await self.environment.submit_final_answer(answer)
+        return self._last
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────
+
+    async def _take_last(self, reply: Completion) -> None:
+        """The answer that the model gives when its turns are used up."""
+        blocks = extract_code_blocks(clean(reply.text))
+        for code in blocks[:MOST_BLOCKS]:
+            if not self._done:
+                await self._execute(code)
+        if self._done or blocks:
+            return
+        answer = answer_in(reply.text, self._variables)
+        if answer is not None:
+            await self._answer(answer)
+        elif text := clean(reply.text).strip():
+            await self._submit(text)
+
+    async def _take_draft(self) -> None:
+        draft = await self.environment.draft()
+        if draft not in (None, "", [], {}):
+            await self._submit(draft)
+
+    def _report(self, reply: str, steps: Sequence[tuple[str, Step]], notes: list[str]) -> None:
+        """Tell the model what came of its reply."""
+        observations = [step.observation for _, step in steps]
+        codes = [code for code, _ in steps]
+        if (times := self._note_failure(steps)) >= _SAME_FAILURES:
+            notes = [*notes, _STUCK.format(times)]
+        told = format_observations(observations, codes, self.manner.max_outcome)
+        ask_on = str(build_user_prompt(self.question, self._turn)["content"])
+        report = "\n\n".join(part for part in (told, *notes, ask_on) if part)
+        printed = sum(len(observation.result.stdout) for observation in observations)
+        short = "\n\n".join([_SHORT.format(printed, self._cells), *notes])
+        self._transcript.add(_within(reply, MOST_REPLY), report, short)
+
+    def _note_failure(self, steps: Sequence[tuple[str, Step]]) -> int:
+        """How many times in a row the same code has failed in the same way."""
+        failed = [
+            (code, step.observation.result.stderr.rsplit("\n", 2)[-1])
+            for code, step in steps
+            if not step.observation.result.success
+        ]
+        if not failed or (self._failures and failed[0] != self._failures[0]):
+            self._failures = []
+        self._failures += failed[:1]
+        return len(self._failures)
+
+    # ── what is known ────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _done(self) -> bool:
+        return self._last is not None and self._last.done
+
+    @property
+    def _stop_reason(self) -> str:
+        return str(self._metadata.get("stop_reason") or "answer")
+
+    @property
+    def _metadata(self) -> dict[str, Any]:
+        """Of the last step."""
+        return (self._last.metadata if self._last is not None else None) or {}
+
+    @property
+    def _variables(self) -> frozenset[str]:
+        return frozenset(self._last.observation.available_variables if self._last else ())
+
+    def _tell(self, kind: Callable[..., AnyEvent], **fields: Any) -> None:
+        if self.watch is not None:
+            self.watch(kind(run=self.path, time=time.time(), **fields))
+
+    def _tell_start(self) -> None:
+        self._tell(
+            RunStarted,
+            depth=self.environment.account.depth,
+            question=self.question,
+            model=self.model_name or self.model.name,
+            max_iterations=self.manner.max_iterations,
+            contexts=self.contexts,
+        )
+
+    def _tell_cell(self, code: str, step: Step, began: float) -> None:
+        self._last = step
+        self._tell(
+            CellRan,
+            turn=self._turn,
+            cell=self._cells,
+            code=code,
+            observation=step.observation,
+            seconds=time.time() - began,
+        )
+
+    def _ended(self, stop: str, kind: str | None) -> RLMRunResult:
+        """What the run came to; tells of it."""
+        metadata = self._metadata
+        if kind is None and stop in ("budget", "timeout"):
+            kind = stop
+        elif kind is None and metadata.get("mask"):
+            kind = "llm"  # an answer built on calls that failed measures nothing
+        account = self.environment.account
+        done = self._done
+        result = RLMRunResult(
+            final_answer=metadata.get("final_answer") if done else None,
+            messages=self._transcript.seen,
+            iterations=self._turn,
+            depth=account.depth,
+            answer_value=metadata.get("answer_value") if done else None,
+            stop_reason=stop,
+            error_kind=kind,
+            usage=account.total,
+            own=account.own,
+            reward=self._last.reward if self._last is not None and done else None,
+            seconds=time.time() - self._began,
+        )
+        self._tell(RunEnded, total=result.usage, **{name: getattr(result, name) for name in _TOLD})
+        return result
+
+
+def _within(text: str, limit: int) -> str:
+    """`text` without its middle, if it is longer."""
+    text = clean(text)
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n... [{len(text) - limit:,} characters left out] ...\n{text[-half:]}"

@@ -1,0 +1,76 @@
+"""Answers that a model writes outside of code, where only code was asked for.
+
+One turn in six of untrained models does (arXiv 2512.24601, appendix). It costs nothing to
+understand them: the text is the model's own, never something that code printed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Container
+from dataclasses import dataclass
+from itertools import islice
+
+_VARIABLE = re.compile(
+    r"^[ \t]*FINAL_VAR\(\s*(?P<quote>[\"'`]?)(?P<name>\w+)(?P=quote)\s*\)", re.MULTILINE
+)
+_ANSWER = re.compile(r"^[ \t]*FINAL\(", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class ProseAnswer:
+    """An answer in prose: the name of a variable, or a text."""
+
+    text: str
+    is_variable: bool = False
+
+
+def answer_in(prose: str, variables: Container[str] = ()) -> ProseAnswer | None:
+    """The answer that a reply without code gives at the beginning of a line, if any.
+
+    `variables` are the names in the session: `FINAL(total)` means one of these.
+    """
+    variable = _VARIABLE.search(prose)
+    answer = _ANSWER.search(prose)
+    if variable is not None and (answer is None or variable.start() < answer.start()):
+        return ProseAnswer(variable["name"], is_variable=True)
+    if answer is None:
+        return None
+    text = _inside(prose, answer.end()).strip()
+    if text in variables:
+        return ProseAnswer(text, is_variable=True)
+    return ProseAnswer(_unquoted(text))
+
+
+# A literal longer than this many parentheses is found by counting them.
+_MOST_CLOSERS = 100
+
+
+def _inside(text: str, start: int) -> str:
+    """What stands between a parenthesis that opens before `start` and the one that closes it."""
+    for closer in islice(re.compile(r"\)").finditer(text, start), _MOST_CLOSERS):
+        inside = text[start : closer.start()].strip()
+        if _literal(inside) is not None:
+            return inside
+    depth = 1
+    for index in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[index], 0)
+        if depth == 0:
+            return text[start:index]
+    # Prose need not be balanced: a smiley, an enumeration. Then it goes up to the last one.
+    end = text.rfind(")")
+    return text[start:end] if end >= start else text[start:]
+
+
+def _unquoted(text: str) -> str:
+    value = _literal(text)
+    return value if isinstance(value, str) else text
+
+
+def _literal(text: str) -> object:
+    """The value of a Python literal, or None if `text` is none."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None

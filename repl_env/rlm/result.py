@@ -1,0 +1,67 @@
+"""What a run came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from repl_env.interfaces import Message
+from repl_env.rlm.budget import Spent
+
+if TYPE_CHECKING:
+    from repl_env.rlm.trajectory import Trajectory
+    from repl_sandbox.types import JSON
+
+
+@dataclass(frozen=True, slots=True)
+class ChildTrace:
+    """A call that a child run answered, or a function for sub-calls. The fields are OpenEnv's."""
+
+    depth: int
+    duration_s: float
+    prompt_preview: str
+    result_preview: str | None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RLMRunResult:
+    """What a run came to.
+
+    Args:
+        final_answer: the answer as text; None if there is none.
+        messages: the conversation as the model saw it last, with its last reply.
+        iterations: turns of the model.
+        depth: of this run; 0 is the root.
+        child_traces: of the calls of this run that were recursive.
+        answer_value: the answer as JSON, where JSON can carry it.
+        stop_reason: "answer"; "max_iterations" (the answer, if any, was given when the turns were
+            used up); "budget" and "timeout" (what was in `answer["content"]` is the answer);
+            "error" and "cancelled", which only errors and events carry.
+        error_kind: None, or what went wrong, as in the metadata of steps. "llm" and "sandbox": the
+            run is no measure of the model.
+        usage: what the run spent with all runs below it; `own` is without those.
+        reward: of the episode; None without an expected answer or rubric that scores.
+        trajectory: the whole tree.
+    """
+
+    final_answer: str | None
+    messages: list[Message]
+    iterations: int
+    depth: int = 0
+    child_traces: list[ChildTrace] = field(default_factory=list)
+    answer_value: JSON = None
+    stop_reason: str = "answer"
+    error_kind: str | None = None
+    usage: Spent = field(default_factory=Spent)
+    own: Spent = field(default_factory=Spent)
+    reward: float | None = None
+    seconds: float = 0.0
+    _events: tuple[Any, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The tree of this run and all runs below it."""
+        from repl_env.rlm.trajectory import Trajectory
+
+        return Trajectory.of(self._events)

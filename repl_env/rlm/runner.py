@@ -1,0 +1,414 @@
+"""`RLM`: recursive language models, begun and ended.
+
+The loop is in `repl_env.rlm.loop`, what happens below the root in `repl_env.rlm.recursion`. Here a
+tree is put together: models, a ledger, an environment, and who watches.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+from repl_env.contexts import Given
+from repl_env.errors import REPLError
+from repl_env.files import Files
+from repl_env.llm import LLM
+from repl_env.models import StepResult
+from repl_env.rlm.background import wait_for
+from repl_env.rlm.budget import Budget, Price
+from repl_env.rlm.events import AnyEvent, ContextNote, Watcher
+from repl_env.rlm.gate import REQUESTS, Gate
+from repl_env.rlm.ledger import Ledger
+from repl_env.rlm.loop import BLOCKS, Blocks, Manner
+from repl_env.rlm.model import ChatModel, ModelFunction, as_model
+from repl_env.rlm.recursion import OfRun, Recursion
+from repl_env.rlm.result import RLMRunResult
+from repl_env.settings import at_least, one_of
+from repl_env.subcalls import Provider
+from repl_env.values import clean
+
+if TYPE_CHECKING:
+    from repl_env.rlm.trajectory_writer import TrajectoryWriter
+    from repl_sandbox import Limits
+
+Model: TypeAlias = "ChatModel | ModelFunction | LLM"
+MakeEnvironment: TypeAlias = Callable[[Provider], Any]
+
+# A call of the session may be a run of its own: minutes to hours, which the budget limits.
+_HOST_TIMEOUT = 24 * 3600.0
+
+
+class RLM:
+    """A model that works on questions in a REPL, and calls models on parts of them.
+
+    ```python
+    rlm = RLM(OpenAIModel("gpt-5-mini", base_url=url, api_key=key))
+    print(rlm.run("Which chapters mention the sea?", context=pathlib.Path("book.txt")).final_answer)
+    ```
+    The source of the method is arXiv 2512.24601. Safe to use from several threads and tasks: each
+    run has its own session, ledger and conversation.
+
+    Args:
+        model: works in the runs: a `ChatModel`, a function of `(messages)` or `(messages, model)`,
+            or an `LLM` that says where one is.
+        sub_model: answers plain questions of the code; None: `model`.
+        environment: makes the environment of a run, given the provider of its sub-calls; None:
+            `AsyncLocalREPLEnv` with `arguments`.
+        budget: what each run may spend with all runs below it.
+        prices: of models, by name.
+        max_iterations: turns of each run.
+        max_depth: levels of runs; 1 is the root alone.
+        blocks: which blocks of a reply are run, see `repl_env.rlm.loop.Manner`.
+        tools: functions for the sessions of all runs, by name, plain or async; their docstrings are
+            shown to the model.
+        trajectory: a file to write, or a `TrajectoryWriter`.
+        watch: told of everything that happens, see `repl_env.rlm.events`.
+        system_prompt: in place of `RLM_SYSTEM_PROMPT`.
+        manner: more on how runs work; `max_iterations` and `blocks` go before its own.
+        gate: how many requests may be in flight; None: that of the process, 64.
+        arguments: of `AsyncLocalREPLEnv`: isolation, require, limits, preload, rubric...
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        sub_model: Model | None = None,
+        environment: MakeEnvironment | None = None,
+        budget: Budget | None = None,
+        prices: Mapping[str, Price] | None = None,
+        max_iterations: int = 30,
+        max_depth: int = 2,
+        blocks: Blocks = "all",
+        tools: Mapping[str, Callable[..., Any]] | None = None,
+        trajectory: str | os.PathLike[str] | TrajectoryWriter | None = None,
+        watch: Watcher | None = None,
+        system_prompt: str | None = None,
+        manner: Manner | None = None,
+        gate: Gate | None = None,
+        **arguments: Any,
+    ) -> None:
+        self._model = _model(model, "model")
+        self._sub_model = None if sub_model is None else _model(sub_model, "sub_model")
+        if environment is not None and not callable(environment):
+            raise TypeError("environment must be a function that makes one")
+        if budget is not None and not isinstance(budget, Budget):
+            raise TypeError(f"budget must be a Budget, not {type(budget).__name__}")
+        at_least(max_iterations, 1, "max_iterations")
+        self._max_depth = at_least(max_depth, 1, "max_depth")
+        one_of(blocks, BLOCKS, "blocks")
+        self._budget = budget or Budget()
+        given = replace(manner or Manner(), max_iterations=max_iterations, blocks=blocks)
+        self._manner = given.within(self._budget)
+        self._prices = dict(prices or {})
+        self._tools = dict(tools or {})
+        self._trajectory, self._watch = trajectory, watch
+        self._system_prompt = system_prompt
+        self._gate = gate or REQUESTS
+        self._make = environment or _Local({**arguments, "tools": self._tools})
+        if environment is not None and arguments:
+            raise TypeError(f"environment goes without {', '.join(sorted(arguments))}")
+
+    def run(
+        self,
+        question: str,
+        context: Given | None = None,
+        *,
+        contexts: Mapping[str, Given] | None = None,
+        files: Files | None = None,
+        expected_answer: Any = None,
+        answer_schema: Any = None,
+        timeout_s: float | None = None,
+        llm: LLM | None = None,
+        seed: int | None = None,
+    ) -> RLMRunResult:
+        """Answer a question; works wherever it is called, in notebooks too.
+
+        Args:
+            question: what is asked.
+            context, contexts, files, expected_answer, answer_schema, seed: as in
+                `LocalREPLEnv.reset`.
+            timeout_s: seconds of wall time; then the answer is what there is.
+            llm: the model for this run alone.
+
+        Raises:
+            ModelError: the root's model gave no answer; `.result` is what there is.
+            EpisodeAborted: the root's session was lost; likewise.
+            TypeError, ValueError, OSError: naming the argument.
+        """
+        return wait_for(
+            self.arun(
+                question,
+                context,
+                contexts=contexts,
+                files=files,
+                expected_answer=expected_answer,
+                answer_schema=answer_schema,
+                timeout_s=timeout_s,
+                llm=llm,
+                seed=seed,
+            )
+        )
+
+    async def arun(
+        self,
+        question: str,
+        context: Given | None = None,
+        *,
+        contexts: Mapping[str, Given] | None = None,
+        files: Files | None = None,
+        expected_answer: Any = None,
+        answer_schema: Any = None,
+        timeout_s: float | None = None,
+        llm: LLM | None = None,
+        seed: int | None = None,
+    ) -> RLMRunResult:
+        """`run` for an event loop. Cancelling it ends every run and request below it."""
+        talk = self.conversation(context, contexts=contexts, files=files, llm=llm, seed=seed)
+        async with talk:
+            return await talk.ask(
+                question,
+                expected_answer=expected_answer,
+                answer_schema=answer_schema,
+                timeout_s=timeout_s,
+            )
+
+    def conversation(
+        self,
+        context: Given | None = None,
+        *,
+        contexts: Mapping[str, Given] | None = None,
+        files: Files | None = None,
+        llm: LLM | None = None,
+        seed: int | None = None,
+    ) -> Conversation:
+        """Several questions on one context, in one session that goes on, within one budget."""
+        about = {"context": context, "contexts": contexts, "files": files, "seed": seed}
+        return Conversation(self, about, llm)
+
+    def _settings(self, seed: int | None) -> dict[str, Any]:
+        """What a replay must have in common with a run, besides its question and contexts."""
+        return {
+            "max_iterations": self._manner.max_iterations,
+            "max_depth": self._max_depth,
+            "blocks": self._manner.blocks,
+            "budget": asdict(self._budget),
+            "seed": seed,
+        }
+
+    def _recursion(self, llm: LLM | None, watch: Watcher) -> Recursion:
+        model = self._model if llm is None else _model(llm, "llm")
+        return Recursion(
+            model,
+            self._sub_model or model,
+            max_depth=self._max_depth,
+            manner=self._manner,
+            gate=self._gate,
+            watch=watch,
+            tools=self._tools,
+            system_prompt=self._system_prompt,
+            limits=self._budget,
+        )
+
+
+class Conversation:
+    """Questions on one live session, one after the other. `async with`, or plain `with`.
+
+    ```python
+    with rlm.conversation(context=text) as talk:
+        print(talk.ask_plain("Who is named here?").final_answer)
+        print(talk.ask_plain("And who of them twice?").final_answer)
+    ```
+    What the code made for one question is there for the next; the model is told the questions and
+    answers so far, and has them in the variable `history`.
+    """
+
+    def __init__(self, rlm: RLM, about: Mapping[str, Any], llm: LLM | None) -> None:
+        self._rlm = rlm
+        self._about = about
+        self._events: list[AnyEvent] = []
+        self._held = ExitStack()
+        self._writer: Watcher | None = None
+        self._recursion = rlm._recursion(llm, self._told)
+        self._llm = llm
+        self._account = Ledger(rlm._budget, prices=rlm._prices).root
+        self._environment: Any = None
+        self._contexts: tuple[ContextNote, ...] = ()
+        self._preview: str | None = None
+        self._asked: list[tuple[str, str]] = []
+        self._closed = False
+
+    async def ask(
+        self,
+        question: str,
+        *,
+        expected_answer: Any = None,
+        answer_schema: Any = None,
+        timeout_s: float | None = None,
+    ) -> RLMRunResult:
+        """Answer a question; as `RLM.run`."""
+        if not isinstance(question, str):
+            raise TypeError(f"question must be a str, not {type(question).__name__}")
+        question = clean(question)
+        terms = {
+            "task_prompt": question,
+            "max_iterations": self._recursion.steps,
+            "expected_answer": expected_answer,
+            "answer_schema": answer_schema,
+        }
+        if self._environment is None:
+            await self._begin(terms)
+        else:
+            history = [{"question": asked, "answer": answer} for asked, answer in self._asked]
+            await self._environment.follow_up(variables={"history": history}, **terms)
+        first = len(self._events)
+        run = self._recursion.run(
+            self._environment,
+            question,
+            self._contexts,
+            path=str(len(self._asked)),
+            preview=self._preview,
+            model_name=None if self._llm is None else self._llm.model,
+            history=self._asked,
+        )
+        result = await run.play(timeout_s)
+        self._asked.append((question, result.final_answer or "(no answer)"))
+        return replace(result, _events=tuple(self._events[first:]))
+
+    def ask_plain(
+        self,
+        question: str,
+        *,
+        expected_answer: Any = None,
+        answer_schema: Any = None,
+        timeout_s: float | None = None,
+    ) -> RLMRunResult:
+        """`ask` for plain callers."""
+        return wait_for(
+            self.ask(
+                question,
+                expected_answer=expected_answer,
+                answer_schema=answer_schema,
+                timeout_s=timeout_s,
+            )
+        )
+
+    async def close(self) -> None:
+        """End the session and everything that still runs below it. Safe to call twice."""
+        self._closed = True
+        environment, self._environment = self._environment, None
+        try:
+            if environment is not None:
+                await environment.close()
+        finally:
+            self._account.close()
+            self._held.close()
+
+    async def _begin(self, terms: Mapping[str, Any]) -> None:
+        if self._closed:
+            raise REPLError("the conversation is closed")
+        self._open_trajectory()
+        environment = self._rlm._make(OfRun(self._recursion, self._account, "0"))
+        try:
+            first: StepResult[Any] = await environment.reset(**self._about, **terms)
+        except BaseException:
+            await environment.close()
+            raise
+        self._environment = environment
+        self._contexts = _notes(environment, first)
+        self._preview = first.observation.context_preview
+
+    def _open_trajectory(self) -> None:
+        given = self._rlm._trajectory
+        if given is None:
+            return
+        from repl_env.rlm.trajectory_writer import TrajectoryWriter
+
+        if isinstance(given, TrajectoryWriter):
+            self._writer = given
+            return
+        named = dict(self._about["contexts"] or {})
+        if self._about["context"] is not None:
+            named["context"] = self._about["context"]
+        writer = TrajectoryWriter(
+            given, contexts=named, settings=self._rlm._settings(self._about["seed"])
+        )
+        self._writer = self._held.enter_context(writer)
+
+    def _told(self, event: AnyEvent) -> None:
+        self._events.append(event)
+        if self._writer is not None:
+            self._writer(event)
+        if self._rlm._watch is not None:
+            self._rlm._watch(event)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        wait_for(self.close())
+
+
+class _Local:
+    """Makes environments on this machine."""
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        from repl_env.local import AsyncLocalREPLEnv
+
+        self._arguments = dict(arguments)
+        if self._arguments.get("sandbox") is None and self._arguments.get("limits") is None:
+            self._arguments["limits"] = _limits()
+        AsyncLocalREPLEnv(**self._arguments)  # wrong arguments are told now, not at the first run
+
+    def __call__(self, provider: Provider) -> Any:
+        from repl_env.local import AsyncLocalREPLEnv
+
+        return AsyncLocalREPLEnv.with_provider(provider, **self._arguments)
+
+
+def _limits() -> Limits:
+    from repl_sandbox import Limits
+
+    return Limits(host_timeout=_HOST_TIMEOUT)
+
+
+def _model(given: object, name: str) -> ChatModel:
+    if not isinstance(given, LLM):
+        return as_model(given, name)
+    from repl_env.rlm.endpoints import model_of
+
+    found = model_of(given)
+    if found is None:
+        raise ValueError(f"{name}: the LLM says neither where the model is nor how to ask for it")
+    return found
+
+
+def _notes(environment: Any, first: StepResult[Any]) -> tuple[ContextNote, ...]:
+    """The contexts of the episode that has begun, without their content."""
+    parts = getattr(environment, "contexts", None)
+    if parts is None:
+        return (ContextNote("context", "str", first.observation.context_length),)
+    return tuple(ContextNote(part.name, type(part.value).__name__, part.length) for part in parts)

@@ -1,0 +1,161 @@
+"""`LocalRLMRunner`: a run with the arguments and results of OpenEnv's `repl_env.runner`.
+
+The loop is `repl_env.rlm`'s. What differs from `RLM`: sub-calls go to a backend
+(`repl_env.recursive_backends`), there is no budget, and a batch may be shortened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from repl_env.prompts import RLM_SYSTEM_PROMPT
+from repl_env.recursive_backends import (
+    BackendLimits,
+    ChatFn,
+    LocalChildRLMBackend,
+    OnComplete,
+    OnStart,
+    RecursiveBackend,
+)
+from repl_env.rlm.background import wait_for
+from repl_env.rlm.events import AnyEvent, ContextNote, ModelReplied
+from repl_env.rlm.loop import Manner, Run
+from repl_env.rlm.model import CallableModel
+from repl_env.rlm.result import RLMRunResult
+from repl_env.rlm.system import opening
+from repl_env.subcalls import GivenProvider
+
+__all__ = ["LocalRLMRunner", "RLMRunResult"]
+
+
+class LocalRLMRunner:
+    """Runs a chat function as a recursive language model, in sessions on this machine.
+
+    `llm_chat_fn(messages, model)` or `(messages)` returns text. `max_children_total`,
+    `max_children_per_batch`, `result_truncation_limit` (characters) and `per_child_timeout_s`
+    limit the runs below; `env_max_iterations_multiplier` is the steps allowed for each turn.
+    `on_subcall_start(depth, model, prompt)` and `on_subcall_complete(depth, model, seconds, error)`
+    are told of them. `verbose` prints a line for each turn.
+    """
+
+    def __init__(
+        self,
+        llm_chat_fn: ChatFn,
+        *,
+        system_prompt: str = RLM_SYSTEM_PROMPT,
+        max_iterations: int = 30,
+        max_depth: int = 2,
+        depth: int = 0,
+        env_max_iterations_multiplier: int = 5,
+        max_batch_workers: int = 8,
+        backend_factory: Callable[..., RecursiveBackend] | None = None,
+        max_children_total: int | None = None,
+        max_children_per_batch: int | None = None,
+        result_truncation_limit: int | None = None,
+        per_child_timeout_s: float | None = None,
+        on_subcall_start: OnStart | None = None,
+        on_subcall_complete: OnComplete | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.llm_chat_fn = llm_chat_fn
+        self.system_prompt = system_prompt
+        self.max_iterations = max_iterations
+        self.max_depth = max_depth
+        self.depth = depth
+        self.env_max_iterations_multiplier = env_max_iterations_multiplier
+        self.backend_factory = backend_factory or self._default_backend
+        self.on_subcall_start = on_subcall_start
+        self.on_subcall_complete = on_subcall_complete
+        self.verbose = verbose
+        self._model = CallableModel(llm_chat_fn)
+        self._limits = BackendLimits(
+            max_depth=max_depth,
+            max_batch_workers=max_batch_workers,
+            max_children_total=max_children_total,
+            max_children_per_batch=max_children_per_batch,
+            result_truncation_limit=result_truncation_limit,
+            per_child_timeout_s=per_child_timeout_s,
+        )
+
+    def run(
+        self,
+        context: str,
+        task_prompt: str,
+        *,
+        model: str | None = None,
+        timeout_s: float | None = None,
+    ) -> RLMRunResult:
+        """Answer `task_prompt` about `context`.
+
+        When `timeout_s` seconds are over, the answer is the text "Error: child timeout after ...".
+
+        Raises:
+            ModelError: the chat function raised.
+        """
+        return wait_for(self._run(context, task_prompt, model, timeout_s))
+
+    async def _run(
+        self, context: str, task_prompt: str, model: str | None, timeout_s: float | None
+    ) -> RLMRunResult:
+        from repl_env.local import AsyncLocalREPLEnv
+
+        backend = self.backend_factory(
+            self.llm_chat_fn,
+            system_prompt=self.system_prompt,
+            max_iterations=self.max_iterations,
+            max_depth=self.max_depth,
+            depth=self.depth,
+            env_max_iterations_multiplier=self.env_max_iterations_multiplier,
+        )
+        provider = GivenProvider(
+            backend.query,
+            backend.query_batched,
+            backend.recursive_query,
+            backend.recursive_query_batched,
+            shortens=self._limits.max_children_per_batch is not None,
+        )
+        async with AsyncLocalREPLEnv.with_provider(provider) as environment:
+            first = await environment.reset(
+                context=context,
+                task_prompt=task_prompt,
+                max_iterations=self.max_iterations * self.env_max_iterations_multiplier,
+                llm_model=model,
+            )
+            note = ContextNote("context", "str", first.observation.context_length)
+            children = self.depth + 1 < self.max_depth
+            run = Run(
+                question=task_prompt,
+                opening=opening(task_prompt, (note,), prompt=self.system_prompt, children=children),
+                model=self._model,
+                environment=environment,
+                manner=Manner(max_iterations=self.max_iterations),
+                model_name=model,
+                contexts=(note,),
+                watch=self._print if self.verbose else None,
+            )
+            result = await run.play(timeout_s)
+        answer = result.final_answer
+        if result.stop_reason == "timeout" and answer is None:
+            answer = f"Error: child timeout after {timeout_s:.3f}s"
+        traces = list(getattr(backend, "child_traces", []))
+        return replace(result, final_answer=answer, depth=self.depth, child_traces=traces)
+
+    def _default_backend(self, llm_chat_fn: ChatFn, **arguments: Any) -> RecursiveBackend:
+        return LocalChildRLMBackend(
+            llm_chat_fn,
+            runner_factory=LocalRLMRunner,
+            system_prompt=arguments["system_prompt"],
+            max_iterations=arguments["max_iterations"],
+            env_max_iterations_multiplier=arguments["env_max_iterations_multiplier"],
+            depth=arguments["depth"],
+            limits=self._limits,
+            on_subcall_start=self.on_subcall_start,
+            on_subcall_complete=self.on_subcall_complete,
+        )
+
+    def _print(self, event: AnyEvent) -> None:
+        if isinstance(event, ModelReplied):
+            length = len(event.completion.text)
+            print(f"[depth={self.depth}] iteration={event.turn} reply={length} characters")  # noqa: T201

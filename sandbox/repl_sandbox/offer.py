@@ -1,0 +1,154 @@
+"""`Offer`: a function of the host, and how it looks to the code of a session."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import keyword
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
+
+Face: TypeAlias = Literal["plain", "text", "texts", "handle"]
+
+FACES: frozenset[str] = frozenset(get_args(Face))
+# What a handle calls; `wait` is what `as_completed` is made of, and may be left out.
+_METHODS = frozenset({"result", "done", "cancel"})
+_OPTIONAL = frozenset({"wait"})
+# Characters; a name travels with each call.
+_LONGEST_NAME = 60
+_LONGEST_SIGNATURE = 2_000
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A function for `Sandbox.session(host=)` that is more than JSON in and JSON out.
+
+    `face`: what code in the session gets for what the function returns.
+
+    - "plain": the JSON itself.
+    - "text": for `{"text", "ok", "error", "usage", "truncated"}`, of which all but the first may be
+      left out, and perhaps "value": a `Text`, a str with these as attributes.
+    - "texts": for a list of such a list of `Text`.
+    - "handle": for `{"id": int | str}` a `Handle` with `result(timeout=None)`, `done()`,
+      `cancel()`. They call `methods`: `result(id, timeout)` returns what "text" takes, or None if
+      it is not ready within that many seconds, which is a TimeoutError in the session; `done(id)`
+      and `cancel(id)` return a bool. With `wait(ids, timeout)`, which returns the ids that are
+      done, the function has `as_completed(handles, timeout=None)`. An id comes from the session,
+      which may make one up: whose it is, is for the methods to know.
+
+    `raw`: parameters that may be a str or bytes, or a list of such or None, which then travel as
+    they are and not as JSON, all arguments of a call up to 64 MiB; by position only with a
+    `signature`. That is what `help` shows and what calls are checked by before they leave the
+    session, as "(prompt, model=None, *, context=None)"; defaults are literals, and are not sent.
+    `raises`: names of exception classes of the host that are classes of the session as well, each
+    under its name and a `HostCallError`; others arrive as a plain `HostCallError`.
+
+    Raises:
+        TypeError, ValueError: naming the field.
+    """
+
+    function: Callable[..., Any]
+    face: Face = field(default="plain", kw_only=True)
+    raw: Iterable[str] = field(default=(), kw_only=True)
+    methods: Mapping[str, Callable[..., Any]] = field(default_factory=dict, kw_only=True)
+    signature: str | None = field(default=None, kw_only=True)
+    raises: Iterable[str] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise TypeError(f"function must be callable, not {type(self.function).__name__}")
+        if self.face not in FACES:
+            raise ValueError(f"face must be one of {', '.join(sorted(FACES))}, not {self.face!r}")
+        for name in ("raw", "raises"):
+            object.__setattr__(self, name, _names(getattr(self, name), name))
+        for name in self.raises:
+            if hasattr(builtins, name):
+                raise ValueError(f"raises: {name!r} is a name of Python's own")
+        self._check_methods()
+        self._check_signature()
+
+    def _check_methods(self) -> None:
+        if not isinstance(self.methods, Mapping):
+            raise TypeError(f"methods must be a dict, not {type(self.methods).__name__}")
+        for name, method in self.methods.items():
+            if not callable(method):
+                raise TypeError(f"methods[{name!r}] must be callable, not {type(method).__name__}")
+        given, needed = set(self.methods), _METHODS if self.face == "handle" else frozenset()
+        if not needed <= given <= (needed and needed | _OPTIONAL):
+            raise ValueError(
+                f"methods of face {self.face!r} must be {sorted(needed) or 'none'}, "
+                f"not {sorted(given)}"
+            )
+
+    def _check_signature(self) -> None:
+        if self.signature is None:
+            return
+        parameters = _parameters(self.signature)
+        names = {each.arg for each in _named(parameters)}
+        for name in self.raw:
+            if name not in names and parameters.kwarg is None:
+                raise ValueError(f"raw: {name!r} is no parameter of {self.signature}")
+
+    @property
+    def places(self) -> frozenset[int | str]:
+        """Where in a call raw arguments may be: their names, and their positions."""
+        by_position: list[str] = []
+        if self.signature is not None:
+            parameters = _parameters(self.signature)
+            by_position = [each.arg for each in (*parameters.posonlyargs, *parameters.args)]
+        raw = frozenset(self.raw)
+        return raw | {place for place, name in enumerate(by_position) if name in raw}
+
+
+def _names(names: object, name: str) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TypeError(f"{name} must be a list of names, not {type(names).__name__}")
+    checked: list[str] = []
+    for each in names:
+        if not isinstance(each, str):
+            raise TypeError(f"{name}: {each!r} must be a str, not {type(each).__name__}")
+        if not is_free(each) or len(each) > _LONGEST_NAME:
+            raise ValueError(f"{name}: {each!r} is no name that a session can have")
+        checked.append(each)
+    return tuple(dict.fromkeys(checked))
+
+
+def is_free(name: str) -> bool:
+    """Whether the host may give `name` to something in a session."""
+    return name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")
+
+
+def _named(parameters: ast.arguments) -> list[ast.arg]:
+    return [*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs]
+
+
+def _parameters(signature: object) -> ast.arguments:
+    """The parameters that a signature names; TypeError, ValueError if it is none."""
+    if not isinstance(signature, str):
+        raise TypeError(f"signature must be a str, not {type(signature).__name__}")
+    try:
+        (statement,) = ast.parse(f"def f{signature}: pass").body
+        compile(f"def f{signature}: pass", "", "exec")  # a name that is there twice
+        if not isinstance(statement, ast.FunctionDef) or not signature.startswith("("):
+            raise ValueError("not one function")
+        (body,) = statement.body
+        if not isinstance(body, ast.Pass) or len(signature) > _LONGEST_SIGNATURE:
+            raise ValueError("more than a signature")
+        parameters = statement.args
+        for default in (*parameters.defaults, *parameters.kw_defaults):
+            if default is not None:
+                ast.literal_eval(default)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ValueError(
+            f"signature: {signature!r:.200} is not parameters in parentheses with literals as "
+            "defaults, as '(prompt, model=None, *, context=None)'"
+        ) from None
+    if any(each.annotation for each in _all(parameters)) or statement.returns is not None:
+        raise ValueError("signature: annotations are not shown; write them into the docstring")
+    return parameters
+
+
+def _all(parameters: ast.arguments) -> list[ast.arg]:
+    more = [each for each in (parameters.vararg, parameters.kwarg) if each is not None]
+    return [*_named(parameters), *more]

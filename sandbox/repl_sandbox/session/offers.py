@@ -1,0 +1,86 @@
+"""What a host offers to one session: functions by the names that they are called under."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ..offer import Offer, is_free
+from ..wire.offered import Offered
+from ..wire.parts import Place
+
+HostFunction: TypeAlias = Callable[..., Any]
+
+# help(f) in the session; longer texts are cut.
+_MAX_DOC = 2000
+_NOWHERE: frozenset[Place] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """`functions` by the name in a call, methods of handles as "function.method".
+
+    `rows` are what the session is told; `names` what it then has in its namespace.
+    """
+
+    functions: dict[str, HostFunction] = field(default_factory=dict)
+    rows: tuple[Offered, ...] = ()
+    names: frozenset[str] = frozenset()
+    _places: dict[str, frozenset[Place]] = field(default_factory=dict)
+
+    def places(self, name: str) -> frozenset[Place]:
+        """Where a call of `name` may have raw arguments."""
+        return self._places.get(name, _NOWHERE)
+
+    def differ(self, others: Offers) -> bool:
+        """Whether code that was told of these would miss one of `others`, or mistake it."""
+        return {_but_for_doc(row) for row in self.rows} != {
+            _but_for_doc(row) for row in others.rows
+        }
+
+
+def _but_for_doc(row: Offered) -> tuple[Any, ...]:
+    return row.name, row.face, row.signature, row.raw, frozenset(row.methods), row.raises
+
+
+def check(host: Mapping[str, HostFunction | Offer] | None) -> Offers:
+    """What `host` offers, or TypeError / ValueError naming what is wrong with it."""
+    if host is None:
+        return Offers()
+    if not isinstance(host, Mapping):
+        raise TypeError(f"host must be a dict of functions, not {type(host).__name__}")
+    functions: dict[str, HostFunction] = {}
+    rows, errors, places = [], set(), {}
+    for name, given in host.items():
+        if not isinstance(name, str) or not (callable(given) or isinstance(given, Offer)):
+            raise TypeError(f"host[{name!r}] must be a function under a str")
+        if not is_free(name):
+            raise ValueError(f"host: {name!r} cannot name a function in a session")
+        offer = given if isinstance(given, Offer) else None
+        functions[name] = given if offer is None else offer.function  # type: ignore[assignment]
+        rows.append(_row(name, functions[name], offer))
+        if offer is not None:
+            functions |= {f"{name}.{each}": method for each, method in offer.methods.items()}
+            errors |= set(offer.raises)
+            if offer.raw:
+                places[name] = offer.places
+    if clash := errors & functions.keys():
+        raise ValueError(f"host: {sorted(clash)} name functions, and are in raises= as well")
+    return Offers(functions, tuple(rows), frozenset(host) | errors, places)
+
+
+def _row(name: str, function: HostFunction, offer: Offer | None) -> Offered:
+    doc = (inspect.getdoc(function) or "")[:_MAX_DOC]
+    if offer is None:
+        return Offered(name, doc)
+    return Offered(
+        name,
+        doc,
+        offer.face,
+        offer.signature,
+        tuple(offer.raw),
+        tuple(offer.methods),
+        tuple(offer.raises),
+    )

@@ -1,0 +1,40 @@
+"""Calls of `repl-env` in this process, for what does not need one of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pytest
+
+from repl_env.cli.main import build, installed
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a call came to, under the names of `subprocess.CompletedProcess`."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Call: TypeAlias = Callable[..., Done]
+
+
+def caller(name: str, capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> Call:
+    """A function that calls the command `name` with its arguments."""
+    patch.setenv("NO_COLOR", "1")
+    patch.setenv("COLUMNS", "200")
+    # Of all that is installed only this one: importing the others takes time.
+    application = build([point for point in installed() if point.name == name])
+
+    def call(*arguments: str) -> Done:
+        with pytest.raises(SystemExit) as ended:
+            application([name, *arguments])
+        printed = capsys.readouterr()
+        code = ended.value.code
+        return Done(code if isinstance(code, int) else 0, printed.out, printed.err)
+
+    return call

@@ -1,0 +1,91 @@
+"""`repl-env bench-tasks make`: datasets that `repl-env eval` takes, the same each time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from repl_env.evaluation import read_dataset
+from tests.cli.calls import Call, caller
+
+
+@pytest.fixture
+def make(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    call = caller("bench-tasks", capsys, monkeypatch)
+    return lambda out, *more: call("make", "--out", str(out), "--size", "2k", *more)
+
+
+def test_a_dataset_has_the_kinds_in_turn_and_can_be_read(make: Call, tmp_path: Path) -> None:
+    done = make(tmp_path / "d", "--n", "10", "--kind", "pairs, single-needle")
+    dataset = read_dataset(tmp_path / "d")
+
+    assert done.returncode == 0, done.stderr
+    assert [entry.kind for entry in dataset.entries] == ["pairs", "single_needle"] * 5
+    assert 1_800 < len(dataset.load(dataset.entries[0]).context) <= 2_000
+
+
+def test_the_same_options_make_the_same_bytes(make: Call, tmp_path: Path) -> None:
+    reports = [
+        json.loads(make(tmp_path / name, "--n", "4", "--seed", seed, "--json").stdout)
+        for name, seed in (("a", "5"), ("b", "5"), ("c", "6"))
+    ]
+    digests = [hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in "abc"]
+
+    assert [report["sha256"] for report in reports] == digests
+    assert digests[0] == digests[1] != digests[2]
+    assert reports[0]["kinds"] == ["single_needle", "multi_needle", "aggregation", "pairs"]
+
+
+def test_contexts_may_be_files_of_their_own(make: Call, tmp_path: Path) -> None:
+    for name, more in (("one", ()), ("two", ("--context-files", str(tmp_path / "texts")))):
+        assert make(tmp_path / name, "--n", "4", *more).returncode == 0
+    one, two = (read_dataset(tmp_path / name) for name in ("one", "two"))
+
+    assert len(list((tmp_path / "texts").iterdir())) == 4
+    for ours, theirs in zip(one.entries, two.entries, strict=True):
+        assert one.load(ours) == two.load(theirs)
+
+
+def test_a_file_that_is_there_is_kept_unless_forced(make: Call, tmp_path: Path) -> None:
+    out = tmp_path / "d"
+    out.write_text("mine")
+    refused = make(out, "--n", "1")
+
+    assert refused.returncode == 2
+    assert "--force" in refused.stderr
+    assert out.read_text() == "mine"
+    assert make(out, "--n", "1", "--force").returncode == 0
+    assert len(read_dataset(out).entries) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--kind", "haystack"), "none of single-needle, multi-needle"),
+        (("--kind", " , "), "names no kind"),
+        (("--size", "ten"), "is no size"),
+        (("--size", "10"), "1,000 to 1,000,000,000"),
+        (("--size", "5T"), "is no size"),
+        (("--n", "0"), "--n"),
+        (("--seed", "-1"), "--seed"),
+    ],
+)
+def test_a_wrong_option_is_named(
+    make: Call, tmp_path: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    done = make(tmp_path / "d", *arguments)
+
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_folder_that_is_not_there_is_named(make: Call, tmp_path: Path) -> None:
+    done = make(tmp_path / "absent" / "d")
+
+    assert done.returncode == 1
+    assert "No such file" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,337 @@
+"""`repl-env eval`: a dataset is scored, whatever ends the process on the way."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repl_env.tasks import KINDS, make_task
+from tests.cli.calls import Call, Done, caller
+from tests.cli.test_main import MAIN
+from tests.test_imports import loaded_by
+
+# Solvers as users write them. `slow` tells when so many tasks have begun, and then waits for ever,
+# so that whoever ends the process knows what it was in.
+SOLVERS = """
+import asyncio, os, zlib
+from repl_env.errors import ModelError
+from repl_env.evaluation import Solved
+from repl_env.rlm import Spent
+from repl_sandbox.errors import IsolationError
+
+def answer(task):
+    n = zlib.crc32(task.id.encode())
+    if n % 11 == 0:
+        return Solved(None, stop_reason="iterations", error_kind="exception", spent=Spent(calls=9))
+    text = task.answer if n % 4 else "none of it"
+    spent = Spent(calls=n % 5, input_tokens=n % 1000, output_tokens=n % 7, usd=(n % 100) / 1000)
+    return Solved(str(text), text, stop_reason="answer", spent=spent)
+
+async def right(task):
+    return task.answer
+
+async def steady(task):
+    await asyncio.sleep(0.001)
+    return answer(task)
+
+begun = 0
+
+async def slow(task):
+    global begun
+    begun += 1
+    if begun > 90:
+        if begun == 90 + 16:
+            print("stuck", flush=True)
+        await asyncio.Event().wait()
+    return await steady(task)
+
+def plain(task):
+    return task.answer
+
+async def down(task):
+    raise ModelError("connection", "refused", retryable=True)
+
+async def sick(task):
+    if "000003" in task.id:
+        raise ModelError("rate_limit", "slow down", retryable=True)
+    return task.answer
+
+async def nowhere(task):
+    if "000003" in task.id:
+        raise IsolationError("jailed", "namespaces", "not here", "ask root")
+    return task.answer
+
+def odd(expected, answer):
+    return 0.25
+
+def request(request):
+    return "text"
+"""
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """200 generated tasks."""
+    path = tmp_path_factory.mktemp("data") / "tasks.jsonl"
+    tasks = (make_task([*KINDS][n % 4], 3_000, 1_000_000 + n) for n in range(200))
+    path.write_text("".join(json.dumps(task.record()) + "\n" for task in tasks))
+    return path
+
+
+@pytest.fixture
+def solvers(tmp_path: Path) -> Path:
+    path = tmp_path / "solvers_for_a_test.py"
+    path.write_text(SOLVERS)
+    return path
+
+
+@pytest.fixture
+def evaluate(
+    dataset: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Call:
+    """`repl-env eval` over the dataset, 16 at once."""
+    call = caller("eval", capsys, monkeypatch)
+    return lambda *arguments, of=dataset: call(str(of), "--concurrency", "16", *arguments)
+
+
+def table(done: Done) -> dict[str, Any]:
+    """What `--json` says, without what two runs may differ in."""
+    summary: dict[str, Any] = json.loads(done.stdout)
+    assert summary.pop("seconds_p50") <= summary.pop("seconds_p95")
+    return summary
+
+
+def results(out: Path) -> list[str]:
+    """The ids of the tasks that have a whole line, in the order in which they finished."""
+    lines = [json.loads(line) for line in out.read_text().splitlines(keepends=True) if "\n" in line]
+    return [line["id"] for line in lines if line["type"] == "result"]
+
+
+def interrupted(dataset: Path, arguments: list[str], how: signal.Signals) -> tuple[int, str]:
+    """Status and output of an evaluation that gets `how` with 90 tasks done and 16 begun."""
+    with subprocess.Popen(
+        [sys.executable, "-c", MAIN, "eval", str(dataset), "--concurrency", "16", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "stuck\n"
+        process.send_signal(how)
+        out, _ = process.communicate(timeout=30)
+        return process.returncode, out
+
+
+def test_an_evaluation_that_is_killed_goes_on_to_the_same_table(
+    evaluate: Call, dataset: Path, solvers: Path, tmp_path: Path
+) -> None:
+    whole = evaluate("--solver", f"{solvers}:steady", "--json")
+    out = tmp_path / "results.jsonl"
+    arguments = ["--solver", f"{solvers}:slow", "--out", str(out), "--json"]
+
+    status, _ = interrupted(dataset, arguments, signal.SIGKILL)
+    assert status == -signal.SIGKILL
+    first = results(out)
+    with out.open("a") as file:
+        file.write('{"type": "result", "id": "half')
+    # Of what is left, more than 90 begin; so it takes as many calls as there are interruptions.
+    status, _ = interrupted(dataset, arguments, signal.SIGKILL)
+    assert status == -signal.SIGKILL
+    resumed = evaluate(*arguments)
+
+    assert (whole.returncode, resumed.returncode) == (0, 0), resumed.stderr
+    assert table(resumed) == table(whole)
+    assert len(first) == 90
+    assert sorted(results(out)) == sorted(set(results(out)))
+    assert len(results(out)) == 200
+
+
+def test_an_interrupted_evaluation_prints_what_there_is_and_exits_130(
+    dataset: Path, solvers: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "results.jsonl"
+    arguments = ["--solver", f"{solvers}:slow", "--out", str(out)]
+    status, printed = interrupted(dataset, arguments, signal.SIGINT)
+
+    assert status == 130
+    assert "90 of 200 tasks scored" in printed
+    assert len(results(out)) == 90
+
+
+def test_a_table_tells_scores_kinds_and_costs(evaluate: Call, solvers: Path) -> None:
+    done = evaluate("--solver", f"{solvers}:steady")
+
+    assert done.returncode == 0, done.stderr
+    assert "200 of 200 tasks scored" in done.stdout
+    for word in ("single_needle", "pairs", "95 % interval", "answer ", "exception ", "p95", "$"):
+        assert word in done.stdout
+
+
+def test_a_finished_evaluation_asks_nothing_again(
+    evaluate: Call, solvers: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "r"
+    arguments = ("--solver", f"{solvers}:right", "--out", str(out), "--json")
+    first, second = evaluate(*arguments), evaluate(*arguments)
+
+    assert json.loads(first.stdout) == json.loads(second.stdout)
+    assert len(results(out)) == 200
+    assert evaluate(*arguments, "--fresh").returncode == 0
+    assert len(results(out)) == 200
+
+
+def test_a_limit_can_be_raised(evaluate: Call, solvers: Path, tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    arguments = ("--solver", f"{solvers}:plain", "--out", str(out))
+    for limit in ("5", "12"):
+        assert evaluate(*arguments, "--limit", limit).returncode == 0
+
+    assert len(results(out)) == 12
+
+
+def test_failures_are_listed_left_out_and_run_again(
+    evaluate: Call, solvers: Path, tmp_path: Path
+) -> None:
+    arguments = ["--solver", f"{solvers}:sick", "--out", str(tmp_path / "r"), "--limit", "40"]
+    done = evaluate(*arguments)
+
+    assert done.returncode == 5
+    assert "39 of 40 tasks scored" in done.stdout
+    assert "rate_limit: slow down" in done.stdout
+    assert "pairs-3000-1000003" in done.stdout
+    assert "1 of 40 tasks have no score" in done.stderr
+    assert json.loads(evaluate(*arguments, "--json").stdout)["scores"][0]["mean"] == 1.0
+    assert len(results(tmp_path / "r")) == 41
+
+
+def test_a_model_that_is_down_is_given_up(evaluate: Call, solvers: Path) -> None:
+    done = evaluate("--solver", f"{solvers}:down", "--give-up-after", "5", "--json")
+
+    assert done.returncode == 5
+    assert json.loads(done.stdout)["scores"][0] == {
+        "name": "all", "n": 0, "mean": None, "low": None, "high": None,
+    }  # fmt: skip
+    assert "in a row failed" in done.stderr
+
+
+def test_a_tier_that_is_not_there_ends_it(evaluate: Call, solvers: Path, tmp_path: Path) -> None:
+    done = evaluate("--solver", f"{solvers}:nowhere", "--out", str(tmp_path / "r"))
+
+    assert done.returncode == 3
+    assert "ask root" in done.stderr
+    assert "of 200 tasks scored" in done.stdout
+
+
+def test_a_full_disk_ends_it_with_what_there_is(
+    evaluate: Call, solvers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from repl_env.evaluation import ResultsFile
+
+    def full(self, result) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ResultsFile, "append", full)
+    done = evaluate("--solver", f"{solvers}:right", "--out", str(tmp_path / "r"))
+
+    assert done.returncode == 1
+    assert "Results cannot be written: No space left on device" in done.stderr
+    assert "0 of 200 tasks scored" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("rubric", "mean"), [("list", 1.0), ("{solvers}:odd", 0.25), ("json", 1.0)]
+)
+def test_a_rubric_can_be_chosen(evaluate: Call, solvers: Path, rubric: str, mean: float) -> None:
+    chosen = rubric.format(solvers=solvers)
+    done = evaluate("--solver", f"{solvers}:right", "--rubric", chosen, "--json")
+
+    assert json.loads(done.stdout)["scores"][0]["mean"] == mean
+
+
+def test_a_module_of_the_current_folder_is_found(
+    evaluate: Call, solvers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(solvers.parent)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    done = evaluate("--solver", "solvers_for_a_test:right", "--limit", "1")
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "--solver"),
+        (("--solver", "right", "--model", "m"), "--solver"),
+        (("--solver", "right"), "is not of the form module:function"),
+        (("--solver", "absent.py:right"), "there is no file absent.py"),
+        (("--solver", "no_such_module_here:f"), "No module named"),
+        (("--solver", "{solvers}:nobody"), "nobody"),
+        (("--solver", "{solvers}:begun"), "is int, not a function"),
+        (("--solver", "{solvers}:right", "--rubric", "close"), "none of exact, fuzzy, json, list"),
+        (("--solver", "{solvers}:right", "--concurrency", "0"), "--concurrency"),
+        (("--solver", "{solvers}:right", "--out", "{solvers}"), "is not a file of results"),
+    ],
+)
+def test_a_wrong_option_is_a_usage_error(
+    evaluate: Call, solvers: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    done = evaluate(*(each.format(solvers=solvers) for each in arguments))
+
+    assert done.returncode == 2
+    assert says in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_broken_line_is_told_before_anything_runs(
+    evaluate: Call, solvers: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "broken.jsonl"
+    path.write_text('{"id": "a", "question": "q", "context": "c", "answer": 1}\n{"id": "b"\n')
+    done = evaluate("--solver", f"{solvers}:right", "--out", str(tmp_path / "r"), of=path)
+
+    assert done.returncode == 2
+    assert "broken.jsonl, line 2: not JSON" in done.stderr
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_results_file_in_use_is_a_usage_error(
+    evaluate: Call, solvers: Path, tmp_path: Path
+) -> None:
+    from repl_env.evaluation import ResultsFile
+
+    held = ResultsFile(tmp_path / "r")
+    done = evaluate("--solver", f"{solvers}:right", "--out", str(tmp_path / "r"))
+    held.close()
+
+    assert done.returncode == 2
+    assert "in use by another evaluation" in done.stderr
+
+
+@pytest.mark.parametrize("module", ["evaluate", "bench_tasks"])
+def test_a_command_that_is_not_called_costs_little(module: str) -> None:
+    modules = loaded_by(f"repl_env.cli.{module}", "")
+
+    assert not modules & {"asyncio", "repl_env.evaluation.evaluator", "repl_env.tasks", "pydantic"}
+    assert not any(name.startswith("repl_sandbox") for name in modules)
+
+
+def test_a_scripted_model_is_evaluated_offline(evaluate: Call, tmp_path: Path) -> None:
+    pytest.importorskip("repl_env.rlm.runner", reason="needs repl_env.rlm.runner")
+    script = tmp_path / "script.py"
+    script.write_text("def answer(request):\n    return \"```repl\\nFINAL('nothing')\\n```\"\n")
+    done = evaluate("--model", f"script:{script}:answer", "--limit", "4", "--json")
+
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["scored"], summary["scores"][0]["mean"]) == (4, 0.0)
+    assert summary["calls"] == 4

@@ -1,0 +1,116 @@
+"""Which model the options and the environment of the process mean, and which key goes where."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from types import SimpleNamespace
+
+import pytest
+import typer
+
+from repl_env.cli import model_options
+from repl_env.cli.model_options import OPENAI, ModelOptions, llm_from, model_from
+from repl_env.rlm.model import ModelRequest
+from repl_env.rlm.scripted import ScriptedModel
+
+KEYS = {"OPENAI_API_KEY": "sk-openai", "HF_TOKEN": "hf-token"}
+HUB = "https://router.huggingface.co/v1"
+OWN = "http://127.0.0.1:8000/v1"
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "base_url", "key"),
+    [
+        (ModelOptions("gpt-x"), KEYS, OPENAI, "sk-openai"),
+        (ModelOptions("owner/name"), KEYS, None, "hf-token"),
+        (ModelOptions("owner/name", OWN), KEYS, OWN, "sk-openai"),
+        (ModelOptions("owner/name", HUB), KEYS, HUB, "hf-token"),
+        (ModelOptions("name", OWN), {}, OWN, None),
+        (ModelOptions("name"), {"OPENAI_BASE_URL": OWN}, OWN, None),
+        (ModelOptions("name", HUB), {"OPENAI_BASE_URL": OWN, **KEYS}, HUB, "hf-token"),
+        (ModelOptions("name", OWN, "MINE"), {"MINE": "k", **KEYS}, OWN, "k"),
+        (ModelOptions("owner/name", None, "MINE"), {"MINE": "k"}, None, "k"),
+    ],
+)
+def test_a_key_goes_to_the_service_that_it_is_of(options, environ, base_url, key):
+    llm = llm_from(options, environ)
+
+    assert (llm.model, llm.base_url, llm.api_key) == (options.model, base_url, key)
+
+
+def test_the_token_of_hugging_face_goes_to_no_host_that_looks_like_it():
+    llm = llm_from(ModelOptions("m", "https://huggingface.co.evil.example/v1"), KEYS)
+
+    assert llm.api_key == "sk-openai"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (ModelOptions("gpt-x"), "OPENAI_API_KEY is not set"),
+        (ModelOptions("owner/name"), "HF_TOKEN is not set"),
+        (ModelOptions("m", OWN, "MINE"), "MINE is not set"),
+        (ModelOptions(" "), "must name a model"),
+    ],
+)
+def test_what_is_missing_is_named(options, says):
+    with pytest.raises(typer.BadParameter, match=says):
+        llm_from(options, {})
+
+
+def test_an_endpoint_is_made_of_what_the_options_say(monkeypatch):
+    endpoints = SimpleNamespace(model_of=lambda llm: ScriptedModel([], name=llm.base_url))
+    monkeypatch.setattr(model_options, "import_module", lambda name: endpoints)
+
+    assert model_from(ModelOptions("m", OWN), KEYS).name == OWN
+
+
+def test_a_library_that_is_not_installed_is_said_and_gives_5(monkeypatch, capsys):
+    def missing(name):
+        raise ImportError("pip install 'repl-env[openai]'")
+
+    monkeypatch.setattr(model_options, "import_module", missing)
+    with pytest.raises(typer.Exit) as left:
+        model_from(ModelOptions("m", OWN), KEYS)
+
+    assert left.value.exit_code == 5
+    assert "repl-env[openai]" in capsys.readouterr().err
+
+
+def test_a_function_of_a_file_is_a_model(tmp_path):
+    file = tmp_path / "answers.py"
+    file.write_text("def reply(request):\n    return request.messages[0]['content'].upper()\n")
+    model = model_from(ModelOptions(f"script:{file}:reply"), {})
+    request = ModelRequest(messages=[{"role": "user", "content": "hi"}])
+
+    assert asyncio.run(model.complete(request)).text == "HI"
+    assert model.name == "answers:reply"
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("script:{file}", "must be script:FILE.py:FUNCTION"),
+        ("script:{tmp}/none.py:reply", "there is no file"),
+        ("script:{file}:other", "has no function 'other'"),
+        ("script:{file}:number", "has no function 'number'"),
+        ("script:{broken}:reply", "raised ZeroDivisionError: division by zero"),
+        ("script:{text}:reply", "is not a Python file"),
+    ],
+)
+def test_a_script_that_is_none_says_why(tmp_path, model, says):
+    (tmp_path / "ok.py").write_text("number = 1\n")
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    (tmp_path / "text.txt").write_text("reply\n")
+    paths = {"file": "ok.py", "broken": "broken.py", "text": "text.txt"}
+    named = {name: str(tmp_path / path) for name, path in paths.items()}
+
+    with pytest.raises(typer.BadParameter, match=says):
+        model_from(ModelOptions(model.format(tmp=tmp_path, **named)), {})
+
+
+def test_the_endpoints_are_where_the_options_look_for_them():
+    pytest.importorskip("repl_env.rlm.endpoints", reason="needs repl_env.rlm.endpoints")
+
+    assert callable(importlib.import_module("repl_env.rlm.endpoints").model_of)

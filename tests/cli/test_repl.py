@@ -1,0 +1,489 @@
+"""`repl-env repl`: through pipes, and typed into a terminal."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pexpect
+import pytest
+import typer
+from prompt_toolkit.history import InMemoryHistory
+from typer.testing import CliRunner
+
+from repl_env.cli.cell_text import cells
+from repl_env.cli.prompt import history_in
+from repl_env.cli.repl import repl
+from repl_env.cli.screens import JSONScreen
+from repl_env.cli.shell import Leave, Shell
+from repl_sandbox import Limits, Sandbox
+
+ROOT = Path(__file__).parents[2]
+MAIN = "from repl_env.cli.main import main; main()"
+COMMAND = [sys.executable, "-c", MAIN, "repl"]
+CLEAN = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    """One template for all shells in this process."""
+    with Sandbox(limits=Limits(timeout=60), history=4) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def told(sandbox):
+    """Runs text in a shell of its own; the JSON objects that come of it."""
+
+    def run(text):
+        out = io.StringIO()
+        shell = Shell(sandbox, JSONScreen(out))
+        shell.run_all(cells(text.splitlines(keepends=True)))
+        shell.close()
+        return [json.loads(line) for line in out.getvalue().splitlines()]
+
+    return run
+
+
+def command(text, *arguments):
+    """Run the command in this process with `text` at its standard input."""
+    app = typer.Typer(add_completion=False)
+    app.command()(repl)
+    return CliRunner(env={"COLUMNS": "120"}).invoke(app, arguments, input=text)
+
+
+def opened(*arguments):
+    """The command as a process of its own, with pipes."""
+    return subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+
+
+# ── pipes ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_cells_of_a_pipe_are_statements_and_share_their_variables():
+    done = command(
+        "x = 6\n"
+        "x * 7\n"
+        "def f(n):\n"
+        "    total = 0\n"
+        "\n"
+        "    return total + n\n"
+        "f(5)\n"
+        "if x: print('yes')\n"
+        "else: print('no')\n"
+        "for i in range(2):\n"
+        "    print(i, end=' ')"
+    )
+
+    assert (done.stdout, done.stderr, done.exit_code) == ("42\n5\nyes\n0 1 ", "", 0)
+
+
+def test_an_error_goes_to_stderr_the_next_cell_runs_and_the_status_is_1():
+    done = command("1 / 0\nprint('on')\n")
+
+    assert (done.stdout, done.exit_code) == ("on\n", 1)
+    assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
+    assert done.stderr.startswith("Traceback (most recent call last):\n")
+
+
+def test_what_is_notable_is_said_and_only_that():
+    done = command(
+        "x = 1\nimport os\nos._exit(3)\nx\nimport time\ntime.sleep(60)\n", "--timeout", "1"
+    )
+
+    assert done.stdout == "1\n"
+    assert "[the cell ended its process; the session is back at the state before the cell]" in (
+        done.stderr
+    )
+    assert re.search(r"\[timed out after 1\S* s; variables are kept\]", done.stderr)
+
+
+def test_json_has_one_object_for_each_cell_and_command(told):
+    first, second, third, fourth = told("x = [1]\nprint('a'); x\n1 / 0\n:vars\n")
+
+    assert (first["cell"], first["outcome"], first["ok"]) == (1, "finished", True)
+    assert first["changes"][0]["name"] == "x"
+    assert (second["stdout"], second["value"]) == ("a\n", "[1]")
+    assert (third["outcome"], third["error"]["type"]) == ("raised", "ZeroDivisionError")
+    assert (fourth["command"], fourth["ok"]) == (":vars", True)
+    assert "list" in fourth["text"]
+
+
+def test_json_answers_before_the_next_cell_is_written():
+    with opened("--json") as child:
+        for code, value in (("20 + 1\n", "21"), ("for _ in [1]:\n    7\n\n\n", None), ("2\n", "2")):
+            child.stdin.write(code)
+            child.stdin.flush()
+            assert json.loads(child.stdout.readline())["value"] == value
+        child.stdin.close()
+
+        assert child.wait(timeout=30) == 0
+
+
+def test_contexts_are_variables(tmp_path):
+    text, data = tmp_path / "notes.txt", tmp_path / "data.bin"
+    text.write_text("häh")
+    data.write_bytes(b"\xff")
+
+    assert command("context", "--context", str(text)).stdout == "'häh'\n"
+    both = ["--context", str(text), "--context", f"raw={data}"]
+    assert command("notes, raw", *both).stdout == "('häh', b'\\xff')\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["--context", "no-such-file"], 2, "no-such-file"),
+        (["--context", "-"], 2, "standard input holds the cells"),
+        (["--memory", "much"], 2, "memory='much'"),
+        (["--timeout", "-1"], 2, "timeout"),
+        (["--isolation", "process", "--require", "jailed"], 2, "weaker"),
+        (["--preload", "no_such_module"], 5, "no_such_module"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, status, says):
+    done = command("1\n", *arguments)
+
+    assert (done.exit_code, done.stdout) == (status, "")
+    assert says in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_a_language_policy_holds_and_preloaded_modules_are_there():
+    done = command("import os\n", "--language", "restricted", "--json")
+    assert json.loads(done.stdout)["error"]["type"] == "PolicyError"
+
+    done = command("import sys; 'json.tool' in sys.modules", "--preload", "json.tool")
+    assert done.stdout == "True\n"
+
+
+def test_commands_do_what_they_say(told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source, saved = tmp_path / "in.txt", tmp_path / "saved"
+    source.write_text("inside")
+    script = (
+        "x = 1\n"
+        "x = 2\n"
+        ":undo\n"
+        "x\n"
+        ":branch\n"
+        "x = 3; open('made.txt', 'w').write('made')\n"
+        ":back\n"
+        "x\n"
+        f":put {source}\n"
+        "open('in.txt').read()\n"
+        ":files\n"
+        "y = x + 1\n"
+        f":save {saved}\n"
+        ":reset\n"
+        ":vars\n"
+        f":load {saved}\n"
+        "y\n"
+        ":timeout 7\n"
+        ":iso\n"
+        "open('out.txt', 'w').write('out')\n"
+        ":get out.txt\n"
+    )
+    lines = told(script)
+    values = [line["value"] for line in lines if line.get("value") is not None]
+    texts = {line["command"].split()[0]: line["text"] for line in lines if "command" in line}
+
+    assert all(line["ok"] for line in lines), lines
+    assert values == ["1", "4", "1", "'inside'", "2", "3"]
+    assert texts[":undo"] == "the last cell is undone"
+    assert "in.txt" in texts[":files"] and "made.txt" not in texts[":files"]
+    assert texts[":vars"] == "no variables"
+    assert texts[":load"].startswith("2 variables")
+    assert texts[":timeout"] == "7 s"
+    assert "seccomp" in texts[":iso"]
+    assert (tmp_path / "out.txt").read_text() == "out"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (":nothing", "There is no command :nothing"),
+        (":b", ":b may be :branch, :back"),
+        (":put", ":put needs PATH"),
+        (":vars now", ":vars takes nothing"),
+        (":put no-such-file", "no-such-file: No such file"),
+        (":get no-such-file", "no-such-file"),
+        (":load /dev/null", "checkpoint"),
+        (":back", "no branch"),
+        (":undo many", "'many' is no number of cells"),
+        (":undo 5", "n"),
+        (":timeout never", "'never'"),
+        (":timeout -1", "timeout"),
+        (":figure x.png", "no cell has shown a figure"),
+    ],
+)
+def test_a_command_that_cannot_be_done_says_why_and_the_session_goes_on(told, line, says):
+    first, second = told(f"{line}\n1 + 1\n")
+
+    assert (first["ok"], second["value"]) == (False, "2")
+    assert says in first["text"]
+
+
+def test_get_replaces_no_file_and_writes_only_here(told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.txt").write_text("mine")
+    script = (
+        "import os\n"
+        "os.makedirs('a/b')\n"
+        "open('mine.txt', 'w').write('theirs') + open('a/b/deep.txt', 'w').write('deep')\n"
+        ":get mine.txt\n"
+        ":get a/b/deep.txt\n"
+        ":get ../../etc/passwd\n"
+    )
+    texts = [line["text"] for line in told(script) if "command" in line]
+
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+    assert texts[0] == "mine.txt: File exists"
+    assert sorted(os.listdir(tmp_path)) == ["deep.txt", "mine.txt"]
+
+
+def test_figures_can_be_saved(told, tmp_path):
+    script = (
+        "import matplotlib.pyplot as plt\n"
+        "plt.plot([1, 2])\n"
+        "plt.figure(); plt.plot([2, 1])\n"
+        f":figure {tmp_path}/plot.png\n"
+    )
+    lines = told(script)
+    figures = [figure for line in lines for figure in line.get("figures", ())]
+
+    assert figures
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert base64.b64decode(figures[-1]).startswith(b"\x89PNG")
+
+
+def test_bytes_that_are_no_text_are_no_end():
+    done = command(b"x = '\xff'\nlen(x)\n")
+
+    assert (done.exit_code, done.stdout) == (0, "1\n")
+
+
+def test_a_reader_that_leaves_ends_it_quietly():
+    with opened() as child:
+        child.stdout.close()
+        child.stdin.write("print('x')\nprint('y')\n")
+        child.stdin.close()
+
+        assert child.stderr.read() == ""
+        assert child.wait(timeout=30) == 1
+
+
+def test_a_signal_interrupts_the_cell_of_a_pipe_and_the_next_one_runs():
+    with opened() as child:
+        child.stdin.write("print('go'); import time; time.sleep(60)\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "go\n"
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate("print('next')\n", timeout=30)
+
+    assert (out, child.returncode) == ("next\n", 1)
+    assert "KeyboardInterrupt" in err
+
+
+def test_output_that_is_no_terminal_is_passed_as_it_is():
+    assert command("print('\\x1b[2J', end='')").stdout == "\x1b[2J"
+
+
+def test_a_session_that_is_gone_can_be_begun_anew(sandbox):
+    out = io.StringIO()
+    shell = Shell(sandbox, JSONScreen(out), values={"x": "first"})
+    shell.session.close()
+    shell.run_all(["1", ":reset", "x"])
+    shell.close()
+    gone, reset, value = map(json.loads, out.getvalue().splitlines())
+
+    assert (gone["ok"], reset["ok"], value["value"]) == (False, True, "'first'")
+    assert ":reset" in gone["text"]
+
+
+@pytest.mark.parametrize("word", ["exit", "quit", "exit()", "quit()", ":quit", ":q"])
+def test_words_that_leave_other_shells_leave_this_one(sandbox, word):
+    shell = Shell(sandbox, JSONScreen(io.StringIO()))
+    with pytest.raises(Leave):
+        shell.run(word)
+    shell.close()
+
+
+def test_a_history_that_cannot_be_written_stops_nobody(tmp_path):
+    (tmp_path / "repl-env").write_text("a file where the folder would be")
+
+    assert isinstance(history_in({"XDG_STATE_HOME": str(tmp_path)}), InMemoryHistory)
+
+
+# ── terminals ────────────────────────────────────────────────────────────────────────────────────
+
+
+# Bracketed paste is on while a line is edited; a prompt itself is drawn anew with each key.
+_PROMPT_OPENS = r"\x1b\[\?2004h"
+_PROMPT_CLOSES = r"\x1b\[\?2004l"
+# Nothing here answers when it is asked where its cursor is.
+_NO_CPR = {"PROMPT_TOOLKIT_NO_CPR": "1"}
+
+
+class Terminal:
+    """A terminal with the command in it: what is typed, and what stands there without colours."""
+
+    def __init__(self, state, *arguments):
+        self.child = pexpect.spawn(
+            sys.executable,
+            ["-c", MAIN, "repl", *arguments],
+            cwd=ROOT,
+            env={**CLEAN, "TERM": "xterm-256color", **_NO_CPR, "XDG_STATE_HOME": str(state)},
+            encoding="utf-8",
+            timeout=30,
+            dimensions=(30, 100),
+        )
+        self.banner = self.ready()
+
+    def ready(self):
+        """Wait for the next prompt; what was written before it."""
+        self.child.expect(_PROMPT_OPENS)
+        before = re.sub(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|[=>78])", "", self.child.before)
+        self.child.expect(">>> ")
+        return before
+
+    def enter(self, text):
+        """Type a line and Enter, which ends the input."""
+        self.child.send(text + "\r")
+        self.child.expect(_PROMPT_CLOSES)
+
+    def run(self, text):
+        """Type a line and Enter; what is there at the next prompt."""
+        self.enter(text)
+        return self.ready()
+
+    def close(self):
+        """Leave with Ctrl-D; the exit status."""
+        self.child.send("\x04")
+        self.child.expect(pexpect.EOF)
+        self.child.close()
+        return self.child.exitstatus
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory):
+    """The folder of the state of programs."""
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(scope="module")
+def shared(state):
+    """One terminal; starting it is what takes time."""
+    terminal = Terminal(state)
+    yield terminal
+    terminal.child.close(force=True)
+
+
+@pytest.fixture
+def here(shared):
+    """The terminal with a new session in it."""
+    assert "a new session" in shared.run(":reset")
+    return shared
+
+
+def test_a_person_sees_values_output_and_errors(here):
+
+    assert "42" in here.run("6 * 7")
+    assert "hi" in here.run("print('hi', end='')")
+    assert "ZeroDivisionError: division by zero" in here.run("1 / 0")
+
+
+def test_ctrl_c_interrupts_the_cell_and_keeps_the_variables(here):
+    here.run("x = 123456")
+    here.enter("print('go'); import time; time.sleep(60)")
+    here.child.expect("go\r\n")
+    here.child.send("\x03")
+
+    assert "KeyboardInterrupt" in here.ready()
+    assert "123456" in here.run("x")
+
+
+def test_a_second_ctrl_c_ends_a_cell_that_ignores_the_first(here):
+    here.run("x = 123456")
+    here.run("import signal, time")
+    here.enter("_ = signal.signal(2, signal.SIG_IGN); print('go'); time.sleep(60)")
+    here.child.expect("go\r\n")
+    here.child.send("\x03")
+    here.child.expect("Ctrl-C again ends it")
+    here.child.send("\x03")
+
+    assert "the cell was ended" in here.ready()
+    assert "123456" in here.run("x")
+
+
+def test_ctrl_c_at_the_prompt_drops_what_was_typed(here):
+    here.child.send("never = 1")
+    here.child.send("\x03")
+    here.ready()
+
+    assert "NameError" in here.run("never")
+
+
+def test_a_block_is_typed_with_indentation_and_ends_with_an_empty_line(here):
+    here.child.send("def f(n):\r")
+    here.child.expect(r"\.\.\. ")
+    here.child.send("return n + 1\r")
+    here.run("")
+
+    assert "42" in here.run("f(41)")
+
+
+def test_tab_completes_names_and_attributes_and_changes_nothing(here):
+    here.run("counted = []")
+    here.run("class A: __dir__ = lambda self: counted.append(1) or ['attribute_of_a']")
+    here.run("some_long_name = A()")
+    here.child.send("some_lo\t")
+    here.child.expect("some_long_name")
+    here.child.send(".attr\t")
+    here.child.expect("attribute_of_a")
+    here.child.send("\x03")
+    here.ready()
+
+    assert "[]" in here.run("counted")
+
+
+def test_the_next_shell_has_the_history_and_the_banner_says_how_the_session_is_held(here, state):
+    here.run("remembered = 1")
+    file = state / "repl-env" / "history"
+
+    assert "remembered = 1" in file.read_text()
+    assert file.stat().st_mode & 0o077 == 0
+
+    second = Terminal(state)
+    assert re.search(r"tier (jailed|confined)", second.banner)
+    second.child.send("\x1b[A")
+    second.child.expect("remembered")
+    second.child.send("\x03")
+    second.ready()
+
+    assert second.close() == 0
+
+
+def test_output_cannot_steer_the_terminal(here):
+    here.child.send("print('\\x1b]0;title\\x07\\x1b[2J' + '\\x1b[31mred')\r")
+    here.child.expect(re.escape("^[]0;title^G^[[2J\x1b[31mred"))
+    here.ready()
+
+
+def test_a_branch_shows_in_the_prompt(here):
+    here.enter(":branch")
+    here.child.expect("branch 1>>> ")
+    here.run(":back")

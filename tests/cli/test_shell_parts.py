@@ -1,0 +1,188 @@
+"""What the shell is made of: where cells end, what is completed, what a terminal gets to see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repl_env.cli.cell_text import cells, is_whole
+from repl_env.cli.completion import completions
+from repl_env.cli.prompt import is_ready, next_indent
+from repl_env.cli.repl import repl
+from repl_env.cli.run import run
+from repl_env.cli.shell_commands import COMMANDS
+from repl_env.cli.terminal_text import RESET, TerminalText, harmless, one_line
+from repl_sandbox import Sandbox
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x = 1\ny\n", ["x = 1\n", "y\n"]),
+        ("def f():\n    a\n\n    b\nf()\n", ["def f():\n    a\n\n    b\n", "f()\n"]),
+        ("for x in y:\n    x\n\n\nz", ["for x in y:\n    x\n\n", "z"]),
+        ("if a: b\nelif c: d\nelse: e\nf\n", ["if a: b\nelif c: d\nelse: e\n", "f\n"]),
+        (
+            "try:\n    a\nexcept E:\n    b\nfinally:\n    c\n",
+            ["try:\n    a\nexcept E:\n    b\nfinally:\n    c\n"],
+        ),
+        ("f(\n1,\n\n\n2)\ng\n", ["f(\n1,\n\n\n2)\n", "g\n"]),
+        ("'''\nx = 1\n\n\n'''\n", ["'''\nx = 1\n\n\n'''\n"]),
+        ("@d\ndef f(): pass\nf\n", ["@d\ndef f(): pass\n", "f\n"]),
+        ("# note\nx\n", ["# note\n", "x\n"]),
+        ("x = \\\n1\n", ["x = \\\n1\n"]),
+        (":vars\nx\n:undo 2", [":vars\n", "x\n", ":undo 2"]),
+        ("await f()\nx\n", ["await f()\n", "x\n"]),
+        ("1+\nx\n", ["1+\n", "x\n"]),
+        ("f(\n", ["f(\n"]),
+        ("\n\n  \n", []),
+    ],
+)
+def test_a_pipe_is_cut_where_its_statements_end(text, expected):
+    assert list(cells(text.splitlines(keepends=True))) == expected
+
+
+@given(st.text(alphabet="ab:=()[]'\"\\ \n\t#@\x00", max_size=60))
+def test_whatever_comes_is_cut_and_nothing_of_it_is_lost_but_empty_lines(text):
+    lines = text.splitlines(keepends=True)
+    together = "".join(cells(lines))
+
+    assert together.split() == text.split()
+
+
+@pytest.mark.parametrize("text", ["(" * 5000, "\x00", "x" * 100 + "\\", "0" * 5000])
+def test_what_the_parser_chokes_on_is_left_to_the_session(text):
+    assert is_whole(text) in (True, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "ready"),
+    [
+        ("x", True),
+        ("f(1,", False),
+        ("def f():", False),
+        ("def f():\n    return 1", False),
+        ("def f():\n    return 1\n    ", True),
+        ("for x in y: print(x)", True),
+        ("f(\n    1)", True),
+        ("'''a", False),
+        (":put", True),
+        ("", True),
+        ("x = = 1", True),
+    ],
+)
+def test_enter_runs_what_is_whole(text, ready):
+    assert is_ready(text) is ready
+
+
+@pytest.mark.parametrize(
+    ("before", "indent"),
+    [("if x:", 4), ("    if x:", 8), ("    y", 4), ("        return 1", 4), ("f(", 4), ("x", 0)],
+)
+def test_the_next_line_is_indented(before, indent):
+    assert len(next_indent(before)) == indent
+
+
+@pytest.fixture(scope="module")
+def session():
+    with Sandbox() as sandbox, sandbox.session() as session:
+        session.run(
+            "counted = []\n"
+            "class A:\n"
+            "    attribute = 1\n"
+            "    _hidden = 2\n"
+            "    def __dir__(self):\n"
+            "        counted.append(1)\n"
+            "        return ['attribute', '_hidden', 'not a name', 'x' * 1000, '\\x1b[2J']\n"
+            "class Slow:\n"
+            "    def __dir__(self):\n"
+            "        while True: pass\n"
+            "a = b = A()\n"
+            "a.b = b\n"
+            "slow = Slow()\n"
+            "class Ends:\n"
+            "    def __dir__(self):\n"
+            "        import os; os._exit(1)\n"
+            "ends = Ends()\n"
+        )
+        yield session
+
+
+@pytest.mark.parametrize(
+    ("before", "prefix", "names"),
+    [
+        ("coun", "coun", ["counted"]),
+        ("x = a.", "", ["attribute"]),
+        ("a.b.attr", "attr", ["attribute"]),
+        ("print(a._", "_", ["_hidden"]),
+        ("a.none", "none", []),
+        ("unknown.x", "x", []),
+        ("slow.x", "x", []),
+        ("ends.x", "x", []),
+        ("a.b().x", "", []),
+        ("'text'.x", "", []),
+        ("1.x", "", []),
+        ("if.x", "x", []),
+        ("", "", []),
+    ],
+)
+def test_a_name_is_completed_from_the_session(session, before, prefix, names):
+    assert completions(session, before) == (prefix, names)
+
+
+def test_keywords_and_builtins_are_names_too(session):
+    assert {"while"} <= set(completions(session, "whi")[1])
+    assert {"isinstance", "issubclass"} <= set(completions(session, "is")[1])
+
+
+def test_completing_leaves_the_session_as_it_is(session):
+    before = session.variables()
+    completions(session, "a.attr")
+    completions(session, "slow.x")
+
+    assert session.get("counted") == []
+    assert session.variables() == before
+
+
+def test_only_colours_reach_the_terminal():
+    text = "a\x1b[31mred\x1b[0m\t\r\n\x1b]52;c;x\x07\x1b[6n\x9b2J\x1bc\x00\x7f"
+
+    assert harmless(text) == ("a\x1b[31mred\x1b[0m\t\r\n^[]52;c;x^G^[[6n\\x9b2J^[c^@^?" + RESET)
+
+
+@given(st.lists(st.text(alphabet="\x1b[]0;1mJ\x07a\x9b\n", max_size=6), max_size=8))
+def test_pieces_come_out_as_the_whole(pieces):
+    made = TerminalText()
+    fed = "".join(made.feed(piece) for piece in pieces) + made.finish()
+
+    assert fed == harmless("".join(pieces))
+
+
+def test_one_line_is_short_and_has_no_controls():
+    assert one_line("a\n\x1b[2J  b\u202e", 50) == "a [2J b"
+    assert one_line("x" * 100, 10) == "x" * 9 + "…"
+
+
+@pytest.mark.parametrize("function", [repl, run])
+def test_the_page_names_every_option(function):
+    app = typer.Typer()
+    app.command()(function)
+    options = [
+        option
+        for parameter in typer.main.get_command(app).params
+        for option in parameter.opts
+        if option.startswith("--") and "completion" not in option
+    ]
+
+    assert len(options) > 8
+    assert [option for option in options if f"`{option}" not in PAGE] == []
+
+
+def test_the_page_names_every_command_of_the_shell():
+    assert [one.name for one in COMMANDS if f"`:{one.name}" not in PAGE] == []

@@ -1,0 +1,282 @@
+"""Evaluations: many tasks at once, failures of ours told apart, what is done stays done."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from repl_env.errors import EpisodeAborted, ModelError
+from repl_env.evaluation import (
+    Evaluation,
+    FunctionSolver,
+    ResultsFile,
+    RLMSolver,
+    Solved,
+    read_dataset,
+    summarize,
+)
+from repl_env.rlm import ScriptedModel, Spent
+
+
+@pytest.fixture
+def dataset(tmp_path: Path):
+    """Ten tasks, whose answers are their numbers."""
+    path = tmp_path / "tasks.jsonl"
+    lines = [
+        {
+            "id": f"t{n}",
+            "question": f"What is {n}?",
+            "context": "c",
+            "answer": n,
+            "metadata": {"kind": "even" if n % 2 == 0 else "odd"},
+        }
+        for n in range(10)
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return read_dataset(path)
+
+
+async def summary_of(dataset, function, **options):
+    evaluation = Evaluation(dataset, FunctionSolver(function), **options)
+    await evaluation.run()
+    return summarize(evaluation)
+
+
+async def test_scores_are_told_for_all_and_by_kind(dataset) -> None:
+    summary = await summary_of(dataset, lambda task: task.answer if task.answer < 5 else "no")
+
+    assert [(row.name, row.n, row.mean) for row in summary.scores] == [
+        ("all", 10, 0.5),
+        ("even", 5, 0.6),
+        ("odd", 5, 0.4),
+    ]
+    assert summary.scores[0].low < 0.5 < summary.scores[0].high
+    assert not summary.failures
+
+
+async def test_as_many_run_at_once_as_asked(dataset) -> None:
+    running = most = 0
+    full = asyncio.Event()
+
+    async def solve(task):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        if running == 4:
+            full.set()
+        await full.wait()
+        running -= 1
+        return task.answer
+
+    summary = await summary_of(dataset, solve, concurrency=4)
+
+    assert (most, summary.scored) == (4, 10)
+
+
+async def test_no_answer_is_a_score_of_zero(dataset) -> None:
+    summary = await summary_of(
+        dataset, lambda task: Solved(None, stop_reason="iterations", error_kind="exception")
+    )
+
+    assert summary.scores[0].mean == 0.0
+    assert summary.error_kinds == {"exception": 10}
+    assert summary.stop_reasons == {"iterations": 10}
+
+
+def failing(task):
+    match task.answer:
+        case 1:
+            raise ModelError("rate_limit", "slow down", retryable=True)
+        case 2:
+            raise EpisodeAborted("sandbox", "gone")
+        case 3:
+            return Solved("3", 3, error_kind="llm")
+        case 4:
+            raise KeyError("a bug")
+        case 5:
+            raise asyncio.CancelledError
+        case 6:
+            return Solved("6", 6, error_kind="timeout")
+    return task.answer
+
+
+async def test_a_failure_of_ours_is_no_zero(dataset) -> None:
+    async def solve(task):
+        return failing(task)
+
+    summary = await summary_of(dataset, solve)
+
+    assert summary.scores[0].n == 5
+    assert summary.scores[0].mean == 1.0
+    assert [(each.id, each.error_kind) for each in summary.failures] == [
+        ("t1", "llm"),
+        ("t2", "sandbox"),
+        ("t3", "llm"),
+        ("t4", "solver"),
+        ("t5", "cancelled"),
+    ]
+    assert summary.failures[0].error == "rate_limit: slow down"
+    assert summary.failures[3].error == "KeyError: 'a bug'"
+    assert summary.error_kinds == {"timeout": 1}
+
+
+async def test_a_metric_that_fails_is_no_zero_either(dataset) -> None:
+    def metric(expected, text, value):
+        return 1 / (expected - 3)
+
+    summary = await summary_of(dataset, lambda task: task.answer, metric=metric)
+
+    assert [(each.id, each.error_kind) for each in summary.failures] == [("t3", "rubric")]
+    assert summary.scored == 9
+
+
+async def test_what_failed_runs_again_and_what_was_scored_does_not(dataset, tmp_path) -> None:
+    asked = []
+
+    def solve(task):
+        asked.append(task.id)
+        return failing(task) if len(asked) <= 10 and task.answer != 5 else task.answer
+
+    for _ in range(2):
+        results = ResultsFile(tmp_path / "r")
+        summary = await summary_of(dataset, solve, results=results)
+        results.close()
+
+    assert sorted(asked[10:]) == ["t1", "t2", "t3", "t4"]
+    assert (summary.scored, summary.failures) == (10, ())
+
+
+@pytest.mark.parametrize("change", ["settings", "line"])
+async def test_results_of_other_settings_or_lines_do_not_count(dataset, tmp_path, change) -> None:
+    asked = []
+    options = {"settings": {"model": "a"}}
+
+    def solve(task):
+        asked.append(task.id)
+        return 0
+
+    for _ in range(2):
+        results = ResultsFile(tmp_path / "r")
+        await summary_of(dataset, solve, results=results, **options)
+        results.close()
+        if change == "settings":
+            options = {"settings": {"model": "b"}}
+        else:
+            text = dataset.path.read_text()
+            dataset.path.write_text(text.replace("What is 7", "What was 7"))
+            dataset = read_dataset(dataset.path)
+
+    assert sorted(asked[10:]) == (sorted(asked[:10]) if change == "settings" else ["t7"])
+
+
+async def test_too_many_failures_in_a_row_end_it(dataset) -> None:
+    def solve(task):
+        raise ModelError("connection", "refused")
+
+    summary = await summary_of(dataset, solve, concurrency=1, give_up_after=3)
+
+    assert (len(summary.failures), summary.not_run, summary.gave_up) == (3, 7, True)
+
+
+async def test_a_fatal_error_ends_it_and_keeps_what_is_done(dataset) -> None:
+    class NoTier(Exception):
+        pass
+
+    cancelled = []
+
+    async def solve(task):
+        if task.answer == 0:
+            return 0
+        if task.answer == 2:
+            raise NoTier
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(task.id)
+
+    evaluation = Evaluation(dataset, FunctionSolver(solve), concurrency=2, fatal=(NoTier,))
+    with pytest.raises(NoTier):
+        await evaluation.run()
+
+    assert list(evaluation.done) == ["t0"]
+    assert cancelled == ["t1"]
+
+
+async def test_cancelling_cancels_the_solvers_and_keeps_what_is_done(dataset) -> None:
+    begun = asyncio.Event()
+    cancelled = []
+
+    async def solve(task):
+        if task.answer == 0:
+            return 0
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(task.id)
+
+    evaluation = Evaluation(dataset, FunctionSolver(solve), concurrency=1)
+    running = asyncio.create_task(evaluation.run())
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert (list(evaluation.done), cancelled) == (["t0"], ["t1"])
+
+
+async def test_costs_are_added_up_with_what_is_unknown(dataset) -> None:
+    spent = Spent(calls=3, input_tokens=10, output_tokens=5, usd=0.5, unpriced_calls=1)
+    summary = await summary_of(dataset, lambda task: Solved("1", 1, spent=spent))
+
+    assert (summary.calls, summary.input_tokens, summary.output_tokens) == (30, 100, 50)
+    assert (summary.usd, summary.unpriced_calls) == (5.0, 10)
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """A stand-in for the runner: what it was made with, and what it is asked."""
+    made = []
+
+    class RLM:
+        def __init__(self, model, **options) -> None:
+            made.append((model, options))
+
+        async def arun(self, question, context, *, expected_answer):
+            made.append((question, context, expected_answer))
+            usage = Spent(calls=1)
+            if expected_answer == 9:
+                error = ModelError("connection", "refused")
+                error.result = SimpleNamespace(
+                    final_answer="partly", stop_reason="error", usage=usage
+                )
+                raise error
+            return SimpleNamespace(
+                final_answer=str(expected_answer),
+                answer_value=expected_answer,
+                stop_reason="answer",
+                error_kind=None,
+                usage=usage,
+            )
+
+    module = ModuleType("repl_env.rlm.runner")
+    module.RLM = RLM
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return made
+
+
+async def test_a_recursive_model_is_a_solver(dataset, runs) -> None:
+    model = ScriptedModel([])
+    evaluation = Evaluation(dataset, RLMSolver(model, {"max_depth": 3}), concurrency=1)
+    await evaluation.run()
+    summary = summarize(evaluation)
+
+    assert runs[:2] == [(model, {"max_depth": 3}), ("What is 0?", "c", 0)]
+    assert (summary.scored, summary.scores[0].mean, summary.calls) == (9, 1.0, 10)
+    assert [(each.id, each.error_kind) for each in summary.failures] == [("t9", "llm")]
+    assert summary.stop_reasons == {"answer": 9, "error": 1}

@@ -1,0 +1,118 @@
+"""The results file: whole lines stay, half ones go, and no other file is ever touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from repl_env.evaluation import Result, ResultsError, ResultsFile
+from repl_env.rlm import Spent
+
+
+def result(name: str, score: float | None = 1.0) -> Result:
+    return Result(
+        id=name,
+        fingerprint="f",
+        kind=None,
+        score=score,
+        answer="an\nanswer",
+        stop_reason="answer",
+        error_kind=None,
+        error=None,
+        seconds=0.5,
+        time=1.0,
+        spent=Spent(calls=2, usd=0.25),
+    )
+
+
+def written(path: Path, *results: Result) -> Path:
+    file = ResultsFile(path)
+    file.note({"settings": {"model": "m"}})
+    for each in results:
+        file.append(each)
+    file.close()
+    return path
+
+
+def read(path: Path) -> list[Result]:
+    file = ResultsFile(path)
+    file.close()
+    return list(file.earlier.values())
+
+
+def test_results_are_there_when_the_file_is_opened_again(tmp_path: Path) -> None:
+    results = [result("a"), result("b", None)]
+
+    assert read(written(tmp_path / "r", *results)) == results
+
+
+def test_the_last_result_of_a_task_counts(tmp_path: Path) -> None:
+    written(tmp_path / "r", result("a", None), result("b"))
+    written(tmp_path / "r", result("a", 0.5))
+
+    assert [each.score for each in read(tmp_path / "r")] == [0.5, 1.0]
+
+
+def test_a_file_cut_anywhere_keeps_its_whole_lines_and_goes_on(tmp_path: Path) -> None:
+    path = written(tmp_path / "r", result("a"), result("b"))
+    whole = path.read_bytes()
+    ends = [at for at, byte in enumerate(whole, 1) if byte == ord("\n")]
+    for cut in [*range(0, len(whole), 7), len(whole) - 1]:
+        path.write_bytes(whole[:cut])
+        written(path, result("c"))
+
+        kept = sum(end <= cut for end in ends[2:])
+        assert [each.id for each in read(path)] == [*"ab"[:kept], "c"], cut
+
+
+def test_fresh_forgets(tmp_path: Path) -> None:
+    path = written(tmp_path / "r", result("a"))
+    file = ResultsFile(path, fresh=True)
+    file.append(result("b"))
+    file.close()
+
+    assert [each.id for each in read(path)] == ["b"]
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("text", ["my notes", '{"id": "a"}\n{"id": "b"}\n', "\n"])
+def test_another_file_is_left_alone(tmp_path: Path, text: str, fresh: bool) -> None:
+    path = tmp_path / "r"
+    path.write_text(text)
+
+    with pytest.raises(ResultsError, match="is not a file of results"):
+        ResultsFile(path, fresh=fresh)
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize(
+    "damage", ["{", "[]", '{"type": "result"}', '{"type": "result", "id": 1, "spent": {}}', ""]
+)
+def test_a_damaged_line_in_the_middle_is_told(tmp_path: Path, damage: str) -> None:
+    path = written(tmp_path / "r", result("a"))
+    with path.open("a") as file:
+        file.write(f"{damage}\n")
+    with path.open("a") as file:
+        file.write('{"type": "begin"}\n')
+
+    with pytest.raises(ResultsError, match="line 4 is damaged"):
+        ResultsFile(path)
+
+
+def test_two_evaluations_cannot_write_one_file(tmp_path: Path) -> None:
+    first = ResultsFile(tmp_path / "r")
+    with pytest.raises(ResultsError, match="in use"):
+        ResultsFile(tmp_path / "r")
+    first.close()
+    ResultsFile(tmp_path / "r").close()
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ResultsError, match="No such file"):
+        ResultsFile(tmp_path / "absent" / "r")
+
+
+def test_a_device_is_refused() -> None:
+    with pytest.raises(ResultsError, match="not a regular file"):
+        ResultsFile(Path("/dev/null"))

@@ -1,0 +1,123 @@
+"""How answers are scored, and what the uncertainty of a mean is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from repl_env.evaluation.intervals import interval, percentile, student, wilson
+from repl_env.evaluation.scores import RUBRICS, metric_of, score
+from repl_env.evaluation.solvers import answered
+
+PAIRS = [[1, 2], [3, 4]]
+
+
+def scored(rubric, expected, answer):
+    solved = answered(answer)
+    return RUBRICS[rubric](expected, solved.text, solved.value)
+
+
+@pytest.mark.parametrize(
+    ("rubric", "expected", "answer", "worth"),
+    [
+        ("exact", "Ada Dorn", " ada dorn ", 1),
+        ("exact", 7, "7", 1),
+        ("exact", 7, 7.0, 1),
+        ("exact", "7", "17", 0),
+        ("fuzzy", "7", "it is 7", 0.5),
+        ("json", {"a": [1, True]}, {"a": [1, True]}, 1),
+        ("json", {"a": [1, True]}, '{"a": [1.0, true]}', 1),
+        ("json", [1], [True], 0),
+        ("json", {"a": 1}, "a: 1", 0),
+        ("json", "text", "text", 1),
+        ("json", [1], "[" * 100_000, 0),
+        ("list", ["a", "b"], ["B", "a", "a"], 1),
+        ("list", ["a", "b"], ["a"], 2 / 3),
+        ("list", ["a", "b"], ["c"], 0),
+        ("list", ["a", "b"], [], 0),
+        ("list", ["a", "b"], '["b", "a"]', 1),
+        ("list", ["a", "b"], "['b', 'a']", 1),
+        ("list", ["a", "b"], "b, a", 1),
+        ("list", ["Ada Dorn", "b"], "- Ada Dorn\n- b\n", 1),
+        ("list", ["Ada Dorn", "b"], "1. Ada Dorn\n2. b", 1),
+        ("list", ["7"], 7, 1),
+        ("list", PAIRS, [(3, 4), (1, 2)], 1),
+        ("list", PAIRS, "[[1, 2], [3, 4]]", 1),
+        ("list", PAIRS, "(1, 2), (3, 4)", 1),
+        ("list", PAIRS, "(1, 2)\n(3, 4)\n(5, 6)", 0.8),
+        ("list", [[1, 2]], "[(1, 2)]", 1),
+        ("list", PAIRS, [1, 2, 3, 4], 0),
+        ("list", PAIRS, "__import__('os').abort()", 0),
+        ("list", [], "[]", 1),
+    ],
+)
+def test_a_rubric_scores(rubric: str, expected: object, answer: object, worth: float) -> None:
+    assert scored(rubric, expected, answer) == pytest.approx(worth)
+
+
+async def test_a_function_gets_value_or_text() -> None:
+    seen = []
+
+    def right(expected, answer) -> bool:
+        seen.append(answer)
+        return True
+
+    metric = metric_of(right)
+
+    assert await score(metric, 1, "[1]", [1]) == 1.0
+    assert await score(metric, 1, "<odd>", None) == 1.0
+    assert seen == [[1], "<odd>"]
+
+
+async def test_a_function_may_be_asynchronous() -> None:
+    async def close(expected: int, answer: int) -> float:
+        return 1 / (1 + abs(expected - answer))
+
+    assert await score(metric_of(close), 3, "4", 4) == 0.5
+
+
+@pytest.mark.parametrize(("says", "error"), [("good", TypeError), (float("nan"), ValueError)])
+async def test_what_is_no_score_is_an_error(says: object, error: type[Exception]) -> None:
+    with pytest.raises(error, match="the score is"):
+        await score(metric_of(lambda expected, answer: says), 1, "1", 1)
+
+
+def test_what_json_cannot_carry_is_kept_as_text() -> None:
+    assert answered({1, 2}).value is None
+    assert answered({1}).text == "{1}"
+    assert json.loads(answered((1, [2])).text) == [1, [2]]
+    assert answered(None).text is None
+
+
+def test_proportions_get_wilsons_interval() -> None:
+    """The numbers are those of R's `prop.test(x, n, correct = FALSE)`."""
+    assert wilson(8, 10) == pytest.approx((0.4901625, 0.9433178), abs=1e-6)
+    assert wilson(0, 10) == pytest.approx((0, 0.2775328), abs=1e-6)
+    assert interval([1.0] * 8 + [0.0] * 2) == wilson(8, 10)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "quantile"),
+    [(1, 12.706), (4, 2.776), (5, 2.571), (6, 2.447), (10, 2.228), (30, 2.042), (199, 1.972)],
+)
+def test_students_quantiles_are_those_of_the_tables(degrees: int, quantile: float) -> None:
+    assert student(degrees) == pytest.approx(quantile, rel=1e-3)
+
+
+def test_other_scores_get_students_interval() -> None:
+    low, high = interval([0.2, 0.4, 0.6, 0.8, 0.5])
+
+    assert (low + high) / 2 == pytest.approx(0.5)
+    assert high - low == pytest.approx(2 * 2.776 * 0.2236 / 5**0.5, rel=1e-3)
+    assert interval([0.5, 1.0]) == (0.0, 1.0)
+    assert interval([0.5]) is None
+    assert interval([]) is None
+
+
+def test_a_percentile_is_one_of_the_values() -> None:
+    values = [float(n) for n in range(100, 0, -1)]
+
+    assert (percentile(values, 0.5), percentile(values, 0.95)) == (50.0, 95.0)
+    assert percentile([3.0], 0.95) == 3.0
+    assert percentile([], 0.5) is None

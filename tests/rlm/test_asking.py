@@ -1,0 +1,442 @@
+"""Asking: within the budget, behind the gate, and whatever happens, nothing is left behind."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from repl_env.errors import BudgetExceeded, ModelError
+from repl_env.rlm import (
+    Budget,
+    ChatModel,
+    Completion,
+    Gate,
+    Ledger,
+    ModelRequest,
+    ModelUsage,
+    Price,
+    ScriptedModel,
+    Spent,
+    as_model,
+    ask,
+)
+
+QUESTION = [{"role": "user", "content": "how many words are here"}]
+
+
+def request(**more):
+    return ModelRequest(messages=QUESTION, **more)
+
+
+class Fake(ChatModel):
+    """A model that does what `does` does with each request; counts who is with it."""
+
+    name = "fake"
+
+    def __init__(self, does, *, bounded=True, bound=10):
+        self.requests = []
+        self.in_flight = self.most = 0
+        self.bounded = bounded
+        self._does = does
+        self._bound = bound
+        self._lock = threading.Lock()
+
+    def count_tokens(self, messages):
+        return self._bound
+
+    async def complete(self, request):
+        with self._lock:
+            self.requests.append(request)
+            self.in_flight += 1
+            self.most = max(self.most, self.in_flight)
+        try:
+            return await self._does(request)
+        finally:
+            with self._lock:
+                self.in_flight -= 1
+
+
+async def all_that_is_granted(request):
+    """An answer of as many tokens as it may have."""
+    await asyncio.sleep(0.001)
+    return Completion("word", ModelUsage(10, request.max_output_tokens), "length")
+
+
+async def for_ever(request):
+    await asyncio.Event().wait()
+
+
+def raising(error):
+    async def does(request):
+        raise error
+
+    return does
+
+
+def returning(answer):
+    async def does(request):
+        return answer
+
+    return does
+
+
+def soon_over():
+    """A tree whose time ends 50 ms after a question was asked, however slow the machine is."""
+    return Ledger(Budget(seconds=0.05), clock=lambda: 0.0).root
+
+
+async def settled():
+    for _ in range(8):
+        await asyncio.sleep(0)
+
+
+async def test_an_answer_is_returned_and_paid_for():
+    root = Ledger(Budget(usd=1), prices={"fake": Price(1, 2)}).root
+    model = Fake(returning(Completion("six", ModelUsage(9, 3))))
+
+    completion = await ask(model, request(), root, Gate(1))
+
+    assert completion == Completion("six", ModelUsage(9, 3))
+    assert root.total == Spent(calls=1, input_tokens=9, output_tokens=3, usd=0.000015)
+    assert root.left().calls == 199
+
+
+async def test_an_empty_text_is_an_answer():
+    root = Ledger().root
+    assert (await ask(ScriptedModel([""]), request(), root)).text == ""
+    assert (root.total.calls, root.total.failed_calls) == (1, 0)
+
+
+async def test_a_lone_surrogate_does_not_come_through():
+    completion = await ask(Fake(returning(Completion("a\ud800b"))), request(), Ledger().root)
+    assert completion.text == "a?b"
+
+
+@pytest.mark.parametrize(
+    ("asked", "budget", "granted"),
+    [(None, None, None), (7, None, 7), (None, 50, 50), (7, 50, 7), (90, 50, 50)],
+)
+async def test_the_model_is_told_what_its_answer_may_have(asked, budget, granted):
+    model = Fake(returning(Completion("")))
+    root = Ledger(Budget(output_tokens=budget)).root
+
+    await ask(model, request(max_output_tokens=asked), root)
+
+    assert model.requests[0].max_output_tokens == granted
+
+
+async def test_a_model_that_keeps_no_limit_gets_the_rest_and_others_wait_for_it():
+    leave = asyncio.Event()
+
+    async def does(request):
+        await leave.wait()
+        return Completion("word", ModelUsage(1, 40))
+
+    model = Fake(does, bounded=False)
+    root = Ledger(Budget(output_tokens=100)).root
+    tasks = [asyncio.create_task(ask(model, request(max_output_tokens=5), root)) for _ in range(9)]
+    await settled()
+
+    assert [each.max_output_tokens for each in model.requests] == [5]
+    assert root.left().output_tokens == 0
+    leave.set()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(each) for each in results] == [Completion] * 3 + [BudgetExceeded] * 6
+    # One answer over, for nobody can cut it: not nine.
+    assert root.total.output_tokens == 120
+    assert model.most == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "left", "told"), [(None, None, None), (5, None, 5), (5, 60, 5), (90, 60, 60)]
+)
+async def test_the_model_is_told_its_time(given, left, told):
+    model = Fake(returning(Completion("")))
+    root = Ledger(Budget(seconds=left), clock=lambda: 1.0).root
+
+    await ask(model, request(timeout=given), root)
+
+    assert model.requests[0].timeout == told
+
+
+async def test_the_end_of_the_trees_time_is_not_the_models_fault():
+    root, gate = soon_over(), Gate(1)
+
+    with pytest.raises(BudgetExceeded) as refused:
+        await ask(Fake(for_ever), request(), root, gate)
+
+    assert refused.value.field == "seconds"
+    assert root.total == Spent(calls=1, failed_calls=1)
+    assert gate.in_flight == 0
+
+
+async def test_time_ends_in_front_of_the_gate_too():
+    root, gate = soon_over(), Gate(1)
+    model = Fake(for_ever)
+
+    async with gate:
+        with pytest.raises(BudgetExceeded):
+            await ask(model, request(), root, gate)
+
+    assert model.requests == []
+    assert (gate.in_flight, gate.waiting) == (0, 0)
+
+
+async def test_a_model_that_notices_the_end_of_the_trees_time_first_is_not_blamed():
+    now = [0.0]
+
+    async def does(request):
+        now[0] = 9.98
+        raise ModelError("timeout", "time is up", retryable=True)
+
+    root = Ledger(Budget(seconds=10), clock=lambda: now[0]).root
+    with pytest.raises(BudgetExceeded) as refused:
+        await ask(Fake(does), request(), root)
+    assert refused.value.field == "seconds"
+
+
+async def test_a_model_that_makes_an_error_of_being_cancelled_is_not_blamed():
+    async def does(request):
+        try:
+            await for_ever(request)
+        except asyncio.CancelledError:
+            raise ModelError("connection", "cut") from None
+
+    with pytest.raises(BudgetExceeded):
+        await ask(Fake(does), request(), soon_over())
+
+
+async def test_the_calls_own_time_is_the_models():
+    async def slow(messages):
+        await asyncio.Event().wait()
+
+    root = Ledger(Budget(seconds=60)).root
+    with pytest.raises(ModelError) as failed:
+        await ask(as_model(slow), request(timeout=0.01), root)
+    assert failed.value.kind == "timeout"
+
+
+async def test_an_error_of_the_models_passes_and_counts():
+    error = ModelError("rate_limit", "slow down", retryable=True, retry_after=3.0)
+    root, gate = Ledger(Budget(output_tokens=50)).root, Gate(1)
+
+    with pytest.raises(ModelError) as failed:
+        await ask(Fake(raising(error)), request(), root, gate)
+
+    assert failed.value is error
+    assert root.total == Spent(calls=1, failed_calls=1)
+    assert (root.left().output_tokens, gate.in_flight) == (50, 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ZeroDivisionError("by zero"), "ZeroDivisionError"),
+        (TimeoutError("late"), "timeout"),
+        (BudgetExceeded("calls", "of its own"), "BudgetExceeded"),
+    ],
+)
+async def test_any_other_error_becomes_one_of_the_models(error, kind):
+    root = Ledger().root
+    with pytest.raises(ModelError) as failed:
+        await ask(Fake(raising(error)), request(), root)
+    assert failed.value.kind == kind
+    assert failed.value.__cause__ is error
+    assert root.total.failed_calls == 1
+
+
+@pytest.mark.parametrize("answer", [None, 3, Completion(None), Completion(b"six")])
+async def test_what_is_no_answer_is_an_error_of_the_models(answer):
+    root = Ledger().root
+    with pytest.raises(ModelError) as failed:
+        await ask(Fake(returning(answer)), request(), root)
+    assert failed.value.kind == "type"
+    assert root.total == Spent(calls=1, failed_calls=1)
+
+
+@pytest.mark.parametrize("bound", [None, -1, 2.5, True])
+async def test_a_count_that_is_none_is_an_error_of_the_models_and_no_call(bound):
+    root = Ledger().root
+    with pytest.raises(ModelError) as failed:
+        await ask(Fake(all_that_is_granted, bound=bound), request(), root)
+    assert failed.value.kind == "type"
+    assert root.total == Spent()
+
+
+@pytest.mark.parametrize("usage", [None, ModelUsage(), ModelUsage(-1, True), "lots"])
+async def test_what_is_not_reported_is_estimated_from_the_texts(usage):
+    class Plain(Fake):
+        count_tokens = ChatModel.count_tokens
+
+    root = Ledger().root
+    model = Plain(returning(Completion("é" * 20, usage)))
+
+    await ask(model, request(), root)
+
+    assert root.total.output_tokens == 40
+    assert root.total.input_tokens >= len(QUESTION[0]["content"])
+    assert root.total.estimated_tokens == root.total.input_tokens + 40
+
+
+async def test_an_estimate_is_no_more_than_the_answer_may_have():
+    class Plain(Fake):
+        count_tokens = ChatModel.count_tokens
+
+    for bounded, tokens in ((True, 30), (False, 4000)):
+        root = Ledger(Budget(output_tokens=30)).root
+        await ask(Plain(returning(Completion("x" * 4000)), bounded=bounded), request(), root)
+        assert root.total.output_tokens == tokens
+
+
+async def test_a_budget_that_is_spent_asks_nobody():
+    model = Fake(all_that_is_granted)
+    root = Ledger(Budget(calls=1)).root
+    await ask(model, request(max_output_tokens=1), root)
+
+    with pytest.raises(BudgetExceeded):
+        await ask(model, request(max_output_tokens=1), root)
+
+    assert len(model.requests) == 1
+    assert root.total.calls == 1
+
+
+async def test_the_price_is_by_the_name_that_was_asked_for():
+    prices = {"fake": Price(0, 1), "other": Price(0, 7)}
+    root = Ledger(Budget(usd=1), prices=prices).root
+    model = Fake(all_that_is_granted)
+
+    await ask(model, request(max_output_tokens=10**5), root)
+    await ask(model, request(max_output_tokens=10**5, model="other"), root)
+
+    assert root.total.usd == 0.8
+
+
+async def test_cancelling_one_that_is_with_the_model_leaves_nothing_behind():
+    root, gate = Ledger(Budget(output_tokens=50)).root, Gate(1)
+    model = Fake(for_ever)
+    task = asyncio.create_task(ask(model, request(), root, gate))
+    await settled()
+    assert (model.in_flight, gate.in_flight, root.left().output_tokens) == (1, 1, 0)
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert (model.in_flight, gate.in_flight, root.left().output_tokens) == (0, 0, 50)
+    assert root.total == Spent(calls=1, failed_calls=1)
+
+
+async def test_cancelling_one_that_waits_at_the_gate_leaves_nothing_behind():
+    root, gate = Ledger(Budget(output_tokens=50)).root, Gate(1)
+    model = Fake(for_ever)
+    async with gate:
+        task = asyncio.create_task(ask(model, request(), root, gate))
+        await settled()
+        assert (gate.waiting, root.left().output_tokens) == (1, 0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (gate.in_flight, gate.waiting) == (1, 0)
+
+    assert model.requests == []
+    assert root.left().output_tokens == 50
+    assert root.total == Spent(calls=1, failed_calls=1)
+
+
+async def test_cancelling_one_that_waits_for_its_share_of_the_budget_leaves_nothing_behind():
+    root, gate = Ledger(Budget(output_tokens=50)).root, Gate(1)
+    held = root.reserve(model=None, input_tokens=0, output_tokens=50)
+    model = Fake(all_that_is_granted)
+    task = asyncio.create_task(ask(model, request(), root, gate))
+    await settled()
+    assert not task.done()
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    held.drop()
+
+    assert model.requests == []
+    assert root.total == Spent()
+    await ask(model, request(), root, gate)
+    assert root.total.output_tokens == 50
+
+
+async def test_cancelling_a_whole_tree_at_any_moment_leaves_nothing_behind():
+    gate, model = Gate(4), Fake(all_that_is_granted)
+    for moment in range(0, 40, 3):
+        root = Ledger(Budget(calls=None, output_tokens=200)).root
+        asks = (ask(model, request(max_output_tokens=30), root, gate) for _ in range(20))
+        tasks = [asyncio.create_task(each) for each in asks]
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+        assert (gate.in_flight, gate.waiting, model.in_flight) == (0, 0, 0)
+        assert root.left().output_tokens == 200 - root.total.output_tokens
+
+
+def test_500_trees_spend_no_token_more_than_they_may_through_a_gate_of_32():
+    """Over four event loops; each tree asks for more than it may, from parent and children."""
+    gate, model = Gate(32), Fake(all_that_is_granted)
+    budgets = {number: 40 + number % 61 for number in range(500)}
+    refusals = set()
+
+    async def run(account, depth):
+        try:
+            await ask(model, request(max_output_tokens=13), account, gate)
+            if depth:
+                below = (run(account.open_child(), depth - 1) for _ in range(3))
+                await asyncio.gather(*below)
+            await ask(model, request(max_output_tokens=13), account, gate)
+        except BudgetExceeded as refused:
+            refusals.add(refused.field)
+        finally:
+            account.close()
+
+    async def tree(number):
+        root = Ledger(Budget(output_tokens=budgets[number])).root
+        await run(root, 2)
+        return number, root
+
+    def thread(numbers):
+        async def forest():
+            return await asyncio.gather(*(tree(number) for number in numbers))
+
+        return asyncio.run(forest())
+
+    with ThreadPoolExecutor(4) as pool:
+        forests = pool.map(thread, [range(start, 500, 4) for start in range(4)])
+        trees = [each for forest in forests for each in forest]
+
+    assert len(trees) == 500
+    assert refusals == {"output_tokens"}
+    for number, root in trees:
+        assert root.total.output_tokens == budgets[number]
+        assert (root.left().output_tokens, root.alive) == (0, 0)
+    assert model.most <= 32
+    assert (gate.in_flight, gate.waiting) == (0, 0)
+
+
+async def test_parents_that_wait_for_children_hold_no_slot():
+    """Five levels deep through a gate for one: nothing stands still."""
+    gate, model = Gate(1), Fake(all_that_is_granted)
+    root = Ledger(Budget(calls=None, output_tokens=10**6)).root
+
+    async def run(account, depth):
+        await ask(model, request(max_output_tokens=3), account, gate)
+        if depth:
+            await asyncio.gather(*(run(account.open_child(), depth - 1) for _ in range(3)))
+        await ask(model, request(max_output_tokens=3), account, gate)
+        account.close()
+
+    async with asyncio.timeout(30):
+        await run(root, 5)
+
+    runs = sum(3**depth for depth in range(6))
+    assert (root.total.calls, root.ever, root.alive) == (2 * runs, runs - 1, 0)
+    assert root.total.output_tokens == 6 * runs
+    assert model.most == 1

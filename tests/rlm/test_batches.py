@@ -1,0 +1,123 @@
+"""Batches: who runs with whom, in which order, and that nobody waits for ever."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from repl_env.rlm.batches import Asked, Batches
+
+
+class Run:
+    """Answers each question with itself; holds its first batch until it is let go."""
+
+    def __init__(self):
+        self.batches = []
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, batch):
+        self.batches.append([asked.question for asked in batch])
+        self.begun.set()
+        assert self.go.wait(30)
+        for asked in batch:
+            if asked.question == "bad":
+                raise ValueError("bad")
+            asked.give(asked.question)
+
+
+def submitted(batches, *questions):
+    """Each question with its group, asked while the first batch runs."""
+    made = [Asked(question, group) for question, group in questions]
+    for asked in made:
+        batches.submit(asked)
+    return made
+
+
+@pytest.fixture
+def run():
+    return Run()
+
+
+def begun(run, size):
+    batches = Batches(run, size, wait=0)
+    batches.submit(Asked("first", "a"))
+    assert run.begun.wait(30)
+    return batches
+
+
+def test_the_oldest_goes_first_with_those_of_its_group(run):
+    batches = begun(run, 2)
+    asked = submitted(batches, ("1", "b"), ("2", "c"), ("3", "b"), ("4", "b"), ("5", "c"))
+
+    run.go.set()
+
+    assert [one.answer.result(30) for one in asked] == ["1", "2", "3", "4", "5"]
+    assert run.batches == [["first"], ["1", "3"], ["2", "5"], ["4"]]
+
+
+def test_one_without_a_group_runs_alone(run):
+    batches = begun(run, 4)
+    asked = submitted(batches, ("1", None), ("2", None), ("3", "a"))
+
+    run.go.set()
+
+    assert [one.answer.result(30) for one in asked] == ["1", "2", "3"]
+    assert run.batches[1:] == [["1"], ["2"], ["3"]]
+
+
+def test_one_that_is_dropped_is_not_run(run):
+    batches = begun(run, 2)
+    asked = submitted(batches, ("1", "a"), ("2", "a"), ("3", "a"), ("4", "a"))
+    for dropped in asked[0], asked[2]:
+        dropped.answer.cancel()
+
+    run.go.set()
+
+    assert [asked[place].answer.result(30) for place in (1, 3)] == ["2", "4"]
+    assert run.batches == [["first"], ["2", "4"]]
+
+
+def test_what_is_raised_fails_the_batch_and_the_next_one_runs(run):
+    batches = begun(run, 2)
+    asked = submitted(batches, ("0", "b"), ("bad", "b"), ("1", "c"))
+
+    run.go.set()
+
+    assert asked[0].answer.result(30) == "0"
+    with pytest.raises(ValueError, match="bad"):
+        asked[1].answer.result(30)
+    assert asked[2].answer.result(30) == "1"
+
+
+def test_closing_fails_all_and_returns_when_the_thread_is_gone(run):
+    batches = begun(run, 1)
+    (waiting,) = submitted(batches, ("1", "a"))
+    closing = threading.Thread(target=batches.close, args=(RuntimeError("closed"),))
+
+    closing.start()
+    with pytest.raises(RuntimeError, match="closed"):
+        waiting.answer.result(30)
+    run.go.set()
+    closing.join(30)
+
+    assert not closing.is_alive()
+    assert run.batches == [["first"]]
+    assert not [each for each in threading.enumerate() if each.name == "repl-env batches"]
+
+
+def test_no_thread_no_request_that_waits(run, monkeypatch):
+    batches = Batches(run, 1, wait=0)
+
+    def full(self):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", full)
+        with pytest.raises(RuntimeError, match="new thread"):
+            batches.submit(Asked("1", "a"))
+    run.go.set()
+    (asked,) = submitted(batches, ("2", "a"))
+
+    assert asked.answer.result(30) == "2"
+    assert run.batches == [["2"]]

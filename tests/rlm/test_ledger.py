@@ -1,0 +1,718 @@
+"""The ledger: nobody overspends, everything adds up, nobody waits for nothing."""
+
+import asyncio
+import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from repl_env.errors import BudgetExceeded, REPLError
+from repl_env.rlm import Budget, Ledger, ModelUsage, Price, Spent
+
+UNLIMITED = Budget(calls=None)
+PICO = 10**12
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+def reserve(account, asks=None, *, input_tokens=0, model=None):
+    return account.reserve(model=model, input_tokens=input_tokens, output_tokens=asks)
+
+
+def reserving(account, asks=None, *, input_tokens=0, model=None):
+    return account.reserving(model=model, input_tokens=input_tokens, output_tokens=asks)
+
+
+def settle(reservation, given=0, taken=0, **more):
+    """The endpoint says that it took `taken` tokens and gave `given`."""
+    usage = ModelUsage(taken, given, more.pop("usd", None))
+    reservation.settle(usage, input_estimate=7, output_estimate=9, **more)
+
+
+async def waiting(coroutine):
+    """A task that has come as far as it can."""
+    task = asyncio.create_task(coroutine)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return task
+
+
+def is_below(account, other):
+    """Whether `other` is `account` or above it."""
+    return account is other or (account.parent is not None and is_below(account.parent, other))
+
+
+def assert_adds_up(tally):
+    """Whether at each node the total is its own and the totals below."""
+    for name in Spent.__slots__:
+        below = [getattr(child.total, name) for child in tally.children]
+        unit = {"usd": PICO, "cpu_seconds": 10**9}.get(name, 1)
+        whole = round(getattr(tally.total, name) * unit)
+        assert whole == sum(round(part * unit) for part in [getattr(tally.own, name), *below]), name
+    for child in tally.children:
+        assert_adds_up(child)
+
+
+class TestReserving:
+    def test_what_is_reserved_is_not_free_for_others(self):
+        root = Ledger(Budget(calls=3, input_tokens=100, output_tokens=50)).root
+
+        reservation = reserve(root, 30, input_tokens=60)
+
+        assert reservation.output_tokens == 30
+        left = root.left()
+        assert (left.calls, left.input_tokens, left.output_tokens) == (2, 40, 20)
+        assert root.total == Spent()
+
+    def test_what_a_call_did_not_take_is_free_again(self):
+        root = Ledger(Budget(calls=3, input_tokens=100, output_tokens=50)).root
+
+        settle(reserve(root, 30, input_tokens=60), given=10, taken=20)
+
+        left = root.left()
+        assert (left.calls, left.input_tokens, left.output_tokens) == (2, 80, 40)
+
+    @pytest.mark.parametrize(("asks", "granted"), [(7, 7), (50, 50), (80, 50), (None, 50)])
+    def test_an_answer_may_have_what_is_asked_for_or_what_is_left(self, asks, granted):
+        assert reserve(Ledger(Budget(output_tokens=50)).root, asks).output_tokens == granted
+
+    @pytest.mark.parametrize("asks", [None, 12])
+    def test_without_a_limit_an_answer_may_have_what_is_asked_for(self, asks):
+        assert reserve(Ledger(UNLIMITED).root, asks).output_tokens == asks
+
+    @pytest.mark.parametrize(
+        ("field", "budget"),
+        [
+            ("calls", Budget(calls=0)),
+            ("input_tokens", Budget(input_tokens=9)),
+            ("output_tokens", Budget(output_tokens=0)),
+            ("seconds", Budget(seconds=0)),
+            ("cpu_seconds", Budget(cpu_seconds=0)),
+            ("usd", Budget(usd=0.000009)),
+        ],
+    )
+    async def test_what_does_not_fit_is_refused_by_name_and_spends_nothing(self, field, budget):
+        root = Ledger(budget, prices={"m": Price(1, 1)}).root
+
+        with pytest.raises(BudgetExceeded) as refused:
+            reserve(root, 1, input_tokens=10, model="m")
+        assert refused.value.field == field
+        with pytest.raises(BudgetExceeded) as refused:
+            await reserving(root, 1, input_tokens=10, model="m")
+        assert refused.value.field == field
+        assert root.total == Spent()
+
+    @pytest.mark.parametrize(
+        ("error", "arguments", "match"),
+        [
+            (TypeError, {"input_tokens": 1.5}, "input_tokens"),
+            (TypeError, {"input_tokens": True}, "input_tokens"),
+            (ValueError, {"input_tokens": -1}, "input_tokens"),
+            (TypeError, {"output_tokens": "9"}, "output_tokens"),
+            (ValueError, {"output_tokens": 0}, "output_tokens"),
+        ],
+    )
+    def test_a_wrong_argument_is_refused_by_name(self, error, arguments, match):
+        arguments = {"model": None, "input_tokens": 0, "output_tokens": 1} | arguments
+        with pytest.raises(error, match=match):
+            Ledger().root.reserve(**arguments)
+
+    def test_a_failed_call_counts_and_takes_no_tokens(self):
+        root = Ledger(Budget(calls=2, output_tokens=50)).root
+
+        with reserve(root, 30):
+            pass
+        reserve(root, 30).fail()
+
+        assert root.total == Spent(calls=2, failed_calls=2)
+        assert root.left().output_tokens == 50
+
+    def test_a_reservation_ends_once(self):
+        root = Ledger().root
+
+        with reserve(root, 30) as reservation:
+            settle(reservation, given=5)
+            reservation.fail()
+            settle(reservation, given=5)
+
+        assert root.total == Spent(calls=1, output_tokens=5, unpriced_calls=1)
+
+    @pytest.mark.parametrize("budget", ["100", 100, None])
+    def test_a_ledger_needs_a_budget(self, budget):
+        with pytest.raises(TypeError, match="budget"):
+            Ledger(budget)
+
+
+class TestReports:
+    def test_an_endpoint_that_gives_more_than_it_may_is_written_down(self):
+        root = Ledger(Budget(output_tokens=50)).root
+
+        settle(reserve(root, 30), given=90)
+
+        assert root.total.output_tokens == 90
+        assert root.left().output_tokens == 0
+        with pytest.raises(BudgetExceeded):
+            root.check()
+
+    @pytest.mark.parametrize("report", [None, -1, True, 3.0, "3", 10**15, float("nan")])
+    def test_a_number_that_cannot_be_is_no_report(self, report):
+        root = Ledger().root
+
+        settle(reserve(root, 30), given=report, taken=4)
+        settle(reserve(root, 30), given=5, taken=report)
+
+        total = root.total
+        assert (total.input_tokens, total.output_tokens) == (4 + 7, 9 + 5)
+        assert total.estimated_tokens == 9 + 7
+
+
+class TestMoney:
+    def test_it_is_counted_exactly(self):
+        root = Ledger(UNLIMITED, prices={"m": Price(0.1, 0.3)}).root
+
+        for _ in range(1000):
+            settle(reserve(root, model="m"), taken=1, given=1)
+
+        assert root.total.usd == 0.0004
+        assert root.total.cost == 0.0004
+
+    def test_an_unknown_price_is_unknown_and_not_zero(self):
+        root = Ledger(prices={"m": Price(1, 1)}).root
+
+        settle(reserve(root, model="m"), taken=10**6)
+        settle(reserve(root, model="other"), taken=10**6)
+        settle(reserve(root), taken=10**6)
+
+        assert (root.total.usd, root.total.unpriced_calls, root.total.cost) == (1.0, 2, None)
+
+    def test_a_limit_in_dollars_refuses_a_model_without_a_price_and_says_how_to_give_one(self):
+        root = Ledger(Budget(usd=1.0), prices={"m": Price(1, 1)}).root
+
+        with pytest.raises(BudgetExceeded, match=r"'other'.*prices=.*Price\(") as refused:
+            reserve(root, 1, model="other")
+        assert refused.value.field == "usd"
+        with pytest.raises(BudgetExceeded, match="no name"):
+            reserve(root, 1)
+
+    def test_an_answer_may_have_what_can_be_paid_for(self):
+        root = Ledger(Budget(usd=0.001), prices={"m": Price(1, 10)}).root
+
+        reservation = reserve(root, input_tokens=100, model="m")
+
+        assert reservation.output_tokens == 90
+        assert root.left().usd == 0.0
+        with pytest.raises(BudgetExceeded, match="too little"):
+            reserve(root, 1, model="m")
+        settle(reservation, taken=100, given=90)
+        assert root.total.usd == 0.001
+
+    def test_a_model_that_costs_nothing_fits_into_a_limit_of_nothing(self):
+        root = Ledger(Budget(usd=0), prices={"local": Price(0, 0), "m": Price(1, 1)}).root
+
+        root.check()
+        settle(reserve(root, input_tokens=5, model="local"), taken=5, given=5)
+
+        assert root.total.cost == 0.0
+        with pytest.raises(BudgetExceeded):
+            reserve(root, 1, input_tokens=5, model="m")
+
+    def test_no_money_left_is_the_end_where_no_model_is_free(self):
+        root = Ledger(Budget(usd=1), prices={"m": Price(1, 1)}).root
+        root.check()
+
+        settle(reserve(root, 10, model="m"), taken=10**6)
+
+        with pytest.raises(BudgetExceeded) as refused:
+            root.check()
+        assert refused.value.field == "usd"
+
+    @pytest.mark.parametrize(
+        ("report", "usd", "unpriced"),
+        [
+            (0.25, 0.25, 0),
+            (0, 0.0, 0),
+            (None, 0.0, 1),
+            (-1.0, 0.0, 1),
+            (True, 0.0, 1),
+            ("1", 0.0, 1),
+            (float("nan"), 0.0, 1),
+            (float("inf"), 0.0, 1),
+            (10**400, 0.0, 1),
+        ],
+    )
+    def test_an_endpoints_own_price_counts_if_there_is_no_other(self, report, usd, unpriced):
+        root = Ledger(prices={"m": Price(1, 1)}).root
+
+        settle(reserve(root, model="other"), usd=report)
+        assert (root.total.usd, root.total.unpriced_calls) == (usd, unpriced)
+
+        settle(reserve(root, model="m"), usd=report, given=10**6)
+        assert (root.total.usd, root.total.unpriced_calls) == (usd + 1, unpriced)
+
+    def test_the_price_is_that_of_the_model_that_answered_if_it_is_known(self):
+        root = Ledger(prices={"m": Price(1, 1), "dear": Price(5, 5)}).root
+
+        settle(reserve(root, model="m"), taken=10**6, price_model="dear")
+        settle(reserve(root, model="m"), taken=10**6, price_model="m-2026-01-01")
+
+        assert root.total.usd == 6.0
+
+    @pytest.mark.parametrize(
+        ("error", "price"),
+        [
+            (TypeError, 1.0),
+            (TypeError, Price("1", 1)),
+            (TypeError, Price(1, True)),
+            (ValueError, Price(-1, 1)),
+            (ValueError, Price(1, float("nan"))),
+            (ValueError, Price(1, float("inf"))),
+            (ValueError, Price(10**400, 1)),
+        ],
+    )
+    def test_what_is_no_price_is_refused_by_name(self, error, price):
+        with pytest.raises(error, match=r"prices\['m'\]"):
+            Ledger(prices={"m": price})
+
+
+class TestWaiting:
+    async def test_it_waits_while_only_what_others_hold_is_in_the_way(self):
+        root = Ledger(Budget(output_tokens=50)).root
+        first = reserve(root, 40)
+
+        second = await waiting(reserving(root, 30))
+        assert not second.done()
+        settle(first, given=5)
+
+        assert (await second).output_tokens == 30
+
+    async def test_it_gets_the_rest_once_nobody_holds_any(self):
+        root = Ledger(Budget(output_tokens=50)).root
+        first = reserve(root, 40)
+
+        second = await waiting(reserving(root, 30))
+        settle(first, given=35)
+
+        assert (await second).output_tokens == 15
+
+    async def test_who_waits_for_what_is_spent_meanwhile_is_told(self):
+        root = Ledger(Budget(output_tokens=50)).root
+        first = reserve(root, 50)
+
+        second = await waiting(reserving(root, 30))
+        settle(first, given=50)
+
+        with pytest.raises(BudgetExceeded) as refused:
+            await second
+        assert refused.value.field == "output_tokens"
+
+    @pytest.mark.parametrize(
+        ("budget", "asked"),
+        [
+            (Budget(input_tokens=100), {"input_tokens": 60}),
+            (Budget(usd=0.0001), {"input_tokens": 60, "model": "m"}),
+        ],
+    )
+    async def test_a_question_waits_for_its_share_too(self, budget, asked):
+        root = Ledger(budget, prices={"m": Price(1, 1)}).root
+        first = reserve(root, 1, **asked)
+
+        second = await waiting(reserving(root, 1, **asked))
+        assert not second.done()
+        settle(first, taken=20)
+
+        assert (await second).output_tokens == 1
+
+    async def test_for_calls_there_is_no_waiting_because_failed_ones_count(self):
+        root = Ledger(Budget(calls=1)).root
+        first = reserve(root, 1)
+
+        with pytest.raises(BudgetExceeded, match="reserved") as refused:
+            await reserving(root, 1)
+        assert refused.value.field == "calls"
+        first.fail()
+
+    async def test_nobody_overtakes_and_nobody_starves(self):
+        root = Ledger(Budget(output_tokens=50)).root
+        held = reserve(root, 20)
+
+        much = await waiting(reserving(root, 50))
+        little = await waiting(reserving(root, 5))
+        assert not much.done() and not little.done()
+        held.fail()
+
+        reservation = await much
+        assert not little.done()
+        reservation.fail()
+        assert (await little).output_tokens == 5
+
+    async def test_one_that_is_cancelled_makes_way(self):
+        root = Ledger(Budget(output_tokens=50)).root
+        held = reserve(root, 20)
+        much = await waiting(reserving(root, 50))
+        little = await waiting(reserving(root, 5))
+
+        much.cancel()
+
+        assert (await little).output_tokens == 5
+        assert root.left().output_tokens == 25
+        held.fail()
+
+    async def test_one_that_is_cancelled_with_its_reservation_on_the_way_gives_it_back(self):
+        root = Ledger(Budget(output_tokens=50)).root
+        held = reserve(root, 50)
+        waiter = await waiting(reserving(root, 30))
+
+        held.fail()
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+
+        assert root.left().output_tokens == 50
+        assert root.total == Spent(calls=1, failed_calls=1)
+
+    async def test_the_end_of_the_trees_time_ends_the_waiting(self):
+        root = Ledger(Budget(seconds=0.02, output_tokens=50), clock=Clock()).root
+        held = reserve(root, 50)
+
+        with pytest.raises(BudgetExceeded) as refused:
+            await reserving(root, 30)
+
+        assert refused.value.field == "seconds"
+        held.fail()
+        assert root.left().output_tokens == 50
+
+    async def test_the_end_of_the_run_ends_the_waiting(self):
+        root = Ledger(Budget(output_tokens=50)).root
+        held = reserve(root, 50)
+        first, child = await waiting(reserving(root, 9)), root.open_child()
+        second = await waiting(reserving(child, 9))
+
+        child.close()
+
+        with pytest.raises(REPLError, match="over"):
+            await second
+        held.fail()
+        assert (await first).output_tokens == 9
+
+    def test_a_loop_that_is_closed_holds_nobody_up(self):
+        root = Ledger(Budget(output_tokens=50)).root
+        held = reserve(root, 50)
+        loop = asyncio.new_event_loop()
+        forgotten = loop.run_until_complete(waiting(reserving(root, 40)))
+        loop.close()
+
+        async def next_one():
+            task = await waiting(reserving(root, 30))
+            held.fail()
+            return await task
+
+        assert asyncio.run(next_one()).output_tokens == 30
+        assert root.left().output_tokens == 20
+        assert not forgotten.done()
+
+    def test_what_a_forgotten_coroutine_holds_is_free_again(self):
+        root = Ledger(Budget(output_tokens=50)).root
+        held = reserve(root, 50)
+        loop = asyncio.new_event_loop()
+        forgotten = loop.run_until_complete(waiting(reserving(root, 40)))
+        held.fail()  # hands it over, to a loop that does not run any more
+        assert root.left().output_tokens == 10
+
+        loop.close()
+        del forgotten
+        gc.collect()
+
+        assert root.left().output_tokens == 50
+
+
+class TestTrees:
+    def test_every_account_has_its_own_and_the_total_of_all_below(self):
+        root = Ledger(prices={"m": Price(1, 1)}).root
+        child = root.open_child()
+        grandchild, other = child.open_child(), root.open_child()
+
+        settle(reserve(root, model="m"), given=1)
+        settle(reserve(child, model="m"), given=2)
+        settle(reserve(grandchild, model="m"), given=4)
+        other.spend_cpu(0.5)
+
+        assert [each.depth for each in (root, child, grandchild, other)] == [0, 1, 2, 1]
+        assert (grandchild.parent, child.parent, root.parent) == (child, root, None)
+        assert child.own.output_tokens == 2
+        assert child.total.output_tokens == 6
+        assert (root.own.output_tokens, root.total.output_tokens) == (1, 7)
+        assert (root.own.children, root.total.children, root.ever, child.ever) == (2, 3, 3, 1)
+        assert root.total.cpu_seconds == 0.5
+        assert_adds_up(root.tally())
+
+    def test_a_run_that_is_over_is_not_alive_and_what_it_spent_stays(self):
+        root = Ledger().root
+        child = root.open_child()
+        settle(reserve(child), given=2)
+        assert (root.alive, root.ever) == (1, 1)
+
+        child.close()
+        child.close()
+
+        assert (root.alive, root.ever) == (0, 1)
+        assert root.total.output_tokens == 2
+
+    def test_what_is_below_a_run_that_is_over_is_over(self):
+        root = Ledger().root
+        child = root.open_child()
+        grandchild = child.open_child()
+
+        child.close()
+        grandchild.close()
+
+        assert (root.alive, child.alive) == (0, 0)
+        for late in (grandchild.open_child, lambda: reserve(grandchild), child.open_child):
+            with pytest.raises(REPLError, match="over"):
+                late()
+
+    def test_a_reservation_that_is_open_at_the_end_of_its_run_failed(self):
+        root = Ledger(Budget(output_tokens=50)).root
+        child = root.open_child()
+        reservation = reserve(child, 30)
+
+        child.close()
+        settle(reservation, given=30)
+
+        assert root.total == Spent(calls=1, failed_calls=1, children=1)
+        assert root.left().output_tokens == 50
+
+    def test_children_are_counted_ended_ones_too(self):
+        root = Ledger(Budget(children=2)).root
+        root.open_child().close()
+        child = root.open_child()
+
+        for parent in (root, child):
+            with pytest.raises(BudgetExceeded) as refused:
+                parent.open_child()
+            assert refused.value.field == "children"
+        assert (root.ever, root.left().children) == (2, 0)
+        root.check()
+
+    def test_cpu_time_is_written_down_also_when_it_is_too_much(self):
+        root = Ledger(Budget(cpu_seconds=1.0)).root
+        child = root.open_child()
+        child.close()
+
+        child.spend_cpu(0.1)
+        child.spend_cpu(0.2)
+        assert root.total.cpu_seconds == 0.3
+        assert root.left().cpu_seconds == 0.7
+        root.check()
+
+        child.spend_cpu(3)
+        assert root.left().cpu_seconds == 0.0
+        with pytest.raises(BudgetExceeded) as refused:
+            root.check()
+        assert refused.value.field == "cpu_seconds"
+
+    @pytest.mark.parametrize(
+        ("error", "seconds"),
+        [(TypeError, "1"), (TypeError, True), (ValueError, -1), (ValueError, float("nan"))],
+    )
+    def test_what_is_no_time_is_refused(self, error, seconds):
+        with pytest.raises(error, match="seconds"):
+            Ledger().root.spend_cpu(seconds)
+
+    def test_wall_time_runs_for_the_whole_tree(self):
+        clock = Clock()
+        root = Ledger(Budget(seconds=10), clock=clock).root
+        child = root.open_child()
+
+        clock.now += 4
+        assert (child.seconds_left(), root.left().seconds) == (6.0, 6.0)
+        child.check()
+
+        clock.now += 7
+        assert child.seconds_left() == 0.0
+        with pytest.raises(BudgetExceeded) as refused:
+            child.check()
+        assert refused.value.field == "seconds"
+
+    def test_without_limits_there_is_nothing_that_is_left(self):
+        left = Ledger(UNLIMITED).root.left()
+
+        assert {getattr(left, name) for name in left.__slots__} == {None}
+        assert Ledger().root.left().calls == 200
+
+
+class TestWarnings:
+    def test_a_field_is_named_once_at_80_percent_and_once_at_95(self):
+        root = Ledger(Budget(calls=200)).root
+        said = []
+
+        for _ in range(200):
+            reserve(root).fail()
+            said.append(root.warning())
+
+        assert said[159] == "Budget: 160 of 200 calls are used."
+        assert said[189] == "Budget: 190 of 200 calls are used."
+        assert [number for number, each in enumerate(said) if each] == [159, 189]
+
+    def test_each_run_is_told(self):
+        root = Ledger(Budget(calls=10)).root
+        child = root.open_child()
+        for _ in range(8):
+            reserve(child).fail()
+
+        assert child.warning() == root.warning() == "Budget: 8 of 10 calls are used."
+        assert child.warning() is None is root.warning()
+
+    def test_every_field_has_words(self):
+        clock = Clock()
+        budget = Budget(10, 1000, 2000, usd=1, seconds=60, cpu_seconds=2.5, children=1)
+        root = Ledger(budget, prices={"m": Price(1000, 0)}, clock=clock).root
+        child = root.open_child()
+        for _ in range(9):
+            settle(reserve(child, 10, model="m"), taken=100, given=200)
+        child.spend_cpu(2.25)
+        clock.now += 54
+
+        assert root.warning() == (
+            "Budget: 9 of 10 calls are used; 900 of 1,000 input tokens are used; "
+            "1,800 of 2,000 output tokens are used; $0.9 of $1 are spent; "
+            "54 of 60 seconds have passed; 2.25 of 2.5 seconds of CPU time are used; "
+            "1 of 1 child runs were started."
+        )
+
+    def test_what_was_passed_at_once_is_said_once(self):
+        root = Ledger(Budget(output_tokens=10)).root
+        settle(reserve(root, 10), given=10)
+
+        assert root.warning() == "Budget: 10 of 10 output tokens are used."
+        assert root.warning() is None
+
+    def test_nothing_is_said_of_what_was_never_there(self):
+        assert Ledger(Budget(children=0, usd=0)).root.warning() is None
+
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["reserve", "settle", "fail", "child", "close", "cpu"]),
+        st.integers(0, 30),
+        st.integers(0, 40),
+    ),
+    max_size=60,
+)
+LIMITS = st.none() | st.integers(0, 120)
+
+
+@settings(max_examples=150, deadline=None)
+@given(OPERATIONS, LIMITS, LIMITS, st.integers(0, 30), LIMITS, st.integers(0, 6))
+def test_spent_and_reserved_never_exceed_the_budget(
+    operations, inputs, outputs, calls, micros, children
+):
+    usd = None if micros is None else micros / 10**6
+    budget = Budget(calls, inputs, outputs, usd=usd, children=children)
+    root = Ledger(budget, prices={"m": Price(0.37, 1.1)}).root
+    accounts, open_ones = [root], []
+    for what, one, two in operations:
+        account = accounts[one % len(accounts)]
+        if what == "reserve":
+            try:
+                reservation = reserve(account, two or None, input_tokens=one, model="m")
+            except REPLError:
+                continue
+            open_ones.append((account, one, reservation))
+        elif what in ("settle", "fail") and open_ones:
+            _, bound, reservation = open_ones.pop(one % len(open_ones))
+            allowed = reservation.output_tokens
+            if what == "fail":
+                reservation.fail()
+            else:
+                given = two if allowed is None else min(two, allowed)
+                settle(reservation, taken=min(two, bound), given=given)
+        elif what == "child":
+            try:
+                accounts.append(account.open_child())
+            except REPLError:
+                continue
+        elif what == "close" and account is not root:
+            account.close()
+            open_ones = [each for each in open_ones if not is_below(each[0], account)]
+        elif what == "cpu":
+            account.spend_cpu(one / 7)
+        assert_accounts_for(root, budget, open_ones)
+
+
+def assert_accounts_for(root, budget, open_ones):
+    total, left = root.total, root.left()
+    held_in = sum(bound for _, bound, _ in open_ones)
+    held_out = sum(reservation.output_tokens or 0 for *_, reservation in open_ones)
+    assert left.calls == budget.calls - total.calls - len(open_ones) >= 0
+    assert left.children == budget.children - total.children >= 0
+    if budget.input_tokens is not None:
+        assert left.input_tokens == budget.input_tokens - total.input_tokens - held_in >= 0
+    if budget.output_tokens is not None:
+        assert left.output_tokens == budget.output_tokens - total.output_tokens - held_out >= 0
+    if budget.usd is not None:
+        money = 370_000 * held_in + 1_100_000 * held_out
+        spent = 370_000 * total.input_tokens + 1_100_000 * total.output_tokens
+        assert round(left.usd * PICO) == round(budget.usd * PICO) - spent - money >= 0
+        assert round(total.usd * PICO) == spent
+    assert_adds_up(root.tally())
+
+
+def test_32_threads_with_their_loops_spend_a_budget_to_the_token():
+    """Each asks until there is nothing left; meanwhile the accounts always add up."""
+    budget = Budget(calls=None, output_tokens=5000, input_tokens=100_000, children=32)
+    root = Ledger(budget, prices={"m": Price(0.1, 0.3)}).root
+    done = threading.Event()
+    barrier = threading.Barrier(33, timeout=30)
+
+    async def spend(account, number):
+        while True:
+            try:
+                reservation = await reserving(account, 1 + number, input_tokens=3, model="m")
+            except BudgetExceeded as refused:
+                return refused.field
+            await asyncio.sleep(0)
+            if number % 5 == 4:
+                reservation.fail()
+                number += 1
+            else:
+                given = max(1, reservation.output_tokens - number % 2)
+                settle(reservation, taken=1, given=given)
+
+    def thread(number):
+        account = root.open_child()
+        barrier.wait()
+
+        async def several():
+            return await asyncio.gather(*(spend(account, number % 7 + one) for one in range(3)))
+
+        fields = asyncio.run(several())
+        account.close()
+        return fields
+
+    def watch():
+        barrier.wait()
+        while not done.is_set():
+            assert_adds_up(root.tally())
+            assert root.total.output_tokens <= 5000
+
+    with ThreadPoolExecutor(33) as pool:
+        watching = pool.submit(watch)
+        fields = [field for each in pool.map(thread, range(32)) for field in each]
+        done.set()
+        watching.result()
+
+    assert set(fields) == {"output_tokens"}
+    assert root.total.output_tokens == 5000
+    assert root.left().output_tokens == 0
+    assert root.left().input_tokens == 100_000 - root.total.input_tokens
+    assert (root.alive, root.ever) == (0, 32)
+    assert_adds_up(root.tally())

@@ -1,0 +1,43 @@
+"""Answers that models write beside code instead of in it."""
+
+import pytest
+
+from repl_env.rlm.prose import ProseAnswer, answer_in
+
+
+@pytest.mark.parametrize(
+    ("prose", "answer"),
+    [
+        ("FINAL(42)", "42"),
+        ("So:\n\n  FINAL(the red door)\nThank you.", "the red door"),
+        ("FINAL(f(a) + g(b))", "f(a) + g(b)"),
+        ("FINAL((1, 2))", "(1, 2)"),
+        ('FINAL("a) b)")', "a) b)"),
+        ("FINAL(smile :( now)", "smile :( now"),
+        ("FINAL(no end", "no end"),
+        ("FINAL('x') and FINAL_VAR(y)", "x"),
+        ("FINAL()", ""),
+        ("FINAL(two\nlines)", "two\nlines"),
+    ],
+)
+def test_a_text(prose, answer):
+    assert answer_in(prose) == ProseAnswer(answer)
+
+
+@pytest.mark.parametrize(
+    "prose", ["FINAL_VAR(result)", "FINAL_VAR('result')", 'done.\nFINAL_VAR( "result" )']
+)
+def test_a_variable(prose):
+    assert answer_in(prose) == ProseAnswer("result", is_variable=True)
+
+
+def test_a_text_that_names_a_variable_of_the_session_means_the_variable():
+    assert answer_in("FINAL(total)", {"total"}) == ProseAnswer("total", is_variable=True)
+    assert answer_in("FINAL(total)", {"sum"}) == ProseAnswer("total")
+
+
+@pytest.mark.parametrize(
+    "prose", ["", "I would call FINAL(x) now.", "FINALLY(1)", "# FINAL(1)", "final(1)"]
+)
+def test_none(prose):
+    assert answer_in(prose) is None

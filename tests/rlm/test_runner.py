@@ -1,0 +1,371 @@
+"""Runs of one level: from a question to an answer, by turns of a scripted model."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from repl_env.errors import ModelError
+from repl_env.llm import LLM
+from repl_env.rlm import RLM, Budget, Completion, Manner, ModelUsage, ScriptedModel
+from repl_env.rlm.events import CellRan, ModelReplied, RunEnded, RunStarted
+
+
+def code(*blocks):
+    """A reply with these code blocks."""
+    return "\n\n".join(f"```repl\n{block}\n```" for block in blocks)
+
+
+def last_message(request):
+    return request.messages[-1]["content"]
+
+
+# ── from question to answer ──────────────────────────────────────────────────────────────────────
+
+
+def test_a_question_is_answered_by_code_on_its_context(rlm):
+    model = ScriptedModel([code("n = len(context.split())\nn"), code("FINAL(n)")])
+    result = rlm(model).run("How many words?", "one two three", expected_answer="3")
+    assert (result.final_answer, result.answer_value, result.reward) == ("3", 3, 1.0)
+    assert (result.stop_reason, result.error_kind, result.iterations) == ("answer", None, 2)
+    assert (result.usage.calls, result.own.calls, result.depth) == (2, 2, 0)
+
+
+def test_the_model_is_shown_the_question_the_size_and_what_its_code_did(rlm):
+    model = ScriptedModel([code("print('so far', len(context))"), code("FINAL(1)")])
+    rlm(model).run("What is asked?", "x" * 1234)
+    first, second = model.requests
+    assert [message["role"] for message in first.messages] == ["system", "user"]
+    assert "1234" in first.messages[0]["content"]
+    assert "What is asked?" in last_message(first)
+    assert "so far 1234" in last_message(second)
+    assert "print('so far', len(context))" in last_message(second)
+    assert [message["role"] for message in second.messages][2:] == ["assistant", "user"]
+
+
+async def test_the_same_in_an_event_loop(rlm):
+    result = await rlm(ScriptedModel([code("FINAL(context)")])).arun("What?", "this")
+    assert result.final_answer == "this"
+
+
+async def test_a_plain_run_works_where_a_loop_runs_already(rlm):
+    assert rlm(ScriptedModel([code("FINAL(1)")])).run("What?").final_answer == "1"
+
+
+@pytest.mark.parametrize(
+    ("context", "expression", "answer"),
+    [
+        (b"\x00\xff", "len(context)", "2"),
+        (["a", "b"], "context[1]", "b"),
+        ({"k": [1]}, "context['k']", "[1]"),
+        (None, "repr(context)", "''"),
+    ],
+)
+def test_contexts_of_every_kind(rlm, context, expression, answer):
+    model = ScriptedModel([code(f"FINAL({expression})")])
+    assert rlm(model).run("?", context).final_answer == answer
+
+
+def test_several_contexts_and_a_file(rlm, tmp_path):
+    (tmp_path / "b.txt").write_text("beta")
+    model = ScriptedModel([code("FINAL(first + second)")])
+    contexts = {"first": "alpha ", "second": Path(tmp_path / "b.txt")}
+    assert rlm(model).run("?", contexts=contexts).final_answer == "alpha beta"
+    told = model.requests[0].messages[-1]["content"]
+    assert "`first`: str, length 6" in told
+    assert "`second`: str, length 4" in told
+
+
+def test_a_model_may_be_a_function_plain_or_not_with_a_model_name_or_without(rlm):
+    async def answer(messages, model):
+        return code(f"FINAL({model!r})")
+
+    assert rlm(lambda messages: code("FINAL('plain')")).run("?").final_answer == "plain"
+    assert rlm(answer).run("?").final_answer == "None"
+
+
+def test_an_answer_must_fit_its_schema(rlm):
+    model = ScriptedModel([code("FINAL('many')"), code("FINAL(12)")])
+    result = rlm(model).run("?", answer_schema={"type": "integer"})
+    assert result.answer_value == 12
+    assert "does not fit" in last_message(model.requests[1])
+
+
+# ── blocks ───────────────────────────────────────────────────────────────────────────────────────
+
+
+BLOCKS = ["a = 1", "1/0", "b = 2", "FINAL(str((a, b)))", "c = 3"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "cells"), [("all", 4), ("until_done", 4), ("until_error", 2), ("first", 1)]
+)
+def test_which_blocks_are_run_is_a_choice(rlm, policy, cells):
+    events = []
+    model = ScriptedModel([code(*BLOCKS), code("FINAL('late')")])
+    rlm(model, blocks=policy, watch=events.append).run("?")
+    ran = [event for event in events if isinstance(event, CellRan) and event.turn == 1]
+    assert [event.code for event in ran] == BLOCKS[:cells]
+
+
+async def test_blocks_behind_an_answer_leave_their_variables_for_the_next_question(rlm):
+    model = ScriptedModel([code("FINAL(1)", "kept = 5"), code("FINAL(kept)")])
+    async with rlm(model).conversation() as talk:
+        await talk.ask("first?")
+        assert (await talk.ask("second?")).final_answer == "5"
+
+
+def test_a_thousand_blocks_are_cut_and_the_model_is_told(rlm):
+    model = ScriptedModel([code(*(f"x{n} = {n}" for n in range(1000))), code("FINAL(len(dir()))")])
+    rlm(model).run("?")
+    assert "Only the first 32 of the 1000 code blocks were run." in last_message(model.requests[1])
+
+
+# ── models that do not do as they should ─────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("reply", ["", "I think the answer is in the text.", "```\n```"])
+def test_a_reply_without_code_is_told_so(rlm, reply):
+    model = ScriptedModel([reply, code("FINAL(1)")])
+    assert rlm(model).run("?").final_answer == "1"
+    assert "Your reply had no code block" in last_message(model.requests[1])
+
+
+def test_an_answer_in_prose_counts(rlm):
+    model = ScriptedModel([code("total = 40 + 2"), "That is all.\nFINAL_VAR(total)"])
+    assert rlm(model).run("?").answer_value == 42
+    model = ScriptedModel(["FINAL(the red door)"])
+    result = rlm(model).run("?", expected_answer="The red door")
+    assert (result.final_answer, result.reward, result.iterations) == ("the red door", 1.0, 1)
+
+
+def test_printed_text_of_a_context_does_not_end_a_run(rlm):
+    model = ScriptedModel([code("print(context)"), code("FINAL('mine')")])
+    assert rlm(model).run("?", "FINAL(theirs)").final_answer == "mine"
+
+
+def test_the_same_failing_code_for_ever_is_told_and_ends_with_the_turns(rlm):
+    model = ScriptedModel(lambda request: code("1/0"))
+    result = rlm(model, max_iterations=5).run("?")
+    assert (result.final_answer, result.stop_reason, result.iterations) == (
+        None, "max_iterations", 6,
+    )  # fmt: skip
+    told = [last_message(request) for request in model.requests]
+    assert ["The same code has failed" in text for text in told] == [False] * 3 + [True] * 3
+
+
+def test_ten_megabytes_of_text_are_run_but_not_kept_in_the_conversation(rlm):
+    model = ScriptedModel(["x" * 10_000_000 + "\n" + code("FINAL('end')")])
+    assert rlm(model).run("?").final_answer == "end"
+    model = ScriptedModel(["y" * 10_000_000, code("FINAL('end')")])
+    assert rlm(model).run("?").final_answer == "end"
+    assert sum(len(message["content"]) for message in model.requests[1].messages) < 200_000
+
+
+def test_text_that_is_no_unicode_is_cleaned(rlm):
+    model = ScriptedModel([lambda_surrogates(), code("FINAL('fine')")])
+    assert rlm(model).run("\ud800?").final_answer == "fine"
+    for request in model.requests:
+        for message in request.messages:
+            message["content"].encode()
+
+
+def lambda_surrogates():
+    return "\udcff" + code("x = '\ud800'\nprint(x)")
+
+
+def test_a_long_conversation_is_cut_and_the_session_keeps_its_variables(rlm):
+    replies = [code(f"v{n} = {n}\nprint('o' * 3000)") for n in range(20)]
+    model = ScriptedModel([*replies, code("FINAL(sum([v0, v7, v19]))")])
+    result = rlm(model, manner=Manner(max_prompt=20_000)).run("?")
+    assert result.answer_value == 26
+    sizes = [sum(len(m["content"]) for m in request.messages) for request in model.requests]
+    assert max(sizes) <= 20_000
+
+
+# ── ends ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_when_the_turns_are_used_up_the_model_has_a_last_word(rlm):
+    model = ScriptedModel([code("x = 1"), code("x = 2"), "the answer is blue"])
+    result = rlm(model, max_iterations=2).run("?", expected_answer="the answer is blue")
+    assert (result.final_answer, result.stop_reason) == ("the answer is blue", "max_iterations")
+    assert (result.reward, result.iterations) == (1.0, 3)
+    assert "no turns left" in last_message(model.requests[2])
+
+
+def test_what_is_in_the_answer_dict_counts_when_the_last_word_says_nothing(rlm):
+    model = ScriptedModel([code("answer['content'] = 'draft'"), ""])
+    result = rlm(model, max_iterations=1).run("?")
+    assert (result.final_answer, result.stop_reason) == ("draft", "max_iterations")
+
+
+def test_the_budget_ends_a_run_with_what_there_is(rlm):
+    model = ScriptedModel(lambda request: code("answer['content'] = len(context)"))
+    result = rlm(model, budget=Budget(calls=3)).run("?", "abc")
+    assert (result.final_answer, result.answer_value) == ("3", 3)
+    assert (result.stop_reason, result.error_kind, result.usage.calls) == ("budget", "budget", 3)
+
+
+def test_the_model_is_warned_before_the_budget_ends(rlm):
+    model = ScriptedModel(lambda request: code("1"))
+    rlm(model, budget=Budget(calls=10)).run("?")
+    warned = [number for number, each in enumerate(model.requests) if "calls" in last_message(each)]
+    assert any("Budget" in last_message(model.requests[number]) for number in warned)
+
+
+def test_time_ends_a_run_amid_a_call_of_the_model(rlm):
+    async def never(messages):
+        await asyncio.Event().wait()
+
+    result = rlm(never).run("?", timeout_s=0.2)
+    assert (result.final_answer, result.stop_reason, result.error_kind) == (
+        None, "timeout", "timeout",
+    )  # fmt: skip
+
+
+def test_time_ends_a_run_amid_a_cell_and_the_draft_counts(rlm):
+    model = ScriptedModel([code("answer['content'] = 'early'"), code("while True: pass")])
+    result = rlm(model).run("?", timeout_s=1.0)
+    assert (result.final_answer, result.stop_reason) == ("early", "timeout")
+
+
+def test_a_budget_of_seconds_holds_cells_too(rlm):
+    model = ScriptedModel([code("answer['content'] = 'early'"), code("while True: pass")])
+    result = rlm(model, budget=Budget(seconds=1.0)).run("?")
+    assert (result.final_answer, result.stop_reason) == ("early", "budget")
+
+
+def test_a_model_that_fails_is_an_error_and_never_a_score(rlm):
+    def broken(messages):
+        raise ConnectionError("no route")
+
+    with pytest.raises(ModelError, match="ConnectionError: no route") as caught:
+        rlm(broken).run("?", expected_answer="x")
+    assert (caught.value.result.final_answer, caught.value.result.reward) == (None, None)
+    assert (caught.value.result.stop_reason, caught.value.result.error_kind) == ("error", "llm")
+
+
+async def test_a_cancelled_run_ends_its_model_call_and_its_session(rlm, sandbox):
+    asked, ended = asyncio.Event(), asyncio.Event()
+
+    async def wait(messages):
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    before = sandbox.statistics().open
+    events = []
+    running = asyncio.create_task(rlm(wait, watch=events.append).arun("?"))
+    await asked.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert ended.is_set()
+    assert sandbox.statistics().open == before
+    assert [event.stop_reason for event in events if isinstance(event, RunEnded)] == ["cancelled"]
+
+
+def test_code_that_breaks_the_session_costs_a_step_only(rlm):
+    model = ScriptedModel([code("x = 5"), code("import os\nos._exit(1)"), code("FINAL(x)")])
+    assert rlm(model).run("?").final_answer == "5"
+    assert "ended the interpreter" in last_message(model.requests[2])
+
+
+# ── events, tools, conversations, arguments ──────────────────────────────────────────────────────
+
+
+def test_everything_is_told_in_order(rlm):
+    events = []
+    model = ScriptedModel([code("x = 1", "x"), Completion(code("FINAL(x)"), ModelUsage(7, 3))])
+    rlm(model, watch=events.append).run("What?", "about")
+    kinds = [type(event).__name__ for event in events]
+    assert kinds == [
+        "RunStarted", "ModelReplied", "CellStarted", "CellRan", "CellStarted", "CellRan",
+        "ModelReplied", "CellStarted", "CellRan", "RunEnded",
+    ]  # fmt: skip
+    assert {event.run for event in events} == {"0"}
+    started = next(event for event in events if isinstance(event, RunStarted))
+    assert (started.question, started.depth, started.contexts[0].length) == ("What?", 0, 5)
+    replies = [event for event in events if isinstance(event, ModelReplied)]
+    assert [(each.turn, each.kept, len(each.added)) for each in replies] == [(1, 0, 2), (2, 3, 1)]
+    assert events[-1].own.input_tokens >= 7
+
+
+def test_tools_are_called_on_the_host_and_shown_with_their_docstrings(rlm):
+    where = []
+
+    def lookup(key: str) -> int:
+        """The number of `key` in the register."""
+        where.append(threading.current_thread())
+        return {"a": 7}[key]
+
+    async def later(key: str) -> str:
+        """Says it again."""
+        return key * 2
+
+    model = ScriptedModel([code("FINAL((lookup('a'), later('x')))")])
+    result = rlm(model, tools={"lookup": lookup, "later": later}).run("?")
+    assert result.answer_value == [7, "xx"]
+    assert where
+    system = model.requests[0].messages[0]["content"]
+    assert "`lookup(key: 'str') -> 'int'`: The number of" in system or "The number of" in system
+    assert "Says it again." in system
+
+
+async def test_a_conversation_goes_on_in_one_session(rlm):
+    model = ScriptedModel(
+        [code("words = context.split()\nFINAL(len(words))"), code("FINAL((words[0], history))")]
+    )
+    async with rlm(model).conversation("alpha beta") as talk:
+        first = await talk.ask("How many?", expected_answer="2")
+        second = await talk.ask("Which is first?")
+    assert (first.final_answer, first.reward) == ("2", 1.0)
+    assert second.answer_value == ["alpha", [{"question": "How many?", "answer": "2"}]]
+    assert second.usage.calls == 2
+    said = [(m["role"], m["content"]) for m in model.requests[1].messages]
+    assert ("user", "How many?") in said
+    assert ("assistant", "2") in said
+
+
+async def test_the_same_answer_to_a_further_question_counts_again(rlm):
+    say = code("answer['content'] = 'yes'\nanswer['ready'] = True")
+    async with rlm(ScriptedModel([say, say])).conversation() as talk:
+        assert (await talk.ask("one?")).final_answer == "yes"
+        assert (await talk.ask("two?")).stop_reason == "answer"
+
+
+def test_a_conversation_of_plain_calls(rlm):
+    with rlm(ScriptedModel([code("a = 1\nFINAL(a)"), code("FINAL(a + 1)")])).conversation() as talk:
+        assert talk.ask_plain("first?").final_answer == "1"
+        assert talk.ask_plain("second?").final_answer == "2"
+
+
+def test_the_endpoint_is_a_choice_of_each_run(rlm):
+    with pytest.raises(ValueError, match="llm: the LLM says neither"):
+        rlm(ScriptedModel([])).run("?", llm=LLM())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "name"),
+    [
+        ({"model": 5}, TypeError, "model"),
+        ({"model": str, "blocks": "some"}, ValueError, "blocks"),
+        ({"model": str, "max_depth": 0}, ValueError, "max_depth"),
+        ({"model": str, "max_iterations": 0}, ValueError, "max_iterations"),
+        ({"model": str, "budget": 5}, TypeError, "budget"),
+        ({"model": str, "colour": "red"}, TypeError, "colour"),
+        ({"model": str, "sub_model": "gpt"}, TypeError, "sub_model"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, error, name):
+    with pytest.raises(error, match=name):
+        RLM(**arguments)
+
+
+def test_a_question_is_text(rlm):
+    with pytest.raises(TypeError, match="question must be a str"):
+        rlm(ScriptedModel([])).run(5)

@@ -1,0 +1,206 @@
+"""Calls of the host end with the cell that made them, and with its session."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from repl_sandbox import AsyncSandbox, Limits, Offer, Outcome, Sandbox, TimedOut
+
+Cells = Callable[..., list[Outcome]]
+SECONDS = 20
+
+
+class Hanging:
+    """Makes a coroutine function that never returns, and knows what became of it."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.cancelled = threading.Event()
+
+    def function(self) -> Callable[..., Any]:
+        async def hang(*args: Any) -> None:
+            self.begun.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.cancelled.set()
+                raise
+
+        return hang
+
+
+IN_THREAD = (
+    "import threading, time\n"
+    "said = []\n"
+    "def call():\n"
+    "    try: hang()\n"
+    "    except HostCallError as error: said.append(error.type)\n"
+    "thread = threading.Thread(target=call)\n"
+    "thread.start()\n"
+)
+
+
+def test_a_call_that_outlives_its_time_is_cancelled(cells: Cells) -> None:
+    hanging = Hanging()
+    limits = Limits(host_timeout=0.2)
+    outcomes = cells({"hang": hanging.function()}, "x = 1", "hang()", "x", limits=limits)
+    assert isinstance(outcomes[1], TimedOut)
+    assert hanging.cancelled.wait(SECONDS)
+    assert outcomes[2].value == "1"
+
+
+def test_a_call_of_a_thread_that_outlives_its_cell_is_cancelled(cells: Cells) -> None:
+    hanging = Hanging()
+
+    async def begun() -> bool:
+        return hanging.begun.is_set()
+
+    host = {"hang": hanging.function(), "begun": begun}
+    outcomes = cells(host, IN_THREAD + "while not begun(): pass", "thread.join(10); said")
+    assert outcomes[0].ok
+    assert hanging.cancelled.wait(SECONDS)
+    assert outcomes[1].value == "['Cancelled']"
+
+
+def test_a_call_of_a_cell_that_is_killed_is_cancelled(cells: Cells) -> None:
+    hanging = Hanging()
+
+    async def begun() -> bool:
+        return hanging.begun.is_set()
+
+    host = {"hang": hanging.function(), "begun": begun}
+    code = IN_THREAD + "while not begun(): pass\nimport os; os._exit(1)"
+    outcomes = cells(host, "x = 1", code, "x")
+    assert outcomes[1].state == "rolled_back"
+    assert hanging.cancelled.wait(SECONDS)
+    assert outcomes[2].value == "1"
+
+
+def test_a_call_of_a_session_that_is_closed_is_cancelled(sandbox: Sandbox) -> None:
+    hanging = Hanging()
+    session = sandbox.session(host={"hang": hanging.function()})
+
+    def run() -> None:
+        with contextlib.suppress(Exception):
+            session.run("hang()")
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert hanging.begun.wait(SECONDS)
+    session.close()
+    assert hanging.cancelled.wait(SECONDS)
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+
+
+async def test_a_call_of_an_asynchronous_session_that_is_closed_is_cancelled(
+    sandbox: Sandbox,
+) -> None:
+    begun, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    session = await AsyncSandbox.of(sandbox).session(host={"hang": hang})
+    running = asyncio.ensure_future(session.run("hang()"))
+    await asyncio.wait_for(begun.wait(), SECONDS)
+    await session.close()
+    await asyncio.wait_for(cancelled.wait(), SECONDS)
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_cancelled_run_cancels_its_calls(sandbox: Sandbox) -> None:
+    begun, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async with AsyncSandbox.of(sandbox).session(host={"hang": hang}) as session:
+        running = asyncio.ensure_future(session.run("hang()"))
+        await asyncio.wait_for(begun.wait(), SECONDS)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await asyncio.wait_for(cancelled.wait(), SECONDS)
+        assert (await session.run("1 + 1")).value == "2"
+
+
+def test_a_cancelled_call_that_answers_all_the_same_reaches_no_later_cell(cells: Cells) -> None:
+    """The stubborn one returns while the next cell has a call open, under the same number."""
+    second = threading.Event()
+
+    async def stubborn(number: int) -> str:
+        if number == 1:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                await asyncio.to_thread(second.wait, SECONDS)
+        else:
+            second.set()
+            await asyncio.sleep(0.1)  # time for the other to be taken for this one's reply
+        return f"reply to {number}"
+
+    limits = Limits(host_timeout=0.3, grace=0.1)
+    block = "from signal import *\npthread_sigmask(SIG_BLOCK, [SIGINT])\n"
+    outcomes = cells(
+        {"stubborn": stubborn},
+        block + "stubborn(1)",
+        "try: print(stubborn(2))\nexcept BaseException as error: print(type(error).__name__)",
+        limits=limits,
+    )
+    assert outcomes[0].state in ("rolled_back", "restarted")
+    assert outcomes[1].stdout == "reply to 2\n"
+
+
+def test_a_function_that_cancels_itself_is_an_error_and_no_wait(cells: Cells) -> None:
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    limits = Limits(host_timeout=SECONDS)
+    (outcome,) = cells({"cancelled": cancelled}, "cancelled()", limits=limits)
+    assert outcome.error is not None
+    assert outcome.error.message == "Cancelled: the host has cancelled this call"
+
+
+def test_plain_functions_run_to_their_end_and_answer_nobody(cells: Cells) -> None:
+    release, ended = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        release.wait(SECONDS)
+        ended.set()
+        return "late"
+
+    limits = Limits(host_timeout=0.2)
+    outcomes = cells({"slow": slow, "quick": lambda: "quick"}, "slow()", limits=limits)
+    assert isinstance(outcomes[0], TimedOut)
+    assert not ended.is_set()
+    release.set()
+    assert ended.wait(SECONDS)
+
+
+def test_a_handle_outlives_the_cell_that_began_it_but_not_a_wait_for_it(cells: Cells) -> None:
+    """What is under way is the host's; a call that waits for it is the cell's."""
+    waiting = Hanging()
+    methods = {"result": waiting.function(), "done": lambda number: True, "cancel": lambda n: True}
+    begin = Offer(lambda: {"id": "a"}, face="handle", methods=methods)
+    limits = Limits(host_timeout=0.2)
+    outcomes = cells({"begin": begin}, "h = begin()", "h.result()", "h.done()", limits=limits)
+    assert isinstance(outcomes[1], TimedOut)
+    assert waiting.cancelled.wait(SECONDS)
+    assert outcomes[2].value == "True"
