@@ -337,3 +337,13 @@ def test_a_conversation_comes_to_the_same_again():
     recorded = Trajectory.of(events)
 
     assert differences(recorded, rerun(recorded)) == ()
+
+
+def test_an_expected_answer_is_not_in_the_file(tmp_path):
+    runner = pytest.importorskip("repl_env.rlm.runner", reason="needs repl_env.rlm.runner")
+    script = ["```repl\nFINAL('guess')\n```"]
+    rlm = runner.RLM(ScriptedModel(script), trajectory=tmp_path / "run.jsonl")
+    result = rlm.run("Which?", expected_answer="the right one")
+
+    assert Trajectory.load(tmp_path / "run.jsonl").root.reward == result.reward == 0.0
+    assert "the right one" not in (tmp_path / "run.jsonl").read_text()
