@@ -59,6 +59,8 @@ def rerun(
     settings = trajectory.settings
     seeded = {"seed": settings["seed"]} if "seed" in settings else {}
     known = {name: settings[name] for name in ("max_depth", "blocks") if name in settings}
+    if isinstance(limits := settings.get("budget"), Mapping):
+        known["budget"] = Budget(**limits)
     own = {"max_depth": _depth(trajectory), "budget": _NO_LIMIT}
     terms: dict[str, Any] = {**own, **known, **arguments}
     if root.max_iterations is not None:
