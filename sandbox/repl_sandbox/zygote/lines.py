@@ -165,6 +165,8 @@ class Line:
 
     def _interrupt(self, message: control.Message, descriptors: Sequence[int]) -> None:
         # init is the parent, so the pid cannot have been given to another process.
+        if self.revival is not None:
+            self.revival.note_interrupt(message["cell"])  # before it can come
         if self.worker:
             os.kill(self.worker, signal.SIGINT)
         self._say({"interrupted": message["cell"]})

@@ -63,6 +63,10 @@ class Revival:
         self._orders.close()
         self._states.close()
 
+    def note_interrupt(self, cell: int) -> None:
+        """Let the worker know which cell the interrupt that follows is meant for."""
+        self._states.interrupted = cell
+
     def recovery(self) -> Recovery:
         """In a worker: its end."""
         return Recovery(
