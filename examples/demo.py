@@ -25,9 +25,11 @@ from rich.text import Text
 
 from repl_env import LocalREPLEnv
 from repl_env.cli.progress import progress
+from repl_env.cli.recorded_tree import print_tree
 from repl_env.models import REPLObservation, StepResult
 from repl_env.parsing import extract_code_blocks
-from repl_env.rlm import RLM, Budget, ModelRequest, ReplayModel, RLMRunResult, ScriptedModel
+from repl_env.rlm import RLM, Budget, ModelRequest, RLMRunResult, ScriptedModel
+from repl_env.rlm.rerunning import differences, rerun
 from repl_env.rlm.trajectory import Trajectory
 
 HEADER = "##### FILE: "  # starts the line before each file of the library
@@ -142,16 +144,18 @@ def recurse(context: str, expected: dict[str, object], file: Path) -> bool:
     with progress(console) as shown:
         rlm = RLM(model, budget=BUDGET, trajectory=file, watch=shown.watch)
         result = rlm.run(QUESTION, context, expected_answer=str(expected))
+    print_tree(result.trajectory.roots, console=console)
     solved = result.reward == 1.0 and result.answer_value == expected
     report(result, expected, solved)
 
     console.rule("[bold]The same, replayed without a model")
     recorded = Trajectory.load(file)
-    again = RLM(ReplayModel(recorded), budget=BUDGET).run(QUESTION, context)
-    same = again.answer_value == result.answer_value and again.usage.calls == result.usage.calls
-    size = file.stat().st_size
+    again = rerun(recorded, {"context": context})
+    found = differences(recorded, again)
+    same = not found and again.root.final_answer == result.final_answer
     console.print(
-        f"trajectory {size:,} bytes   runs {len(list(recorded.runs()))}   "
+        f"trajectory {file.stat().st_size:,} bytes   runs {len(list(again.runs()))}   "
+        f"differences {len(found)}   "
         f"answer [bold {'green' if same else 'red'}]{'the same' if same else 'another'}[/]"
     )
     return solved and same
@@ -222,7 +226,7 @@ def show(result: StepResult[REPLObservation]) -> None:
 def facts(result: StepResult[REPLObservation]) -> str:
     """The episode at its start, in a line."""
     observation = result.observation
-    tier = observation.metadata["isolation"]
+    tier = observation.metadata["isolation"]["tier"]
     return f"context: {observation.context_length:,} characters   isolation: {tier}"
 
 

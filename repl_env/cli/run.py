@@ -5,7 +5,6 @@ The answer is what goes to stdout; the display, the totals and complaints go to 
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -135,6 +134,8 @@ def _solve(
     Raises:
         typer.BadParameter, typer.Exit: an argument is wrong; there is no such tier.
     """
+    import asyncio
+
     from repl_env.errors import BudgetExceeded, EpisodeAborted, ModelError
     from repl_sandbox.errors import IsolationError, SandboxError
 
@@ -162,9 +163,11 @@ def _solve(
 
 
 async def _asked(rlm: Any, question: str, asked: Mapping[str, Any], ending: Ending) -> Any:
+    from asyncio import CancelledError
+
     try:
         return await rlm.arun(question, **asked)
-    except asyncio.CancelledError as error:
+    except CancelledError as error:
         ending.result = getattr(error, "result", None)
         raise
 

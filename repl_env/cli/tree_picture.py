@@ -91,7 +91,9 @@ def _count(count: int, noun: str) -> str:
 _DOING: dict[str, Callable[[Node], str]] = {
     "asked": lambda node: "",
     "thinking": lambda node: f"turn {node.turn + 1}/{node.max_iterations} · model",
-    "running": lambda node: f"turn {node.turn}/{node.max_iterations} · cell {node.cell}",
+    "running": lambda node: (
+        f"turn {node.turn}/{node.max_iterations}" + (f" · cell {node.cell}" if node.cell else "")
+    ),
     "over": lambda node: f"{node.turn} turns · over",
 }
 

@@ -25,7 +25,8 @@ from repl_env.rlm.sampling import bound, checked, messages_of
 if TYPE_CHECKING:
     from huggingface_hub import AsyncInferenceClient
 
-# OpenEnv's. `max_tokens` has to be there: the endpoints' own default is 100.
+DEFAULT_MODEL = "Qwen/Qwen3.5-9B"  # OpenEnv's
+# OpenEnv's too. `max_tokens` has to be there: the endpoints' own default is 100.
 SAMPLING: Mapping[str, Any] = {
     "max_tokens": 2048,
     "temperature": 0.6,
@@ -63,7 +64,7 @@ class HFModel(ChatModel):
 
     def __init__(
         self,
-        model: str = "Qwen/Qwen3.5-9B",
+        model: str = DEFAULT_MODEL,
         *,
         token: str | None = None,
         base_url: str | None = None,
@@ -81,7 +82,7 @@ class HFModel(ChatModel):
         given = checked(sampling, ())[1]  # for its errors, and so that extra_body is on top
         self._arguments, self._extra_body = checked({**SAMPLING, **given}, _known())
         self._timeout, self._max_retries = timeout, max_retries
-        self._clients = Clients(self._client, lambda client: client.close())
+        self._clients = Clients(self._client, _close)
 
     def __repr__(self) -> str:
         return f"HFModel({self.name!r}, host={urlsplit(self._base_url or '').hostname!r})"
@@ -172,6 +173,10 @@ class HFModel(ChatModel):
                 return ModelError("request", short(str(error), self._secrets))
         name = type(error).__name__
         return ModelError("connection", f"no connection, or it broke ({name})", retryable=True)
+
+
+async def _close(client: AsyncInferenceClient) -> None:
+    await client.close()  # type: ignore[no-untyped-call]
 
 
 def _json_or_text(text: str) -> object:

@@ -136,7 +136,8 @@ class Manner:
 class Run:
     """One run: a question, the model that works on it, and the episode that it works in.
 
-    `path` is its place in the tree; `opening` what the model is told first.
+    `path` is its place in the tree; `opening` what the model is told first; `scored`: whether the
+    rewards of the episode mean anything.
     """
 
     question: str
@@ -149,6 +150,7 @@ class Run:
     contexts: tuple[ContextNote, ...] = ()
     gate: Gate = REQUESTS
     watch: Watcher | None = None
+    scored: bool = False
     _transcript: Transcript = field(init=False)
     _last: Step | None = None
     _turn: int = 0
@@ -376,7 +378,7 @@ class Run:
             error_kind=kind,
             usage=account.total,
             own=account.own,
-            reward=self._last.reward if self._last is not None and done else None,
+            reward=self._last.reward if self._last and done and self.scored else None,
             seconds=time.time() - self._began,
         )
         self._tell(RunEnded, total=result.usage, **{name: getattr(result, name) for name in _TOLD})

@@ -135,6 +135,7 @@ class Recursion:
         preview: str | None = None,
         model_name: str | None = None,
         history: Sequence[tuple[str, str]] = (),
+        scored: bool = False,
     ) -> Run:
         """The run of an episode that was reset for it."""
         common = self._common
@@ -159,6 +160,7 @@ class Recursion:
             contexts=contexts,
             gate=common.gate,
             watch=common.watch,
+            scored=scored,
         )
 
     @property

@@ -20,7 +20,7 @@ from repl_env.values import clean
 _LONGEST_TEXT = 64 * 1024 * 1024
 # What every JSON parser reads exactly (RFC 8259, 6); a count above it is not one.
 _LARGEST_COUNT = 2**53
-_TOKEN_ID = "token_id:"  # noqa: S105 (vLLM's spelling with `return_tokens_as_token_ids`)
+_TOKEN_ID = "token_id:"  # how vLLM spells a token with `return_tokens_as_token_ids`
 
 
 @dataclass(slots=True)

@@ -57,7 +57,12 @@ def rerun(
     given = given_contexts(trajectory, contexts or {})
     settings = trajectory.settings
     seeded = {"seed": settings["seed"]} if "seed" in settings else {}
-    known = {name: settings[name] for name in ("max_depth", "blocks") if name in settings}
+    known: dict[str, Any] = {
+        name: settings[name] for name in ("max_depth", "blocks") if name in settings
+    }
+    limits: Any = settings.get("budget")
+    if isinstance(limits, Mapping):
+        known["budget"] = Budget(**limits)
     own = {"max_depth": _depth(trajectory), "budget": _NO_LIMIT}
     terms: dict[str, Any] = {**own, **known, **arguments}
     if root.max_iterations is not None:

@@ -112,6 +112,7 @@ class RLM:
         self._trajectory, self._watch = trajectory, watch
         self._system_prompt = system_prompt
         self._gate = gate or REQUESTS
+        self._scores = arguments.get("rubric") is not None
         self._make = environment or _Local({**arguments, "tools": self._tools})
         if environment is not None and arguments:
             raise TypeError(f"environment goes without {', '.join(sorted(arguments))}")
@@ -277,6 +278,7 @@ class Conversation:
             preview=self._preview,
             model_name=None if self._llm is None else self._llm.model,
             history=self._asked,
+            scored=expected_answer is not None or self._rlm._scores,
         )
         result = await run.play(timeout_s)
         self._asked.append((question, result.final_answer or "(no answer)"))

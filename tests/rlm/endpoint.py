@@ -134,13 +134,17 @@ Answers: TypeAlias = Answer | Sequence[Answer] | Callable[[Asked], "Answer | Awa
 
 
 class Endpoint:
-    """The server. `requests` are those made so far, `most_in_flight` how many at once at most."""
+    """The server. `requests` are those made so far, `most_in_flight` how many at once at most.
+
+    `left` is set once a client has gone away from a `Hang`.
+    """
 
     def __init__(self, answers: Answers = "ok") -> None:
         self.requests: list[Asked] = []
         self.in_flight = 0
         self.most_in_flight = 0
         self.connections = 0
+        self.left = threading.Event()
         self._answers = [answers] if isinstance(answers, Answer) else answers
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
@@ -204,6 +208,7 @@ class Endpoint:
             match answer:
                 case Hang():
                     await reader.read()
+                    self.left.set()
                     return False
                 case Drop():
                     return False
