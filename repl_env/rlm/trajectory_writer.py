@@ -52,7 +52,7 @@ class TrajectoryWriter:
         contexts: those of the root run, as given to it. One that fits into what is left of
             `MOST_CONTEXT` is written whole; of others only a SHA-256, to know them again.
         settings: JSON about the run for whoever reads the file. A replay uses "max_depth",
-            "blocks" and "seed".
+            "blocks", "budget" and "seed".
         secrets: texts of 8 characters or more, for which "[secret]" stands in all texts.
 
     Raises:
