@@ -97,9 +97,12 @@ class HFModel(ChatModel):
             raise ModelError("authentication", "HFModel has no token: give it one (token=...)")
         own = self._timeout * (self._max_retries + 1)
         limit = own if request.timeout is None else request.timeout
+        arguments, reply = self._request(request), Reply(self._secrets)
         try:
             async with asyncio.timeout(limit):
-                return await patiently(lambda: self._attempt(request), self._max_retries)
+                answer = await patiently(lambda: self._attempt(arguments), self._max_retries)
+            reply.add(answer, "message")
+            return reply.completion(arguments["model"], tokens=False)
         except ModelError as error:
             failure = error
         except TimeoutError:
@@ -110,17 +113,13 @@ class HFModel(ChatModel):
         """Close the connections."""
         await self._clients.close()
 
-    async def _attempt(self, request: ModelRequest) -> Completion:
-        arguments = self._request(request)
-        reply = Reply(self._secrets)
+    async def _attempt(self, arguments: dict[str, Any]) -> object:
         try:
             async with asyncio.timeout(self._timeout):
-                answer = await self._clients.here().chat_completion(**arguments)
+                return await self._clients.here().chat_completion(**arguments)
         # Boundary: what the library and its transport raise.
         except Exception as error:  # noqa: BLE001
             raise self._failure(error) from None
-        reply.add(answer, "message")
-        return reply.completion(arguments["model"], tokens=False)
 
     def _request(self, request: ModelRequest) -> dict[str, Any]:
         """The arguments of the library's call."""
@@ -167,10 +166,10 @@ class HFModel(ChatModel):
                 response = error.response
                 body = _json_or_text(response.text)
                 return of_status(response.status_code, body, response.headers, self._secrets)
-            case json.JSONDecodeError() | UnicodeDecodeError() | TypeError() | AttributeError():
-                return ModelError("server", "the endpoint sent no completion", retryable=True)
-            case ValueError():  # the library's own checks, of providers for one
+            case ValueError() if not (self._base_url or self._is_routed()):  # of the provider
                 return ModelError("request", short(str(error), self._secrets))
+            case ValueError() | TypeError() | AttributeError():
+                return ModelError("server", "the endpoint sent no completion", retryable=True)
         name = type(error).__name__
         return ModelError("connection", f"no connection, or it broke ({name})", retryable=True)
 

@@ -127,8 +127,12 @@ class Reply:
 
 
 def _get(thing: object, name: str) -> Any:
-    """A field of an SDK's object or of a dictionary; None if it has none."""
-    return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
+    """A field of an SDK's object, or of a dictionary; None if it has none.
+
+    Those of huggingface_hub are both, and as dictionaries they lack what it has no field for.
+    """
+    value = getattr(thing, name, None)
+    return thing.get(name) if value is None and isinstance(thing, Mapping) else value
 
 
 def _usage(usage: object) -> ModelUsage:

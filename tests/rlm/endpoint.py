@@ -40,7 +40,6 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -277,8 +276,7 @@ async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
 def _head(code: int, kind: str, length: int | None, headers: Mapping[str, str] = {}) -> bytes:
     framing = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
     more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    phrase = HTTPStatus(code).phrase
-    return f"HTTP/1.1 {code} {phrase}\r\ncontent-type: {kind}\r\n{framing}\r\n{more}\r\n".encode()
+    return f"HTTP/1.1 {code} Status\r\ncontent-type: {kind}\r\n{framing}\r\n{more}\r\n".encode()
 
 
 def _status(answer: Status) -> bytes:

@@ -154,7 +154,9 @@ async def test_tokens_are_recorded_if_asked_for(endpoint, stream: bool) -> None:
     served = endpoint(Reply("a b c", tokens=TOKENS))
     answer = await ask(served, record_tokens=True, stream=stream)
 
-    assert served.requests[0].body["return_token_ids"] is served.requests[0].body["logprobs"] is True
+    assert (
+        served.requests[0].body["return_token_ids"] is served.requests[0].body["logprobs"] is True
+    )
     assert answer.tokens.prompt_ids == (1, 2)
     assert answer.tokens.output_ids == (3, 4, 5)
     assert answer.tokens.logprobs == (-0.5, -1.5, -9999.0)
