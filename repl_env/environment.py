@@ -243,6 +243,11 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         return self._calling.account
 
     @property
+    def calling(self) -> Calling | None:
+        """The sub-calls of this episode; None if there is none, or nothing answers any."""
+        return self._calling
+
+    @property
     def contexts(self) -> tuple[Part, ...]:
         """The context of this episode, variable by variable; NotReset if none has begun."""
         return self._episode().terms.context.parts

@@ -32,6 +32,7 @@ from repl_sandbox.types import JSON, Answers, Missing
 
 if TYPE_CHECKING:
     from repl_env.rlm.budget import Budget, Price
+    from repl_env.rlm.calling import Calling
     from repl_env.rlm.ledger import Account
 
 Result = StepResult[REPLObservation]
@@ -101,6 +102,11 @@ class _Local:
     def account(self) -> Account:
         """What the episode has spent on sub-calls and may spend; see `REPLEnvironment.account`."""
         return self._env.account
+
+    @property
+    def calling(self) -> Calling | None:
+        """The sub-calls of this episode; see `REPLEnvironment.calling`."""
+        return self._env.calling
 
     @property
     def contexts(self) -> tuple[Part, ...]:

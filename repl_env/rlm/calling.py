@@ -96,8 +96,13 @@ class Calling:
         self._llm, self._rlm = llm, rlm or llm
         self._gate, self._run, self._failed, self._watch = gate, run, failed, watch
         self._calls = 0
+        self._first_cell = 0
         self._spawned: dict[int, _Spawned] = {}
         self._closed = False
+
+    def begin_run(self, run: str) -> None:
+        """The calls from here on are those of another run in the same session."""
+        self._run, self._calls, self._first_cell = run, 0, self.cell
 
     # ── the functions of the session ─────────────────────────────────────────────────────────────
 
@@ -222,8 +227,9 @@ class Calling:
         task = asyncio.create_task(self._follow("rlm", question, call))
         spawned = _Spawned(task, asyncio.get_running_loop(), Future())
         task.add_done_callback(lambda _: spawned.ended.set_result(None))
-        self._spawned[call.number] = spawned
-        return {"id": call.number}
+        number = len(self._spawned) + 1
+        self._spawned[number] = spawned
+        return {"id": number}
 
     async def _result(self, number: Any, timeout: Any = None) -> dict[str, Any] | None:
         task = self._of(number).task
@@ -307,7 +313,7 @@ class Calling:
                     time=time.time(),
                     call=call.path,
                     kind=kind,
-                    cell=self.cell,
+                    cell=self.cell - self._first_cell,
                     model=question.model,
                     prompt=question.prompt,
                 )
@@ -327,7 +333,7 @@ class Calling:
                 time=now,
                 call=call.path,
                 kind=kind,
-                cell=self.cell,
+                cell=self.cell - self._first_cell,
                 model=reply.model or question.model,
                 prompt=question.prompt,
                 text=reply.text,

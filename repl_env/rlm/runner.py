@@ -95,6 +95,7 @@ class RLM:
         gate: Gate | None = None,
         **arguments: Any,
     ) -> None:
+        self._given = model
         self._model = _model(model, "model")
         self._sub_model = None if sub_model is None else _model(sub_model, "sub_model")
         if environment is not None and not callable(environment):
@@ -269,6 +270,7 @@ class Conversation:
         else:
             history = [{"question": asked, "answer": answer} for asked, answer in self._asked]
             await self._environment.follow_up(variables={"history": history}, **terms)
+            self._environment.calling.begin_run(str(len(self._asked)))
         first = len(self._events)
         run = self._recursion.run(
             self._environment,
@@ -340,7 +342,10 @@ class Conversation:
         if self._about["context"] is not None:
             named["context"] = self._about["context"]
         writer = TrajectoryWriter(
-            given, contexts=named, settings=self._rlm._settings(self._about["seed"])
+            given,
+            contexts=named,
+            settings=self._rlm._settings(self._about["seed"]),
+            secrets=_secrets(self._rlm._given, self._llm),
         )
         self._writer = self._held.enter_context(writer)
 
@@ -406,6 +411,15 @@ def _model(given: object, name: str) -> ChatModel:
     if found is None:
         raise ValueError(f"{name}: the LLM says neither where the model is nor how to ask for it")
     return found
+
+
+def _secrets(*given: object) -> list[str]:
+    """What no file may have of these, wherever a text repeats it."""
+    known = [each for each in given if isinstance(each, LLM)]
+    from repl_env.rlm.trajectory_writer import SHORTEST_SECRET
+
+    texts = [text for llm in known for text in (llm.api_key or "", *llm.headers.values())]
+    return [text for text in texts if len(text) >= SHORTEST_SECRET]
 
 
 def _notes(environment: Any, first: StepResult[Any]) -> tuple[ContextNote, ...]:

@@ -30,7 +30,7 @@ MOST_CONTEXT = 65_536
 
 # What stands for a secret. Never shorter ones: they occur by chance, and are none.
 _HIDDEN = "[secret]"
-_SHORTEST_SECRET = 8
+SHORTEST_SECRET = 8
 
 
 class TrajectoryWriter:
@@ -221,8 +221,8 @@ def _checked(secrets: Iterable[str]) -> tuple[str, ...]:
     for secret in secrets:
         if not isinstance(secret, str):
             raise TypeError(f"secrets must be texts, not {type(secret).__name__}")
-        if len(secret) < _SHORTEST_SECRET:
-            raise ValueError(f"secrets: one is shorter than {_SHORTEST_SECRET} characters")
+        if len(secret) < SHORTEST_SECRET:
+            raise ValueError(f"secrets: one is shorter than {SHORTEST_SECRET} characters")
         found.add(secret)
     # The longest first: one may be a part of another.
     return tuple(sorted(found, key=len, reverse=True))
