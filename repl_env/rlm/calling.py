@@ -40,6 +40,9 @@ MOST_SPAWNED = 256
 # Seconds that a plain episode waits at its end for what it cancelled to let go.
 _CANCEL_TIMEOUT = 10.0
 
+# What is told of a call that nobody waits for any more.
+_CANCELLED = Reply("Error: the call was cancelled", "the call was cancelled")
+
 _ONE = "(prompt, model=None, *, context=None, schema=None, timeout=None)"
 _MANY = "(prompts, model=None, *, context=None, schema=None, timeout=None)"
 _RAISES = ("BudgetExceeded",)
@@ -184,10 +187,17 @@ class Calling:
         for question, call in zip(questions, calls, strict=True):
             self._tell_start(kind, question, call)
 
-        def ended(index: int, reply: Reply) -> None:
-            self._tell_end(kind, questions[index], calls[index], reply, began)
+        waiting = dict(enumerate(zip(questions, calls, strict=True)))
 
-        replies = await self._answerer(kind).answer_all(questions, calls, ended)
+        def ended(index: int, reply: Reply) -> None:
+            self._tell_end(kind, *waiting.pop(index), reply, began)
+
+        try:
+            replies = await self._answerer(kind).answer_all(questions, calls, ended)
+        except asyncio.CancelledError:
+            for index in list(waiting):
+                ended(index, _CANCELLED)
+            raise
         refusals = [reply.refusal for reply in replies if reply.refusal is not None]
         if refusals and len(refusals) == len(replies):
             raise refusals[0]
@@ -197,7 +207,11 @@ class Calling:
         """Have one question answered, and tell of it."""
         began = time.time()
         self._tell_start(kind, question, call)
-        reply = await answered(self._answerer(kind), question, call)
+        try:
+            reply = await answered(self._answerer(kind), question, call)
+        except asyncio.CancelledError:
+            self._tell_end(kind, question, call, _CANCELLED, began)
+            raise
         self._tell_end(kind, question, call, reply, began)
         return reply
 
@@ -237,7 +251,7 @@ class Calling:
         if not task.done():
             return None
         if task.cancelled():
-            return Reply.failed(RuntimeError("the call was cancelled")).to_json()
+            return _CANCELLED.to_json()
         reply = task.result()
         if reply.refusal is not None:
             raise reply.refusal
