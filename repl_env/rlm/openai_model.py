@@ -180,16 +180,17 @@ class OpenAIModel(ChatModel):
         """What an exception of the SDK's, or of a transport below it, means."""
         import openai
 
+        cause = _root(error)
         match error:
-            case openai.APITimeoutError():
+            case openai.APITimeoutError() if not _is_broken(cause):
                 limit = f"{self._timeout:g} s for an attempt"
                 return ModelError("timeout", f"no answer within {limit}", retryable=True)
             case openai.APIStatusError():
                 headers = error.response.headers
                 return of_status(error.status_code, error.body, headers, self._secrets)
             case openai.APIConnectionError():
-                cause = type(error.__cause__ or error).__name__
-                return ModelError("connection", f"no connection ({cause})", retryable=True)
+                name = type(cause).__name__
+                return ModelError("connection", f"no connection ({name})", retryable=True)
             case openai.APIError(body=body) if body is not None:  # told inside a stream
                 return of_body(body, self._secrets)
             case openai.APIError() | ValueError():  # JSON or UTF-8 that is none
@@ -199,6 +200,19 @@ class OpenAIModel(ChatModel):
         # Exceptions of the transport, which older majors let through while they read a stream.
         name = type(error).__name__
         return ModelError("connection", f"the connection broke ({name})", retryable=True)
+
+
+def _root(error: BaseException) -> BaseException:
+    """The first exception of the chain that led to `error`."""
+    while (cause := error.__cause__) is not None:
+        error = cause
+    return error
+
+
+def _is_broken(cause: BaseException) -> bool:
+    """Whether a connection was lost, or none made: the adapter of aiohttp calls it a time-out."""
+    lost = isinstance(cause, OSError) or type(cause).__module__.startswith("aiohttp")
+    return lost and not isinstance(cause, TimeoutError)
 
 
 def _omitted() -> object:
@@ -233,18 +247,20 @@ def _known() -> frozenset[str]:
 
 
 def _transport() -> Any:
-    """An HTTP client for many calls at once.
+    """An HTTP client for many calls at once: the SDK's over aiohttp.
 
-    The transport of openai 2 takes seconds for 64 calls at once; with aiohttp it does not, and
-    openai 3 has another.
+    Its default looks at each open connection for each request, so that 300 calls at once take
+    seconds of the processor, in openai 2 already 64; it is taken where openai 3 has no aiohttp.
     """
     import openai
 
     limits = type(openai.DEFAULT_CONNECTION_LIMITS)(
         max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS
     )
-    make = openai.DefaultAsyncHttpxClient if _major() >= 3 else openai.DefaultAioHttpClient
-    return make(limits=limits, verify=_certificates())
+    try:
+        return openai.DefaultAioHttpClient(limits=limits, verify=_certificates())
+    except RuntimeError:  # aiohttp is not installed
+        return openai.DefaultAsyncHttpxClient(limits=limits, verify=_certificates())
 
 
 @functools.cache
