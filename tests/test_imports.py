@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -92,9 +93,9 @@ def test_the_command_line_loads_no_engine_until_a_command_needs_it() -> None:
     assert not any(name.startswith("repl_sandbox") for name in modules)
 
 
-@pytest.mark.parametrize("package", ["repl_env", "repl_sandbox"])
+@pytest.mark.parametrize("package", ["repl_env", "repl_env.rlm", "repl_sandbox"])
 def test_every_public_name_resolves(package: str) -> None:
-    module = __import__(package)
+    module = import_module(package)
 
     assert module.__all__
     for name in module.__all__:
