@@ -83,7 +83,9 @@ class OpenAIModel(ChatModel):
         self.name = model
         self._url = str(client.base_url) if client is not None else base_url or _OPENAI
         is_openai = (urlsplit(self._url).hostname or "").endswith("openai.com")
-        self._api_key, self._headers = api_key, dict(headers)
+        # As the SDK spells names: older ones take "authorization" for another header than theirs.
+        self._api_key = api_key
+        self._headers = {name.title(): value for name, value in headers.items()}
         self._secrets = Secrets(client.api_key if client else api_key, self._headers, self._url)
         self._arguments, self._extra_body = checked(sampling, _known())
         self._timeout, self._max_retries = timeout, max_retries
@@ -96,8 +98,7 @@ class OpenAIModel(ChatModel):
             "max_completion_tokens" if is_openai else "max_tokens"
         )
         self._given = client
-        authorized = "authorization" in {name.lower() for name in headers}
-        self._is_open = client is None and not api_key and not authorized
+        self._is_open = client is None and not api_key and "Authorization" not in self._headers
         self._clients = Clients(self._client, lambda client: client.close())
 
     def __repr__(self) -> str:

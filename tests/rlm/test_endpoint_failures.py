@@ -94,6 +94,13 @@ async def test_a_body_of_an_error_may_be_anything(endpoint, make, body, message)
     assert (error.kind, error.message) == ("server", message)
 
 
+async def test_a_message_is_valid_text(endpoint, make) -> None:
+    """It is shown to code in sessions, over a wire that is UTF-8."""
+    served = endpoint(Status(400, {"error": {"message": "half \ud800 a pair"}}))
+
+    assert (await failure(make(served.base_url))).message == "status 400: half ? a pair"
+
+
 async def test_a_long_message_is_clipped(endpoint, make) -> None:
     served = endpoint(Status(400, {"error": {"message": "long " * 100_000}}))
 
