@@ -34,7 +34,7 @@ def model_of(llm: LLM) -> ChatModel | None:
         )
     if llm.model is None and llm.api_key is None:
         return None
-    from repl_env.rlm.hf_model import HFModel
+    from repl_env.rlm.hf_model import DEFAULT_MODEL, HFModel
 
-    settings = {"token": llm.api_key, "headers": llm.headers, "sampling": llm.sampling}
-    return HFModel(**settings) if llm.model is None else HFModel(llm.model, **settings)
+    model = DEFAULT_MODEL if llm.model is None else llm.model
+    return HFModel(model, token=llm.api_key, headers=llm.headers, sampling=llm.sampling)

@@ -82,7 +82,7 @@ def of_body(error: object, secrets: Secrets) -> ModelError:
 
 
 def bare(failure: ModelError) -> ModelError:
-    """`failure` without what led to it, which a traceback would print: raise it outside `except`."""
+    """`failure` without what led to it, which tracebacks print; to be raised outside `except`."""
     failure.__context__ = failure.__cause__ = None
     return failure
 

@@ -25,7 +25,8 @@ from repl_env.rlm.sampling import bound, checked, messages_of
 if TYPE_CHECKING:
     from huggingface_hub import AsyncInferenceClient
 
-# OpenEnv's. `max_tokens` has to be there: the endpoints' own default is 100.
+DEFAULT_MODEL = "Qwen/Qwen3.5-9B"  # OpenEnv's
+# OpenEnv's too. `max_tokens` has to be there: the endpoints' own default is 100.
 SAMPLING: Mapping[str, Any] = {
     "max_tokens": 2048,
     "temperature": 0.6,
@@ -63,7 +64,7 @@ class HFModel(ChatModel):
 
     def __init__(
         self,
-        model: str = "Qwen/Qwen3.5-9B",
+        model: str = DEFAULT_MODEL,
         *,
         token: str | None = None,
         base_url: str | None = None,
@@ -81,7 +82,7 @@ class HFModel(ChatModel):
         given = checked(sampling, ())[1]  # for its errors, and so that extra_body is on top
         self._arguments, self._extra_body = checked({**SAMPLING, **given}, _known())
         self._timeout, self._max_retries = timeout, max_retries
-        self._clients = Clients(self._client, lambda client: client.close())
+        self._clients = Clients(self._client, _close)
 
     def __repr__(self) -> str:
         return f"HFModel({self.name!r}, host={urlsplit(self._base_url or '').hostname!r})"
@@ -96,9 +97,12 @@ class HFModel(ChatModel):
             raise ModelError("authentication", "HFModel has no token: give it one (token=...)")
         own = self._timeout * (self._max_retries + 1)
         limit = own if request.timeout is None else request.timeout
+        arguments, reply = self._request(request), Reply(self._secrets)
         try:
             async with asyncio.timeout(limit):
-                return await patiently(lambda: self._attempt(request), self._max_retries)
+                answer = await patiently(lambda: self._attempt(arguments), self._max_retries)
+            reply.add(answer, "message")
+            return reply.completion(arguments["model"], tokens=False)
         except ModelError as error:
             failure = error
         except TimeoutError:
@@ -109,17 +113,13 @@ class HFModel(ChatModel):
         """Close the connections."""
         await self._clients.close()
 
-    async def _attempt(self, request: ModelRequest) -> Completion:
-        arguments = self._request(request)
-        reply = Reply(self._secrets)
+    async def _attempt(self, arguments: dict[str, Any]) -> object:
         try:
             async with asyncio.timeout(self._timeout):
-                answer = await self._clients.here().chat_completion(**arguments)
+                return await self._clients.here().chat_completion(**arguments)
         # Boundary: what the library and its transport raise.
         except Exception as error:  # noqa: BLE001
             raise self._failure(error) from None
-        reply.add(answer, "message")
-        return reply.completion(arguments["model"], tokens=False)
 
     def _request(self, request: ModelRequest) -> dict[str, Any]:
         """The arguments of the library's call."""
@@ -166,12 +166,16 @@ class HFModel(ChatModel):
                 response = error.response
                 body = _json_or_text(response.text)
                 return of_status(response.status_code, body, response.headers, self._secrets)
-            case json.JSONDecodeError() | UnicodeDecodeError() | TypeError() | AttributeError():
-                return ModelError("server", "the endpoint sent no completion", retryable=True)
-            case ValueError():  # the library's own checks, of providers for one
+            case ValueError() if not (self._base_url or self._is_routed()):  # of the provider
                 return ModelError("request", short(str(error), self._secrets))
+            case ValueError() | TypeError() | AttributeError():
+                return ModelError("server", "the endpoint sent no completion", retryable=True)
         name = type(error).__name__
         return ModelError("connection", f"no connection, or it broke ({name})", retryable=True)
+
+
+async def _close(client: AsyncInferenceClient) -> None:
+    await client.close()  # type: ignore[no-untyped-call]
 
 
 def _json_or_text(text: str) -> object:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from repl_env.errors import ModelError
 from repl_env.rlm.clients import Clients
-from repl_env.rlm.failures import Secrets, bare, of_body, of_status
+from repl_env.rlm.failures import Secrets, bare, of_body, of_status, short
 from repl_env.rlm.model import ChatModel, Completion, ModelRequest
 from repl_env.rlm.replies import Reply
 from repl_env.rlm.sampling import bound, checked, messages_of
@@ -96,6 +96,8 @@ class OpenAIModel(ChatModel):
             "max_completion_tokens" if is_openai else "max_tokens"
         )
         self._given = client
+        authorized = "authorization" in {name.lower() for name in headers}
+        self._is_open = client is None and not api_key and not authorized
         self._clients = Clients(self._client, lambda client: client.close())
 
     def __repr__(self) -> str:
@@ -150,6 +152,8 @@ class OpenAIModel(ChatModel):
         if self._structured and request.schema is not None:
             schema = {"name": "answer", "schema": dict(request.schema)}
             arguments["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if self._is_open:  # no key: the SDK wants to hear that this is meant
+            arguments["extra_headers"] = {"Authorization": _omitted()}
         if self._stream:
             arguments = {"stream_options": {"include_usage": True}, **arguments, "stream": True}
         if request.timeout is not None:
@@ -160,9 +164,6 @@ class OpenAIModel(ChatModel):
         """A client of this model's, for the running event loop."""
         import openai
 
-        headers: dict[str, Any] = dict(self._headers)
-        if not self._api_key and "authorization" not in {name.lower() for name in headers}:
-            headers["Authorization"] = openai.Omit()
         client = openai.AsyncOpenAI(
             api_key=self._api_key or "none",
             base_url=self._url,
@@ -171,8 +172,8 @@ class OpenAIModel(ChatModel):
             http_client=_transport(),
         )
         # The SDK fills these from its environment variables, for whatever endpoint it is.
-        client.organization = client.project = None
-        client._custom_headers = headers
+        client.organization = client.project = client.admin_api_key = None
+        client._custom_headers = self._headers
         return client
 
     def _failure(self, error: Exception) -> ModelError:
@@ -194,10 +195,16 @@ class OpenAIModel(ChatModel):
             case openai.APIError() | ValueError():  # JSON or UTF-8 that is none
                 return ModelError("server", "the endpoint sent no completion", retryable=True)
             case openai.OpenAIError() | TypeError():
-                return ModelError("request", f"the SDK refused it ({type(error).__name__})")
+                return ModelError("request", short(str(error), self._secrets))
         # Exceptions of the transport, which older majors let through while they read a stream.
         name = type(error).__name__
         return ModelError("connection", f"the connection broke ({name})", retryable=True)
+
+
+def _omitted() -> object:
+    import openai
+
+    return openai.Omit()
 
 
 def _check_installed() -> None:

@@ -20,7 +20,7 @@ from repl_env.values import clean
 _LONGEST_TEXT = 64 * 1024 * 1024
 # What every JSON parser reads exactly (RFC 8259, 6); a count above it is not one.
 _LARGEST_COUNT = 2**53
-_TOKEN_ID = "token_id:"  # noqa: S105 (vLLM's spelling with `return_tokens_as_token_ids`)
+_TOKEN_ID = "token_id:"  # how vLLM spells a token with `return_tokens_as_token_ids`
 
 
 @dataclass(slots=True)
@@ -127,8 +127,12 @@ class Reply:
 
 
 def _get(thing: object, name: str) -> Any:
-    """A field of an SDK's object or of a dictionary; None if it has none."""
-    return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
+    """A field of an SDK's object, or of a dictionary; None if it has none.
+
+    Those of huggingface_hub are both, and as dictionaries they lack what it has no field for.
+    """
+    value = getattr(thing, name, None)
+    return thing.get(name) if value is None and isinstance(thing, Mapping) else value
 
 
 def _usage(usage: object) -> ModelUsage:

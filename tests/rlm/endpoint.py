@@ -40,7 +40,6 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -134,13 +133,17 @@ Answers: TypeAlias = Answer | Sequence[Answer] | Callable[[Asked], "Answer | Awa
 
 
 class Endpoint:
-    """The server. `requests` are those made so far, `most_in_flight` how many at once at most."""
+    """The server. `requests` are those made so far, `most_in_flight` how many at once at most.
+
+    `left` is set once a client has gone away from a `Hang`.
+    """
 
     def __init__(self, answers: Answers = "ok") -> None:
         self.requests: list[Asked] = []
         self.in_flight = 0
         self.most_in_flight = 0
         self.connections = 0
+        self.left = threading.Event()
         self._answers = [answers] if isinstance(answers, Answer) else answers
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
@@ -204,6 +207,7 @@ class Endpoint:
             match answer:
                 case Hang():
                     await reader.read()
+                    self.left.set()
                     return False
                 case Drop():
                     return False
@@ -272,8 +276,7 @@ async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
 def _head(code: int, kind: str, length: int | None, headers: Mapping[str, str] = {}) -> bytes:
     framing = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
     more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    phrase = HTTPStatus(code).phrase
-    return f"HTTP/1.1 {code} {phrase}\r\ncontent-type: {kind}\r\n{framing}\r\n{more}\r\n".encode()
+    return f"HTTP/1.1 {code} Status\r\ncontent-type: {kind}\r\n{framing}\r\n{more}\r\n".encode()
 
 
 def _status(answer: Status) -> bytes:
