@@ -39,7 +39,7 @@ Model: TypeAlias = "ChatModel | ModelFunction | LLM"
 MakeEnvironment: TypeAlias = Callable[[Provider], Any]
 
 # A call of the session may be a run of its own: minutes to hours, which the budget limits.
-_HOST_TIMEOUT = 24 * 3600.0
+HOST_TIMEOUT = 24 * 3600.0
 
 
 class RLM:
@@ -394,7 +394,7 @@ class _Local:
 def _limits() -> Limits:
     from repl_sandbox import Limits
 
-    return Limits(host_timeout=_HOST_TIMEOUT)
+    return Limits(host_timeout=HOST_TIMEOUT)
 
 
 def _model(given: object, name: str) -> ChatModel:
