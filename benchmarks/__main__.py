@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from . import branches, cells, many, peers, recovery, sessions, shared
+from . import branches, cells, endpoints, many, peers, recovery, sessions, shared
 from .figure import Figure, Measure
 from .goals import GOALS
 from .report import Others, markdown, record, table
@@ -39,6 +39,7 @@ FIGURES: tuple[Measure, ...] = (
     branches.branches,
     recovery.recovery,
     recovery.copies,
+    endpoints.subcalls,
 )
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 README = Path(__file__).parents[1] / "README.md"

@@ -61,6 +61,7 @@ GOALS: dict[str, Goal] = {
     "shared_answer": Goal("value", "at most", 5e-3, "as without a context: its pages are there"),
     "vector": Goal("ratio", "at least", 1.5, "sessions on all cores beside the host's own work"),
     "memory": Goal("value", "at most", 3.5e6, "init and worker share their template's pages"),
+    "subcalls": Goal("value", "at most", 0.25, "what the endpoint takes, and 3 ms for each call"),
     "branch": Goal("value", "at most", 5e-3, "two forks of 100 MB of page tables, one before it"),
     "branches": Goal("value", "at most", 3.0e6, "the pages of the session are shared, not copied"),
 }
