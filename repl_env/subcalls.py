@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from repl_env.rlm.budget import Budget, Price
     from repl_env.rlm.calling import Calling
     from repl_env.rlm.ledger import Account
+    from repl_env.rlm.model import ChatModel
     from repl_env.rlm.recursion import Home, Recursion
 
 HostFunction: TypeAlias = Callable[..., Any]
@@ -116,7 +117,9 @@ class GivenProvider:
 
         account = self._account()
         if not any(self._given.values()):
-            return self._recursion(settings, home).begin_at(account, settings, failed, home)
+            model = home.model(settings.llm)
+            recursion = self._recursion(settings, model)
+            return recursion.begin_at(account, settings, failed, home).own(model)
         plain, deep = self._answerers(settings.llm.model)
         return Calling(plain, deep, account=account, gate=REQUESTS, failed=failed)
 
@@ -126,11 +129,10 @@ class GivenProvider:
 
         return Ledger(self._budget or Budget(calls=None), prices=self._prices).root
 
-    def _recursion(self, settings: SubcallSettings, home: Home) -> Recursion:
+    def _recursion(self, settings: SubcallSettings, model: ChatModel) -> Recursion:
         from repl_env.rlm.loop import Manner
         from repl_env.rlm.recursion import Recursion
 
-        model = home.model(settings.llm)
         turns = settings.max_iterations
         manner = Manner() if turns is None else Manner(max_iterations=turns)
         if self._budget is not None:

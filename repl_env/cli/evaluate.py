@@ -13,7 +13,27 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from .solver_options import ModelChoice, function_solver, metric_of, rlm_solver
+from .budget_options import Calls, Dollars, Prices, Seconds, Tokens, budget_from, prices_from
+from .model_options import BaseURL, KeyVariable, ModelOptions
+from .run_options import (
+    Blocks,
+    BlocksOption,
+    MaxDepth,
+    MaxIterations,
+    SubModel,
+    limits_of_runs,
+)
+from .session_options import (
+    CellTimeout,
+    Isolation,
+    IsolationOption,
+    Memory,
+    Preload,
+    RequireOption,
+    modules_of,
+    opening,
+)
+from .solver_options import Runs, function_solver, metric_of, rlm_solver
 from .status import Status
 
 if TYPE_CHECKING:
@@ -31,29 +51,29 @@ def evaluate(
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Tasks at once.")] = 8,
     model: Annotated[
-        str | None, typer.Option(help="A model's name, or script:FILE.py:function.")
-    ] = None,
-    sub_model: Annotated[str | None, typer.Option(help="The model of sub-calls.")] = None,
-    base_url: Annotated[
         str | None,
-        typer.Option(
-            help="An OpenAI-compatible endpoint, else OPENAI_BASE_URL; its key is OPENAI_API_KEY."
-        ),
+        typer.Option(help="The model to evaluate, or script:FILE.py:FUNCTION; as for run."),
     ] = None,
-    max_iterations: Annotated[int, typer.Option(min=1, help="Turns of each run.")] = 30,
-    max_depth: Annotated[int, typer.Option(min=1, help="Runs below runs.")] = 2,
-    budget_calls: Annotated[int, typer.Option(min=0, help="For each task: calls.")] = 200,
-    budget_tokens: Annotated[
-        int | None, typer.Option(min=0, help="For each task: tokens that models write.")
+    base_url: BaseURL = None,
+    api_key_env: KeyVariable = None,
+    sub_model: SubModel = None,
+    max_depth: MaxDepth = 2,
+    max_iterations: MaxIterations = 30,
+    blocks: BlocksOption = Blocks.ALL,
+    budget_calls: Calls = 200,
+    budget_tokens: Tokens = None,
+    budget_usd: Dollars = None,
+    budget_seconds: Seconds = None,
+    price: Prices = None,
+    isolation: IsolationOption = Isolation.AUTO,
+    require: RequireOption = None,
+    preload: Preload = None,
+    timeout: CellTimeout = 30.0,
+    memory: Memory = "1GiB",
+    trajectory: Annotated[
+        Path | None,
+        typer.Option("--trajectory", metavar="FOLDER", help="Write down the run of each task."),
     ] = None,
-    budget_usd: Annotated[float | None, typer.Option(min=0, help="For each task: cost.")] = None,
-    budget_seconds: Annotated[
-        float | None, typer.Option(min=0, help="For each task: time.")
-    ] = None,
-    isolation: Annotated[
-        str | None, typer.Option(help="jailed, confined, process; the strongest by default.")
-    ] = None,
-    require: Annotated[str | None, typer.Option(help="The weakest tier to accept.")] = None,
     solver: Annotated[
         str | None,
         typer.Option(
@@ -75,18 +95,32 @@ def evaluate(
 ) -> None:
     """Run a model over a dataset and score its answers; interrupted, the same call goes on."""
     from repl_env.evaluation import DatasetError, Evaluation, ResultsError, read_dataset
-    from repl_env.rlm.budget import Budget
     from repl_sandbox.errors import IsolationError
 
-    if (solver is None) == (model is None and base_url is None):
-        raise typer.BadParameter("either a model (--model, --base-url) or --solver is wanted")
+    if (solver is None) == (model is None):
+        raise typer.BadParameter("is wanted, or else --solver", param_hint="--model")
     metric, rubric_settings = metric_of(rubric)
-    if solver is not None:
+    if model is None:
+        assert solver is not None
         solving, settings = function_solver(solver)
     else:
-        budget = Budget(budget_calls, None, budget_tokens, budget_usd, budget_seconds)
-        bounds = (max_iterations, max_depth, isolation, require)
-        solving, settings = rlm_solver(ModelChoice(model, sub_model, base_url, budget, *bounds))
+        with opening():
+            limits = limits_of_runs(memory, timeout)
+        runs = Runs(
+            model=ModelOptions(model, base_url, api_key_env),
+            sub_model=sub_model,
+            budget=budget_from(budget_calls, budget_tokens, budget_usd, budget_seconds),
+            prices=prices_from(price or ()),
+            max_iterations=max_iterations,
+            max_depth=max_depth,
+            blocks=blocks.value,
+            isolation=isolation.value,
+            require=None if require is None else require.value,
+            preload=modules_of(preload),
+            limits=limits,
+            trajectories=_folder(trajectory),
+        )
+        solving, settings = rlm_solver(runs)
     settings |= rubric_settings
     try:
         tasks = read_dataset(dataset, limit)
@@ -108,6 +142,16 @@ def evaluate(
         typer.echo(str(error), err=True)
         raise typer.Exit(Status.USAGE) from error
     raise typer.Exit(_report(evaluation, status, out, as_json))
+
+
+def _folder(path: Path | None) -> Path | None:
+    if path is not None:
+        try:
+            path.mkdir(exist_ok=True)
+        except OSError as error:
+            message = f"{path}: {error.strerror or error}"
+            raise typer.BadParameter(message, param_hint="--trajectory") from error
+    return path
 
 
 @contextmanager

@@ -6,17 +6,16 @@ option: the arguments of a process can be read by every user of the machine.
 
 from __future__ import annotations
 
-import importlib.util
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 from urllib.parse import urlsplit
 
 import typer
 
+from .references import named
 from .status import Status
 
 if TYPE_CHECKING:
@@ -57,29 +56,43 @@ class ModelOptions:
     api_key_env: str | None = None
 
 
-def model_from(options: ModelOptions, environ: Mapping[str, str] | None = None) -> ChatModel:
+def model_from(
+    options: ModelOptions, option: str = "--model", environ: Mapping[str, str] | None = None
+) -> ChatModel:
     """The model that the options and `environ` (default: this process's) ask for.
+
+    `option` is the one that named it, for complaints.
 
     Raises:
         typer.BadParameter: naming the option: no key, no such file or function.
         typer.Exit: status 5, after the reason: the library of the endpoint is not installed.
     """
     if options.model.startswith(SCRIPT):
-        return _scripted(options.model)
-    llm = llm_from(options, os.environ if environ is None else environ)
+        return _scripted(options.model, option)
+    llm = llm_from(options, os.environ if environ is None else environ, option)
+    from repl_env.rlm import endpoints
+
     try:
-        model: ChatModel | None = import_module("repl_env.rlm.endpoints").model_of(llm)
+        model = endpoints.model_of(llm)
     except ImportError as error:
         typer.echo(f"repl-env: {error}", err=True)
         raise typer.Exit(Status.INFRASTRUCTURE) from error
     except (TypeError, ValueError) as error:
-        raise typer.BadParameter(str(error), param_hint="--model") from error
-    if model is None:
-        raise typer.BadParameter("names no model", param_hint="--model")
+        raise typer.BadParameter(str(error), param_hint=option) from error
+    assert model is not None  # llm_from gave it a name
     return model
 
 
-def llm_from(options: ModelOptions, environ: Mapping[str, str]) -> LLM:
+def address_of(options: ModelOptions, environ: Mapping[str, str] | None = None) -> str | None:
+    """The endpoint of the model; None: a script, or a model at Hugging Face."""
+    if options.model.startswith(SCRIPT):
+        return None
+    environ = os.environ if environ is None else environ
+    given = options.base_url or environ.get("OPENAI_BASE_URL") or None
+    return OPENAI if given is None and "/" not in options.model else given
+
+
+def llm_from(options: ModelOptions, environ: Mapping[str, str], option: str = "--model") -> LLM:
     """Where the model is and the key to it.
 
     Without an address, `owner/name` is a model at Hugging Face and any other name one at OpenAI.
@@ -91,14 +104,14 @@ def llm_from(options: ModelOptions, environ: Mapping[str, str]) -> LLM:
     from repl_env.llm import LLM
 
     if not options.model.strip():
-        raise typer.BadParameter("must name a model", param_hint="--model")
-    base_url = options.base_url or environ.get("OPENAI_BASE_URL") or None
-    if base_url is None and "/" not in options.model:
-        base_url = OPENAI
-    return LLM(options.model, base_url, _key(options, base_url, environ))
+        raise typer.BadParameter("must name a model", param_hint=option)
+    base_url = address_of(options, environ)
+    return LLM(options.model, base_url, _key(options, base_url, environ, option))
 
 
-def _key(options: ModelOptions, base_url: str | None, environ: Mapping[str, str]) -> str | None:
+def _key(
+    options: ModelOptions, base_url: str | None, environ: Mapping[str, str], option: str
+) -> str | None:
     at_hugging_face = base_url is None or _is_hugging_face(base_url)
     usual = "HF_TOKEN" if at_hugging_face else "OPENAI_API_KEY"
     name = options.api_key_env or usual
@@ -111,7 +124,7 @@ def _key(options: ModelOptions, base_url: str | None, environ: Mapping[str, str]
         raise typer.BadParameter(
             f"{options.model!r} is asked for at {where}, and {name} is not set; set it, or give "
             "--base-url for another endpoint",
-            param_hint="--model",
+            param_hint=option,
         )
     return None  # an endpoint of one's own may ask for none
 
@@ -121,32 +134,17 @@ def _is_hugging_face(url: str) -> bool:
     return host == "huggingface.co" or host.endswith(".huggingface.co")
 
 
-def _scripted(model: str) -> ChatModel:
+def digest_of(model: str | None) -> str:
+    """The digest of the file that a scripted model stands in; "" for other models."""
+    if model is None or not model.startswith(SCRIPT):
+        return ""
+    return named(model.removeprefix(SCRIPT), "--model").digest
+
+
+def _scripted(model: str, option: str) -> ChatModel:
     from repl_env.rlm.scripted import ScriptedModel
 
-    path, _, name = model.removeprefix(SCRIPT).rpartition(":")
-    if not path or not name:
-        raise _bad(f"{model!r} must be script:FILE.py:FUNCTION")
-    return ScriptedModel(_function(Path(path), name), name=f"{Path(path).stem}:{name}")
-
-
-def _function(path: Path, name: str) -> Callable[..., Any]:
-    if not path.is_file():
-        raise _bad(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise _bad(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    # Boundary: the file is the user's and may raise anything.
-    except Exception as error:
-        raise _bad(f"{path} raised {type(error).__name__}: {error}") from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise _bad(f"{path} has no function {name!r}")
-    return function  # type: ignore[no-any-return]  # checked two lines above
-
-
-def _bad(message: str) -> typer.BadParameter:
-    return typer.BadParameter(message, param_hint="--model")
+    reference = model.removeprefix(SCRIPT)
+    found = named(reference, option)
+    path, _, name = reference.rpartition(":")
+    return ScriptedModel(found.function, name=f"{Path(path).stem}:{name}")

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from enum import StrEnum
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +16,14 @@ import typer
 from .budget_options import Calls, Dollars, Prices, Seconds, Tokens, budget_from, prices_from
 from .context_files import STDIN, ContextFiles, contexts_from
 from .model_options import BaseURL, KeyVariable, ModelName, ModelOptions, model_from
+from .run_options import (
+    Blocks,
+    BlocksOption,
+    MaxDepth,
+    MaxIterations,
+    SubModel,
+    limits_of_runs,
+)
 from .session_options import (
     CellTimeout,
     Isolation,
@@ -37,15 +43,6 @@ if TYPE_CHECKING:
     from .progress import Progress
 
 
-class Blocks(StrEnum):
-    """Which of a reply's code blocks are run."""
-
-    ALL = "all"
-    FIRST = "first"
-    UNTIL_DONE = "until_done"
-    UNTIL_ERROR = "until_error"
-
-
 def run(
     question: Annotated[str, typer.Argument(help="What is asked.", show_default=False)],
     model: ModelName,
@@ -55,18 +52,10 @@ def run(
     ] = False,
     base_url: BaseURL = None,
     api_key_env: KeyVariable = None,
-    sub_model: Annotated[
-        str | None, typer.Option("--sub-model", help="For sub-calls.", show_default="--model")
-    ] = None,
-    max_depth: Annotated[
-        int, typer.Option("--max-depth", min=1, help="1: no runs below the root.")
-    ] = 2,
-    max_iterations: Annotated[
-        int, typer.Option("--max-iterations", min=1, help="Turns that a run may take.")
-    ] = 30,
-    blocks: Annotated[
-        Blocks, typer.Option("--blocks", help="Which of a reply's code blocks are run.")
-    ] = Blocks.ALL,
+    sub_model: SubModel = None,
+    max_depth: MaxDepth = 2,
+    max_iterations: MaxIterations = 30,
+    blocks: BlocksOption = Blocks.ALL,
     budget_calls: Calls = 200,
     budget_tokens: Tokens = None,
     budget_usd: Dollars = None,
@@ -116,11 +105,9 @@ def run(
         asked["contexts"] = contexts
     arguments["model"] = model_from(options)
     if sub_model is not None:
-        arguments["sub_model"] = model_from(replace(options, model=sub_model))
+        arguments["sub_model"] = model_from(replace(options, model=sub_model), "--sub-model")
     with opening():
-        from repl_sandbox import Limits
-
-        arguments["limits"] = Limits(memory=memory, timeout=timeout)
+        arguments["limits"] = limits_of_runs(memory, timeout)
     ending = _solve(question, asked, arguments, _display(budget, prices, quiet))
     ending.show(as_json=as_json, quiet=quiet)
     raise typer.Exit(ending.status)
@@ -137,13 +124,14 @@ def _solve(
     import asyncio
 
     from repl_env.errors import BudgetExceeded, EpisodeAborted, ModelError
+    from repl_env.rlm.runner import RLM
     from repl_sandbox.errors import IsolationError, SandboxError
 
     from .ending import Ending
 
     ending = Ending(progress)
     with opening():
-        rlm = import_module("repl_env.rlm.runner").RLM(watch=progress.watch, **arguments)
+        rlm = RLM(watch=progress.watch, **arguments)
     try:
         with progress:
             ending.done(asyncio.run(_asked(rlm, question, asked, ending)))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from urllib.parse import quote
 
 from repl_env.rlm.budget import Spent
 from repl_env.values import clean, json_or_none
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from repl_env.evaluation.dataset import EvalTask
     from repl_env.rlm.model import ChatModel
     from repl_sandbox.types import JSON
+
+_LONGEST_NAME = 200  # bytes; file systems take 255
 
 Function: TypeAlias = "Callable[[EvalTask], Any | Awaitable[Any]]"
 
@@ -81,18 +85,32 @@ def answered(answer: object) -> Solved:
 
 
 class RLMSolver:
-    """A recursive language model, made anew for each task; `options` are those of `RLM`."""
+    """A recursive language model, made anew for each task.
 
-    def __init__(self, model: ChatModel, options: Mapping[str, Any]) -> None:
+    Args:
+        options: those of `RLM`.
+        trajectories: a folder that gets the trajectory of each run; a later one of the same task
+            replaces it.
+    """
+
+    def __init__(
+        self, model: ChatModel, options: Mapping[str, Any], trajectories: Path | None = None
+    ) -> None:
         self._model = model
         self._options = options
+        self._trajectories = trajectories
 
     async def solve(self, task: EvalTask) -> Solved:
         """Run it on the task's context."""
         # The runner loads the engine, which other solvers do without.
-        runner: Any = import_module("repl_env.rlm.runner")
-        run = runner.RLM(self._model, **self._options)
-        result = await run.arun(task.question, task.context, expected_answer=task.answer)
+        from repl_env.rlm.runner import RLM
+
+        options = dict(self._options)
+        if self._trajectories is not None:
+            path = options["trajectory"] = self._trajectories / trajectory_name(task.id)
+            path.unlink(missing_ok=True)
+        run = RLM(self._model, **options)
+        result = await run.arun(task.question, _given(task.context), expected_answer=task.answer)
         return Solved(
             text=result.final_answer,
             value=result.answer_value,
@@ -106,3 +124,19 @@ class RLMSolver:
         await self._model.close()
         if (sub_model := self._options.get("sub_model")) is not None:
             await sub_model.close()
+
+
+def _given(context: JSON) -> str | list[Any] | dict[str, Any] | None:
+    """A context as episodes take them: a bare number or truth value as its text."""
+    if context is None or isinstance(context, (str, list, dict)):
+        return context
+    return json.dumps(context)
+
+
+def trajectory_name(task: str) -> str:
+    """The name of the file for the task of this id, which may be any text."""
+    name = quote(task, safe=" ")
+    if len(name) > _LONGEST_NAME:
+        digest = hashlib.sha256(task.encode()).hexdigest()[:16]
+        name = f"{name[:_LONGEST_NAME]}-{digest}"
+    return f"{name}.jsonl"

@@ -18,10 +18,12 @@ from functools import partial, wraps
 from typing import Any
 
 from repl_env.errors import ModelError
+from repl_env.rlm import background
 from repl_env.rlm.answerers import Answerer, Call, answered
 from repl_env.rlm.events import CallEnded, CallKind, CallStarted, Watcher
 from repl_env.rlm.gate import Gate
 from repl_env.rlm.ledger import Account
+from repl_env.rlm.model import ChatModel
 from repl_env.rlm.questions import (
     Question,
     Reply,
@@ -102,6 +104,7 @@ class Calling:
         self._first_cell = 0
         self._spawned: dict[int, _Spawned] = {}
         self._closed = False
+        self._own: ChatModel | None = None
 
     def begin_run(self, run: str) -> None:
         """The calls from here on are those of another run in the same session."""
@@ -284,10 +287,18 @@ class Calling:
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
+    def own(self, model: ChatModel) -> Calling:
+        """Close `model` at the end: it was made for this episode."""
+        self._own = model
+        return self
+
     def close(self) -> None:
         """Cancel what is still open, and wait until it has let go. For plain episodes."""
         wait_for(self._cancel_all(), timeout=_CANCEL_TIMEOUT)
         self.account.close()
+        own, self._own = self._own, None
+        if own is not None:
+            background.wait_for(own.close())
 
     async def close_async(self) -> None:
         """The same for an event loop."""
@@ -295,6 +306,9 @@ class Calling:
         if ending:
             await asyncio.wait(ending, timeout=_CANCEL_TIMEOUT)
         self.account.close()
+        own, self._own = self._own, None
+        if own is not None:
+            await own.close()
 
     def _cancel_all(self) -> list[Future[None]]:
         self._closed = True

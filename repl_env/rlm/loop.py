@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from repl_env.errors import BudgetExceeded, EpisodeAborted, ModelError
 from repl_env.interfaces import Message
 from repl_env.models import REPLObservation, StepResult
+from repl_env.observations import OURS
 from repl_env.parsing import extract_code_blocks
 from repl_env.prompts import build_user_prompt, format_observations
 from repl_env.rlm.asking import ask
@@ -368,6 +369,7 @@ class Run:
             kind = "llm"  # an answer built on calls that failed measures nothing
         account = self.environment.account
         done = self._done
+        measured = self.scored and done and kind not in OURS
         result = RLMRunResult(
             final_answer=metadata.get("final_answer") if done else None,
             messages=self._transcript.seen,
@@ -378,7 +380,7 @@ class Run:
             error_kind=kind,
             usage=account.total,
             own=account.own,
-            reward=self._last.reward if self._last and done and self.scored else None,
+            reward=self._last.reward if self._last and measured else None,
             seconds=time.time() - self._began,
         )
         self._tell(RunEnded, total=result.usage, **{name: getattr(result, name) for name in _TOLD})

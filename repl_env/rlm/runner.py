@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
@@ -25,6 +25,7 @@ from repl_env.rlm.gate import REQUESTS, Gate
 from repl_env.rlm.ledger import Ledger
 from repl_env.rlm.loop import BLOCKS, Blocks, Manner
 from repl_env.rlm.model import ChatModel, ModelFunction, as_model
+from repl_env.rlm.named_model import NamedModel
 from repl_env.rlm.recursion import OfRun, Recursion
 from repl_env.rlm.result import RLMRunResult
 from repl_env.settings import at_least, one_of
@@ -39,7 +40,7 @@ Model: TypeAlias = "ChatModel | ModelFunction | LLM"
 MakeEnvironment: TypeAlias = Callable[[Provider], Any]
 
 # A call of the session may be a run of its own: minutes to hours, which the budget limits.
-_HOST_TIMEOUT = 24 * 3600.0
+HOST_TIMEOUT = 24 * 3600.0
 
 
 class RLM:
@@ -205,11 +206,15 @@ class RLM:
             "seed": seed,
         }
 
-    def _recursion(self, llm: LLM | None, watch: Watcher) -> Recursion:
+    def _models(self, llm: LLM | None) -> tuple[ChatModel | NamedModel, ChatModel | NamedModel]:
+        """What works in the runs of a tree, and what answers its plain questions."""
         model = self._model if llm is None else _model(llm, "llm")
+        return model, self._sub_model or model
+
+    def _recursion(self, model: ChatModel, sub_model: ChatModel, watch: Watcher) -> Recursion:
         return Recursion(
             model,
-            self._sub_model or model,
+            sub_model,
             max_depth=self._max_depth,
             manner=self._manner,
             gate=self._gate,
@@ -236,9 +241,10 @@ class Conversation:
         self._rlm = rlm
         self._about = about
         self._events: list[AnyEvent] = []
-        self._held = ExitStack()
+        self._held = AsyncExitStack()
         self._writer: Watcher | None = None
-        self._recursion = rlm._recursion(llm, self._told)
+        self._models = rlm._models(llm)
+        self._recursion: Recursion | None = None
         self._llm = llm
         self._account = Ledger(rlm._budget, prices=rlm._prices).root
         self._environment: Any = None
@@ -259,20 +265,21 @@ class Conversation:
         if not isinstance(question, str):
             raise TypeError(f"question must be a str, not {type(question).__name__}")
         question = clean(question)
+        recursion = self._began()
         terms = {
             "task_prompt": question,
-            "max_iterations": self._recursion.steps,
+            "max_iterations": recursion.steps,
             "expected_answer": expected_answer,
             "answer_schema": answer_schema,
         }
         if self._environment is None:
-            await self._begin(terms)
+            await self._begin(recursion, terms)
         else:
             history = [{"question": asked, "answer": answer} for asked, answer in self._asked]
             await self._environment.follow_up(variables={"history": history}, **terms)
             self._environment.calling.begin_run(str(len(self._asked)))
         first = len(self._events)
-        run = self._recursion.run(
+        run = recursion.run(
             self._environment,
             question,
             self._contexts,
@@ -313,13 +320,26 @@ class Conversation:
                 await environment.close()
         finally:
             self._account.close()
-            self._held.close()
+            await self._held.aclose()
 
-    async def _begin(self, terms: Mapping[str, Any]) -> None:
+    def _began(self) -> Recursion:
+        """The recursion of this tree, with its models at hand."""
         if self._closed:
             raise REPLError("the conversation is closed")
+        if self._recursion is None:
+            model, sub_model = map(self._taken, self._models)
+            self._recursion = self._rlm._recursion(model, sub_model, self._told)
+        return self._recursion
+
+    def _taken(self, model: ChatModel | NamedModel) -> ChatModel:
+        if not isinstance(model, NamedModel):
+            return model
+        self._held.push_async_callback(model.leave)
+        return model.take()
+
+    async def _begin(self, recursion: Recursion, terms: Mapping[str, Any]) -> None:
         self._open_trajectory()
-        environment = self._rlm._make(OfRun(self._recursion, self._account, "0"))
+        environment = self._rlm._make(OfRun(recursion, self._account, "0"))
         try:
             first: StepResult[Any] = await environment.reset(**self._about, **terms)
         except BaseException:
@@ -399,18 +419,11 @@ class _Local:
 def _limits() -> Limits:
     from repl_sandbox import Limits
 
-    return Limits(host_timeout=_HOST_TIMEOUT)
+    return Limits(host_timeout=HOST_TIMEOUT)
 
 
-def _model(given: object, name: str) -> ChatModel:
-    if not isinstance(given, LLM):
-        return as_model(given, name)
-    from repl_env.rlm.endpoints import model_of
-
-    found = model_of(given)
-    if found is None:
-        raise ValueError(f"{name}: the LLM says neither where the model is nor how to ask for it")
-    return found
+def _model(given: object, name: str) -> ChatModel | NamedModel:
+    return NamedModel(given, name) if isinstance(given, LLM) else as_model(given, name)
 
 
 def _secrets(*given: object) -> list[str]:

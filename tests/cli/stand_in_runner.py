@@ -15,6 +15,8 @@ from repl_env.rlm.events import CallEnded, CallStarted, ModelReplied, RunEnded, 
 from repl_env.rlm.model import Completion, ModelUsage
 from repl_sandbox.errors import IsolationError
 
+HOST_TIMEOUT = 60.0
+
 made = []
 
 

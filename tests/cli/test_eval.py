@@ -326,7 +326,6 @@ def test_a_command_that_is_not_called_costs_little(module: str) -> None:
 
 
 def test_a_scripted_model_is_evaluated_offline(evaluate: Call, tmp_path: Path) -> None:
-    pytest.importorskip("repl_env.rlm.runner", reason="needs repl_env.rlm.runner")
     script = tmp_path / "script.py"
     script.write_text("def answer(request):\n    return \"```repl\\nFINAL('nothing')\\n```\"\n")
     done = evaluate("--model", f"script:{script}:answer", "--limit", "4", "--json")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-from types import SimpleNamespace
 
 import pytest
 import typer
 
-from repl_env.cli import model_options
-from repl_env.cli.model_options import OPENAI, ModelOptions, llm_from, model_from
+from repl_env.cli.model_options import OPENAI, ModelOptions, digest_of, llm_from, model_from
+from repl_env.rlm import endpoints
 from repl_env.rlm.model import ModelRequest
 from repl_env.rlm.scripted import ScriptedModel
 
@@ -60,19 +58,18 @@ def test_what_is_missing_is_named(options, says):
 
 
 def test_an_endpoint_is_made_of_what_the_options_say(monkeypatch):
-    endpoints = SimpleNamespace(model_of=lambda llm: ScriptedModel([], name=llm.base_url))
-    monkeypatch.setattr(model_options, "import_module", lambda name: endpoints)
+    monkeypatch.setattr(endpoints, "model_of", lambda llm: ScriptedModel([], name=llm.base_url))
 
-    assert model_from(ModelOptions("m", OWN), KEYS).name == OWN
+    assert model_from(ModelOptions("m", OWN), environ=KEYS).name == OWN
 
 
 def test_a_library_that_is_not_installed_is_said_and_gives_5(monkeypatch, capsys):
-    def missing(name):
+    def missing(llm):
         raise ImportError("pip install 'repl-env[openai]'")
 
-    monkeypatch.setattr(model_options, "import_module", missing)
+    monkeypatch.setattr(endpoints, "model_of", missing)
     with pytest.raises(typer.Exit) as left:
-        model_from(ModelOptions("m", OWN), KEYS)
+        model_from(ModelOptions("m", OWN), environ=KEYS)
 
     assert left.value.exit_code == 5
     assert "repl-env[openai]" in capsys.readouterr().err
@@ -81,7 +78,7 @@ def test_a_library_that_is_not_installed_is_said_and_gives_5(monkeypatch, capsys
 def test_a_function_of_a_file_is_a_model(tmp_path):
     file = tmp_path / "answers.py"
     file.write_text("def reply(request):\n    return request.messages[0]['content'].upper()\n")
-    model = model_from(ModelOptions(f"script:{file}:reply"), {})
+    model = model_from(ModelOptions(f"script:{file}:reply"), environ={})
     request = ModelRequest(messages=[{"role": "user", "content": "hi"}])
 
     assert asyncio.run(model.complete(request)).text == "HI"
@@ -91,12 +88,12 @@ def test_a_function_of_a_file_is_a_model(tmp_path):
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        ("script:{file}", "must be script:FILE.py:FUNCTION"),
+        ("script:{file}", "is not of the form"),
         ("script:{tmp}/none.py:reply", "there is no file"),
-        ("script:{file}:other", "has no function 'other'"),
-        ("script:{file}:number", "has no function 'number'"),
-        ("script:{broken}:reply", "raised ZeroDivisionError: division by zero"),
-        ("script:{text}:reply", "is not a Python file"),
+        ("script:{file}:other", "has no attribute 'other'"),
+        ("script:{file}:number", "is int, not a function"),
+        ("script:{broken}:reply", "ZeroDivisionError: division by zero"),
+        ("script:{text}:reply", "ModuleNotFoundError"),
     ],
 )
 def test_a_script_that_is_none_says_why(tmp_path, model, says):
@@ -106,11 +103,17 @@ def test_a_script_that_is_none_says_why(tmp_path, model, says):
     paths = {"file": "ok.py", "broken": "broken.py", "text": "text.txt"}
     named = {name: str(tmp_path / path) for name, path in paths.items()}
 
-    with pytest.raises(typer.BadParameter, match=says):
-        model_from(ModelOptions(model.format(tmp=tmp_path, **named)), {})
+    with pytest.raises(typer.BadParameter, match=says) as raised:
+        model_from(ModelOptions(model.format(tmp=tmp_path, **named)), "--sub-model", {})
+    assert "--sub-model" in raised.value.param_hint
 
 
-def test_the_endpoints_are_where_the_options_look_for_them():
-    pytest.importorskip("repl_env.rlm.endpoints", reason="needs repl_env.rlm.endpoints")
+def test_the_digest_of_a_script_changes_with_its_text(tmp_path):
+    file = tmp_path / "script.py"
+    digests = set()
+    for text in ("one", "two"):
+        file.write_text(f"def answer(request):\n    return {text!r}\n")
+        digests.add(digest_of(f"script:{file}:answer"))
 
-    assert callable(importlib.import_module("repl_env.rlm.endpoints").model_of)
+    assert len(digests) == 2
+    assert digest_of("gpt-x") == digest_of(None) == ""

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from repl_env.cli.main import GROUP, build
 from repl_env.cli.recorded_tree import print_differences, print_tree, visible
-from repl_env.rlm import ScriptedModel, Trajectory, TrajectoryWriter
+from repl_env.rlm import RLM, ScriptedModel, Trajectory, TrajectoryWriter
 from repl_env.rlm.rerunning import RunDifference
 from tests.rlm.account import (
     account,
@@ -213,10 +213,9 @@ def test_the_first_difference_is_shown():
 
 @pytest.fixture
 def recorded(tmp_path):
-    runner = pytest.importorskip("repl_env.rlm.runner", reason="needs repl_env.rlm.runner")
     script = ["```repl\nn = len(context)\nprint(n)\n```", "```repl\nFINAL(n)\n```"]
     path = tmp_path / "recorded.jsonl"
-    runner.RLM(ScriptedModel(script), trajectory=path).run("How long?", "some text")
+    RLM(ScriptedModel(script), trajectory=path).run("How long?", "some text")
     (tmp_path / "context.txt").write_text("some text")
     return path
 

@@ -218,7 +218,6 @@ def test_ctrl_c_cancels_the_run_prints_what_there_is_and_exits_130(script):
 
 
 def test_a_script_answers_through_the_real_runner(tmp_path, script):
-    pytest.importorskip("repl_env.rlm.runner", reason="needs repl_env.rlm.runner")
     app = typer.Typer(add_completion=False)
     app.command()(run)
     context = tmp_path / "text.txt"

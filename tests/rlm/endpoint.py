@@ -144,6 +144,7 @@ class Endpoint:
         self.most_in_flight = 0
         self.connections = 0
         self.left = threading.Event()
+        self._idle = threading.Event()
         self._answers = [answers] if isinstance(answers, Answer) else answers
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
@@ -156,8 +157,17 @@ class Endpoint:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
+        self.close()
+
+    def close(self) -> None:
+        """End it; who asks from now on finds nobody. Safe to call twice."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
+
+    def wait_idle(self, timeout: float) -> bool:
+        """Whether no request is in flight within so many seconds, of one that was at least."""
+        return self._idle.wait(timeout)
 
     def _run(self) -> None:
         try:
@@ -198,6 +208,7 @@ class Endpoint:
         self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
         """Answer one request; whether the connection may serve another."""
+        self._idle.clear()
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
@@ -227,6 +238,8 @@ class Endpoint:
             return True
         finally:
             self.in_flight -= 1
+            if not self.in_flight:
+                self._idle.set()
 
     async def _choose(self, asked: Asked) -> Reply | Status | Raw | Cut | Drop | Hang:
         number = len(self.requests)

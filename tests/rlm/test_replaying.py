@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from repl_env.errors import ModelError
-from repl_env.rlm import ModelRequest, ReplayModel, ScriptedModel, Trajectory, TrajectoryWriter
+from repl_env.rlm import RLM, ModelRequest, ReplayModel, ScriptedModel, Trajectory, TrajectoryWriter
 from repl_env.rlm.budget import Spent
 from repl_env.rlm.events import CellRan, RunEnded
 from repl_env.rlm.model import ModelUsage, Origin
@@ -295,10 +295,9 @@ def answer(request):
 @pytest.fixture
 def recorded(tmp_path):
     """A run in real sessions, and its file."""
-    runner = pytest.importorskip("repl_env.rlm.runner", reason="needs repl_env.rlm.runner")
     path = tmp_path / "run.jsonl"
     with TrajectoryWriter(path, contexts={"context": "some text"}) as writer:
-        rlm = runner.RLM(ScriptedModel(answer), trajectory=writer)
+        rlm = RLM(ScriptedModel(answer), trajectory=writer)
         result = rlm.run("Which?", "some text")
     assert result.final_answer == "['A?', 'B?'] {'a': 1}"
     return Trajectory.load(path)

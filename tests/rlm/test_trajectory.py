@@ -21,6 +21,7 @@ from repl_env.rlm.budget import Spent
 from repl_env.rlm.event_lines import KINDS, READERS
 from repl_env.rlm.events import CallEnded, ContextNote, ModelReplied, RunEnded, RunStarted
 from repl_env.rlm.model import Completion, ModelUsage, TokenTrace
+from repl_env.rlm.samples import Sample
 from tests.rlm.account import (
     DEEP,
     FIRST,
@@ -633,12 +634,9 @@ def test_a_run_that_was_cut_is_masked():
 
 
 def test_samples_with_a_tokenizer_are_those_of_the_recorded_tokens():
-    samples = pytest.importorskip(
-        "repl_env.rlm.samples", reason="repl_env.rlm.samples is not there"
-    )
     one, two, three = Trajectory.of(account()).samples(object())
 
-    assert isinstance(one, samples.Sample)
+    assert isinstance(one, Sample)
     assert (one.input_ids, one.loss_mask, one.logprobs) == ((1, 2, 3), (0, 0, 1), (-0.5,))
     assert [(each.run, each.turn, each.parent) for each in (one, two, three)] == [
         ("0", 1, None), ("0", 2, None), ("0.3", 1, "0"),

@@ -1,0 +1,173 @@
+"""`repl-env eval` with real runs in real sessions: scripted, and through an endpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from repl_env.rlm import Trajectory
+from tests.cli.calls import Call
+from tests.cli.test_eval import dataset, evaluate, results, table  # noqa: F401 (fixtures)
+from tests.cli.test_main import MAIN
+from tests.rlm.endpoint import Hang, Status
+
+# What a model would write: right for some of the tasks. The same text is the script and what the
+# endpoint answers, so both come to the same table, tokens included.
+REPLY = """```repl
+import re
+from collections import Counter
+rows = [line.split(' | ') for line in context.splitlines() if line.count(' | ') >= 3]
+kind = llm_query('which label?')
+if rows:
+    FINAL(Counter(row[2] for row in rows).most_common(1)[0][0])
+else:
+    FINAL((re.findall('[A-Z]{3}-[0-9]{5}', context) or ['none'])[0])
+```"""
+SCRIPT = f"""
+REPLY = {REPLY!r}
+
+def reply(request):
+    return REPLY if request.messages[0]["role"] == "system" else "a label"
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    (tmp_path / "model.py").write_text(SCRIPT)
+    return f"script:{tmp_path}/model.py:reply"
+
+
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "HF_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class Stalling:
+    """Answers like the script, until so many runs were asked for; `go_on` lets the rest pass."""
+
+    def __init__(self, runs: int, width: int) -> None:
+        self.stuck = threading.Event()
+        self._left, self._missing = runs, width
+
+    def __call__(self, asked):
+        if asked.body["messages"][0]["role"] != "system":
+            return "a label"
+        if self._left:
+            self._left -= 1
+            return REPLY
+        self._missing -= 1
+        if not self._missing:
+            self.stuck.set()
+        return Hang()
+
+    def go_on(self) -> None:
+        self._left = 1_000_000
+
+
+@pytest.mark.slow
+def test_an_evaluation_of_runs_that_is_killed_goes_on_to_the_same_table(
+    evaluate: Call,  # noqa: F811
+    dataset: Path,  # noqa: F811
+    script: str,
+    endpoint,
+    tmp_path: Path,
+) -> None:
+    whole = evaluate("--model", script, "--json")
+    answers = Stalling(runs=90, width=16)
+    served = endpoint(answers)
+    out = tmp_path / "results.jsonl"
+    arguments = ["--model", "m", "--base-url", served.base_url, "--out", str(out), "--json"]
+    command = [sys.executable, "-c", MAIN, "eval", str(dataset), "--concurrency", "16", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ}) as process:
+        assert answers.stuck.wait(60)
+        process.send_signal(signal.SIGKILL)
+    before = results(out)
+    answers.go_on()
+    resumed = evaluate(*arguments)
+
+    assert len(before) == 90
+    assert (whole.returncode, resumed.returncode) == (0, 0), resumed.stderr
+    assert len(results(out)) == len(set(results(out))) == 200
+    found = table(resumed)
+    assert found == table(whole)
+    assert (found["scored"], found["calls"]) == (200, 400)
+    assert 0 < found["scores"][0]["mean"] < 1
+    assert 16 <= served.most_in_flight <= 32
+
+
+def test_an_endpoint_that_is_down_is_no_score(evaluate: Call, endpoint, tmp_path: Path) -> None:  # noqa: F811
+    served = endpoint(Status(400, {"error": {"message": "no such model"}}))
+    arguments = ["--model", "m", "--base-url", served.base_url, "--out", str(tmp_path / "r")]
+    failed = evaluate(*arguments, "--limit", "6", "--json")
+
+    assert failed.returncode == 5
+    summary = json.loads(failed.stdout)
+    assert (summary["scored"], summary["scores"][0]["mean"]) == (0, None)
+    assert {each["error_kind"] for each in summary["failures"]} == {"llm"}
+    assert "6 of 6 tasks have no score" in failed.stderr
+
+
+def test_each_task_may_have_its_trajectory(evaluate: Call, script: str, tmp_path: Path) -> None:  # noqa: F811
+    folder = tmp_path / "runs"
+    arguments = ("--model", script, "--limit", "3", "--trajectory", str(folder))
+    assert evaluate(*arguments).returncode == 0
+    assert evaluate(*arguments).returncode == 0  # a run of the same task replaces it
+
+    files = sorted(folder.iterdir())
+    assert [file.name for file in files] == [
+        "aggregation-3000-1000002.jsonl",
+        "multi_needle-3000-1000001.jsonl",
+        "single_needle-3000-1000000.jsonl",
+    ]
+    assert all(Trajectory.load(file).complete for file in files)
+
+
+def test_the_options_of_runs_are_those_of_the_command_run(
+    evaluate: Call,  # noqa: F811
+    script: str,
+    tmp_path: Path,
+) -> None:
+    done = evaluate(
+        *("--model", script, "--sub-model", script, "--limit", "2", "--blocks", "first"),
+        *("--max-depth", "1", "--max-iterations", "2", "--budget-tokens", ":5000"),
+        *("--budget-usd", "1", "--price", "model:reply=1:2", "--preload", "json"),
+        *("--timeout", "5", "--memory", "200MiB", "--isolation", "auto", "--json"),
+    )
+
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["scored"], summary["calls"]) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--model", "m"), "OPENAI_API_KEY is not set"),
+        (("--model", "{script}", "--sub-model", "script:absent.py:f"), "there is no file absent"),
+        (("--model", "{script}", "--budget-usd", "-1"), "budget.usd"),
+        (("--model", "{script}", "--memory", "much"), "memory='much'"),
+        (("--model", "{script}", "--trajectory", "{tmp}/model.py"), "File exists"),
+        (("--model", "{script}", "--blocks", "none"), "none"),
+        (("--base-url", "http://127.0.0.1:1/v1"), "--model"),
+    ],
+)
+def test_a_wrong_option_of_runs_is_a_usage_error(
+    evaluate: Call,  # noqa: F811
+    script: str,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    says: str,
+) -> None:
+    done = evaluate(*(each.format(script=script, tmp=tmp_path) for each in arguments))
+
+    assert done.returncode == 2
+    assert says in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
