@@ -109,7 +109,7 @@ class Transcript:
         return Prompt(tuple(self._shown), self._same)
 
     def replied(self, prompt: Prompt, reply: str) -> None:
-        """The model answered `prompt`, the last one: from here on, that and its answer were there before."""
+        """The model answered the last prompt: from here on, both were there before."""
         self._seen = [*prompt.messages, {"role": "assistant", "content": reply}]
         self._same = len(prompt.messages)
 
