@@ -178,9 +178,10 @@ async def _timed_in_a_cell(
         return block(code) if root else await _tree_reply(request)
 
     result = await _rlm(sandbox, reply, tools=tools).arun("How long does it take?")
-    if not isinstance(result.answer_value, dict):
+    taken: Any = result.answer_value
+    if result.stop_reason != "answer":
         raise RuntimeError(f"a benchmark run came to {result.stop_reason}: {result.messages[-1]}")
-    return {name: _samples(values) for name, values in result.answer_value.items()}
+    return {name: _samples(values) for name, values in taken.items()}
 
 
 async def _session(sandbox: AsyncSandbox) -> str:

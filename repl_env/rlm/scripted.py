@@ -12,7 +12,8 @@ from repl_env.errors import ModelError
 from repl_env.rlm.model import ChatModel, Completion, ModelRequest, ModelUsage, as_completion
 
 Script: TypeAlias = (
-    "Iterable[str | Completion] | Callable[[ModelRequest], str | Completion | Awaitable[str]]"
+    "Iterable[str | Completion]"
+    " | Callable[[ModelRequest], str | Completion | Awaitable[str | Completion]]"
 )
 
 
