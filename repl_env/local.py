@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from repl_env.contexts import Given, Part
-from repl_env.environment import REPLEnvironment, result_of
+from repl_env.environment import REPLEnvironment
+from repl_env.episode_turns import result_of
 from repl_env.files import Files
 from repl_env.llm import LLM
 from repl_env.models import (
