@@ -4,14 +4,18 @@
 DEV   := .venv
 BENCH := benchmarks/.venv
 PEERS := benchmarks/.venv-peers
+OLDER := .venv-older
 
-.PHONY: demo test test-security test-containers soak check fix bench clean
+.PHONY: demo test test-older test-security test-containers soak check fix bench clean
 
 demo: $(DEV)/.ready            ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
 
 test: $(DEV)/.ready            ## the test suite
 	$(DEV)/bin/python -m pytest
+
+test-older: $(OLDER)/.ready    ## tests of models with the older majors of openai and huggingface_hub
+	$(OLDER)/bin/python -m pytest tests/rlm
 
 test-security: $(DEV)/.ready   ## the corpus of abuse, every case; CORPUS=FILE of cases, TIER=name
 	$(DEV)/bin/python -m tests.security.abuse $(if $(CORPUS),--corpus $(CORPUS)) $(if $(TIER),--tier $(TIER))
@@ -36,11 +40,16 @@ bench: $(BENCH)/.ready $(PEERS)/.ready   ## measure against floors and peers; BE
 	$(BENCH)/bin/python -m benchmarks --peers $(PEERS)/bin/python $(BENCH_ARGS)
 
 clean:                         ## remove the virtual environments and caches
-	rm -rf $(DEV) $(BENCH) $(PEERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(DEV) $(OLDER) $(BENCH) $(PEERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # The stamp is written last: a failed or interrupted install is done again.
 $(DEV)/.ready: pyproject.toml .ci/venv
 	.ci/venv $(DEV) --editable '.[dev]'
+	touch $@
+
+# The only libraries whose two majors must both work: other packages hold them back to the older one.
+$(OLDER)/.ready: pyproject.toml .ci/venv
+	.ci/venv $(OLDER) --editable '.[dev]' 'openai[aiohttp]<3' 'huggingface_hub<2'
 	touch $@
 
 $(BENCH)/.ready: pyproject.toml .ci/venv

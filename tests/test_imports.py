@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -97,9 +98,9 @@ def test_the_command_line_loads_no_engine_until_a_command_needs_it(command: str)
     assert not modules & {"prompt_toolkit", "pydantic", "rich.live", "jsonschema"}
 
 
-@pytest.mark.parametrize("package", ["repl_env", "repl_sandbox"])
+@pytest.mark.parametrize("package", ["repl_env", "repl_env.rlm", "repl_sandbox"])
 def test_every_public_name_resolves(package: str) -> None:
-    module = __import__(package)
+    module = import_module(package)
 
     assert module.__all__
     for name in module.__all__:

@@ -1,33 +1,28 @@
 """`OpenAIModel`: a model behind an OpenAI-compatible endpoint, asked through the openai SDK.
 
-Retries, back-off, Retry-After and time-outs are the SDK's. Its exceptions stay in here: they hold
-the request with all headers, and repeat what the endpoint said, keys included.
+Retries, back-off, Retry-After and time-outs are the SDK's. Its exceptions do not come out of here:
+they hold the request with all headers, and repeat what the endpoint said, keys included.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from repl_env.errors import ModelError
+from repl_env.rlm import openai_sdk as sdk
 from repl_env.rlm.clients import Clients
-from repl_env.rlm.failures import Secrets, bare, of_body, of_status, short
+from repl_env.rlm.failures import Secrets, bare
 from repl_env.rlm.model import ChatModel, Completion, ModelRequest
 from repl_env.rlm.replies import Reply
 from repl_env.rlm.sampling import bound, checked, messages_of
 
 if TYPE_CHECKING:
-    import ssl
-
     from openai import AsyncOpenAI
 
 _OPENAI = "https://api.openai.com/v1"
-# Connections of one client. How many calls run at once is the ledger's business, not a pool's.
-_CONNECTIONS = 4096
 MaxTokensField = Literal["max_tokens", "max_completion_tokens"]
 
 
@@ -75,7 +70,7 @@ class OpenAIModel(ChatModel):
         max_tokens_field: MaxTokensField | None = None,
         client: AsyncOpenAI | None = None,
     ) -> None:
-        _check_installed()
+        sdk.check_installed()
         if client is not None and (base_url or api_key or headers):
             raise TypeError("client goes without base_url, api_key and headers: it has them inside")
         if client is None and base_url is None and not api_key:
@@ -83,9 +78,11 @@ class OpenAIModel(ChatModel):
         self.name = model
         self._url = str(client.base_url) if client is not None else base_url or _OPENAI
         is_openai = (urlsplit(self._url).hostname or "").endswith("openai.com")
-        self._api_key, self._headers = api_key, dict(headers)
+        # As the SDK spells names: older ones take "authorization" for another header than theirs.
+        self._api_key = api_key
+        self._headers = {name.title(): value for name, value in headers.items()}
         self._secrets = Secrets(client.api_key if client else api_key, self._headers, self._url)
-        self._arguments, self._extra_body = checked(sampling, _known())
+        self._arguments, self._extra_body = checked(sampling, sdk.known_arguments())
         self._timeout, self._max_retries = timeout, max_retries
         self._stream, self._structured = stream, structured
         self._record_tokens = record_tokens
@@ -96,8 +93,7 @@ class OpenAIModel(ChatModel):
             "max_completion_tokens" if is_openai else "max_tokens"
         )
         self._given = client
-        authorized = "authorization" in {name.lower() for name in headers}
-        self._is_open = client is None and not api_key and not authorized
+        self._is_open = client is None and not api_key and "Authorization" not in self._headers
         self._clients = Clients(self._client, lambda client: client.close())
 
     def __repr__(self) -> str:
@@ -120,7 +116,7 @@ class OpenAIModel(ChatModel):
             failure = ModelError("timeout", f"no answer within {limit:g} s", retryable=True)
         # Boundary: what the SDK and its transports raise.
         except Exception as error:  # noqa: BLE001
-            failure = self._failure(error)
+            failure = sdk.failure_of(error, self._timeout, self._secrets)
         raise bare(failure)
 
     async def close(self) -> None:
@@ -153,106 +149,11 @@ class OpenAIModel(ChatModel):
             schema = {"name": "answer", "schema": dict(request.schema)}
             arguments["response_format"] = {"type": "json_schema", "json_schema": schema}
         if self._is_open:  # no key: the SDK wants to hear that this is meant
-            arguments["extra_headers"] = {"Authorization": _omitted()}
+            arguments["extra_headers"] = {"Authorization": sdk.omitted()}
         if self._stream:
             arguments = {"stream_options": {"include_usage": True}, **arguments, "stream": True}
-        if request.timeout is not None:
-            arguments["timeout"] = min(request.timeout, self._timeout)
         return arguments
 
     def _client(self) -> AsyncOpenAI:
-        """A client of this model's, for the running event loop."""
-        import openai
-
-        client = openai.AsyncOpenAI(
-            api_key=self._api_key or "none",
-            base_url=self._url,
-            timeout=self._timeout,
-            max_retries=self._max_retries,
-            http_client=_transport(),
-        )
-        # The SDK fills these from its environment variables, for whatever endpoint it is.
-        client.organization = client.project = client.admin_api_key = None
-        client._custom_headers = self._headers
-        return client
-
-    def _failure(self, error: Exception) -> ModelError:
-        """What an exception of the SDK's, or of a transport below it, means."""
-        import openai
-
-        match error:
-            case openai.APITimeoutError():
-                limit = f"{self._timeout:g} s for an attempt"
-                return ModelError("timeout", f"no answer within {limit}", retryable=True)
-            case openai.APIStatusError():
-                headers = error.response.headers
-                return of_status(error.status_code, error.body, headers, self._secrets)
-            case openai.APIConnectionError():
-                cause = type(error.__cause__ or error).__name__
-                return ModelError("connection", f"no connection ({cause})", retryable=True)
-            case openai.APIError(body=body) if body is not None:  # told inside a stream
-                return of_body(body, self._secrets)
-            case openai.APIError() | ValueError():  # JSON or UTF-8 that is none
-                return ModelError("server", "the endpoint sent no completion", retryable=True)
-            case openai.OpenAIError() | TypeError():
-                return ModelError("request", short(str(error), self._secrets))
-        # Exceptions of the transport, which older majors let through while they read a stream.
-        name = type(error).__name__
-        return ModelError("connection", f"the connection broke ({name})", retryable=True)
-
-
-def _omitted() -> object:
-    import openai
-
-    return openai.Omit()
-
-
-def _check_installed() -> None:
-    remedy = "OpenAIModel needs the openai SDK: pip install 'repl-env[openai]'"
-    try:
-        import openai
-
-        if int(openai.__version__.partition(".")[0]) < 3:
-            import httpx_aiohttp  # noqa: F401 (without it, openai 2 fails at its first use)
-    except ImportError as error:
-        raise ImportError(f"{remedy} ({error})") from error
-
-
-def _major() -> int:
-    import openai
-
-    return int(openai.__version__.partition(".")[0])
-
-
-@functools.cache
-def _known() -> frozenset[str]:
-    """The arguments that the SDK's call has."""
-    from openai.resources.chat.completions import AsyncCompletions
-
-    return frozenset(inspect.signature(AsyncCompletions.create).parameters)
-
-
-def _transport() -> Any:
-    """An HTTP client for many calls at once.
-
-    The transport of openai 2 takes seconds for 64 calls at once; with aiohttp it does not, and
-    openai 3 has another.
-    """
-    import openai
-
-    limits = type(openai.DEFAULT_CONNECTION_LIMITS)(
-        max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS
-    )
-    make = openai.DefaultAsyncHttpxClient if _major() >= 3 else openai.DefaultAioHttpClient
-    return make(limits=limits, verify=_certificates())
-
-
-@functools.cache
-def _certificates() -> ssl.SSLContext:
-    """The certificates to trust, read once: that takes longer than a session's start."""
-    if _major() >= 3:
-        from httpx2 import create_ssl_context
-    else:
-        from httpx import create_ssl_context  # type: ignore[no-redef]
-    context: ssl.SSLContext = create_ssl_context()
-    return context
+        key, headers = self._api_key, self._headers
+        return sdk.client(self._url, key, headers, self._timeout, self._max_retries)

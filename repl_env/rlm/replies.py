@@ -18,6 +18,7 @@ from repl_env.values import clean
 
 # More than any model writes; a stream that does not end must not fill the host's memory.
 _LONGEST_TEXT = 64 * 1024 * 1024
+_LONGEST_WORD = 200  # of the name of a model, or of a reason
 # What every JSON parser reads exactly (RFC 8259, 6); a count above it is not one.
 _LARGEST_COUNT = 2**53
 _TOKEN_ID = "token_id:"  # how vLLM spells a token with `return_tokens_as_token_ids`
@@ -52,7 +53,7 @@ class Reply:
         if not isinstance(choices, list) or (part == "message" and not choices):
             raise ModelError("server", "the endpoint sent no completion", retryable=True)
         if isinstance(model := _get(body, "model"), str):
-            self.model = clean(model)
+            self.model = clean(model[:_LONGEST_WORD])
         if (usage := _get(body, "usage")) is not None:
             self.usage = _usage(usage)
         self.prompt_ids = _ids(_get(body, "prompt_token_ids")) or self.prompt_ids
@@ -63,7 +64,7 @@ class Reply:
         if error := _get(choice, "error"):
             raise of_body(error, self.secrets)
         if isinstance(reason := _get(choice, "finish_reason"), str):
-            self.finish_reason = clean(reason)
+            self.finish_reason = clean(reason[:_LONGEST_WORD])
         message = _get(choice, part)
         self._add_text(_get(message, "content"))
         if isinstance(refusal := _get(message, "refusal"), str):

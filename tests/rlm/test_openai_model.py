@@ -11,6 +11,7 @@ from importlib import import_module
 import openai
 import pytest
 
+from repl_env.errors import ModelError
 from repl_env.rlm import ModelRequest, ModelUsage, OpenAIModel
 from tests.rlm.endpoint import Hang, Raw, Reply
 
@@ -129,6 +130,23 @@ async def test_halves_of_surrogate_pairs_go_neither_out_nor_in(endpoint, stream:
     answer = await ask(served, ModelRequest(messages=messages), stream=stream)
     assert answer.text == "a?b"
     assert served.requests[0].prompt == "c?d é"
+
+
+async def test_a_header_may_authorize_instead_of_a_key(endpoint) -> None:
+    served = endpoint()
+    await ask(served, headers={"authorization": "Basic abcdef"})
+    await ask(served, headers={"Authorization": "Basic abcdef"}, api_key="k")
+
+    assert [asked.headers["authorization"] for asked in served.requests] == ["Basic abcdef"] * 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_does_not_end_is_given_up(endpoint, monkeypatch, stream) -> None:
+    monkeypatch.setattr("repl_env.rlm.replies._LONGEST_TEXT", 10)
+
+    with pytest.raises(ModelError, match="longer than 10 characters") as raised:
+        await ask(endpoint("eleven char"), stream=stream)
+    assert raised.value.kind == "server"
 
 
 async def test_text_in_parts_is_put_together(endpoint) -> None:
@@ -319,8 +337,6 @@ def test_bad_arguments_are_named(options, message: str) -> None:
 
 
 async def test_a_question_that_json_cannot_carry_is_an_error_of_the_request(endpoint) -> None:
-    from repl_env.errors import ModelError
-
     with pytest.raises(ModelError) as raised:
         await ask(endpoint(Raw(b"")), sampling={"seed": object()})
 
