@@ -39,7 +39,8 @@ def code(*blocks: str) -> str:
 
 def of_run(asked) -> bool:
     """Whether a request is a turn of a run, and not a plain question."""
-    return asked.body["messages"][0]["role"] == "system"
+    role: str = asked.body["messages"][0]["role"]
+    return role == "system"
 
 
 def of_child(asked) -> bool:
