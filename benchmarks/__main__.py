@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from . import branches, cells, endpoints, many, peers, recovery, sessions, shared
+from . import branches, cells, endpoints, many, peers, recovery, runs, sessions, shared
 from .figure import Figure, Measure
 from .goals import GOALS
 from .report import Others, markdown, record, table
@@ -40,6 +40,10 @@ FIGURES: tuple[Measure, ...] = (
     recovery.recovery,
     recovery.copies,
     endpoints.subcalls,
+    runs.turn,
+    runs.subcalls,
+    runs.children,
+    runs.trees,
 )
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 README = Path(__file__).parents[1] / "README.md"

@@ -7,7 +7,7 @@ one machine to another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -31,4 +31,4 @@ class Figure:
     floor_is: str
 
 
-Measure: TypeAlias = Callable[[], Iterator[Figure]]
+Measure: TypeAlias = Callable[[], Iterable[Figure]]

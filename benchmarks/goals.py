@@ -63,5 +63,9 @@ GOALS: dict[str, Goal] = {
     "memory": Goal("value", "at most", 3.5e6, "init and worker share their template's pages"),
     "subcalls": Goal("value", "at most", 0.25, "what the endpoint takes, and 3 ms for each call"),
     "branch": Goal("value", "at most", 5e-3, "two forks of 100 MB of page tables, one before it"),
+    "turn": Goal("value", "at most", 2e-3, "nothing beside a model that takes seconds"),
+    "turn_late": Goal("ratio", "at most", 3.0, "however many turns were before"),
+    "subcall": Goal("ratio", "at most", 3.0, "an account, a gate and events on top of a host call"),
+    "trees": Goal("ratio", "at least", 0.25, "a turn and its bookkeeping for each session"),
     "branches": Goal("value", "at most", 3.0e6, "the pages of the session are shared, not copied"),
 }

@@ -21,6 +21,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Protocol, Self
 
+from . import peer_runs
 from .work import CPU_LOOP, PRINT_1_MB, STEP, TEXT_LINE
 
 
@@ -121,10 +122,36 @@ class Subprocess:
         return self._process.stdout.read(size)
 
 
+class LocalREPL:
+    """The REPL of rlms: exec, in this process."""
+
+    def __enter__(self) -> Self:
+        from rlm.environments.local_repl import LocalREPL
+
+        self._repl = LocalREPL()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._repl.cleanup()
+
+    def run(self, code: str) -> object:
+        result = self._repl.execute_code(code)
+        if result.stderr:
+            raise RuntimeError(result.stderr)
+        return result
+
+    def put(self, text: str) -> None:
+        self._repl.load_context(text)
+
+    def processes(self) -> list[int]:
+        return []  # lives in the host
+
+
 PEERS: dict[str, Callable[[], Peer]] = {
     "smolagents": Smolagents,
     "ipykernel": Kernel,
     "subprocess": Subprocess,
+    "rlms": LocalREPL,
 }
 # Samples that show a median without minutes of waiting: an ipykernel takes half a second to start,
 # smolagents ten for the loop.
@@ -132,6 +159,7 @@ ROUNDS: dict[str, dict[str, int]] = {
     "smolagents": {"cold": 50, "step": 300, "stdout": 20, "context": 5, "cpu": 1, "memory": 0},
     "ipykernel": {"cold": 5, "step": 100, "stdout": 20, "context": 3, "cpu": 5, "memory": 4},
     "subprocess": {"cold": 30, "step": 300, "stdout": 20, "context": 5, "cpu": 5, "memory": 10},
+    "rlms": {"cold": 50, "step": 300, "stdout": 20, "context": 3, "cpu": 5, "memory": 0},
 }
 
 
@@ -150,6 +178,8 @@ def measure(name: str) -> dict[str, float]:
             figures[f"context_{megabytes}"] = median(seconds)
     if rounds["memory"]:
         figures["memory"] = _memory(make, rounds["memory"])
+    if name == "rlms":
+        figures |= peer_runs.measure()
     return figures
 
 

@@ -25,3 +25,34 @@ def fork():
 sorted(fork() for _ in range(21))[10]
 """
 DIE = "os._exit(1)"
+TEXT_10_MB = TEXT_LINE * (10_000_000 // len(TEXT_LINE))
+RUN_TURNS = 200
+ASK = "llm_query('What is this?')"
+BATCH_PROMPTS = 64
+ASK_BATCH = f"llm_query_batched(['What is this?'] * {BATCH_PROMPTS})"
+ASK_CHILD = "rlm_query('What is this?')"
+
+
+def block(code: str) -> str:
+    """The reply of a model that writes `code`."""
+    return f"```repl\n{code}\n```"
+
+
+def timing(rounds: int, answer: str = "FINAL(taken)", **calls: str) -> str:
+    """A cell that times each of `calls` so often, in turn, and answers with the seconds."""
+    functions = ", ".join(f"{name!r}: lambda: {call}" for name, call in calls.items())
+    return f"""
+import time
+def timed(call):
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+calls = {{{functions}}}
+taken = {{name: [] for name in calls}}
+for number in range({rounds} + 1):
+    for name, call in calls.items():
+        seconds = timed(call)
+        if number:
+            taken[name].append(seconds)
+{answer}
+"""

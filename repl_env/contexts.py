@@ -10,12 +10,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from repl_env.previews import Preview, preview
-from repl_env.sandboxes import Source
 from repl_env.values import clean
-from repl_sandbox.types import JSON
+
+if TYPE_CHECKING:
+    from repl_env.sandboxes import Source
+    from repl_sandbox.types import JSON
 
 Given: TypeAlias = "str | bytes | list[Any] | dict[str, Any] | Path"
 

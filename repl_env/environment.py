@@ -1,33 +1,23 @@
 """`REPLEnvironment`: episodes on sessions of the engine, plain and asynchronous.
 
-An episode is reset and stepped either by the plain methods or by the asynchronous ones; what they
-do is written once, as turns (`repl_env.turns`). The rules are in `repl_env.episode`; here are
-sessions, scoring, and the errors of what an episode runs on.
+An episode is reset and stepped either by the plain methods or by the asynchronous ones. What they
+do is in `repl_env.episode_turns`, the rules of an episode in `repl_env.episode`.
 """
 
 from __future__ import annotations
 
 import copy
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from repl_env import cells, resuming, sandboxes
-from repl_env.answers import validator
+from repl_env import cells, sandboxes
 from repl_env.contexts import Given, Part
-from repl_env.episode import Episode, Terms
-from repl_env.errors import (
-    BudgetExceeded,
-    EpisodeAborted,
-    EpisodeDone,
-    NotReset,
-    REPLError,
-)
-from repl_env.interfaces import Environment, EnvironmentMetadata, Transform
+from repl_env.episode_turns import EpisodeTurns, own_rubric
+from repl_env.errors import REPLError
+from repl_env.interfaces import EnvironmentMetadata, Transform
 from repl_env.llm import LLM
 from repl_env.models import (
     DEFAULT_CONTEXT_PREVIEW_LENGTH,
@@ -36,19 +26,14 @@ from repl_env.models import (
     REPLAction,
     REPLObservation,
     REPLState,
-    StepResult,
 )
-from repl_env.observations import OURS
 from repl_env.previews import Preview
-from repl_env.resuming import Asked
-from repl_env.rlm.budget import Spent
 from repl_env.rubrics import REPLRubric, Rubric
-from repl_env.settings import REQUEST_NAMES, Request, Settings, check_name
-from repl_env.subcalls import GivenProvider, HostFunction, Provider, SubcallSettings, functions
-from repl_env.turns import Turn, play, play_async
+from repl_env.settings import Request, Settings
+from repl_env.subcalls import GivenProvider, HostFunction, Provider
+from repl_env.turns import play, play_async
 from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
-from repl_sandbox.errors import SandboxError, SessionBusy
-from repl_sandbox.types import JSON, Answer, Answers, Missing
+from repl_sandbox.types import JSON, Answers, Missing
 
 if TYPE_CHECKING:
     from repl_env.local import AsyncLocalREPLEnv
@@ -57,16 +42,8 @@ if TYPE_CHECKING:
     from repl_env.rlm.ledger import Account
     from repl_env.rlm.model import ChatModel
 
-Mode: TypeAlias = Literal["plain", "async"]
 
-# Parts of a budget that end an episode when they are used up: its cells spend them.
-_ENDING = ("seconds", "cpu_seconds")
-
-# The arguments of a reset that OpenEnv has by position.
-POSITIONAL = ("seed", "episode_id", "context", "task_prompt", "hf_token", "llm_model")
-
-
-class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
+class REPLEnvironment(EpisodeTurns):
     """Episodes of a policy that writes Python code, each in a session of its own.
 
     The positional arguments are OpenEnv's. The session comes from `sandbox`, or from one that
@@ -137,7 +114,7 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
             answers=answers,
             preview=preview,
         )
-        self._provider: Provider = GivenProvider(
+        self._provider = GivenProvider(
             llm_query_fn,
             llm_batch_fn,
             subcall_fn,
@@ -145,17 +122,13 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
             budget=budget,
             prices=prices,
         )
-        self._calling: Calling | None = None  # None too if nothing answers sub-calls
+        self._calling = None
         self._sandboxes = sandboxes.Source(
             sandbox, sandboxes.SandboxSettings.of(isolation, require, limits, preload, policy)
         )
-        self._mode: Mode = "plain"
-        # OpenEnv's names for the two things an episode is made of; None between episodes.
-        self._state: Episode | None = None
-        self._executor: Any = None
-        self._asked: Asked | None = None
-        self._last: StepResult[REPLObservation] | None = None
-        self._branches = 0  # of this episode, made so far
+        self._mode = "plain"
+        self._state, self._executor = None, None
+        self._asked, self._last, self._branches = None, None, 0
 
     # ── the interface ────────────────────────────────────────────────────────────────────────────
 
@@ -241,6 +214,11 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
         if self._calling is None:
             raise REPLError("no sub-calls are configured, so there is no account of them")
         return self._calling.account
+
+    @property
+    def calling(self) -> Calling | None:
+        """The sub-calls of this episode; None if there is none, or nothing answers any."""
+        return self._calling
 
     @property
     def contexts(self) -> tuple[Part, ...]:
@@ -453,273 +431,6 @@ class REPLEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
             version=_version(),
         )
 
-    # ── turns ────────────────────────────────────────────────────────────────────────────────────
-
-    def _resetting(
-        self, mode: Mode, given: tuple[Any, ...], more: Mapping[str, Any]
-    ) -> Turn[REPLObservation]:
-        known = {name: more[name] for name in REQUEST_NAMES & more.keys()}
-        request = Request(**dict(zip(POSITIONAL, given, strict=True)), **known)
-        subcalls = request.subcalls(self.settings)
-        terms = request.terms(self.settings, self._helpers(subcalls), self._sandboxes)
-        take_expected = self._expecting(request.expected_answer)
-        if mode == "plain":
-            self._check_mode(mode)
-        yield from self._leaving()
-        yield self._reset_rubric if mode == "plain" else self._reset_rubric_async
-        if take_expected is not None:
-            take_expected(request.expected_answer)
-        self._asked = Asked(request.expected_answer, request.answer_schema, subcalls)
-        start = partial(cells.starting, terms=terms, seed=request.seed)
-        episode = yield from self._beginning(mode, terms, subcalls, start)
-        observation = episode.greet()
-        observation.metadata["ignored"] = sorted(more.keys() - known.keys())
-        return self._apply_transform(observation)
-
-    def _beginning(
-        self,
-        mode: Mode,
-        terms: Terms,
-        subcalls: SubcallSettings,
-        start: Callable[..., Turn[Any]],
-    ) -> Turn[Episode]:
-        """Open a session as `start` does it, and make it the current episode's."""
-        episode = Episode(terms)
-        calling = self._provider.begin(subcalls, self._subcall_failed, self)
-        session = yield from start(
-            terms.context.source or self._sandboxes,
-            plain=mode == "plain",
-            host={**functions(calling), **self.settings.tools},
-            answers=self.settings.answers,
-            on_answer=self._answered,
-        )
-        try:
-            episode.held_by(session.isolation)
-        except BaseException:
-            yield session.close
-            raise
-        self._mode, self._state, self._executor = mode, episode, session
-        self._calling = calling
-        return episode
-
-    def _following(
-        self, mode: Mode, request: Request, variables: Mapping[str, Any]
-    ) -> Turn[REPLObservation]:
-        before, asked = self._episode(), self._asked
-        assert asked is not None
-        self._check_mode(mode)
-        for name in variables:
-            check_name(name, "variables", self.settings.tools)
-        take_expected = self._expecting(request.expected_answer)
-        terms = request.following(before.terms, self.settings)
-        yield self._reset_rubric if mode == "plain" else self._reset_rubric_async
-        if take_expected is not None:
-            take_expected(request.expected_answer)
-        episode = resuming.followed(before, terms)
-        for name, value in {**variables, "answer": {"content": "", "ready": False}}.items():
-            yield partial(self._executor.set, name, value)
-            episode.names[name] = None
-        self._asked = replace(
-            asked, expected_answer=request.expected_answer, answer_schema=request.answer_schema
-        )
-        self._state, self._last = episode, None
-        return self._apply_transform(episode.greet())
-
-    def _expecting(self, expected: Any) -> Callable[[Any], None] | None:
-        """How the rubric is told what is expected; TypeError if it cannot be told."""
-        take: Callable[[Any], None] | None = getattr(self.rubric, "set_expected", None)
-        if take is None and expected is not None:
-            raise TypeError(f"expected_answer: {type(self.rubric).__name__} takes none")
-        return take
-
-    def _helpers(self, subcalls: SubcallSettings) -> tuple[str, ...]:
-        return (*sorted(self._provider.names(subcalls)), *self.settings.tools)
-
-    def _answered(self, answer: Answer) -> None:
-        # Not bound to one episode: another may go on in the same session.
-        self._episode().sheet.offer(answer)
-
-    def _subcall_failed(self, error: Exception) -> None:
-        if self._state is not None:
-            self._state.subcall_failed(error)
-
-    def _saving(self, mode: Mode, path: str | os.PathLike[str]) -> Turn[tuple[Missing, ...]]:
-        episode, asked = self._episode(), self._asked
-        assert asked is not None
-        self._check_mode(mode)
-        spent = None if self._calling is None else self._calling.account.total
-        saved = resuming.snapshot(
-            episode, asked, self.settings.answers, self._last, self.rubric, spent
-        )
-        return (yield from resuming.saving(self._executor, episode, saved, path, mode == "plain"))
-
-    def _loading(
-        self, mode: Mode, path: str | os.PathLike[str], schema: Any, llm: LLM
-    ) -> Turn[tuple[Missing, ...]]:
-        if mode == "plain":
-            self._check_mode(mode)
-        file = yield from resuming.reading(path, mode == "plain")
-        helpers = self._helpers(SubcallSettings(llm))
-        asked = resuming.asked(
-            file.episode, helpers, self.settings.answers, self.rubric, schema, llm
-        )
-        terms = file.episode.terms(file.context, validator(asked.answer_schema))
-        last = file.episode.last_observation()
-        yield from self._leaving()
-        yield self._reset_rubric if mode == "plain" else self._reset_rubric_async
-        resuming.remind(self.rubric, file.episode)
-        start = partial(resuming.restoring, file=file)
-        episode = yield from self._beginning(mode, terms, asked.subcalls, start)
-        missing: tuple[Missing, ...] = self._executor.missing
-        file.episode.resume(episode, missing)
-        if self._calling is not None and file.episode.spent is not None:
-            self._calling.account.begin_with(Spent(**file.episode.spent.model_dump()))
-        self._asked = asked
-        self._last = None if last is None else result_of(last)
-        return missing
-
-    def _branching(self, mode: Mode, seed: int | None) -> Turn[REPLEnvironment]:
-        episode, asked = self._episode(), self._asked
-        assert asked is not None
-        self._check_mode(mode)
-        other = copy.copy(self)
-        other.rubric = own_rubric(self.rubric)
-        count = self._branches + 1
-        branch = resuming.copied(episode, f"{episode.terms.episode_id}/{count}")
-        calling = self._provider.begin(asked.subcalls, other._subcall_failed, other)
-        if calling is not None and self._calling is not None:
-            calling.account.begin_with(self._calling.account.total)
-        session = yield partial(
-            self._executor.branch,
-            seed=seed,
-            host={**functions(calling), **self.settings.tools},
-            on_answer=other._answered,
-        )
-        self._branches = count
-        try:
-            branch.held_by(session.isolation)
-        except BaseException:
-            yield session.close
-            raise
-        other._state, other._executor, other._branches = branch, session, 0
-        other._calling = calling
-        if self._last is not None:
-            other._last = copy.deepcopy(self._last)
-        return other
-
-    def _leaving(self) -> Turn[None]:
-        session, self._executor = self._executor, None
-        calling, self._calling = self._calling, None
-        mode, self._state, self._last = self._mode, None, None
-        self._asked, self._branches = None, 0
-        try:
-            if session is not None:
-                yield session.close
-        finally:
-            if calling is not None:
-                yield calling.close if mode == "plain" else calling.close_async
-
-    def _stepping(
-        self, mode: Mode, action: REPLAction, timeout_s: float | None, more: Mapping[str, Any]
-    ) -> Turn[REPLObservation]:
-        episode = self._episode()
-        self._check_mode(mode)
-        if self._last is not None:
-            raise EpisodeDone(self._last)
-        if not isinstance(action, REPLAction):
-            raise TypeError(f"action must be a REPLAction, not {type(action).__name__}")
-        try:
-            observation = yield from self._taking(episode, action, timeout_s)
-        except SessionBusy:
-            raise
-        except SandboxError as error:
-            yield from self._abandoning()
-            raise EpisodeAborted("sandbox", str(error)) from error
-        if more:
-            observation.metadata["ignored"] = sorted(more)
-        return (yield from self._scoring(mode, action, observation))
-
-    def _taking(
-        self, episode: Episode, action: REPLAction, timeout_s: float | None
-    ) -> Turn[REPLObservation]:
-        """What an action comes to, before it is scored."""
-        calling = self._calling
-        if action.is_final:
-            observation = episode.submit(action.final_answer)
-        elif calling is None:
-            observation = yield from cells.running(self._executor, episode, action.code, timeout_s)
-        else:
-            observation = yield from self._paying(calling, episode, action.code, timeout_s)
-        if episode.last_iteration:
-            content = yield from cells.content(self._executor)
-            observation = episode.give_up(observation, content)
-        return observation
-
-    def _paying(
-        self, calling: Calling, episode: Episode, code: str, timeout_s: float | None
-    ) -> Turn[REPLObservation]:
-        """Run a cell within what is left of the budget, which ends the episode when it is over."""
-        account = calling.account
-        calling.cell = episode.cells + 1
-        left = account.seconds_left()
-        if left is not None and left > 0:
-            timeout_s = left if timeout_s is None else min(timeout_s, left)
-        observation = yield from cells.running(self._executor, episode, code, timeout_s)
-        account.spend_cpu(observation.metadata["usage"]["cpu_seconds"])
-        observation.metadata["spent"] = asdict(account.total)
-        try:
-            account.check()
-        except BudgetExceeded as error:
-            # Without calls the code can go on, and the policy may have enough for an answer.
-            if not episode.done and error.field in _ENDING:
-                content = yield from cells.content(self._executor)
-                observation = episode.give_up(observation, content, f"Budget used up: {error}")
-        return observation
-
-    def _scoring(
-        self, mode: Mode, action: REPLAction, observation: REPLObservation
-    ) -> Turn[REPLObservation]:
-        # Latched first: whatever a transform or rubric raises, nothing is run or scored any more.
-        self._latch(observation)
-        observation = self._apply_transform(observation)
-        if observation.error_kind in OURS:
-            reward, parts = 0.0, {}
-        else:
-            apply = self._apply_rubric if mode == "plain" else self._apply_rubric_async
-            reward = yield partial(apply, action, observation)
-            parts = components(self.rubric, reward)
-        observation.reward = reward
-        observation.metadata["reward_components"] = parts
-        self._latch(observation)
-        return observation
-
-    def _latch(self, observation: REPLObservation) -> None:
-        if observation.done:
-            self._last = result_of(observation)
-
-    def _abandoning(self) -> Turn[None]:
-        try:
-            yield from self._leaving()
-        except SandboxError:
-            # The session is lost already; that is what the caller is told, by the error above.
-            return
-
-    # ── checks ───────────────────────────────────────────────────────────────────────────────────
-
-    def _episode(self) -> Episode:
-        if self._state is None:
-            raise NotReset
-        return self._state
-
-    def _check_mode(self, mode: Mode) -> None:
-        if self._executor is not None and mode != self._mode:
-            other = "reset_async, step_async and close_async"
-            plain = "reset, step and close"
-            raise RuntimeError(
-                f"this episode was begun by {'reset' if mode == 'async' else 'reset_async'}; "
-                f"go on with {plain if mode == 'async' else other}"
-            )
-
 
 def _following(
     task_prompt: str, max_iterations: int | None, expected_answer: Any, answer_schema: Any
@@ -730,33 +441,6 @@ def _following(
         expected_answer=expected_answer,
         answer_schema=answer_schema,
     )
-
-
-def result_of(observation: REPLObservation) -> StepResult[REPLObservation]:
-    """An observation as clients return it."""
-    return StepResult(observation, observation.reward, observation.done, observation.metadata)
-
-
-def own_rubric(rubric: Rubric | None) -> Rubric:
-    """A copy of `rubric` for one environment; TypeError if it cannot be copied."""
-    if rubric is None:
-        return REPLRubric()
-    try:
-        return copy.deepcopy(rubric)
-    except Exception as error:
-        # Copying runs code of the rubric's, which may raise anything.
-        raise TypeError(f"rubric must be copyable, one for each environment: {error}") from error
-
-
-def components(rubric: Rubric | None, reward: float) -> dict[str, float]:
-    """The named parts of a reward; they add up to it."""
-    if rubric is None:
-        return {}
-    tell = getattr(rubric, "components", None)
-    parts: dict[str, float] = tell() if callable(tell) else {}
-    if math.isclose(sum(parts.values()), reward, abs_tol=1e-9):
-        return parts
-    return {type(rubric).__name__: reward}
 
 
 def _version() -> str | None:

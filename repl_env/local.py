@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from repl_env.contexts import Given, Part
-from repl_env.environment import REPLEnvironment, result_of
+from repl_env.environment import REPLEnvironment
+from repl_env.episode_turns import result_of
 from repl_env.files import Files
 from repl_env.llm import LLM
 from repl_env.models import (
@@ -32,6 +33,7 @@ from repl_sandbox.types import JSON, Answers, Missing
 
 if TYPE_CHECKING:
     from repl_env.rlm.budget import Budget, Price
+    from repl_env.rlm.calling import Calling
     from repl_env.rlm.ledger import Account
 
 Result = StepResult[REPLObservation]
@@ -101,6 +103,11 @@ class _Local:
     def account(self) -> Account:
         """What the episode has spent on sub-calls and may spend; see `REPLEnvironment.account`."""
         return self._env.account
+
+    @property
+    def calling(self) -> Calling | None:
+        """The sub-calls of this episode; see `REPLEnvironment.calling`."""
+        return self._env.calling
 
     @property
     def contexts(self) -> tuple[Part, ...]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from repl_sandbox.types import JSON
+if TYPE_CHECKING:
+    from repl_sandbox.types import JSON
 
 Preview: TypeAlias = Literal["none", "head", "head+tail", "structure"]
 

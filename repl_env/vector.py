@@ -14,7 +14,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from repl_env.environment import POSITIONAL, Mode, REPLEnvironment, result_of
+from repl_env.environment import REPLEnvironment
+from repl_env.episode_turns import POSITIONAL, Mode, result_of
 from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
 from repl_env.local import LocalREPLEnv, Result
 from repl_env.models import REPLAction, REPLObservation

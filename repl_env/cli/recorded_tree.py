@@ -214,7 +214,7 @@ def _block(
         clean = _cut(" ".join(clean.split()), _PROMPT_WIDTH)
     elif not full:
         clean = "\n".join(_few(clean.split("\n"), tail))
-    shown = Text(f"{head}: ", style="dim") if head else Text()
+    shown = Text.assemble((f"{head}: ", "dim")) if head else Text()
     return shown.append(clean, style or None)
 
 

@@ -82,19 +82,12 @@ def _executed(
     trajectory: Trajectory, files: list[str]
 ) -> tuple[Trajectory, tuple[RunDifference, ...]]:
     from repl_env.rlm.rerunning import differences, rerun
-    from repl_sandbox.errors import IsolationError, SandboxError
+
+    from .session_options import opening
 
     contexts = dict(_contexts(trajectory.root, files))
-    try:
+    with opening():
         again = rerun(trajectory, contexts)
-    except IsolationError as error:
-        typer.echo(f"repl-env: {error}", err=True)
-        raise typer.Exit(Status.TIER_UNAVAILABLE) from error
-    except SandboxError as error:
-        typer.echo(f"repl-env: {error}", err=True)
-        raise typer.Exit(Status.INFRASTRUCTURE) from error
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
     return again, differences(trajectory, again)
 
 

@@ -121,6 +121,10 @@ class Allowance:
         """What is free."""
         return Left(**{field: self._left(field) for field in _PHRASES})  # type: ignore[arg-type]
 
+    def seconds_left(self) -> float | None:
+        """What is free of the time. For who needs no more: each question to a model asks."""
+        return self._left("seconds")
+
     def nearly_used(self, percent: int) -> dict[str, str]:
         """A phrase for each field of which so much is spent. None for a limit of 0."""
         return {

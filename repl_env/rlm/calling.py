@@ -42,6 +42,9 @@ MOST_SPAWNED = 256
 # Seconds that a plain episode waits at its end for what it cancelled to let go.
 _CANCEL_TIMEOUT = 10.0
 
+# What is told of a call that nobody waits for any more.
+_CANCELLED = Reply("Error: the call was cancelled", "the call was cancelled")
+
 _ONE = "(prompt, model=None, *, context=None, schema=None, timeout=None)"
 _MANY = "(prompts, model=None, *, context=None, schema=None, timeout=None)"
 _RAISES = ("BudgetExceeded",)
@@ -98,9 +101,14 @@ class Calling:
         self._llm, self._rlm = llm, rlm or llm
         self._gate, self._run, self._failed, self._watch = gate, run, failed, watch
         self._calls = 0
+        self._first_cell = 0
         self._spawned: dict[int, _Spawned] = {}
         self._closed = False
         self._own: ChatModel | None = None
+
+    def begin_run(self, run: str) -> None:
+        """The calls from here on are those of another run in the same session."""
+        self._run, self._calls, self._first_cell = run, 0, self.cell
 
     # ── the functions of the session ─────────────────────────────────────────────────────────────
 
@@ -182,10 +190,17 @@ class Calling:
         for question, call in zip(questions, calls, strict=True):
             self._tell_start(kind, question, call)
 
-        def ended(index: int, reply: Reply) -> None:
-            self._tell_end(kind, questions[index], calls[index], reply, began)
+        waiting = dict(enumerate(zip(questions, calls, strict=True)))
 
-        replies = await self._answerer(kind).answer_all(questions, calls, ended)
+        def ended(index: int, reply: Reply) -> None:
+            self._tell_end(kind, *waiting.pop(index), reply, began)
+
+        try:
+            replies = await self._answerer(kind).answer_all(questions, calls, ended)
+        except asyncio.CancelledError:
+            for index in list(waiting):
+                ended(index, _CANCELLED)
+            raise
         refusals = [reply.refusal for reply in replies if reply.refusal is not None]
         if refusals and len(refusals) == len(replies):
             raise refusals[0]
@@ -195,7 +210,11 @@ class Calling:
         """Have one question answered, and tell of it."""
         began = time.time()
         self._tell_start(kind, question, call)
-        reply = await answered(self._answerer(kind), question, call)
+        try:
+            reply = await answered(self._answerer(kind), question, call)
+        except asyncio.CancelledError:
+            self._tell_end(kind, question, call, _CANCELLED, began)
+            raise
         self._tell_end(kind, question, call, reply, began)
         return reply
 
@@ -225,8 +244,9 @@ class Calling:
         task = asyncio.create_task(self._follow("rlm", question, call))
         spawned = _Spawned(task, asyncio.get_running_loop(), Future())
         task.add_done_callback(lambda _: spawned.ended.set_result(None))
-        self._spawned[call.number] = spawned
-        return {"id": call.number}
+        number = len(self._spawned) + 1
+        self._spawned[number] = spawned
+        return {"id": number}
 
     async def _result(self, number: Any, timeout: Any = None) -> dict[str, Any] | None:
         task = self._of(number).task
@@ -234,7 +254,7 @@ class Calling:
         if not task.done():
             return None
         if task.cancelled():
-            return Reply.failed(RuntimeError("the call was cancelled")).to_json()
+            return _CANCELLED.to_json()
         reply = task.result()
         if reply.refusal is not None:
             raise reply.refusal
@@ -321,7 +341,7 @@ class Calling:
                     time=time.time(),
                     call=call.path,
                     kind=kind,
-                    cell=self.cell,
+                    cell=self.cell - self._first_cell,
                     model=question.model,
                     prompt=question.prompt,
                 )
@@ -341,7 +361,7 @@ class Calling:
                 time=now,
                 call=call.path,
                 kind=kind,
-                cell=self.cell,
+                cell=self.cell - self._first_cell,
                 model=reply.model or question.model,
                 prompt=question.prompt,
                 text=reply.text,

@@ -241,7 +241,8 @@ class Account:
 
     def seconds_left(self) -> float | None:
         """Of wall time, at least 0; None without a limit."""
-        return self.left().seconds
+        with self.ledger._lock:
+            return self.ledger._allowance.seconds_left()
 
     def check(self) -> None:
         """Whether a turn may begin. For use before a turn: a reply's code may run without this.

@@ -122,8 +122,7 @@ class ChatModel(ABC):
 
         Without a tokenizer, the bytes of their UTF-8 text: no byte-level vocabulary makes more.
         """
-        sizes = (len(_text_of(message).encode("utf-8", "replace")) for message in messages)
-        return sum(sizes) + _TOKENS_PER_MESSAGE * (len(messages) + 1)
+        return sum(map(_bytes_of, messages)) + _TOKENS_PER_MESSAGE * (len(messages) + 1)
 
     async def close(self) -> None:  # noqa: B027 (most models hold nothing)
         """Let go of connections and memory. The model may be used again afterwards."""
@@ -207,8 +206,9 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
-def _text_of(message: Message) -> str:
+def _bytes_of(message: Message) -> int:
+    """The length of a message in UTF-8, which for most text is known without encoding it."""
     content = message["content"]
-    if isinstance(content, str):
-        return content
-    return "".join(str(part.get("text", part)) for part in content)
+    if not isinstance(content, str):
+        content = "".join(str(part.get("text", part)) for part in content)
+    return len(content) if content.isascii() else len(content.encode("utf-8", "replace"))

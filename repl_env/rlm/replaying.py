@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from repl_env.comparing import comparable
 from repl_env.errors import ModelError
@@ -69,7 +70,9 @@ class ReplayModel(ChatModel):
         self._loose = loose
         self._lock = threading.Lock()
         self._given: dict[tuple[bool, str, int], int] = {}
-        self._turns, self._calls = _Answers(_turns(trajectory)), _Answers(_calls(trajectory))
+        self._forms = _Forms()
+        self._turns = _Answers(_turns(trajectory, self._forms))
+        self._calls = _Answers(_calls(trajectory))
 
     async def complete(self, request: ModelRequest) -> Completion:
         """The recorded answer.
@@ -86,7 +89,7 @@ class ReplayModel(ChatModel):
     def _find(self, request: ModelRequest) -> _Answer:
         is_call = request.origin.purpose in _QUESTIONS
         answers = self._calls if is_call else self._turns
-        asked = _question(request.messages) if is_call else _form(request.messages)
+        asked = _question(request.messages) if is_call else self._forms.of(request.messages)
         own = answers.by_origin.get((request.origin.run, request.origin.number))
         if own is not None and own.asked == asked:
             return own
@@ -127,10 +130,10 @@ class _Answers:
         return () if longest is None else self.by_text[longest]
 
 
-def _turns(trajectory: Trajectory) -> Iterator[_Answer]:
+def _turns(trajectory: Trajectory, forms: _Forms) -> Iterator[_Answer]:
     for run in trajectory.runs():
         for turn in run.turns:
-            asked = _form(turn.messages)
+            asked = forms.of(turn.messages)
             yield _Answer(run.id, turn.number, asked, turn.messages, turn.completion)
 
 
@@ -152,10 +155,27 @@ def _completion(ended: CallEnded) -> Completion | None:
     return Completion(ended.text, ended.usage, reason, ended.model)
 
 
-def _form(messages: Sequence[Message]) -> str:
-    """Messages in a form to compare, of fixed length: prompts are long, and each has the last."""
-    text = json.dumps(comparable([dict(message) for message in messages]), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+class _Forms:
+    """Messages in a form to compare, of fixed length.
+
+    A conversation has the messages of the turn before, so most were seen a moment ago.
+    """
+
+    def __init__(self) -> None:
+        self._digest = lru_cache(maxsize=4096)(_digest)
+
+    def of(self, messages: Sequence[Message]) -> str:
+        whole = hashlib.sha256()
+        for message in messages:
+            rest = {name: item for name, item in message.items() if name not in ("role", "content")}
+            extra = json.dumps(rest, sort_keys=True) if rest else ""
+            whole.update(self._digest(message["role"], _text(message), extra))
+        return whole.hexdigest()
+
+
+def _digest(role: str, text: str, extra: str) -> bytes:
+    form = json.dumps([role, comparable(text), extra])
+    return hashlib.sha256(form.encode()).digest()
 
 
 def _question(messages: Sequence[Message]) -> str:

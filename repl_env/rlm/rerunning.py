@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import zip_longest
 from typing import Any
 
 from repl_env.comparing import RESULT, comparable
@@ -48,18 +49,19 @@ def rerun(
         arguments: of `RLM`, before those that the file has in its settings.
 
     Raises:
-        ValueError: a context is missing, or not the recorded one; there is no question, or several.
+        ValueError: a context is missing, or not the recorded one; the question is not recorded.
     """
-    if len(trajectory.roots) > 1:
-        raise ValueError("a conversation of several questions cannot be run again")
     root = trajectory.root
-    if root.began is None:
+    if any(each.began is None for each in trajectory.roots):
         raise ValueError("what the root was asked is not recorded")
     given = given_contexts(trajectory, contexts or {})
     settings = trajectory.settings
     seeded = {"seed": settings["seed"]} if "seed" in settings else {}
-    known = {name: settings[name] for name in ("max_depth", "blocks") if name in settings}
-    if isinstance(limits := settings.get("budget"), Mapping):
+    known: dict[str, Any] = {
+        name: settings[name] for name in ("max_depth", "blocks") if name in settings
+    }
+    limits: Any = settings.get("budget")
+    if isinstance(limits, Mapping):
         known["budget"] = Budget(**limits)
     own = {"max_depth": _depth(trajectory), "budget": _NO_LIMIT}
     terms: dict[str, Any] = {**own, **known, **arguments}
@@ -70,7 +72,9 @@ def rerun(
     # By name: whoever only reads trajectories needs no engine.
     rlm = import_module("repl_env.rlm.runner").RLM(model, watch=events.append, **terms)
     try:
-        rlm.run(root.question, contexts=given, **seeded)
+        with rlm.conversation(contexts=given, **seeded) as talk:
+            for each in trajectory.roots:
+                talk.ask_plain(each.question)
     except (ModelError, EpisodeAborted):
         pass  # as recorded, or else a difference
     return Trajectory.of(events)
@@ -106,15 +110,17 @@ def differences(recorded: Trajectory, replayed: Trajectory) -> tuple[RunDifferen
     differ.
     """
     found: list[RunDifference] = []
-    left: list[tuple[Run, Run | None]] = [(recorded.root, replayed.root)]
+    left: list[tuple[Run | None, Run | None]] = []
+    left += zip_longest(recorded.roots, replayed.roots)
     while left:
         before, now = left.pop(0)
-        if now is None:
+        if before is not None and now is not None:
+            found += (*_of_cells(before, now), *_of_ends(before, now))
+            left += _pairs(before, now)
+        elif before is not None:
             found.append(RunDifference(before.id, 0, "run", before.question, None))
-            continue
-        found += _of_cells(before, now)
-        found += _of_ends(before, now)
-        left += _pairs(before, now)
+        elif now is not None:
+            found.append(RunDifference(now.id, 0, "run", None, now.question))
     return tuple(found)
 
 
@@ -158,7 +164,7 @@ def _of_ends(before: Run, now: Run) -> Iterator[RunDifference]:
             yield RunDifference(before.id, 0, name, was, came)
 
 
-def _pairs(before: Run, now: Run) -> Iterator[tuple[Run, Run | None]]:
+def _pairs(before: Run, now: Run) -> Iterator[tuple[Run | None, Run | None]]:
     """Each child with the one that was asked the same, if possible by the call of that number."""
     left = list(now.children)
     for child in before.children:
@@ -167,6 +173,8 @@ def _pairs(before: Run, now: Run) -> Iterator[tuple[Run, Run | None]]:
         if partner is not None:
             left.remove(partner)
         yield child, partner
+    if before.ended is not None:
+        yield from ((None, each) for each in left)
 
 
 def _check(note: ContextNote, value: Any, recorded: str | None) -> None:

@@ -96,6 +96,7 @@ class RLM:
         gate: Gate | None = None,
         **arguments: Any,
     ) -> None:
+        self._given = model
         self._model = _model(model, "model")
         self._sub_model = None if sub_model is None else _model(sub_model, "sub_model")
         if environment is not None and not callable(environment):
@@ -276,6 +277,7 @@ class Conversation:
         else:
             history = [{"question": asked, "answer": answer} for asked, answer in self._asked]
             await self._environment.follow_up(variables={"history": history}, **terms)
+            self._environment.calling.begin_run(str(len(self._asked)))
         first = len(self._events)
         run = recursion.run(
             self._environment,
@@ -360,7 +362,10 @@ class Conversation:
         if self._about["context"] is not None:
             named["context"] = self._about["context"]
         writer = TrajectoryWriter(
-            given, contexts=named, settings=self._rlm._settings(self._about["seed"])
+            given,
+            contexts=named,
+            settings=self._rlm._settings(self._about["seed"]),
+            secrets=_secrets(self._rlm._given, self._llm),
         )
         self._writer = self._held.enter_context(writer)
 
@@ -419,6 +424,15 @@ def _limits() -> Limits:
 
 def _model(given: object, name: str) -> ChatModel | NamedModel:
     return NamedModel(given, name) if isinstance(given, LLM) else as_model(given, name)
+
+
+def _secrets(*given: object) -> list[str]:
+    """What no file may have of these, wherever a text repeats it."""
+    known = [each for each in given if isinstance(each, LLM)]
+    from repl_env.rlm.trajectory_writer import SHORTEST_SECRET
+
+    texts = [text for llm in known for text in (llm.api_key or "", *llm.headers.values())]
+    return [text for text in texts if len(text) >= SHORTEST_SECRET]
 
 
 def _notes(environment: Any, first: StepResult[Any]) -> tuple[ContextNote, ...]:

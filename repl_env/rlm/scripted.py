@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from repl_env.rlm.trajectory import Trajectory
 
 Script: TypeAlias = (
-    "Iterable[str | Completion] | Callable[[ModelRequest], str | Completion | Awaitable[str]]"
+    "Iterable[str | Completion]"
+    " | Callable[[ModelRequest], str | Completion | Awaitable[str | Completion]]"
 )
 
 

@@ -30,7 +30,7 @@ MOST_CONTEXT = 65_536
 
 # What stands for a secret. Never shorter ones: they occur by chance, and are none.
 _HIDDEN = "[secret]"
-_SHORTEST_SECRET = 8
+SHORTEST_SECRET = 8
 
 
 class TrajectoryWriter:
@@ -52,7 +52,7 @@ class TrajectoryWriter:
         contexts: those of the root run, as given to it. One that fits into what is left of
             `MOST_CONTEXT` is written whole; of others only a SHA-256, to know them again.
         settings: JSON about the run for whoever reads the file. A replay uses "max_depth",
-            "blocks" and "seed".
+            "blocks", "budget" and "seed".
         secrets: texts of 8 characters or more, for which "[secret]" stands in all texts.
 
     Raises:
@@ -221,8 +221,8 @@ def _checked(secrets: Iterable[str]) -> tuple[str, ...]:
     for secret in secrets:
         if not isinstance(secret, str):
             raise TypeError(f"secrets must be texts, not {type(secret).__name__}")
-        if len(secret) < _SHORTEST_SECRET:
-            raise ValueError(f"secrets: one is shorter than {_SHORTEST_SECRET} characters")
+        if len(secret) < SHORTEST_SECRET:
+            raise ValueError(f"secrets: one is shorter than {SHORTEST_SECRET} characters")
         found.add(secret)
     # The longest first: one may be a part of another.
     return tuple(sorted(found, key=len, reverse=True))

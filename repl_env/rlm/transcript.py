@@ -4,12 +4,18 @@ The session keeps what old turns made; the conversation needs only what the mode
 So when it grows too long, the oldest turns are shown in short: the code stays, what it printed
 goes, and then the turns go altogether. What is left is cut far enough that the prompt only grows
 for many turns, because endpoints cache what prompts begin with.
+
+A turn costs what it adds: its length is added to that of the conversation, its messages to the list
+of those that are shown, and only what is new is compared with what was there before. The whole is
+gone through when it is cut, and when it is measured in another way than by characters.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from repl_env.interfaces import Message
 from repl_env.parsing import extract_code_blocks
@@ -35,21 +41,22 @@ class Prompt:
         return self.messages[self.kept :]
 
 
-@dataclass(slots=True)
+@dataclass
 class _Turn:
     reply: str
     report: str
     short: str  # what stands for the report when the turn is old
     level: int = 0  # 0: whole, 1: in short, 2: left out
 
-    def messages(self) -> list[Message]:
-        if self.level == 2:
-            return []
-        reply, report = self.reply, self.report
-        if self.level == 1:
-            code = "\n".join(f"```repl\n{block}\n```" for block in extract_code_blocks(reply))
-            reply, report = code or "(no code)", self.short
-        return [{"role": "assistant", "content": reply}, {"role": "user", "content": report}]
+    def messages(self, level: int) -> Sequence[Message]:
+        if level == 0:
+            return _said(self.reply, self.report)
+        return self._in_short if level == 1 else ()
+
+    @cached_property
+    def _in_short(self) -> tuple[Message, ...]:
+        code = "\n".join(f"```repl\n{block}\n```" for block in extract_code_blocks(self.reply))
+        return _said(code or "(no code)", self.short)
 
 
 class Transcript:
@@ -58,7 +65,7 @@ class Transcript:
     Args:
         opening: the messages before the first turn; the last one is the user's.
         limit: the most that a prompt may have, as `measure` counts it.
-        measure: by default characters.
+        measure: by default characters. Another one is asked about the whole prompt in each turn.
     """
 
     def __init__(
@@ -67,66 +74,95 @@ class Transcript:
         self._opening = list(opening)
         self._turns: list[_Turn] = []
         self._limit = limit
-        self._measure = measure or characters
+        self._measure = measure
+        self._shown = list(opening)  # what the next prompt has, unless it is too long
+        self._characters = characters(opening)
         self._seen: list[Message] = []
+        self._same = 0  # messages of `_shown` that are known to begin `_seen`
 
     def add(self, reply: str, report: str, short: str) -> None:
         """A turn is over: what the model wrote, what it is told of it, and that in short."""
         self._turns.append(_Turn(reply, report, short))
+        self._shown += _said(reply, report)
+        self._characters += len(reply) + len(report)
 
     def follow(self, text: str) -> None:
         """The user speaks on, after the last report or the opening."""
+        more = f"\n\n{text}"
         if self._turns:
-            self._turns[-1].report += f"\n\n{text}"
+            self._turns[-1].report += more
         else:
-            last = self._opening[-1]
-            self._opening[-1] = {**last, "content": f"{last['content']}\n\n{text}"}
+            self._opening[-1] = _with(self._opening[-1], more)
+        self._shown[-1] = _with(self._shown[-1], more)
+        self._characters += len(more)
+        self._same = min(self._same, len(self._shown) - 1)
 
     def prompt(self) -> Prompt:
         """What the model is to be shown now."""
-        messages = self._messages()
-        if self._measure(messages) > self._limit:
-            messages = self._cut()
-        kept = 0
-        for before, now in zip(self._seen, messages, strict=False):
+        length = self._characters if self._measure is None else self._measure(self._shown)
+        if length > self._limit:
+            self._cut()
+        for before, now in zip(self._seen[self._same :], self._shown[self._same :], strict=False):
             if before != now:
                 break
-            kept += 1
-        return Prompt(tuple(messages), kept)
+            self._same += 1
+        return Prompt(tuple(self._shown), self._same)
 
     def replied(self, prompt: Prompt, reply: str) -> None:
-        """The model answered `prompt`: from here on, that and its answer were there before."""
+        """The model answered the last prompt: from here on, both were there before."""
         self._seen = [*prompt.messages, {"role": "assistant", "content": reply}]
+        self._same = len(prompt.messages)
 
     @property
     def seen(self) -> list[Message]:
         """The last prompt, with the reply to it."""
         return list(self._seen)
 
-    def _cut(self) -> list[Message]:
+    def _cut(self) -> None:
+        """Shorten turns, the oldest first, until the conversation has the length of a cut one."""
         goal = int(self._limit * _CUT_TO)
-        messages = self._messages()
-        for level in (1, 2):
-            for turn in self._turns[:-_WHOLE_TURNS]:
-                if self._measure(messages) <= goal:
-                    return messages
-                turn.level = max(turn.level, level)
-                messages = self._messages()
-        return messages
+        measure = self._measure or characters
+        old = max(0, len(self._turns) - _WHOLE_TURNS)
+        # Step k has the first k old turns in short; behind them, step old + k leaves k of them out.
+        steps = range(2 * old)
+        step = bisect_left(steps, True, key=lambda step: measure(self._after(step)) <= goal)
+        self._shown = self._after(step)
+        for turn, level in zip(self._turns, self._levels(step), strict=True):
+            turn.level = level
+        self._characters = characters(self._shown)
+        self._same = 0
 
-    def _messages(self) -> list[Message]:
+    def _levels(self, step: int) -> list[int]:
+        """The level of each turn after so many steps of a cut."""
+        old = max(0, len(self._turns) - _WHOLE_TURNS)
+        return [
+            max(turn.level, (index < min(step, old)) + (index < step - old))
+            for index, turn in enumerate(self._turns)
+        ]
+
+    def _after(self, step: int) -> list[Message]:
+        """The messages after so many steps of a cut."""
+        levels = self._levels(step)
         messages = list(self._opening)
-        if left_out := sum(turn.level == 2 for turn in self._turns):
+        if left_out := levels.count(2):
             note = (
                 f"(The first {left_out} turns are not shown any more. Variables that they made "
                 "are still there; SHOW_VARS() lists them.)"
             )
-            messages[-1] = {**messages[-1], "content": f"{messages[-1]['content']}\n\n{note}"}
-        for turn in self._turns:
-            messages += turn.messages()
+            messages[-1] = _with(messages[-1], f"\n\n{note}")
+        for turn, level in zip(self._turns, levels, strict=True):
+            messages += turn.messages(level)
         return messages
 
 
 def characters(messages: Sequence[Message]) -> int:
     """The characters of all messages."""
     return sum(len(str(message["content"])) for message in messages)
+
+
+def _said(reply: str, report: str) -> tuple[Message, ...]:
+    return {"role": "assistant", "content": reply}, {"role": "user", "content": report}
+
+
+def _with(message: Message, more: str) -> Message:
+    return {**message, "content": f"{message['content']}{more}"}

@@ -7,13 +7,14 @@ import contextlib
 import itertools
 import os
 import secrets
-import stat
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, TypeVar
 
+from . import arguments
+from .arguments import Grouping, RecoveryMode, Tier
 from .cgroups.group import Group
 from .cgroups.place import find
 from .cgroups.supply import Groups, open_groups
@@ -22,7 +23,6 @@ from .errors import CheckpointError, IsolationError, SandboxClosed, SandboxError
 from .jail import mounts as private
 from .jail.users import SLOTS
 from .offer import Offer
-from .policies import modules
 from .pool import Pool
 from .session.asynchronous import AsyncSession
 from .session.core import Core
@@ -40,14 +40,8 @@ from .zygote.nested_handle import NestedZygote
 if TYPE_CHECKING:
     from .shared import Parcel, Shareable
 
-Tier: TypeAlias = Literal["jailed", "confined", "process"]
-
-Grouping: TypeAlias = Literal["auto", "require", "off"]
-RecoveryMode: TypeAlias = Literal["snapshot", "restart"]
-
 # Steps that only a session with a group has.
 _GROUP_STEPS = ("cgroup", "memory kill")
-_GROUPINGS = ("auto", "require", "off")
 
 # Each session of this process gets its own slot, hence its own uids; processes start apart.
 _slots = itertools.count(secrets.randbelow(SLOTS))
@@ -56,9 +50,6 @@ _slots = itertools.count(secrets.randbelow(SLOTS))
 _OWN_PROCESSES = 2
 # And what a group is charged for them: init's pages, page tables, stacks in the kernel.
 _OWN_MEMORY = 32 << 20
-
-# Each state is a process; the page that lists them has room for 169.
-_MOST_HISTORY = 128
 
 # A call leaves within milliseconds of its session's end, unless its `on_output` hangs.
 _LEAVE_TIMEOUT = 5.0
@@ -113,22 +104,22 @@ class Sandbox:
         branches: int = 16,
         hash_seed: int | None = None,
     ) -> None:
-        self._limits = _check_limits(limits) or Limits()
-        self._states = _check_states(recovery, history)
+        self._limits = arguments.check_limits(limits) or Limits()
+        self._states = arguments.check_states(recovery, history)
         self._branches = branches
         # Copies: of each state that is kept, of the current one, and one more while it is made, for
         # which there may be a process between.
         self._own_processes = _OWN_PROCESSES + (0 if self._states < 0 else self._states + 3)
-        policy = _check_policy(policy)
-        tiers = _check_grouping(cgroup, acceptable(isolation, require))
-        preload, mounts = _check_preload(preload), _check_mounts(mounts or {})
-        _check_counts(python, ready, max_sessions, branches)
+        policy = arguments.check_policy(policy)
+        tiers = arguments.check_grouping(cgroup, acceptable(isolation, require))
+        preload, mounts = arguments.check_preload(preload), arguments.check_mounts(mounts or {})
+        arguments.check_counts(python, ready, max_sessions, branches)
         self._max_sessions, self._ready = max_sessions, ready
         # Of numpy no policy knows but the one that lets everything through.
         self._arrays = policy is None or policy.language != "restricted"
         self._shared: dict[str, Shareable] = {}
         # A policy brings modules as well, among them `random`, whose state is then every session's.
-        self._hash_seed = _check_hash_seed(hash_seed)
+        self._hash_seed = arguments.check_hash_seed(hash_seed)
         self._policy = policy
         self._preloaded = bool(preload) or policy is not None
         self._begin_life()
@@ -368,7 +359,7 @@ class Sandbox:
         if self._shared and (clash := self._shared.keys() & offers.names):
             taken = ", ".join(sorted(clash))
             raise ValueError(f"host: {taken} is the name of a shared object")
-        limits = _check_limits(limits) or self._limits
+        limits = arguments.check_limits(limits) or self._limits
         if answers not in (None, "strict", "compatible"):
             raise ValueError(f"answers must be None, 'strict' or 'compatible', not {answers!r}")
         check_seed(seed)
@@ -786,111 +777,3 @@ class SessionRequest(_Request[AsyncSession]):
 
 class SandboxRequest(_Request[AsyncSandbox]):
     """A sandbox to come: awaitable, and an async context manager that closes it."""
-
-
-# ── checks of arguments ───────────────────────────────────────────────────────────────────────
-
-
-def _check_limits(limits: Limits | None) -> Limits | None:
-    if limits is not None and not isinstance(limits, Limits):
-        raise TypeError(f"limits must be a Limits, not {type(limits).__name__}")
-    return limits
-
-
-def _check_policy(policy: Policy | None) -> Policy | None:
-    """`policy`, or None where it asks for nothing."""
-    if policy is None:
-        return None
-    if not isinstance(policy, Policy):
-        raise TypeError(f"policy must be a Policy, not {type(policy).__name__}")
-    if policy.language == "restricted":
-        modules.check(policy.imports)
-    return None if policy.language == "full" else policy
-
-
-def _check_hash_seed(seed: int | None) -> int | None:
-    if seed is None:
-        return None
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise TypeError(f"hash_seed must be an int, not {type(seed).__name__}")
-    if not 0 <= seed < 1 << 32:
-        raise ValueError("hash_seed must be from 0 to 4,294,967,295")  # PYTHONHASHSEED
-    return seed
-
-
-def _check_grouping(cgroup: str, tiers: tuple[str, ...]) -> tuple[str, ...]:
-    """The tiers in which sessions have what `cgroup` asks for."""
-    if cgroup not in _GROUPINGS:
-        raise ValueError(f"cgroup must be one of {', '.join(_GROUPINGS)}, not {cgroup!r}")
-    if cgroup != "require":
-        return tiers
-    if "jailed" not in tiers:
-        raise ValueError(
-            f"cgroup='require' excludes tier {tiers[0]!r}: only jailed sessions have one"
-        )
-    return ("jailed",)
-
-
-def _check_states(recovery: str, history: int) -> int:
-    """How many states a session keeps besides its current one; -1 for not even that."""
-    if recovery not in ("snapshot", "restart"):
-        raise ValueError(f"recovery must be 'snapshot' or 'restart', not {recovery!r}")
-    if isinstance(history, bool) or not isinstance(history, int):
-        raise TypeError(f"history must be an int, not {type(history).__name__}")
-    if not 0 <= history <= _MOST_HISTORY:
-        raise ValueError(f"history must be from 0 to {_MOST_HISTORY}, not {history}")
-    return history if recovery == "snapshot" else -1
-
-
-def _check_counts(python: str | None, ready: int, max_sessions: int | None, branches: int) -> None:
-    if python is not None and not isinstance(python, str):
-        raise TypeError(f"python must be a path as a str, not {type(python).__name__}")
-    for name, count, least in (
-        ("ready", ready, 0),
-        ("max_sessions", max_sessions, 1),
-        ("branches", branches, 0),
-    ):
-        if count is None and name == "max_sessions":
-            continue
-        if isinstance(count, bool) or not isinstance(count, int):
-            raise TypeError(f"{name} must be an int, not {type(count).__name__}")
-        if count < least:
-            raise ValueError(f"{name} must be at least {least}, not {count}")
-
-
-def _check_preload(preload: Sequence[str]) -> list[str]:
-    if not isinstance(preload, (list, tuple, set, frozenset)) or not all(
-        isinstance(name, str) for name in preload
-    ):
-        raise TypeError("preload must be a list of module names")
-    return list(preload)
-
-
-def _check_mounts(mounts: Mapping[str, str]) -> dict[str, str]:
-    if not isinstance(mounts, Mapping):
-        raise TypeError("mounts must be a mapping {path inside: path of the host}")
-    checked = {}
-    for inside, outside in mounts.items():
-        for path in (inside, outside):
-            if not isinstance(path, (str, os.PathLike)):
-                raise TypeError(f"mounts: {path!r} is not a path")
-            if "\0" in os.fspath(path):
-                raise ValueError(f"mounts: {path!r} must not hold a null character")
-        inside, outside = os.fspath(inside), os.path.realpath(outside)
-        if not os.path.isabs(inside) or os.path.normpath(inside) != inside or inside == "/":
-            raise ValueError(
-                f"mounts: {inside!r} must be an absolute, plain path inside the session"
-            )
-        _check_mounted(outside)
-        checked[inside] = outside
-    return checked
-
-
-def _check_mounted(path: str) -> None:
-    """ValueError unless `path` is a file or a directory: read-only says nothing to all else."""
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:
-        raise ValueError(f"mounts: {path!r} does not exist on this system") from None
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise ValueError(f"mounts: {path!r} is neither a file nor a directory")

@@ -268,6 +268,7 @@ def test_what_was_spawned_ends_with_its_run(rlm, sandbox):
 
 def test_a_call_dies_with_its_cell(rlm):
     ended = threading.Event()
+    events = []
 
     async def query(request):
         try:
@@ -279,8 +280,11 @@ def test_a_call_dies_with_its_cell(rlm):
         "import threading, time\n"
         "threading.Thread(target=llm_query, args=('a',), daemon=True).start()\ntime.sleep(0.3)"
     )
-    assert rlm(tree([code(leave), code("FINAL(1)")], query=query)).run("?").final_answer == "1"
+    model = tree([code(leave), code("FINAL(1)")], query=query)
+    assert rlm(model, watch=events.append).run("?").final_answer == "1"
     assert ended.is_set()
+    told = [event.error for event in events if isinstance(event, CallEnded)]
+    assert told == ["the call was cancelled"]
 
 
 # ── budgets as the code sees them ────────────────────────────────────────────────────────────────

@@ -224,8 +224,9 @@ def test_cells_and_runs_that_are_missing_or_new_are_told():
     assert [(each.run, each.cell, each.field) for each in differences(whole, short)] == [
         ("0", 2, "cell"), ("0.3", 0, "run"),
     ]  # fmt: skip
-    (extra,) = differences(short, Trajectory.of([e for e in account() if e.run == "0"]))
-    assert (extra.cell, extra.field, extra.recorded, extra.replayed) == (2, "cell", None, "code")
+    cell, run = differences(short, whole)
+    assert (cell.cell, cell.field, cell.recorded, cell.replayed) == (2, "cell", None, "code")
+    assert (run.run, run.field, run.recorded, run.replayed) == ("0.3", "run", None, "deep?")
 
 
 def test_what_a_cut_trajectory_has_not_cannot_differ():
@@ -267,15 +268,28 @@ def test_contexts_come_from_the_file_or_must_be_given(tmp_path):
 
 
 SCRIPT = [
-    "```repl\nparts = llm_query_batched(['a?', 'b?'])\nprint(parts, len(context))\n```",
-    "```repl\nFINAL(' and '.join(parts))\n```",
+    "```repl\nparts = llm_query_batched(['a?', 'b?'])\nprint(parts, len(context), object())\n```",
+    "```repl\nprint(rlm_query_batched(['deep one', 'deep two'], context=['x', 'yy']))\n```",
+    "```repl\nfrom concurrent.futures import ThreadPoolExecutor\n"
+    "with ThreadPoolExecutor(4) as pool:\n"
+    "    print(list(pool.map(lambda n: llm_query(f'thread {n}', context=context), range(8))))\n```",
+    "```repl\nvalue = llm_query('json?', schema={'type': 'object'}).value\n"
+    "print(llm_query('fails?').error)\nFINAL(f'{parts} {value}')\n```",
 ]
 
 
 def answer(request):
-    if request.origin.purpose == "query":
-        return str(request.messages[0]["content"]).upper()
-    return SCRIPT[request.origin.number - 1]
+    """A model that answers late and in any order, fails once, and is asked twice for JSON."""
+    origin, text = request.origin, str(request.messages[0]["content"])
+    if text == "fails?":
+        raise ModelError("server", "it failed")
+    if origin.purpose == "query":
+        return text.upper()
+    if origin.purpose == "repair":
+        return '{"a": 1}'
+    if origin.run == "0":
+        return SCRIPT[origin.number - 1]
+    return "```repl\nFINAL(llm_query('inner', context=context) * len(context))\n```"
 
 
 @pytest.fixture
@@ -285,7 +299,7 @@ def recorded(tmp_path):
     with TrajectoryWriter(path, contexts={"context": "some text"}) as writer:
         rlm = RLM(ScriptedModel(answer), trajectory=writer)
         result = rlm.run("Which?", "some text")
-    assert result.final_answer == "A? and B?"
+    assert result.final_answer == "['A?', 'B?'] {'a': 1}"
     return Trajectory.load(path)
 
 
@@ -293,6 +307,42 @@ def test_a_real_run_comes_to_the_same_again(recorded):
     from repl_env.rlm.rerunning import rerun
 
     assert recorded.complete
+    assert len(list(recorded.runs())) == 3
     again = rerun(recorded)
-    assert again.root.final_answer == "A? and B?"
     assert differences(recorded, again) == ()
+    assert again.root.final_answer == recorded.root.final_answer
+
+
+def test_a_real_run_is_answered_to_the_letter(recorded):
+    """Not even the prompts of its turns differ, so nothing is answered by number alone."""
+    from repl_env.rlm.runner import RLM
+
+    result = RLM(ReplayModel(recorded)).run("Which?", "some text")
+
+    assert result.final_answer == recorded.root.final_answer
+    with pytest.raises(ModelError, match="script"):
+        RLM(ReplayModel(recorded)).run("Which?", "another text")
+
+
+def test_a_conversation_comes_to_the_same_again():
+    runner = pytest.importorskip("repl_env.rlm.runner", reason="needs repl_env.rlm.runner")
+    from repl_env.rlm.rerunning import rerun
+
+    events = []
+    script = ["```repl\nn = 1\nFINAL(n)\n```", "```repl\nFINAL(n + 1)\n```"]
+    rlm = runner.RLM(ScriptedModel(script), watch=events.append)
+    with rlm.conversation() as talk:
+        assert [talk.ask_plain(each).final_answer for each in ("one?", "two?")] == ["1", "2"]
+    recorded = Trajectory.of(events)
+
+    assert differences(recorded, rerun(recorded)) == ()
+
+
+def test_an_expected_answer_is_not_in_the_file(tmp_path):
+    runner = pytest.importorskip("repl_env.rlm.runner", reason="needs repl_env.rlm.runner")
+    script = ["```repl\nFINAL('guess')\n```"]
+    rlm = runner.RLM(ScriptedModel(script), trajectory=tmp_path / "run.jsonl")
+    result = rlm.run("Which?", expected_answer="the right one")
+
+    assert Trajectory.load(tmp_path / "run.jsonl").root.reward == result.reward == 0.0
+    assert "the right one" not in (tmp_path / "run.jsonl").read_text()

@@ -9,7 +9,7 @@ import pytest
 from repl_env.errors import ModelError
 from repl_env.llm import LLM
 from repl_env.rlm import RLM, Budget, Completion, Manner, ModelUsage, ScriptedModel
-from repl_env.rlm.events import CellRan, ModelReplied, RunEnded, RunStarted
+from repl_env.rlm.events import CallEnded, CellRan, ModelReplied, RunEnded, RunStarted
 
 
 def code(*blocks):
@@ -329,6 +329,27 @@ async def test_a_conversation_goes_on_in_one_session(rlm):
     said = [(m["role"], m["content"]) for m in model.requests[1].messages]
     assert ("user", "How many?") in said
     assert ("assistant", "2") in said
+
+
+async def test_the_calls_of_a_further_question_are_its_own(rlm):
+    events = []
+    ask = "FINAL(llm_query('a'))"
+    model = ScriptedModel(lambda request: code(ask) if request.origin.purpose == "turn" else "x")
+    async with rlm(model, watch=events.append).conversation() as talk:
+        await talk.ask("one?")
+        result = await talk.ask("two?")
+    calls = [(e.run, e.call, e.cell) for e in events if isinstance(e, CallEnded)]
+    assert calls == [("0", "0.1", 1), ("1", "1.1", 1)]
+    assert [call.id for call in result.trajectory.root.calls] == ["1.1"]
+
+
+def test_a_trajectory_has_no_key_that_a_text_repeats(rlm, tmp_path, monkeypatch):
+    said = code("FINAL('the key is sk-secret-12345')")
+    monkeypatch.setattr("repl_env.rlm.endpoints.model_of", lambda llm: ScriptedModel([said]))
+    llm = LLM("m", "http://127.0.0.1:9", "sk-secret-12345")
+    result = rlm(llm, trajectory=tmp_path / "run.jsonl").run("?")
+    assert "sk-secret" in result.final_answer
+    assert "sk-secret" not in (tmp_path / "run.jsonl").read_text()
 
 
 async def test_the_same_answer_to_a_further_question_counts_again(rlm):

@@ -1,13 +1,15 @@
 """The conversation stays within its length, and says what of a prompt was there before."""
 
+import pytest
+
 from repl_env.rlm.transcript import Transcript, characters
 
 OPENING = [{"role": "system", "content": "rules"}, {"role": "user", "content": "question"}]
 
 
-def turns(count, limit, size=100):
+def turns(count, limit, size=100, measure=None):
     """The prompts of so many turns, each with an outcome of `size` characters."""
-    transcript = Transcript(OPENING, limit)
+    transcript = Transcript(OPENING, limit, measure)
     prompts = []
     for number in range(count):
         prompt = transcript.prompt()
@@ -70,3 +72,66 @@ def test_the_user_speaks_on_in_the_last_message():
     fresh.follow("hurry")
     assert fresh.prompt().messages[-1]["content"] == "question\n\nhurry"
     assert OPENING[-1]["content"] == "question"
+
+
+def test_what_the_user_adds_to_a_message_that_was_shown_is_new_from_there_on():
+    transcript, _ = turns(3, 10_000)
+    shown = transcript.prompt()
+    transcript.replied(shown, "no code")
+    transcript.follow("one more thing")
+    again = transcript.prompt()
+    assert again.kept == len(shown.messages) - 1
+    assert [message["content"][-14:] for message in again.added] == ["one more thing"]
+
+
+def test_a_reply_that_is_kept_in_another_form_is_new_from_there_on():
+    transcript = Transcript(OPENING, 10_000)
+    transcript.replied(transcript.prompt(), "a long reply")
+    transcript.add("a reply", "a report", "short")
+    prompt = transcript.prompt()
+    assert (prompt.kept, len(prompt.added)) == (2, 2)
+
+
+@pytest.mark.parametrize("limit", [400, 700, 1_500, 5_000])
+def test_another_measure_cuts_as_characters_do_if_it_counts_the_same(limit):
+    asked = []
+
+    def measure(messages):
+        asked.append(len(messages))
+        return characters(messages)
+
+    _, ours = turns(50, limit, measure=measure)
+    _, default = turns(50, limit)
+    assert [(p.messages, p.kept) for p in ours] == [(p.messages, p.kept) for p in default]
+    assert asked
+
+
+def test_a_cut_goes_no_further_than_it_must():
+    _, prompts = turns(60, 3_000)
+    cuts = [prompt for prompt in prompts[1:] if len(prompt.added) > 1]
+    for prompt in cuts:
+        # One turn more, whole, is at most so much longer than its short form or than nothing.
+        assert 1_500 - 140 <= characters(prompt.messages) <= 1_500
+
+
+def test_a_cut_does_not_go_through_all_turns_for_each_that_it_shortens():
+    asked = []
+
+    def measure(messages):
+        asked.append(len(messages))
+        return characters(messages)
+
+    transcript = Transcript(OPENING, 120_000, measure)
+    for number in range(1_000):
+        transcript.add(f"```repl\nx{number}\n```", "o" * 110, "short")
+    prompt = transcript.prompt()
+    assert characters(prompt.messages) <= 60_000
+    assert len(asked) < 50
+
+
+def test_what_the_model_works_on_is_shown_whole_however_long_it_is():
+    transcript = Transcript(OPENING, 100)
+    for number in range(3):
+        transcript.add("reply", f"{number}:" + "o" * 200, "short")
+    contents = [message["content"] for message in transcript.prompt().messages]
+    assert [content[:2] for content in contents if "ooo" in content] == ["1:", "2:"]

@@ -290,3 +290,24 @@ def test_the_watchdog_counts_the_code_and_not_the_copies(recovering: Sandbox) ->
             assert isinstance(outcome, Finished), outcome
         assert session.run("import os; os._exit(1)").state == "rolled_back"
         assert session.run("data[0][0]").value == "5"
+
+
+def test_a_time_out_that_comes_before_the_cell_has_begun_keeps_the_state(
+    recovering: Sandbox,
+) -> None:
+    limits = Limits(timeout=20, grace=5.0)
+    with recovering.session(limits=limits) as session:
+        # These are kept before the next cell begins, which takes a multiple of its time.
+        session.run("x = 1\nfor n in range(1500): open(f'f{n}', 'w').write('x')")
+        outcome = session.run("while True: pass", timeout=0.005)
+        assert isinstance(outcome, TimedOut)
+        assert outcome.state == "kept"
+        # It is that cell's alone.
+        assert session.run("for _ in range(10**6): pass").ok
+        assert session.get("x") == 1
+
+
+def test_an_interrupt_that_came_late_is_not_the_next_cells(copied: Session) -> None:
+    for _ in range(20):
+        copied.run("x = 1", timeout=0.0001)
+        assert copied.run("for _ in range(10**5): pass").ok

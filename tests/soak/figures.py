@@ -14,6 +14,7 @@ class Figures:
     def __init__(self) -> None:
         self.steps: Counter[str] = Counter()
         self.kills = 0
+        self.lates = 0
         self._recoveries: list[float] = []
         self._lock = threading.Lock()
 
@@ -27,6 +28,12 @@ class Figures:
         with self._lock:
             self.kills += 1
 
+    def late(self) -> None:
+        """A worker was ended because no interrupt came to anything within the grace period."""
+        with self._lock:
+            self.kills += 1
+            self.lates += 1
+
     def recovery(self, seconds: float) -> None:
         """The time from before the end of a worker until the host had its outcome."""
         with self._lock:
@@ -38,6 +45,7 @@ class Figures:
         return {
             "steps": self.steps.total(),
             "kills": self.kills,
+            "interrupts too late": self.lates,
             "recoveries timed": len(self._recoveries),
             "recovery p50 ms": round(parts[49] * 1e3, 2),
             "recovery p99 ms": round(parts[98] * 1e3, 2),

@@ -27,6 +27,8 @@ _THREADS = 4
 _PROCESSES = 3
 # Seconds for a session at rest to have its dead collected.
 _PATIENCE = 10.0
+# Of all interrupts, those that may take longer than the grace period on a machine with much to do.
+_LATE = 0.2
 # What a host and a zygote may have grown by: allocators keep what they were once given.
 _GROWTH = 8 << 20
 
@@ -57,6 +59,8 @@ def soak(tier: str, python: str | None, *, seconds: float, sessions: int, seed: 
         _run(sandbox, report, tier, seconds, sessions, seed)
         after = belongings(zygote, folder)
         report.growth = tuple(b - a for a, b in zip(memory, private_memory(zygote), strict=True))
+    if report.figures.lates > report.figures.steps["interrupted"] * _LATE:
+        report.faults.append(f"{report.figures.lates} interrupts came to nothing")
     for name, was, became in zip(before._fields, before, after, strict=True):
         if was != became:
             report.faults.append(f"left behind: {name}: {became!r}, before {was!r}")

@@ -126,6 +126,7 @@ class Worker:
         os.register_at_fork(after_in_child=self._after_fork)
         if recovery is not None:
             self._copies = Copies(recovery, fd)
+            self._interrupts.meant = self._copies.interrupted
         try:
             self.open(fd)
             self._touch_pages()
@@ -276,7 +277,7 @@ class Worker:
 
     def _run(self, cell: int, code: bytes) -> Ran:
         try:
-            self._interrupts.arm()
+            self._interrupts.arm(cell)
             return run_cell(
                 str(code, "utf-8", "surrogatepass"), cell, self._namespace, self._printed
             )

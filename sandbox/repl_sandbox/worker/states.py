@@ -17,10 +17,12 @@ _HALF = struct.Struct("=B")
 _COUNT = struct.Struct("=I")
 _ROW = struct.Struct("=iq")
 _FILES = struct.Struct("=I")
+_INTERRUPTED = struct.Struct("=q")
 # The page holds the table twice: it may be read, or its writer be stopped for ever, at any moment.
-# Its last byte is that of `settled`, and before that is the number of `files`.
+# Its last byte is that of `settled`, and before that are the numbers of `files` and `interrupted`.
 _FILES_AT = mmap.PAGESIZE - 1 - _FILES.size
-_SIZE = _FILES_AT // 2
+_INTERRUPTED_AT = _FILES_AT - _INTERRUPTED.size
+_SIZE = _INTERRUPTED_AT // 2
 MOST_STATES = (_SIZE - _COUNT.size) // _ROW.size
 
 
@@ -59,6 +61,15 @@ class States:
     def files_changed(self) -> None:
         """In init: say that they have."""
         _FILES.pack_into(self._page, _FILES_AT, (self.files + 1) & 0xFFFF_FFFF)
+
+    @property
+    def interrupted(self) -> int:
+        """The cell that the last interrupt was meant for; 0 before there was any."""
+        return int(_INTERRUPTED.unpack_from(self._page, _INTERRUPTED_AT)[0])
+
+    @interrupted.setter
+    def interrupted(self, cell: int) -> None:
+        _INTERRUPTED.pack_into(self._page, _INTERRUPTED_AT, cell)
 
     @property
     def settled(self) -> bool:

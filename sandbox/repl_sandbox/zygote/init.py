@@ -87,7 +87,7 @@ class Init:
         for line in self._lines:
             poller.register(line.control_fd, select.POLLIN)
             if line.revival is not None:
-                line.revival.listen(poller)
+                line.revival.files.listen(poller)
         return poller
 
     def _end(self) -> NoReturn:

@@ -126,7 +126,7 @@ class Line:
         assert self.revival is not None
         assert self.streams is not None
         self.revival.end_members(set(), self.worker)
-        self.revival.remove_files()
+        self.revival.files.remove()
         self.revival.close()
         os.close(self.streams.stdout)
         os.close(self.streams.stderr)
@@ -148,7 +148,7 @@ class Line:
             slot = self.jail.slot
             folders.make(self.jail.folder, None if slot is None else users.own_id(slot))
             if self.revival is not None:
-                self.revival.files_are_removed()
+                self.revival.files.are_removed()
 
     def _receive(self) -> tuple[control.Message | None, list[int]]:
         self._control.setblocking(False)
@@ -165,6 +165,8 @@ class Line:
 
     def _interrupt(self, message: control.Message, descriptors: Sequence[int]) -> None:
         # init is the parent, so the pid cannot have been given to another process.
+        if self.revival is not None:
+            self.revival.note_interrupt(message["cell"])  # before it can come
         if self.worker:
             os.kill(self.worker, signal.SIGINT)
         self._say({"interrupted": message["cell"]})

@@ -1,0 +1,222 @@
+"""What passes between the host and a session's worker and init: sent, read, waited for.
+
+Beneath all that a session does. Nothing here waits: what has to be waited for is a generator, which
+yields the time at which it wants to be woken, and is resumed with the descriptors that are ready.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Generator
+from typing import TypeAlias
+
+from ..errors import SandboxError
+from ..types import KillReason, Limits
+from ..wire.messages import Configure, HostMessage, WorkerMessage
+from ..zygote import control
+from ..zygote.handle import Links
+from .outbox import Outbox
+
+Ready_: TypeAlias = "list[tuple[int, int]]"
+
+# A worker dies within microseconds of its socket; init's notice follows. Longer means that code of
+# the session closed the socket and lives on.
+NOTICE_TIMEOUT = 1.0
+
+_READ = 1 << 16
+
+_monotonic = time.monotonic
+_clock_gettime = time.clock_gettime
+
+
+class Exchange:
+    """The links of one session, and what came in on them that concerns no cell."""
+
+    def __init__(
+        self,
+        links: Links,
+        limits: Limits,
+        configure: Configure,
+        *,
+        plain: bool,
+        wakes: tuple[int, ...],
+    ) -> None:
+        """`plain`: a worker need not be told `configure`. `wakes`: descriptors to wait for, too."""
+        self.links = links
+        self.limits = limits
+        self.cell = 0
+        self.running_since = 0.0  # for the watchdog; 0 while nothing runs
+        self.generation = 0  # for the watchdog: another whenever the worker is
+        # Whether init was told to end the worker, and there is no other yet.
+        self._replacing = False
+        self._configure = configure
+        self._plain = self._configured = plain
+        self.outbox = Outbox(links.worker)
+        self._worker_fd = links.worker.fileno()
+        self._control_fd = links.control.fileno()
+        self._wakes = wakes
+        self._cpu_clock = 0
+        self._cpu_of_dead = 0.0
+        self._interrupt_lock = threading.Lock()
+        self._unacknowledged = 0
+        self._notice: control.Message | None = None
+        self._breach: KillReason | None = None
+        self._eof = False
+        self._asked: WorkerMessage | None = None
+        self._lost: tuple[str, ...] = ()
+        self._born = 1  # the generation of the worker, as init counts
+        self._revived: control.Message | None = None
+        self._branched: bool | None = None
+        self._branches = 0  # that were asked for
+        self._name_descriptors()
+
+    # ── what a cell adds ──────────────────────────────────────────────────────────────────────
+
+    def _begin_cell(self) -> None:
+        """Forget the last cell."""
+        raise NotImplementedError
+
+    def _receive(self, ready: Ready_) -> None:
+        """Take in what is there to read."""
+        raise NotImplementedError
+
+    def _take_all(self, data: bytes) -> bool:
+        """Take in what the worker sent; whether that was the result and nothing before it."""
+        raise NotImplementedError
+
+    def _take(self, message: WorkerMessage) -> None:
+        """Take in one message of the worker's."""
+        raise NotImplementedError
+
+    # ── what drivers need ─────────────────────────────────────────────────────────────────────
+
+    def _name_descriptors(self) -> None:
+        """What a driver waits for: to read each, but the outbox says what of the first."""
+        self.descriptors: tuple[int, ...] = (
+            self._worker_fd,
+            self._control_fd,
+            self.links.stdout,
+            self.links.stderr,
+            *self._wakes,
+        )
+
+    # ── what comes in ─────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _dead(self) -> bool:
+        return self._eof or self._notice is not None
+
+    def _read_worker(self) -> bytes:
+        """What the worker sent, once; nothing if there was nothing, or if that was the end."""
+        try:
+            data = self.links.worker.recv(_READ)
+        except BlockingIOError:
+            return b""
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self._eof = True
+        return data
+
+    def _read_control(self) -> None:
+        try:
+            message = control.receive(self.links.control)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = None
+        if message is None:
+            self._notice = {"died": 0, "status": signal.SIGKILL, "cpu": 0.0, "init": True}
+            self._eof = True
+        elif "interrupted" in message:
+            with self._interrupt_lock:
+                # One that its worker did not live to get is not waited for any more.
+                self._unacknowledged = max(0, self._unacknowledged - 1)
+        elif "held" in message:
+            self.links.held = message["held"]
+        elif "revived" in message:
+            self._revived = message
+        elif "branched" in message:
+            if message["number"] == self._branches:  # else of a call that was given up
+                self._branched = message["branched"]
+        elif "lost" in message:
+            self._lost = tuple(message["lost"])
+        elif 0 < message.get("died", 0) < self._born:
+            self._cpu_of_dead += message["cpu"]  # of one that was replaced meanwhile
+        elif "died" in message or "failed" in message:
+            self._notice = message
+
+    def cpu_seconds(self) -> float:
+        """CPU time of the session's workers so far."""
+        try:
+            return self._cpu_of_dead + _clock_gettime(self._cpu_clock)
+        except OSError:
+            # The process is gone; init's notice brings what it used.
+            dead = 0.0 if self._notice is None else float(self._notice.get("cpu", 0.0))
+            return self._cpu_of_dead + dead
+
+    # ── what goes out ─────────────────────────────────────────────────────────────────────────
+
+    def _send(self, message: HostMessage, descriptor: int | None = None) -> None:
+        if not self.outbox.send(self.links.connection.send(message), descriptor):
+            self._eof = True
+
+    def interrupt(self) -> None:
+        """Raise KeyboardInterrupt in the running cell, if one runs. From any thread."""
+        with self._interrupt_lock:
+            if not self.running_since:
+                return
+            self._unacknowledged += 1
+            self._tell_init({"op": "interrupt", "cell": self.cell})
+
+    def breach(self, reason: KillReason, generation: int) -> None:
+        """End the worker because a limit is passed. From any thread.
+
+        `generation`: that of the worker which was seen to pass it. Its successor has not.
+        """
+        with self._interrupt_lock:
+            if generation == self.generation and not self._replacing:
+                self._breach = reason
+                self._tell_init({"op": "kill", "reason": reason})
+
+    def _kill_worker(self) -> None:
+        self._tell_init({"op": "kill"})
+
+    def _tell_init(self, message: control.Message, descriptors: tuple[int, ...] = ()) -> None:
+        try:
+            control.send(self.links.control, message, descriptors)
+        except OSError:
+            # init is gone; the end of file on its socket is read next and says so.
+            self._unacknowledged = 0
+
+    # ── what is waited for ────────────────────────────────────────────────────────────────────
+
+    def _settle_interrupts(self) -> Generator[float, Ready_, None]:
+        """No interrupt of this cell may strike the next: wait until init has sent them all."""
+        deadline = _monotonic() + NOTICE_TIMEOUT
+        while self._unacknowledged > 0 and not self._dead:
+            self._receive((yield deadline))
+            if _monotonic() > deadline:
+                self._kill_worker()
+                self._eof = True  # nothing more is taken from it
+
+    def _collect_death(self) -> Generator[float, Ready_, None]:
+        """Wait for init's notice that the worker and all that it left are gone."""
+        # Its socket is readable for ever now; who waited for it too would not wait but spin.
+        self.descriptors = self.descriptors[1:]
+        self.outbox = Outbox(self.links.worker)
+        deadline = _monotonic() + NOTICE_TIMEOUT
+        killed = False
+        while self._notice is None:
+            self._receive((yield deadline))
+            if _monotonic() >= deadline and self._notice is None:
+                if killed:
+                    raise SandboxError("the session's init does not answer; close the session")
+                if self._breach is None:
+                    self._breach = "protocol"
+                self._kill_worker()
+                killed, deadline = True, deadline + NOTICE_TIMEOUT
+        if "failed" in self._notice:
+            raise SandboxError(f"the session's worker: {self._notice['message']}")

@@ -1,0 +1,79 @@
+"""Questions to a session between its cells."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping
+
+from ..errors import SandboxError
+from ..types import State
+from ..wire.messages import HostMessage, WorkerMessage
+from ..wire.state import Phase
+from .exchange import NOTICE_TIMEOUT, Ready_
+from .revival import RESTART_TIMEOUT, Revival
+
+_STATES: Mapping[State, str] = {
+    "rolled_back": "has again what it had after its last cell",
+    "restarted": "is empty now",
+}
+
+_monotonic = time.monotonic
+
+
+class Questions(Revival):
+    """A session that answers, with a new worker if need be."""
+
+    def ask(
+        self, question: HostMessage, memfd: int | None = None
+    ) -> Generator[float, Ready_, WorkerMessage]:
+        """Send a question, with a descriptor if given, and return the worker's answer."""
+        self._begin_cell()
+        self._asked = None
+        yield from self._say(question, memfd)
+        if self._dead:
+            # The worker died between cells, and the question went nowhere: give it a new worker.
+            yield from self._collect_death()
+            yield from self._revive()
+            self._asked = None
+            yield from self._say(question, memfd)
+        deadline = _monotonic() + max(self.limits.timeout, RESTART_TIMEOUT)
+        while self._asked is None and not self._dead:
+            self._receive((yield deadline))
+            if self._asked is None and _monotonic() >= deadline:
+                self._kill_worker()
+                break
+        if self._asked is None:
+            yield from self._collect_death()
+            came_to = _STATES[(yield from self._revive())]
+            raise SandboxError(f"the session did not answer; it was ended, and {came_to}")
+        return self._asked
+
+    def _say(self, question: HostMessage, memfd: int | None) -> Generator[float, Ready_, None]:
+        """Send a question when all that was said before it is sent."""
+        if not self._configured:
+            self._configured = True
+            self._send(self._configure)
+        deadline = _monotonic() + max(self.limits.timeout, RESTART_TIMEOUT)
+        while self.outbox and not self._dead:
+            self._receive((yield deadline))
+            if _monotonic() >= deadline:
+                self._kill_worker()
+                break
+        if not self._dead:
+            self._send(question, memfd)
+
+    @property
+    def _is_asking(self) -> bool:
+        return self.links.connection.phase is Phase.ASKING
+
+    def _outwait(self) -> Generator[float, Ready_, None]:
+        """Take the answer that nobody wants; a worker that gives none is ended."""
+        deadline = _monotonic() + self.limits.grace
+        while self._is_asking and not self._dead:
+            self._receive((yield deadline))
+            if _monotonic() >= deadline:
+                self._kill_worker()
+                deadline += NOTICE_TIMEOUT
+        if self._dead:
+            yield from self._collect_death()
+            yield from self._revive()
