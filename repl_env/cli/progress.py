@@ -152,6 +152,7 @@ def line_of(event: AnyEvent, tree: RunTree) -> str | None:
             return f"{event.run} turn {event.turn}, {event.seconds:.1f} s; so far {spent}"
         case RunEnded():
             what = event.error_kind or event.stop_reason
-            return f"{event.run} ends: {what}, {event.iterations} turns, {duration(event.seconds)}"
+            turns = f"{event.iterations} turn{'' if event.iterations == 1 else 's'}"
+            return f"{event.run} ends: {what}, {turns}, {duration(event.seconds)}"
         case _:
             return None

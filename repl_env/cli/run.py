@@ -38,6 +38,8 @@ from .status import Status
 
 if TYPE_CHECKING:
     from repl_env.rlm.budget import Budget, Price
+    from repl_env.rlm.result import RLMRunResult
+    from repl_env.rlm.runner import RLM
 
     from .ending import Ending
     from .progress import Progress
@@ -134,15 +136,19 @@ def _solve(
         rlm = RLM(watch=progress.watch, **arguments)
     try:
         with progress:
-            ending.done(asyncio.run(_asked(rlm, question, asked, ending)))
+            ending.done(asyncio.run(_asked(rlm, question, asked, arguments, ending)))
     except KeyboardInterrupt:
         ending.failed(Status.INTERRUPTED, "interrupted; the calls in flight were cancelled")
     except IsolationError as error:
         ending.failed(Status.TIER_UNAVAILABLE, str(error), error)
     except BudgetExceeded as error:
         ending.failed(Status.BUDGET, str(error), error)
-    except (ModelError, EpisodeAborted, SandboxError) as error:
+    except ModelError as error:
+        ending.failed(Status.INFRASTRUCTURE, f"{_who(arguments['model'])}: {error}", error)
+    except (EpisodeAborted, SandboxError) as error:
         ending.failed(Status.INFRASTRUCTURE, str(error), error)
+    except OSError as error:  # of the trajectory, or of a context that is gone meanwhile
+        ending.failed(Status.FAILED, str(error), error)
     except (TypeError, ValueError) as error:
         if progress.tree.root is not None:
             raise  # not about an argument: those are looked at before a run begins
@@ -150,7 +156,17 @@ def _solve(
     return ending
 
 
-async def _asked(rlm: Any, question: str, asked: Mapping[str, Any], ending: Ending) -> Any:
+def _who(model: Any) -> str:
+    return "the model" if model.name is None else f"model {model.name!r}"
+
+
+async def _asked(
+    rlm: RLM,
+    question: str,
+    asked: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    ending: Ending,
+) -> RLMRunResult:
     from asyncio import CancelledError
 
     try:
@@ -158,6 +174,10 @@ async def _asked(rlm: Any, question: str, asked: Mapping[str, Any], ending: Endi
     except CancelledError as error:
         ending.result = getattr(error, "result", None)
         raise
+    finally:
+        for name in ("model", "sub_model"):
+            if name in arguments:
+                await arguments[name].close()
 
 
 def _display(budget: Budget, prices: Mapping[str, Price], quiet: bool) -> Progress:
@@ -180,6 +200,8 @@ def _schema(path: Path | None) -> Any:
 
 
 def _writable(path: Path | None) -> Path | None:
+    if path is not None and path.exists():
+        raise typer.BadParameter(f"{path} is there already", param_hint="--trajectory")
     if path is not None and not path.absolute().parent.is_dir():
         raise typer.BadParameter(
             f"{path}: there is no directory {path.absolute().parent}", param_hint="--trajectory"

@@ -105,7 +105,7 @@ def test_a_script_that_is_none_says_why(tmp_path, model, says):
 
     with pytest.raises(typer.BadParameter, match=says) as raised:
         model_from(ModelOptions(model.format(tmp=tmp_path, **named)), "--sub-model", {})
-    assert "--sub-model" in raised.value.param_hint
+    assert raised.value.param_hint in ("--sub-model", "'--sub-model'")
 
 
 def test_the_digest_of_a_script_changes_with_its_text(tmp_path):

@@ -39,7 +39,8 @@ def code(*blocks: str) -> str:
 
 def of_run(asked) -> bool:
     """Whether a request is a turn of a run, and not a plain question."""
-    return asked.body["messages"][0]["role"] == "system"
+    role: str = asked.body["messages"][0]["role"]
+    return role == "system"
 
 
 def of_child(asked) -> bool:
@@ -427,7 +428,7 @@ async def test_500_trees_keep_to_their_budgets_and_to_the_gate(endpoint, model_a
     """500 sessions at once take about 4 GiB; "restart" because nothing here needs snapshots."""
     answers = Bounded(32)
     served = endpoint(answers)
-    gate, most = Gate(32), 150
+    gate, most = Gate(32), 100
     with Sandbox(limits=Limits(memory="512MiB"), recovery="restart") as sandbox:
         runner = RLM(
             model_at(served),
@@ -442,7 +443,6 @@ async def test_500_trees_keep_to_their_budgets_and_to_the_gate(endpoint, model_a
     assert {result.stop_reason for result in results} == {"budget"}
     spent = {str(n): result.usage.output_tokens for n, result in enumerate(results)}
     assert spent == dict(answers.by_tree)
-    assert max(spent.values()) <= most
-    assert min(spent.values()) > most - 40
+    assert set(spent.values()) == {most}
     assert served.most_in_flight == 32
     assert (gate.in_flight, gate.waiting) == (0, 0)

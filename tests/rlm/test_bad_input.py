@@ -1,0 +1,141 @@
+"""What models, endpoints and callers may do wrong, as far as other files do not have it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from repl_env.rlm import Budget, OpenAIModel, ScriptedModel
+from repl_env.rlm.events import CallEnded
+from tests.rlm.endpoint import Hang, Reply
+from tests.rlm.test_recursion import code, tree
+
+
+def test_a_context_file_that_is_missing_is_named_before_anything_is_asked(
+    rlm, sandbox, tmp_path
+) -> None:
+    model = ScriptedModel([code("FINAL(1)")])
+    before = sandbox.statistics().open
+    runner = rlm(model, trajectory=tmp_path / "run.jsonl")
+    for given in ({"context": tmp_path / "absent"}, {"contexts": {"log": tmp_path / "absent"}}):
+        with pytest.raises(FileNotFoundError, match="absent"):
+            runner.run("?", **given)
+
+    assert model.requests == []
+    assert sandbox.statistics().open == before
+    assert runner.run("?").final_answer == "1"  # and it left no file in the way
+
+
+@pytest.mark.parametrize(
+    ("prompts", "named"),
+    [
+        ("['a'] * 9_999 + [5]", "int"),
+        ("('a', 'b')", None),
+        ("{'a': 1}", "dict"),
+        ("'text'", "str"),
+        ("5", "int"),
+        ("[b'a']", "bytes"),
+        ("[['a']]", "list"),
+    ],
+)
+@pytest.mark.parametrize("function", ["llm_batch", "llm_query_batched", "rlm_query_batched"])
+def test_a_batch_with_one_prompt_that_is_no_text_asks_nothing(
+    rlm, function, prompts, named
+) -> None:
+    model = tree([code(f"b = {function}({prompts})"), code("FINAL('ok')")], [code("FINAL('c')")])
+    result = rlm(model).run("?")
+
+    told = model.requests[-1].messages[-1]["content"]
+    if named is None:  # any sequence of texts will do
+        assert "TypeError" not in told
+        return
+    assert "TypeError" in told
+    assert named in told
+    assert (result.final_answer, result.usage.calls, result.error_kind) == ("ok", 2, None)
+
+
+@pytest.mark.parametrize("prompt", ["5", "None", "b'x'", "['x']", "{'x': 1}"])
+@pytest.mark.parametrize("function", ["llm_query", "rlm_query", "rlm_spawn"])
+def test_a_prompt_that_is_no_text_is_a_type_error_of_the_cell(rlm, function, prompt) -> None:
+    tried = f"try:\n    {function}({prompt})\nexcept Exception as e:\n    FINAL((str(e), repr(e)))"
+    result = rlm(tree([code(tried)])).run("?")
+
+    wanted = "JSON values only" if prompt == "b'x'" else "a prompt must be a str"
+    assert wanted in result.final_answer
+    assert "TypeError" in result.final_answer
+    assert (result.usage.calls, result.error_kind) == (1, None)
+
+
+@pytest.mark.parametrize("wish", ["max_depth=9", "depth=0", "budget=10**9", "account='0'"])
+def test_a_child_cannot_ask_for_depth_or_budget(rlm, wish) -> None:
+    asked = f"try:\n    rlm_query('x', {wish})\nexcept TypeError as e:\n    FINAL(str(e))"
+    model = tree([code("FINAL(rlm_query('child'))")], [code(asked)], "plain")
+    result = rlm(model).run("?")
+
+    assert wish.partition("=")[0] in result.final_answer
+    assert result.usage.children == 1
+
+
+def test_a_child_that_wants_more_than_there_is_gets_what_there_is(rlm) -> None:
+    root = [code("r = rlm_query('child')\nFINAL((r, budget()['left']['calls']))")]
+    child = [code("FINAL(sum(t.ok for t in llm_batch(['x'] * 50)))")]
+    events = []
+    result = rlm(tree(root, child), budget=Budget(calls=12), watch=events.append).run("?")
+
+    assert result.answer_value == ["10", 0]
+    assert (result.usage.calls, result.own.calls, result.error_kind) == (12, 1, None)
+    refused = [e for e in events if isinstance(e, CallEnded) and (e.error or "").find("calls") > 0]
+    assert len(refused) == 40
+
+
+def test_children_below_the_deepest_level_are_plain_questions_to_the_last(rlm) -> None:
+    deep = code("FINAL(rlm_query_batched(['a', 'b'])[1])")
+    result = rlm(tree([deep], lambda request: deep, "plain"), max_depth=3).run("?")
+
+    assert (result.final_answer, result.usage.children) == ("plain", 2 + 4)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_ten_megabytes_over_http_are_run_and_not_kept(rlm, endpoint, stream) -> None:
+    replies = ["y" * 10_000_000, "x" * 10_000_000 + "\n" + code("FINAL(1)")]
+    served = endpoint(replies)
+    model = OpenAIModel("m", base_url=served.base_url, stream=stream)
+    result = await rlm(model).arun("?")
+    await model.close()
+
+    assert result.final_answer == "1"
+    assert sum(len(m["content"]) for m in served.requests[1].body["messages"]) < 200_000
+
+
+async def test_a_slow_endpoint_ends_with_the_time_of_the_tree(rlm, endpoint) -> None:
+    asked = threading.Event()
+
+    def answer(request):
+        if request.body["messages"][0]["role"] == "system":
+            return code("answer['content'] = 'draft'\nllm_batch(['a', 'b', 'c'])")
+        asked.set()
+        return Hang()
+
+    served = endpoint(answer)
+    model = OpenAIModel("m", base_url=served.base_url)
+    result = await rlm(model, budget=Budget(seconds=2.0)).arun("?", expected_answer="draft")
+    idle = await asyncio.to_thread(served.wait_idle, 10)
+    await model.close()
+
+    assert (result.final_answer, result.stop_reason, result.error_kind) == (
+        "draft", "budget", "budget",
+    )  # fmt: skip
+    assert (asked.is_set(), idle) == (True, True)
+
+
+async def test_an_endpoint_that_says_nothing_is_told_so(rlm, endpoint) -> None:
+    empty = Reply("", usage={"prompt_tokens": 3, "completion_tokens": 0})
+    served = endpoint([empty, Reply(code("FINAL(1)"))])
+    model = OpenAIModel("m", base_url=served.base_url)
+    result = await rlm(model).arun("?")
+    await model.close()
+
+    assert result.final_answer == "1"
+    assert "no code block" in served.requests[1].prompt
