@@ -14,7 +14,7 @@ RESET = "\x1b[0m"
 # A colour or a weight: Select Graphic Rendition of ECMA-48, 8.3.117.
 _COLOUR = r"\x1b\[[0-9;:]{0,32}m"
 _STEERS = re.compile(rf"({_COLOUR})|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_BEGUN = re.compile(r"\x1b(\[[0-9;:]{0,32})?$")
+_BEGUN = re.compile(r"\x1b(\[[0-9;:]{0,32})?\Z")
 # Letters that turn the reading direction make a line read as what it is not.
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")
 

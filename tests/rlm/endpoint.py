@@ -147,6 +147,7 @@ class Endpoint:
         self._idle = threading.Event()
         self._answers = [answers] if isinstance(answers, Answer) else answers
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._listening = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fake endpoint", daemon=True)
@@ -184,14 +185,20 @@ class Endpoint:
         self._listening.set()
         await self._stop.wait()
         server.close()
-        for task in self._tasks:
+        await asyncio.sleep(0)  # who was let in last has begun, and can be told to end
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)  # the transports hear of it before the loop is closed
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self._writers.add(writer)
         self.connections += 1
         try:
             while (asked := await _read(reader)) is not None and await self._answer(
@@ -203,6 +210,8 @@ class Endpoint:
         finally:
             self._tasks.discard(task)
             writer.close()
+            if not self._stop.is_set():
+                self._writers.discard(writer)
 
     async def _answer(
         self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
