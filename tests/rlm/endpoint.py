@@ -145,6 +145,7 @@ class Endpoint:
         self.connections = 0
         self.left = threading.Event()
         self._idle = threading.Event()
+        self._closed = threading.Event()
         self._answers = [answers] if isinstance(answers, Answer) else answers
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
@@ -169,6 +170,10 @@ class Endpoint:
         """Whether no request is in flight within so many seconds, of one that was at least."""
         return self._idle.wait(timeout)
 
+    def wait_closed(self, timeout: float) -> bool:
+        """Whether no connection is open within so many seconds, of one that was at least."""
+        return self._closed.wait(timeout)
+
     def _run(self) -> None:
         try:
             self._loop.run_until_complete(self._serve())
@@ -191,6 +196,7 @@ class Endpoint:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        self._closed.clear()
         self._tasks.add(task)
         self.connections += 1
         try:
@@ -203,6 +209,8 @@ class Endpoint:
         finally:
             self._tasks.discard(task)
             writer.close()
+            if not self._tasks:
+                self._closed.set()
 
     async def _answer(
         self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
