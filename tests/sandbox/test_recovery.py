@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 
 import psutil
@@ -311,3 +313,68 @@ def test_an_interrupt_that_came_late_is_not_the_next_cells(copied: Session) -> N
     for _ in range(20):
         copied.run("x = 1", timeout=0.0001)
         assert copied.run("for _ in range(10**5): pass").ok
+
+
+@pytest.mark.parametrize("recovery", ["snapshot", "restart"])
+def test_a_time_out_while_the_worker_has_no_processor_keeps_the_state(recovery: str) -> None:
+    limits = Limits(timeout=20, grace=10.0)
+    with Sandbox(recovery=recovery, limits=limits) as sandbox, sandbox.session() as session:
+        session.run("x = 1")
+        session.get("x")  # it is copied by now, where it is, and waits
+        worker = psutil.Process(session._core.links.worker_pid)
+        worker.suspend()
+
+        def go_on() -> None:
+            while not _waits_for(worker.pid, signal.SIGINT):
+                os.sched_yield()
+            worker.resume()
+
+        thread = threading.Thread(target=go_on)
+        thread.start()
+        outcome = session.run("while True: pass", timeout=0.05)
+        thread.join()
+        assert isinstance(outcome, TimedOut)
+        assert outcome.state == "kept"
+        assert session.get("x") == 1
+        assert session.run("for _ in range(10**5): pass").ok
+
+
+def _waits_for(pid: int, number: int) -> bool:
+    """Whether the signal was sent to a process that has not taken it yet: proc(5)."""
+    with open(f"/proc/{pid}/status") as status:
+        masks = [
+            int(line.split()[1], 16) for line in status if line.startswith(("SigPnd", "ShdPnd"))
+        ]
+    return any(mask >> number - 1 & 1 for mask in masks)
+
+
+def test_a_cell_that_ends_while_its_kill_is_under_way_leaves_one_state() -> None:
+    """The kill comes after the result: no outcome may speak of a worker that is doomed."""
+    limits = Limits(timeout=20, grace=0.3)
+    with Sandbox(limits=limits) as sandbox, sandbox.session() as session:
+        session.run("import time; x = 1")
+        init, core = psutil.Process(session._core.links.pid), session._core
+        seen, returned = threading.Event(), threading.Event()
+
+        def delay_the_kill() -> None:
+            seen.wait()
+            while core._unacknowledged:
+                os.sched_yield()
+            init.suspend()
+            while (core._result is None or core._result.cell != 2) and not returned.is_set():
+                os.sched_yield()
+            init.resume()
+
+        thread = threading.Thread(target=delay_the_kill)
+        thread.start()
+        code = (
+            "x = 2\ntry: time.sleep(20)\n"
+            "except KeyboardInterrupt: print('x', flush=True); time.sleep(0.6)"
+        )
+        outcome = session.run(code, timeout=0.05, on_output=lambda *_: seen.set())
+        returned.set()
+        thread.join()
+        found = session.get("x")
+        assert isinstance(outcome, TimedOut)
+        assert found == {"kept": 2, "rolled_back": 1}[outcome.state]
+        assert session.run("x").value == str(found)

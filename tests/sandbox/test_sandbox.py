@@ -16,6 +16,16 @@ def test_preloaded_modules_are_there_at_once() -> None:
     assert outcome.value == "Decimal('3.0')"
 
 
+@pytest.mark.parametrize("module", ["numpy", "numpy.linalg"])
+def test_numpy_comes_with_its_random_numbers(
+    module: str,
+) -> None:
+    # What a template has loaded is frozen, and so none of what the collector looks at.
+    own = "any(each is sys.modules['numpy.random'].__dict__ for each in gc.get_objects())"
+    with Sandbox(preload=[module]) as sandbox, sandbox.session() as session:
+        assert session.run(f"import gc, sys\n{own}").value == "False"
+
+
 def test_numpy_and_figures_work_in_a_session() -> None:
     with (
         Sandbox(preload=["numpy"], limits=Limits(timeout=60)) as sandbox,
@@ -203,3 +213,31 @@ def test_an_interpreter_with_a_hash_seed_takes_no_more_of_the_environment(monkey
 def test_a_hash_seed_is_checked_by_name(seed):
     with pytest.raises((TypeError, ValueError), match="hash_seed"):
         Sandbox(hash_seed=seed)
+
+
+@pytest.mark.parametrize("program", ["/bin/true", "/bin/cat"])
+def test_a_python_that_is_none_is_named(program: str) -> None:
+    with pytest.raises(SandboxError, match=f"python: {program} ended .* before it was a template"):
+        Sandbox(python=program)
+
+
+def test_an_interpreter_that_does_not_live_to_preload_is_named_with_its_modules(
+    tmp_path: Path,
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 3\n")
+    python.chmod(0o755)
+    with pytest.raises(SandboxError, match=r"exit status 3 .*\(preload: json, decimal\)"):
+        Sandbox(python=str(python), preload=["json", "decimal"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("preload", ["m" * 100 + str(n) for n in range(800)]),
+        ("mounts", {f"/data/{'x' * 100}{n}": "/etc/hostname" for n in range(800)}),
+    ],
+)
+def test_what_is_too_long_for_a_template_is_named(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=rf"{name}: .* bytes; the limit .* 65,280"):
+        Sandbox(**{name: value})

@@ -36,6 +36,7 @@ from ..wire.messages import (
     Configure,
     HostMessage,
     Reply,
+    Restored,
     Result,
     WorkerMessage,
 )
@@ -219,7 +220,7 @@ class Core(Branching):
             self._execute()
         expired: Clock | None = None
         wake = clocks.next_check(self.running_since, self.cpu_seconds())
-        while self._result is None and not self._eof and self._notice is None:
+        while (self._result is None or self._doomed) and not self._eof and self._notice is None:
             self._receive((yield wake))
             now = _monotonic()
             if now < wake and not clocks.paused:
@@ -248,7 +249,11 @@ class Core(Branching):
                 yield from self._collect_death()
                 reason = self._death_reason(expired)
                 cpu = self.cpu_seconds()
+                whole = self._result is not None and self._breach is None
                 state = yield from self._revive()
+                if whole and self._was_copied(state):
+                    reason, state = None, "kept"
+                    self._past.add(self.cell)
             elif self._errand is None:
                 self._past.add(self.cell)
             else:
@@ -270,6 +275,11 @@ class Core(Branching):
         ):
             return self._with_limits(outcome, group)
         return outcome
+
+    def _was_copied(self, state: State) -> bool:
+        """Whether the cell had ended, and a copy made of what it left, before its worker died."""
+        copy = self._asked
+        return state == "rolled_back" and isinstance(copy, Restored) and copy.cell == self.cell
 
     def _with_limits(self, outcome: AnyOutcome, group: Group) -> AnyOutcome:
         """`outcome` with the limits that the kernel has enforced meanwhile, if any."""
@@ -510,7 +520,7 @@ class Core(Branching):
         if self.running_since and self._result is None and not self._dead:
             self.interrupt()
             deadline = _monotonic() + self.limits.grace
-            while self._result is None and not self._dead:
+            while (self._result is None or self._doomed) and not self._dead:
                 self._receive((yield deadline))
                 if _monotonic() >= deadline:
                     self._kill_worker()

@@ -64,6 +64,8 @@ class Exchange:
         self._notice: control.Message | None = None
         self._breach: KillReason | None = None
         self._eof = False
+        # Whether this worker's end was ordered: what it still says is not believed to stay.
+        self._doomed = False
         self._asked: WorkerMessage | None = None
         self._lost: tuple[str, ...] = ()
         self._born = 1  # the generation of the worker, as init counts
@@ -182,6 +184,7 @@ class Exchange:
                 self._tell_init({"op": "kill", "reason": reason})
 
     def _kill_worker(self) -> None:
+        self._doomed = True
         self._tell_init({"op": "kill"})
 
     def _tell_init(self, message: control.Message, descriptors: tuple[int, ...] = ()) -> None:

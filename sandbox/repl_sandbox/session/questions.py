@@ -69,7 +69,7 @@ class Questions(Revival):
     def _outwait(self) -> Generator[float, Ready_, None]:
         """Take the answer that nobody wants; a worker that gives none is ended."""
         deadline = _monotonic() + self.limits.grace
-        while self._is_asking and not self._dead:
+        while (self._is_asking or self._doomed) and not self._dead:
             self._receive((yield deadline))
             if _monotonic() >= deadline:
                 self._kill_worker()

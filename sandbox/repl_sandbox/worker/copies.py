@@ -102,9 +102,10 @@ class Copies:
         """Whether no copy was made yet."""
         return not self._rows
 
-    def interrupted(self) -> int:
-        """The cell that the last interrupt was meant for."""
-        return self._recovery.states.interrupted
+    @property
+    def states(self) -> States:
+        """The page that the worker shares with its init."""
+        return self._recovery.states
 
     def make(self) -> Woken | None:
         """Fork a copy that waits. Returns None at once here, and in the copy when it is woken.

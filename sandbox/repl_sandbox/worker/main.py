@@ -49,6 +49,7 @@ from .moving import move
 from .namespace import Namespace
 from .outputs import Outputs
 from .printed import HOOK, call_hook
+from .states import States
 from .streams import Streams
 from .tracebacks import describe
 
@@ -117,16 +118,17 @@ class Worker:
         self._namespace.globals.update(objects)
         self._changes.since_last()
 
-    def serve(self, fd: int, recovery: Recovery | None = None) -> NoReturn:
+    def serve(self, fd: int, states: States, recovery: Recovery | None = None) -> NoReturn:
         """Obey the host on socket `fd` until it closes the conversation; then the process ends.
 
-        With `recovery`, after all that changes the state a copy of this process is made that can
-        take over.
+        `states`: the page that it shares with its init. With `recovery`, after all that changes the
+        state a copy of this process is made that can take over.
         """
         os.register_at_fork(after_in_child=self._after_fork)
         if recovery is not None:
             self._copies = Copies(recovery, fd)
-            self._interrupts.meant = self._copies.interrupted
+        self._states = states
+        self._interrupts.meant = self._meant
         try:
             self.open(fd)
             self._touch_pages()
@@ -143,6 +145,11 @@ class Worker:
                     _complain(error)
         except Disconnected:
             _exit(0)
+
+    def _meant(self) -> int:
+        """The cell that the last interrupt was meant for."""
+        # A branch has another page.
+        return (self._states if self._copies is None else self._copies.states).interrupted
 
     def open(self, fd: int) -> None:
         """Begin the conversation on socket `fd`."""

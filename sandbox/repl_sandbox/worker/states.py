@@ -1,4 +1,4 @@
-"""The table of a session's waiting copies: one page that its worker writes and its init reads.
+"""One page that a worker shares with its init: above all the table of its waiting copies.
 
 A row is the process id of a copy and the number of the cell after which it was made, the oldest
 first. What the page says is the word of code that may be hostile: init takes no more from it than

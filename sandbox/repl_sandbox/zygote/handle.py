@@ -37,6 +37,9 @@ SPAWN_TIMEOUT = 30.0
 # To end all sessions and to remove their directories, where the kernel does not.
 _LEAVE_TIMEOUT = 30.0
 
+# Bytes of settings: the rest of the message is their names and a number.
+_MOST_SETTINGS = control.MAX_MESSAGE - 256
+
 # The whole environment of the template and so of each session. Nothing of the host's is passed on.
 _ENVIRONMENT = {
     "HOME": "/workspace",
@@ -158,6 +161,13 @@ class ZygoteHandle:
         tier: str = "jailed",
         hash_seed: int | None = None,
     ) -> None:
+        configuration = {
+            "preload": list(preload),
+            "mounts": dict(mounts),
+            "policy": None if policy is None else asdict(policy),
+            "place": tempfile.gettempdir() if tier != "jailed" else "",
+        }
+        _check_size(configuration)
         ours, theirs = control.pair()
         self._hold(ours, tier)
         self._numbers = itertools.count(1)
@@ -181,14 +191,10 @@ class ZygoteHandle:
             ours.close()
             raise SandboxError(f"python: cannot start {executable}: {error}") from error
         try:
-            configuration = {
-                "preload": list(preload),
-                "mounts": dict(mounts),
-                "policy": None if policy is None else asdict(policy),
-                "place": tempfile.gettempdir() if tier != "jailed" else "",
-            }
             answer = self._configure(configuration)
             ours.settimeout(SPAWN_TIMEOUT)
+        except Gone as error:
+            raise SandboxError(self._stillborn(executable, preload)) from error
         except BaseException:
             self.close()
             raise
@@ -203,6 +209,17 @@ class ZygoteHandle:
         self._pid = os.getpid()
         self._closed = False
         _alive.add(self)
+
+    def _stillborn(self, executable: str, preload: Sequence[str]) -> str:
+        """What to say of an interpreter that ended before it could answer."""
+        self.close()
+        status = self._process.wait()
+        ended = f"by signal {-status}" if status < 0 else f"with exit status {status}"
+        modules = f" (preload: {', '.join(preload)})" if preload else ""
+        return (
+            f"python: {executable} ended {ended} before it was a template{modules}; "
+            "its standard error says why"
+        )
 
     def _learn(self, answer: control.Message) -> None:
         """Take what a zygote says of itself once it can serve."""
@@ -444,6 +461,17 @@ class ZygoteHandle:
         """In a child of the host: drop the lifeline, so that it is the host's alone."""
         self._closed = True
         self._socket.close()
+
+
+def _check_size(configuration: control.Message) -> None:
+    """ValueError, naming the largest setting, if they are more than one message holds."""
+    sizes = {name: len(json.dumps(value)) for name, value in configuration.items()}
+    if sum(sizes.values()) > _MOST_SETTINGS:
+        name = max(sizes, key=lambda name: sizes[name])
+        raise ValueError(
+            f"{name}: {sizes[name]:,} bytes; the limit of all settings of a template together is "
+            f"{_MOST_SETTINGS:,}"
+        )
 
 
 def _entrance(group: Group | None) -> AbstractContextManager[Sequence[int]]:

@@ -24,6 +24,7 @@ from ..jail import folders, libc, processes
 from ..jail.recipe import BIRTH, RECIPES, Jail, Step, contain
 from ..worker.copies import Recovery
 from ..worker.main import Worker
+from ..worker.states import States
 from ..worker.tracebacks import show_files_below
 from . import belonging, control
 from .lines import Line, Streams
@@ -46,11 +47,12 @@ class Init:
         control_fd: int,
         template: Worker,
         worker: int,
+        states: States,
         revival: Revival | None,
     ) -> None:
         self._template = template
         self._folder = jail.folder
-        self._lines = [Line(self, jail, control_fd, worker, revival)]
+        self._lines = [Line(self, jail, control_fd, worker, states, revival)]
         self._branches = itertools.count(1)
         self._woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -132,7 +134,7 @@ class Init:
             os.dup2(line.streams.stdout, 1)
             os.dup2(line.streams.stderr, 2)
         steps = RECIPES[line.jail.tier].worker
-        _be_worker(line.jail, steps, line.control_fd, fd, self._template, line.revival)
+        _be_worker(line.jail, steps, line.control_fd, fd, self._template, line.states, line.revival)
 
     # ── branches ──────────────────────────────────────────────────────────────────────────────
 
@@ -155,7 +157,7 @@ class Init:
             # The word of a copy, for which code may have spoken: no process is of two lines.
             if not any(pid in other.roots | other.copies() for other in self._lines):
                 streams = Streams(stdout, stderr)
-                made = Line(self, revival.jail, control_fd, pid, revival, streams)
+                made = Line(self, revival.jail, control_fd, pid, revival.states, revival, streams)
                 self._change([*self._lines, made])
                 return True
             revival.close()
@@ -208,20 +210,21 @@ def be_session(jail: Jail, descriptors: tuple[int, int, int, int], template: Wor
     try:
         jail.contained, done = os.pipe2(os.O_CLOEXEC)
         contain(jail, BIRTH)
-        revival = None if jail.states < 0 else Revival(jail, _WORKER_FD)
+        states = States()
+        revival = None if jail.states < 0 else Revival(jail, _WORKER_FD, states)
         worker = libc.fork()
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)
         if worker == 0:
             os.close(done)
             steps = RECIPES[jail.tier].first_worker
-            _be_worker(jail, steps, control_fd, worker_fd, template, revival)
+            _be_worker(jail, steps, control_fd, worker_fd, template, states, revival)
         jail.kept = {0, 1, 2, control_fd, jail.mapped, done, *(revival or ())}
         contain(jail, RECIPES[jail.tier].init)
         os.write(done, b"1")
         os.close(done)
         jail.contained = -1  # its number may be another descriptor's by the next worker
-        Init(jail, control_fd, template, worker, revival).serve()
+        Init(jail, control_fd, template, worker, states, revival).serve()
     # Boundary: this process has nowhere else to say what went wrong in it.
     except Exception as error:  # noqa: BLE001
         _report(control_fd, jail.tier, "init", error)
@@ -245,6 +248,7 @@ def _be_worker(
     control_fd: int,
     worker_fd: int,
     template: Worker,
+    states: States,
     revival: Revival | None,
 ) -> NoReturn:
     recovery: Recovery | None = None
@@ -269,7 +273,7 @@ def _be_worker(
         _report(control_fd, jail.tier, "worker", error)
         os._exit(1)
     try:
-        template.serve(high, recovery)
+        template.serve(high, states, recovery)
     # Boundary: the session ends with its worker, and its own standard error is what is left to it.
     except Exception as error:  # noqa: BLE001
         os.write(2, f"the session's worker failed: {type(error).__name__}: {error}\n".encode())

@@ -17,6 +17,7 @@ from typing import ClassVar, Protocol
 
 from ..jail import folders, processes, rlimits, users
 from ..jail.recipe import Jail
+from ..worker.states import States
 from . import clerk, control
 from .revival import Revival
 
@@ -57,12 +58,14 @@ class Line:
         jail: Jail,
         control_fd: int,
         worker: int,
+        states: States,
         revival: Revival | None,
         streams: Streams | None = None,
     ) -> None:
         self.jail = jail
         self.control_fd = control_fd
         self.worker = worker
+        self.states = states
         self.revival = revival
         self.streams = streams
         # Every worker so far leads a session (setsid(2)) that its children stay in.
@@ -165,8 +168,7 @@ class Line:
 
     def _interrupt(self, message: control.Message, descriptors: Sequence[int]) -> None:
         # init is the parent, so the pid cannot have been given to another process.
-        if self.revival is not None:
-            self.revival.note_interrupt(message["cell"])  # before it can come
+        self.states.interrupted = message["cell"]  # before it can come
         if self.worker:
             os.kill(self.worker, signal.SIGINT)
         self._say({"interrupted": message["cell"]})

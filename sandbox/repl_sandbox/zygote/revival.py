@@ -43,17 +43,17 @@ class Revival:
     The files of its workspace are those of its state: `files` keeps them and puts them back.
     """
 
-    def __init__(self, jail: Jail, high: int, states: States | None = None) -> None:
+    def __init__(self, jail: Jail, high: int, states: States) -> None:
         self.jail = jail
         self._folder = jail.folder
         # What "all processes" are where the session has branches: None for all there are.
         self.members: Callable[[], list[int]] | None = None
         self._kept = jail.states
         self.trusted: set[int] = set()  # processes of init's own code
-        self._states = States() if states is None else states
+        self.states = states
         self._high = high
         self._orders = Orders(high)
-        self.files = Keeping(jail, self._orders, self._states, self.trusted)
+        self.files = Keeping(jail, self._orders, self.states, self.trusted)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._orders)
@@ -61,16 +61,12 @@ class Revival:
     def close(self) -> None:
         """Let go of what connects init to workers and copies."""
         self._orders.close()
-        self._states.close()
-
-    def note_interrupt(self, cell: int) -> None:
-        """Let the worker know which cell the interrupt that follows is meant for."""
-        self._states.interrupted = cell
+        self.states.close()
 
     def recovery(self) -> Recovery:
         """In a worker: its end."""
         return Recovery(
-            self._states,
+            self.states,
             self._orders.theirs,
             self._kept,
             self._workspace(),
@@ -84,7 +80,7 @@ class Revival:
 
     def forget(self) -> None:
         """There are no copies any more, and no keeper."""
-        self._states.write(())
+        self.states.write(())
         self.files.forget()
         self._orders.renew()
 
@@ -135,7 +131,7 @@ class Revival:
             return Revived(0, cpu, [])
         pid, after = kept[-1]
         # The others are its own to go back to. What it knew when it was made is gone in part.
-        self._states.write([row for row in kept[:-1] if is_child(row[0])])
+        self.states.write([row for row in kept[:-1] if is_child(row[0])])
         lost = self.files.restore(after)
         self._orders.empty()  # of the words of a worker or a copy that is gone
         # First, for one whom the code has woken before must not go on before this is sent.
@@ -211,7 +207,7 @@ class Revival:
         """
         self.halt()
         self._end_all(self.files.processes, 0)
-        self._states.write(())
+        self.states.write(())
         return self.files.restore(0)
 
     def rows(self) -> list[Row]:
@@ -220,7 +216,7 @@ class Revival:
         No more than there may be, for whoever is named is not ended with the others: of each state
         that is kept, of the current one, and of one that just takes another's place.
         """
-        said = {pid: cell for pid, cell in self._states.read() if pid not in self.trusted}
+        said = {pid: cell for pid, cell in self.states.read() if pid not in self.trusted}
         return [(pid, cell) for pid, cell in said.items() if is_child(pid)][-self._kept - 2 :]
 
     def _end_all(self, kept: set[int], worker: int) -> float:

@@ -90,6 +90,9 @@ def _seal(
     sys.argv[:] = [""]
     for name in preload:
         _preload(name)
+    if "numpy" in sys.modules:
+        # Which numpy puts off until it is asked for; each session asks, to draw its own.
+        _preload("numpy.random")
     rules = None if policy is None else _rules(policy)
     if processes.thread_count() != 1:
         raise IsolationError(tier, "single thread", f"a module of {list(preload)} left a thread")
