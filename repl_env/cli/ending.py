@@ -36,7 +36,9 @@ class Ending:
         """The run ended by itself."""
         self.result, self.status = result, status_of(result)
         if self.status is Status.BUDGET:
-            self.reason = "the budget ran out; the answer is what there was"
+            why = _get(result, "reason") or "the budget ran out"
+            has = _get(result, "final_answer") is not None
+            self.reason = f"{why}; {'the answer is what there was' if has else 'no answer'}"
         elif self.status is not Status.OK:
             self.reason = f"no answer: {_get(result, 'error_kind') or _get(result, 'stop_reason')}"
 

@@ -36,10 +36,12 @@ def named(reference: str, option: str) -> Named:
         )
     try:
         module = _of_file(Path(where)) if where.endswith(".py") else _of_name(where)
-        function = getattr(module, name)
+        function = getattr(module, name, None)
     # Boundary: importing runs the user's code, which may raise anything.
     except Exception as error:
         raise _wrong(option, f"{reference}: {type(error).__name__}: {error}") from error
+    if function is None:
+        raise _wrong(option, f"{where} has no function {name!r}")
     if not callable(function):
         raise _wrong(option, f"{reference} is {type(function).__name__}, not a function")
     file = getattr(module, "__file__", None)

@@ -158,6 +158,7 @@ class Run:
     _cells: int = 0
     _failures: list[tuple[str, str]] = field(default_factory=list)
     _began: float = field(default_factory=time.time)
+    _reason: str | None = None
 
     async def play(self, timeout_s: float | None = None) -> RLMRunResult:
         """Work until the end, for at most so many seconds, and say what it came to.
@@ -174,8 +175,8 @@ class Run:
                 stop = await self._turns()
         except TimeoutError:
             stop = "timeout"
-        except BudgetExceeded:
-            stop = "budget"
+        except BudgetExceeded as error:
+            stop, self._reason = "budget", str(error)
         except (ModelError, EpisodeAborted) as error:
             kind = error.kind if isinstance(error, EpisodeAborted) else "llm"
             error.result = self._ended("error", kind)  # type: ignore[union-attr]
@@ -382,6 +383,7 @@ class Run:
             own=account.own,
             reward=self._last.reward if self._last and measured else None,
             seconds=time.time() - self._began,
+            reason=self._reason,
         )
         self._tell(RunEnded, total=result.usage, **{name: getattr(result, name) for name in _TOLD})
         return result

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from repl_env.rlm.endpoints import model_of
+from repl_env.rlm import endpoints
 
 if TYPE_CHECKING:
     from repl_env.llm import LLM
@@ -53,7 +53,7 @@ class NamedModel:
             await model.close()
 
     def _make(self) -> ChatModel:
-        found = model_of(self._llm)
+        found = endpoints.model_of(self._llm)
         if found is None:
             raise ValueError(
                 f"{self._argument}: the LLM says neither where the model is nor how to ask for it"

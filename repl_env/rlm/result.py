@@ -42,6 +42,7 @@ class RLMRunResult:
             run is no measure of the model.
         usage: what the run spent with all runs below it; `own` is without those.
         reward: of the episode; None without an expected answer or rubric that scores.
+        reason: which part of the budget ended the run, in words; None if none did.
         trajectory: the whole tree.
     """
 
@@ -57,6 +58,7 @@ class RLMRunResult:
     own: Spent = field(default_factory=Spent)
     reward: float | None = None
     seconds: float = 0.0
+    reason: str | None = None
     _events: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
     @property

@@ -90,7 +90,7 @@ def test_a_function_of_a_file_is_a_model(tmp_path):
     [
         ("script:{file}", "is not of the form"),
         ("script:{tmp}/none.py:reply", "there is no file"),
-        ("script:{file}:other", "has no attribute 'other'"),
+        ("script:{file}:other", "has no function 'other'"),
         ("script:{file}:number", "is int, not a function"),
         ("script:{broken}:reply", "ZeroDivisionError: division by zero"),
         ("script:{text}:reply", "ModuleNotFoundError"),

@@ -236,3 +236,26 @@ def test_a_script_answers_through_the_real_runner(tmp_path, script):
 
     assert (done.exit_code, done.stdout) == (0, "3\n"), done.stderr
     assert trajectory.stat().st_size > 0
+
+
+def test_a_limit_in_dollars_without_a_price_says_what_is_missing(script):
+    app = typer.Typer(add_completion=False)
+    app.command()(run)
+    given = ["?", "--model", f"script:{script}:reply", "--budget-usd", "1"]
+    done = CliRunner().invoke(app, given)
+
+    assert (done.exit_code, done.stdout) == (4, "")
+    assert "the price of model 'model:reply' is unknown" in done.stderr
+    assert CliRunner().invoke(app, [*given, "--price", "model:reply=1:1"]).stdout == "42\n"
+
+
+def test_a_trajectory_that_is_there_is_not_replaced(script, tmp_path):
+    app = typer.Typer(add_completion=False)
+    app.command()(run)
+    (tmp_path / "run.jsonl").write_text("mine")
+    given = ["?", "--model", f"script:{script}:reply", "--trajectory", str(tmp_path / "run.jsonl")]
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, given)
+
+    assert done.exit_code == 2
+    assert "is there already" in done.stderr
+    assert (tmp_path / "run.jsonl").read_text() == "mine"

@@ -145,6 +145,7 @@ class Endpoint:
         self.connections = 0
         self.left = threading.Event()
         self._idle = threading.Event()
+        self._closed = threading.Event()
         self._answers = [answers] if isinstance(answers, Answer) else answers
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -169,6 +170,10 @@ class Endpoint:
     def wait_idle(self, timeout: float) -> bool:
         """Whether no request is in flight within so many seconds, of one that was at least."""
         return self._idle.wait(timeout)
+
+    def wait_closed(self, timeout: float) -> bool:
+        """Whether no connection is open within so many seconds, of one that was at least."""
+        return self._closed.wait(timeout)
 
     def _run(self) -> None:
         try:
@@ -197,6 +202,7 @@ class Endpoint:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        self._closed.clear()
         self._tasks.add(task)
         self._writers.add(writer)
         self.connections += 1
@@ -212,6 +218,8 @@ class Endpoint:
             writer.close()
             if not self._stop.is_set():
                 self._writers.discard(writer)
+            if not self._tasks:
+                self._closed.set()
 
     async def _answer(
         self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

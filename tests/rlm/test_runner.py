@@ -206,6 +206,7 @@ def test_the_budget_ends_a_run_with_what_there_is(rlm):
     result = rlm(model, budget=Budget(calls=3)).run("?", "abc")
     assert (result.final_answer, result.answer_value) == ("3", 3)
     assert (result.stop_reason, result.error_kind, result.usage.calls) == ("budget", "budget", 3)
+    assert result.reason == "budget: 3 of 3 calls are used"
 
 
 def test_the_model_is_warned_before_the_budget_ends(rlm):

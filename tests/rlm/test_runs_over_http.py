@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from repl_env import LLM, LocalREPLEnv
+from repl_env import LLM, AsyncLocalREPLEnv, LocalREPLEnv
 from repl_env.errors import ModelError
 from repl_env.rlm import RLM, Budget, Gate, Manner, OpenAIModel, Price, Trajectory
 from repl_env.rlm.events import CallEnded, ModelReplied, RunEnded
@@ -174,6 +174,22 @@ def test_an_episode_that_is_stepped_may_name_an_endpoint(endpoint, sandbox) -> N
     told = "".join(map(repr, (step, state, llm))) + state.model_dump_json()
     assert KEY not in told
     assert HEADER not in told
+
+
+async def test_the_connections_of_an_llm_end_with_what_used_them(rlm, endpoint, sandbox) -> None:
+    served = endpoint(script("FINAL(llm_query('who'))"))
+    llm = LLM("m", served.base_url)
+    runner = rlm(llm)
+    await asyncio.gather(*(runner.arun("Who?") for _ in range(3)))
+    assert await asyncio.to_thread(served.wait_closed, 10)
+    await runner.arun("Who?", llm=llm)
+    assert await asyncio.to_thread(served.wait_closed, 10)
+    async with AsyncLocalREPLEnv(sandbox=sandbox) as env:
+        await env.reset(llm=llm)
+        assert (await env.execute("FINAL(llm_query('me'))")).metadata["final_answer"] == "to me"
+    assert await asyncio.to_thread(served.wait_closed, 10)
+
+    assert len(served.requests) == 3 * 2 + 2 + 1
 
 
 # ── secrets ──────────────────────────────────────────────────────────────────────────────────────
