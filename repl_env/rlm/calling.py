@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
-from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from functools import partial, wraps
 from typing import Any
 
@@ -33,17 +31,13 @@ from repl_env.rlm.questions import (
     check_schema,
     check_timeout,
 )
+from repl_env.rlm.spawning import CANCELLED, SpawnedCalls
 from repl_sandbox import Offer
 
 Failed = Callable[[Exception], None]
 
-# Spawned calls that one episode may have open: as many as a session may have calls of other kinds.
-MOST_SPAWNED = 256
 # Seconds that a plain episode waits at its end for what it cancelled to let go.
 _CANCEL_TIMEOUT = 10.0
-
-# What is told of a call that nobody waits for any more.
-_CANCELLED = Reply("Error: the call was cancelled", "the call was cancelled")
 
 _ONE = "(prompt, model=None, *, context=None, schema=None, timeout=None)"
 _MANY = "(prompts, model=None, *, context=None, schema=None, timeout=None)"
@@ -62,15 +56,6 @@ _SPAWN = """Begin a question of rlm_query and go on; returns a handle.
 
 handle.result(timeout=None) waits for the answer, handle.done() looks, handle.cancel() gives up."""
 _BUDGET = "What is left of the budget of this work, and what was spent, as a dict."
-
-
-@dataclass(slots=True)
-class _Spawned:
-    """A call that goes on beside the code. `ended` is done when nothing of it runs any more."""
-
-    task: asyncio.Task[Reply]
-    loop: asyncio.AbstractEventLoop
-    ended: Future[None]
 
 
 class Calling:
@@ -102,7 +87,7 @@ class Calling:
         self._gate, self._run, self._failed, self._watch = gate, run, failed, watch
         self._calls = 0
         self._first_cell = 0
-        self._spawned: dict[int, _Spawned] = {}
+        self._spawned = SpawnedCalls()
         self._closed = False
         self._own: ChatModel | None = None
 
@@ -129,12 +114,7 @@ class Calling:
                 raw=("context",),
                 raises=_RAISES,
                 signature=_ONE,
-                methods={
-                    "result": self._result,
-                    "done": self._done,
-                    "cancel": self._cancel,
-                    "wait": self._wait,
-                },
+                methods=self._spawned.methods(),
             ),
             "budget": Offer(_documented(self._budget, _BUDGET), signature="()"),
         }
@@ -199,7 +179,7 @@ class Calling:
             replies = await self._answerer(kind).answer_all(questions, calls, ended)
         except asyncio.CancelledError:
             for index in list(waiting):
-                ended(index, _CANCELLED)
+                ended(index, CANCELLED)
             raise
         refusals = [reply.refusal for reply in replies if reply.refusal is not None]
         if refusals and len(refusals) == len(replies):
@@ -213,7 +193,7 @@ class Calling:
         try:
             reply = await answered(self._answerer(kind), question, call)
         except asyncio.CancelledError:
-            self._tell_end(kind, question, call, _CANCELLED, began)
+            self._tell_end(kind, question, call, CANCELLED, began)
             raise
         self._tell_end(kind, question, call, reply, began)
         return reply
@@ -226,8 +206,6 @@ class Calling:
             "spent": asdict(self.account.total),
         }
 
-    # ── calls that go on beside the code ─────────────────────────────────────────────────────────
-
     async def _spawn(
         self,
         prompt: Any,
@@ -238,52 +216,8 @@ class Calling:
         timeout: Any = None,
     ) -> dict[str, Any]:
         question = _question(check_prompt(prompt), model, context, schema, timeout)
-        if sum(not each.task.done() for each in self._spawned.values()) >= MOST_SPAWNED:
-            raise ValueError(f"{MOST_SPAWNED} spawned calls are open; wait for one first")
-        call = self._next()
-        task = asyncio.create_task(self._follow("rlm", question, call))
-        spawned = _Spawned(task, asyncio.get_running_loop(), Future())
-        task.add_done_callback(lambda _: spawned.ended.set_result(None))
-        number = len(self._spawned) + 1
-        self._spawned[number] = spawned
-        return {"id": number}
-
-    async def _result(self, number: Any, timeout: Any = None) -> dict[str, Any] | None:
-        task = self._of(number).task
-        await asyncio.wait({task}, timeout=check_timeout(timeout))
-        if not task.done():
-            return None
-        if task.cancelled():
-            return _CANCELLED.to_json()
-        reply = task.result()
-        if reply.refusal is not None:
-            raise reply.refusal
-        return reply.to_json()
-
-    async def _done(self, number: Any) -> bool:
-        return self._of(number).task.done()
-
-    async def _cancel(self, number: Any) -> bool:
-        return self._of(number).task.cancel()
-
-    async def _wait(self, numbers: Any, timeout: Any = None) -> list[int]:
-        """Those of the calls that have ended, once at least one has or the time is over."""
-        if not isinstance(numbers, list) or not numbers:
-            raise TypeError("numbers must be a list of calls")
-        tasks = {number: self._of(number).task for number in numbers}
-        await asyncio.wait(
-            tasks.values(),
-            timeout=check_timeout(timeout),
-            return_when=asyncio.FIRST_COMPLETED,
-        )
-        return [number for number, task in tasks.items() if task.done()]
-
-    def _of(self, number: Any) -> _Spawned:
-        # The number is the session's word: any JSON.
-        spawned = self._spawned.get(number) if type(number) is int else None
-        if spawned is None:
-            raise LookupError("this episode has spawned no such call")
-        return spawned
+        self._spawned.check_room()
+        return {"id": self._spawned.begin(self._follow("rlm", question, self._next()))}
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
@@ -294,7 +228,8 @@ class Calling:
 
     def close(self) -> None:
         """Cancel what is still open, and wait until it has let go. For plain episodes."""
-        wait_for(self._cancel_all(), timeout=_CANCEL_TIMEOUT)
+        self._closed = True
+        wait_for(self._spawned.cancel_all(), timeout=_CANCEL_TIMEOUT)
         self.account.close()
         own, self._own = self._own, None
         if own is not None:
@@ -302,22 +237,14 @@ class Calling:
 
     async def close_async(self) -> None:
         """The same for an event loop."""
-        ending = [asyncio.wrap_future(each) for each in self._cancel_all()]
+        self._closed = True
+        ending = [asyncio.wrap_future(each) for each in self._spawned.cancel_all()]
         if ending:
             await asyncio.wait(ending, timeout=_CANCEL_TIMEOUT)
         self.account.close()
         own, self._own = self._own, None
         if own is not None:
             await own.close()
-
-    def _cancel_all(self) -> list[Future[None]]:
-        self._closed = True
-        open_calls = [each for each in self._spawned.values() if not each.ended.done()]
-        for each in open_calls:
-            # A loop that is closed has ended its tasks.
-            with suppress(RuntimeError):
-                each.loop.call_soon_threadsafe(each.task.cancel)
-        return [each.ended for each in open_calls if not each.loop.is_closed()]
 
     # ── what every call needs ────────────────────────────────────────────────────────────────────
 

@@ -149,12 +149,20 @@ def check_schema(schema: object) -> Mapping[str, Any] | None:
 
 def check_timeout(timeout: object) -> float | None:
     """`timeout` if it is a number of seconds or None; TypeError or ValueError likewise."""
+    seconds = check_wait(timeout)
+    if seconds == 0:
+        raise ValueError("timeout must be more than 0 seconds")
+    return seconds
+
+
+def check_wait(timeout: object) -> float | None:
+    """The same for a wait, which may take no time at all."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
         raise TypeError(f"timeout must be a number of seconds, not {type(timeout).__name__}")
-    if not timeout > 0:
-        raise ValueError("timeout must be more than 0 seconds")
+    if not timeout >= 0:
+        raise ValueError("timeout must be at least 0 seconds")
     return float(timeout)
 
 
