@@ -441,7 +441,7 @@ class Bounded:
 
 @pytest.mark.slow
 async def test_500_trees_keep_to_their_budgets_and_to_the_gate(endpoint, model_at) -> None:
-    """500 sessions at once take about 4 GiB; "restart" because nothing here needs snapshots."""
+    """500 sessions at once take about 3 GiB; "restart" because nothing here needs snapshots."""
     answers = Bounded(32)
     served = endpoint(answers)
     gate, most = Gate(32), 100
