@@ -13,8 +13,9 @@ from typing import Any
 
 from repl_env.answers import AnswerSheet, FinalAnswer, Validator
 from repl_env.contexts import Context
+from repl_env.errors import OURS
 from repl_env.models import CodeBlockResult, REPLObservation, REPLState, trusted
-from repl_env.observations import OURS, Failure, failure, message_result, on_new_line, render
+from repl_env.observations import Failure, failure, message_result, on_new_line, render
 from repl_sandbox.types import JSON, AnyOutcome, Change, Isolation, Usage, Variable
 
 # The name of the last change of an outcome that has more than the session lists.

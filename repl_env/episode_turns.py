@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 from repl_env import cells, resuming, sandboxes
 from repl_env.answers import validator
 from repl_env.episode import Episode, Terms
-from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
+from repl_env.errors import OURS, EpisodeAborted, EpisodeDone, NotReset
 from repl_env.interfaces import Environment
 from repl_env.llm import LLM
 from repl_env.models import REPLAction, REPLObservation, REPLState, StepResult
-from repl_env.observations import OURS
 from repl_env.resuming import Asked
 from repl_env.rlm.budget import Spent
 from repl_env.rubrics import REPLRubric, Rubric

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from repl_env.rlm.model import ModelUsage
 
 
+# Kinds of failure (`error_kind`) that are not the policy's: what they touch is no measure of it.
+OURS = frozenset({"sandbox", "llm", "cancelled"})
+
+
 class REPLError(RuntimeError):
     """The environment could not do what was asked of it."""
 

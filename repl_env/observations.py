@@ -22,9 +22,6 @@ from repl_sandbox.types import (
     TimedOut,
 )
 
-# Kinds of failure that are not the policy's: training masks the steps that have them.
-OURS = frozenset({"sandbox", "llm", "cancelled"})
-
 # An exception is a failure of its own kind where the policy can avoid it in its own way.
 KIND_BY_EXCEPTION = {
     "SyntaxError": "syntax",

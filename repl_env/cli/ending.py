@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from repl_env.errors import OURS
 from repl_env.rlm.budget import Spent
 
 from .progress import Progress
@@ -17,9 +18,6 @@ from .run_tree import Sum, exact
 from .status import Status
 from .terminal_text import harmless, one_line
 from .tree_picture import amounts, duration
-
-# What went wrong on our side, not the model's: kinds of `error_kind`.
-_OURS = frozenset({"sandbox", "llm", "cancelled"})
 
 
 class Ending:
@@ -94,7 +92,7 @@ def status_of(result: Any) -> Status:
         return Status.BUDGET
     if _get(result, "final_answer") is not None:
         return Status.OK
-    return Status.INFRASTRUCTURE if _get(result, "error_kind") in _OURS else Status.FAILED
+    return Status.INFRASTRUCTURE if _get(result, "error_kind") in OURS else Status.FAILED
 
 
 def _get(holder: Any, name: str, default: Any = None) -> Any:

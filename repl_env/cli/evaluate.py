@@ -223,7 +223,7 @@ def _report(evaluation: Evaluation, status: Status, out: Path | None, as_json: b
 
 
 def _verdict(summary: Summary) -> Status:
-    from repl_env.evaluation.evaluator import OURS
+    from repl_env.errors import OURS
 
     if summary.scored == summary.tasks:
         return Status.OK

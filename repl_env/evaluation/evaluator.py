@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from repl_env.errors import EpisodeAborted, ModelError
+from repl_env.errors import OURS, EpisodeAborted, ModelError
 from repl_env.evaluation.dataset import Dataset, DatasetError, Entry, EvalTask
 from repl_env.evaluation.results import Result, ResultsFile
 from repl_env.evaluation.scores import RUBRICS, Metric, score
@@ -22,8 +22,6 @@ from repl_env.evaluation.solvers import Solved, Solver
 from repl_env.rlm.budget import Spent
 from repl_env.values import clean
 
-# The kinds of `error_kind` that are ours, not the policy's (docs/design.md, what went wrong).
-OURS = frozenset({"sandbox", "llm", "cancelled"})
 _MOST_ANSWER = 100_000  # characters of an answer, and of an error, that a result keeps
 _MOST_ERROR = 2_000
 

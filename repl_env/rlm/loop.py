@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from repl_env.errors import BudgetExceeded, EpisodeAborted, ModelError
+from repl_env.errors import OURS, BudgetExceeded, EpisodeAborted, ModelError
 from repl_env.interfaces import Message
 from repl_env.models import REPLObservation, StepResult
-from repl_env.observations import OURS
 from repl_env.parsing import extract_code_blocks
 from repl_env.prompts import build_user_prompt, format_observations
 from repl_env.rlm.asking import ask

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from repl_env.errors import OURS
 from repl_env.interfaces import Message
 from repl_env.models import REPLObservation
 from repl_env.rlm.budget import Spent
@@ -22,9 +23,6 @@ from repl_env.rlm.events import (
     RunStarted,
 )
 from repl_env.rlm.model import Completion
-
-# The kinds of `error_kind` that are no fault of the model.
-OURS = frozenset({"llm", "sandbox", "cancelled"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
