@@ -11,6 +11,7 @@ being in view (unmapped in part, or given to madvise).
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ from .jail.mounts import PRIVATE
 from .jail.processes import descendants
 from .session.core import Core
 from .types import KillReason
-from .worker.copies import WAKE
+from .worker.copies import WAITS
 from .zygote.handle import Links
 
 # Memory can grow by some 100 MB between two looks on the machines this was measured on.
@@ -47,8 +48,11 @@ _PAGE_TABLES = (b"VmPTE:",)
 _PRIVATE = (b"RssAnon:",)
 # What nobody else maps.
 _OWN = (b"Private_Clean:", b"Private_Dirty:")
-# proc(5), SigBlk: the signal that wakes a copy.
-_WAKE = 1 << (WAKE - 1)
+# proc(5), SigBlk: the sign of a copy that waits.
+_WAITS = 1 << (WAITS - 1)
+_KILL = 1 << (signal.SIGKILL - 1)
+# linux/sched.h: PF_EXITING, PF_SIGNALED; proc_pid_stat(5) has them in `flags`.
+_PF_ENDING = 0x4 | 0x400
 
 # proc_pid_stat(5), counted after the name: utime, stime, cutime, cstime.
 _CPU_FIELDS = slice(11, 15)
@@ -148,12 +152,11 @@ class Watchdog:
         processes = list(descendants(links.pid))
         # First, for a flood of processes also holds much memory. Only without namespaces: there the
         # kernel counts by user, who may have others elsewhere.
-        if (
-            links.folder
-            and sum(map(_threads, processes))
-            > limits.processes + lines * (watched.core.ours + 1) - 1
-        ):
-            return "processes"
+        most = limits.processes + lines * (watched.core.ours + 1) - 1
+        if links.folder and sum(map(_threads, processes)) > most:
+            alive = [pid for pid in processes if (seen := _state(pid)) and not seen.ending]
+            if sum(map(_threads, alive)) > most:
+                return "processes"
         exceeds = None
         if links.group is not None:
             most = limit + self.template_memory
@@ -234,26 +237,52 @@ def _exceeds(links: Links, processes: list[int], limit: int, ours: int) -> bool 
 
 
 def _copies(init: int, processes: Iterable[int], most: int) -> set[int]:
-    """The waiting copies of a worker among `processes`, at most so many.
+    """The waiting copies of a worker among `processes`, at most so many, and all that is ending.
 
-    They are children of its init, process groups of their own, and have the signal blocked that
-    wakes them. Code that makes itself look so is held by what all processes of its session may hold
-    with such copies.
+    Copies are children of its init, process groups of their own, and have one signal blocked as a
+    sign. Code that makes itself look so is held by what all processes of its session may hold with
+    such copies. What is ending runs no code any more; on a machine under load it has its memory for
+    a while yet, as copies have that were replaced.
     """
-    found = [pid for pid in processes if _waits(pid, init)]
-    return set(found[:most])
+    seen = {pid: _state(pid) for pid in processes}
+    ending = {pid for pid, state in seen.items() if state is not None and state.ending}
+    waiting = [
+        pid
+        for pid, state in seen.items()
+        if pid not in ending and state is not None and state.waits(pid, init)
+    ]
+    return ending | set(waiting[:most])
 
 
-def _waits(pid: int, init: int) -> bool:
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What /proc says of a process: its parent, its group, signals, whether it will ever run."""
+
+    parent: int
+    group: int
+    blocked: int
+    ending: bool
+
+    def waits(self, pid: int, init: int) -> bool:
+        """Whether it looks like a copy of the worker of this init."""
+        return self.parent == init and self.group == pid and bool(self.blocked & _WAITS)
+
+
+def _state(pid: int) -> _State | None:
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             fields = file.read().rpartition(b") ")[2].split()
         with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
-            blocked = int(file.read().partition(b"SigBlk:")[2].split(None, 1)[0], 16)
+            status = file.read()
     except OSError:
-        return False
-    parent, group = int(fields[1]), int(fields[2])
-    return parent == init and group == pid and bool(blocked & _WAKE)
+        return None
+
+    def signals(name: bytes) -> int:
+        return int(status.partition(name)[2].split(None, 1)[0], 16)
+
+    pending = signals(b"SigPnd:") | signals(b"ShdPnd:")
+    ending = bool(pending & _KILL) or bool(int(fields[6]) & _PF_ENDING)
+    return _State(int(fields[1]), int(fields[2]), signals(b"SigBlk:"), ending)
 
 
 def _also_held(copies: Iterable[int]) -> int:

@@ -378,3 +378,12 @@ def test_a_cell_that_ends_while_its_kill_is_under_way_leaves_one_state() -> None
         assert isinstance(outcome, TimedOut)
         assert found == {"kept": 2, "rolled_back": 1}[outcome.state]
         assert session.run("x").value == str(found)
+
+
+def test_what_only_the_waiting_copy_holds_is_not_the_codes(sandbox: Sandbox) -> None:
+    """A cell may replace what fills more than half of the memory; the copy still has the old."""
+    with sandbox.session(limits=Limits(memory="200MiB")) as session:
+        session.run("x = b'x' * (150 << 20)")
+        cell = "del x\nimport time\ny = b'y' * (150 << 20)\ntime.sleep(0.5)\nlen(y)"
+        outcome = session.run(cell)
+        assert (outcome.state, outcome.value) == ("kept", str(150 << 20))

@@ -25,8 +25,12 @@ from .states import Row, States
 
 # To a copy: the next message of init's is yours.
 WAKE = _signal.SIGUSR1
+# Blocked in a copy that waits, and the sign by which the host knows one. WAKE itself is none: while
+# a process waits for a signal in sigtimedwait, the kernel shows it as not blocked.
+WAITS = _signal.SIGRTMAX
 
 _WAKES = (WAKE,)
+_HELD = (WAKE, WAITS)
 
 _close, _kill, _setpgid, _setsid = os.close, os.kill, os.setpgid, os.setsid
 _sched_yield, _monotonic = os.sched_yield, time.monotonic
@@ -116,7 +120,7 @@ class Copies:
         threads = _thread_count() > 0 or _native_threads() > 1
         self._recovery.states.settled = False
         lacks = remains.look((0, 1, 2, self._worker, self._orders), threads=threads)
-        before = _sigmask(_BLOCK, _WAKES)
+        before = _sigmask(_BLOCK, _HELD)
         try:
             fork = self._recovery.fork_beside_threads if threads else self._recovery.fork_beside
             pid = fork()
