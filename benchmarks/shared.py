@@ -84,7 +84,8 @@ def shared_answer() -> Iterator[Figure]:
 
 def vector() -> Iterator[Figure]:
     """Steps per second of 64 environments as one, one after the other, and in one bare process."""
-    with Sandbox(limits=Limits(timeout=ROOMY.timeout)) as sandbox:
+    # With recovery each step is followed by a fork, in a batch as in a loop: that is another row.
+    with Sandbox(limits=Limits(timeout=ROOMY.timeout), recovery="restart") as sandbox:
         alone = [LocalREPLEnv(sandbox=sandbox) for _ in range(MANY)]
         for env in alone:
             env.reset(max_iterations=10**9)
@@ -105,7 +106,7 @@ def vector() -> Iterator[Figure]:
         name: Samples(tuple(MANY / seconds for seconds in samples.values))
         for name, samples in taken.items()
     }
-    name = f"steps per second, REPLVectorEnv({MANY})"
+    name = f"steps per second, REPLVectorEnv({MANY}), no recovery"
     loop = f"{MANY} LocalREPLEnv in a loop"
     yield Figure("vector", f"{name}, to a loop", "/s", rates["vector"], rates["loop"], loop)
     yield Figure(
