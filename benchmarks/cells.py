@@ -80,7 +80,7 @@ def _a_call(times: str) -> float:
 
 def stdout() -> Iterator[Figure]:
     """One print of 1 MB: captured from descriptor 1 of the session, against a StringIO."""
-    with Sandbox(limits=ROOMY) as sandbox, sandbox.session() as session:
+    with Sandbox(limits=ROOMY, recovery="restart") as sandbox, sandbox.session() as session:
 
         def floor() -> None:
             with contextlib.redirect_stdout(io.StringIO()) as captured:
@@ -94,14 +94,22 @@ def stdout() -> Iterator[Figure]:
             },
             rounds=40,
         )
-    yield Figure("stdout", "1 MB stdout", "ms", taken["ours"], taken["floor"], "in-process capture")
+    yield Figure(
+        "stdout",
+        "1 MB stdout, no recovery",
+        "ms",
+        taken["ours"],
+        taken["floor"],
+        "in-process capture",
+    )
 
 
 def context() -> Iterator[Figure]:
     """A text made a variable of a session, against memfd, mmap and decoding in a forked child."""
     for megabytes, rounds in ((10, 20), (100, 8)):
         text = TEXT_LINE * (megabytes * 1_000_000 // len(TEXT_LINE))
-        with Sandbox(limits=ROOMY) as sandbox, bare_fork.Parent() as parent:
+        sandbox = Sandbox(limits=ROOMY, recovery="restart")
+        with sandbox, bare_fork.Parent() as parent:
             session, child = sandbox.session(), parent.session()
             tasks: dict[str, Timed] = {
                 "ours": partial(timed, partial(_give, session, text)),
@@ -112,7 +120,7 @@ def context() -> Iterator[Figure]:
             child.close()
         yield Figure(
             f"context_{megabytes}",
-            f"{megabytes} MB context",
+            f"{megabytes} MB context, no recovery",
             "ms",
             taken["ours"],
             taken["floor"],
