@@ -59,11 +59,7 @@ def functions(calling: Calling | None) -> dict[str, Any]:
     """What a session is offered: the functions of `calling`, or such as say that there are none."""
     if calling is None:
         return {name: _unconfigured(name) for name in NAMES}
-    offers: dict[str, Any] = dict(calling.offers())
-    for name in NAMES:
-        if name not in offers:
-            offers[name] = _unconfigured(name)
-    return offers
+    return dict(calling.offers())
 
 
 class GivenProvider:

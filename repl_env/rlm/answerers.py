@@ -18,6 +18,7 @@ from repl_env.interfaces import Message
 from repl_env.rlm.asking import ask
 from repl_env.rlm.gate import Gate
 from repl_env.rlm.ledger import Account, Reservation
+from repl_env.rlm.loop import SHARE
 from repl_env.rlm.model import (
     CallableModel,
     ChatModel,
@@ -180,9 +181,10 @@ class BatchFunction(Answerer):
         replies: list[Reply | None] = [None] * len(questions)
         with ExitStack() as held:
             paid: dict[int, Reservation] = {}
+            share = _share(calls[0].account, len(calls)) if calls else None
             for index, (question, call) in enumerate(zip(questions, calls, strict=True)):
                 try:
-                    paid[index] = held.enter_context(await _reserve(question, call))
+                    paid[index] = held.enter_context(self._reserve(question, call, share))
                 except BudgetExceeded as error:
                     replies[index] = Reply.failed(error)
             asked = [questions[index] for index in paid]
@@ -196,6 +198,14 @@ class BatchFunction(Answerer):
         for index, reply in enumerate(found):
             ended(index, reply)
         return found
+
+    def _reserve(self, question: Question, call: Call, share: int | None) -> Reservation:
+        # At once or not at all: who holds a part of a batch's must not wait for the rest.
+        return call.account.reserve(
+            model=question.model or self._default,
+            input_tokens=_bound(question.text),
+            output_tokens=share,
+        )
 
     async def _ask(
         self, questions: Sequence[Question], call: Call
@@ -243,10 +253,12 @@ class Either(Answerer):
         return await self._many.answer_all(questions, calls, ended)
 
 
-async def _reserve(question: Question, call: Call) -> Reservation:
-    return await call.account.reserving(
-        model=question.model, input_tokens=_bound(question.text), output_tokens=None
-    )
+def _share(account: Account, count: int) -> int | None:
+    """The tokens that each of `count` answers may have, so that all fit; None: no limit."""
+    budget, left = account.ledger.budget, account.left().output_tokens
+    if left is not None:
+        return max(1, left // count)
+    return None if budget.usd is None else SHARE
 
 
 def _settled(

@@ -68,7 +68,7 @@ _LAST = (
     "There are no turns left. Reply with the final answer now: only the answer itself, as plain "
     "text, without code and without explanation."
 )
-_SHORT = "(What this printed, {:,} characters, is not shown any more; `_out[{}]` has it.)"
+_SHORT = "(What this printed, {:,} characters, is not shown any more; `_out` has it, by cell.)"
 
 
 # What the event of an end says of the result.
@@ -301,7 +301,7 @@ class Run:
         ask_on = str(build_user_prompt(self.question, self._turn)["content"])
         report = "\n\n".join(part for part in (told, *notes, ask_on) if part)
         printed = sum(len(observation.result.stdout) for observation in observations)
-        short = "\n\n".join([_SHORT.format(printed, self._cells), *notes])
+        short = "\n\n".join([_SHORT.format(printed), *notes])
         self._transcript.add(_within(reply, MOST_REPLY), report, short)
 
     def _note_failure(self, steps: Sequence[tuple[str, Step]]) -> int:

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from repl_env.llm import LLM
+from repl_env.rlm import Budget, Price
 from repl_env.subcalls import NAMES, GivenProvider, SubcallSettings, functions
 
 
@@ -188,3 +189,14 @@ def test_a_model_is_given_in_one_of_two_ways():
     assert LLM.of(None, "m", "token") == LLM(model="m", api_key="token")
     with pytest.raises(TypeError, match="llm_model"):
         LLM.of(LLM(), "m", None)
+
+
+@pytest.mark.parametrize("budget", [Budget(output_tokens=90), Budget(usd=1.0)])
+async def test_a_batch_shares_a_budget_and_never_waits_for_itself(budget):
+    provider = GivenProvider(llm_batch_fn=list, budget=budget, prices={"m": Price(1.0, 1.0)})
+    settings = SubcallSettings(LLM(model="m"))
+    calling = provider.begin(settings, lambda error: None, None)
+    ask = calling.offers()["llm_batch"].function
+    told = await asyncio.wait_for(ask(["a", "b", "c"]), 10)
+    assert [each["text"] for each in told] == ["a", "b", "c"]
+    assert calling.account.total.calls == 3
