@@ -8,7 +8,7 @@ recursive questions are plain ones. All of this is decided here, on the host.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from repl_env.errors import EpisodeAborted, ModelError
@@ -46,21 +46,7 @@ class Home(Protocol):
         """The model that `llm`, which an episode was given, speaks of."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Common:
-    """What all runs of one tree have in common."""
-
-    model: ChatModel
-    sub_model: ChatModel
-    max_depth: int
-    manner: Manner
-    gate: Gate
-    watch: Watcher | None
-    tools: Mapping[str, Callable[..., Any]]
-    system_prompt: str | None
-    limits: Budget | None
-
-
+@dataclass(frozen=True, slots=True)
 class Recursion:
     """Answers the sub-calls of a tree of runs: plain ones by `sub_model`, recursive ones by runs.
 
@@ -72,30 +58,15 @@ class Recursion:
         limits: the budget, for their prompts.
     """
 
-    def __init__(
-        self,
-        model: ChatModel,
-        sub_model: ChatModel,
-        *,
-        max_depth: int = 2,
-        manner: Manner | None = None,
-        gate: Gate = REQUESTS,
-        watch: Watcher | None = None,
-        tools: Mapping[str, Callable[..., Any]] | None = None,
-        system_prompt: str | None = None,
-        limits: Budget | None = None,
-    ) -> None:
-        self._common = _Common(
-            model=model,
-            sub_model=sub_model,
-            max_depth=max_depth,
-            manner=manner or Manner(),
-            gate=gate,
-            watch=watch,
-            tools=tools or {},
-            system_prompt=system_prompt,
-            limits=limits,
-        )
+    model: ChatModel
+    sub_model: ChatModel
+    max_depth: int = 2
+    manner: Manner = field(default_factory=Manner)
+    gate: Gate = REQUESTS
+    watch: Watcher | None = None
+    tools: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    system_prompt: str | None = None
+    limits: Budget | None = None
 
     def begin_at(
         self,
@@ -106,24 +77,23 @@ class Recursion:
         run: str = "0",
     ) -> Calling:
         """The sub-calls of the run of this name, which `account` pays for."""
-        common = self._common
         default = settings.llm.model
         deep = None
         if self.has_children(account):
             deep = ChildRuns(self, home, default)
         return Calling(
-            ModelAnswerer(common.sub_model, default, common.manner.max_output_tokens),
+            ModelAnswerer(self.sub_model, default, self.manner.max_output_tokens),
             deep,
             account=account,
-            gate=common.gate,
+            gate=self.gate,
             failed=failed,
             run=run,
-            watch=common.watch,
+            watch=self.watch,
         )
 
     def has_children(self, account: Account) -> bool:
         """Whether a run that `account` pays for may have runs below it."""
-        return account.depth + 1 < self._common.max_depth
+        return account.depth + 1 < self.max_depth
 
     def run(
         self,
@@ -138,35 +108,34 @@ class Recursion:
         scored: bool = False,
     ) -> Run:
         """The run of an episode that was reset for it."""
-        common = self._common
         told = opening(
             question,
             contexts,
-            prompt=common.system_prompt,
+            prompt=self.system_prompt,
             preview=preview,
-            tools=common.tools,
-            budget=common.limits,
+            tools=self.tools,
+            budget=self.limits,
             children=self.has_children(environment.account),
             history=history,
         )
         return Run(
             question=question,
             opening=told,
-            model=common.model,
+            model=self.model,
             environment=environment,
-            manner=common.manner,
+            manner=self.manner,
             model_name=model_name,
             path=path,
             contexts=contexts,
-            gate=common.gate,
-            watch=common.watch,
+            gate=self.gate,
+            watch=self.watch,
             scored=scored,
         )
 
     @property
     def steps(self) -> int:
         """The steps that an episode of a run may have."""
-        return (self._common.manner.max_iterations + 1) * STEPS_PER_TURN
+        return (self.manner.max_iterations + 1) * STEPS_PER_TURN
 
 
 @dataclass(frozen=True, slots=True)
