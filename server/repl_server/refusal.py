@@ -1,0 +1,43 @@
+"""`Refusal`: what a request is told that cannot be done, by the table of `repl_env.refusals`."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from repl_env.refusals import CODES
+
+
+class Refusal(Exception):
+    """A request that is refused.
+
+    `code` is one of `repl_env.refusals.CODES`. `retry_after` is in seconds, if that is known.
+    `details` are further fields of the reply. `id` finds the refusal in the log.
+    """
+
+    def __init__(
+        self, code: str, message: str, *, retry_after: float | None = None, **details: Any
+    ) -> None:
+        self.code = code
+        self.message = message
+        self.retry_after = retry_after
+        self.details = details
+        self.id = uuid.uuid4().hex
+        super().__init__(f"{code}: {message}")
+
+    @property
+    def status(self) -> int:
+        """The status in HTTP."""
+        return CODES[self.code].status
+
+    @property
+    def close(self) -> int | None:
+        """The close code of a WebSocket that ends with this refusal; None if it lives."""
+        return CODES[self.code].close
+
+    def data(self) -> dict[str, Any]:
+        """The fields of the reply."""
+        told: dict[str, Any] = {"message": self.message, "code": self.code, "id": self.id}
+        if self.retry_after is not None:
+            told["retry_after"] = self.retry_after
+        return {**told, **self.details}

@@ -1,0 +1,113 @@
+"""`Settings`: what a server was started with, frozen; read from the environment once, by `main`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from repl_env.llm import LLM
+from repl_env.rlm.budget import Budget
+from repl_sandbox import Limits, Policy
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """What one owner may use at a time or in an hour; None is no limit.
+
+    Args:
+        sessions: open at once, those in their grace time among them.
+        steps_per_second: taken on average; ten times as many in a burst.
+        requests_per_second: of any kind, likewise.
+        cpu_seconds_per_hour: of all sessions' processes.
+        calls_per_hour: sub-calls of all sessions.
+        uploaded_bytes: of contexts kept.
+        connections: sockets and requests at once.
+    """
+
+    sessions: int | None = None
+    steps_per_second: float | None = None
+    requests_per_second: float | None = None
+    cpu_seconds_per_hour: float | None = None
+    calls_per_hour: int | None = None
+    uploaded_bytes: int | None = 1 << 30
+    connections: int | None = None
+
+
+# Strangers who are told apart by nothing but their addresses.
+ADDRESS_QUOTA = Quota(
+    sessions=8,
+    steps_per_second=50,
+    requests_per_second=200,
+    cpu_seconds_per_hour=1800,
+    calls_per_hour=500,
+    uploaded_bytes=256 * MIB,
+    connections=32,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """A server's settings.
+
+    Args:
+        host, port: where it listens; port 0 takes a free one.
+        api_keys: a file of hashed keys (`repl-env keys`). None: no keys are asked for, which is
+            allowed on loopback, or with `no_auth`.
+        no_auth: serve whoever can reach the port.
+        origins: of web pages that may ask, beside the server's own.
+        require, isolation: of sessions, as in `repl_sandbox.Sandbox`.
+        recovery: "snapshot" or "restart".
+        max_sessions: open at once. max_waiting: who may wait for one; wait_s: how long.
+        idle_s: without a request, a session ends. grace_s: how long it outlives its socket.
+        limits, policy, preload, pool: of the sessions' sandbox.
+        message_bytes: of one WebSocket message or HTTP body. context_bytes: of one upload.
+        uploads_bytes: of all uploads kept, in memory.
+        inbound_bytes: of all messages that are half received.
+        connections: open at once, whoever has them.
+        body_s: within which a request must have come whole, headers and body.
+        send_s: within which a client must take what it is sent.
+        ping_s: between pings of WebSockets, and how long their answers may take; None: no pings.
+        drain_s: how long running steps may take when the server stops.
+        llm_urls: endpoints for sub-calls that a reset may name; empty: none.
+        llm: answers the sub-calls of resets that name no model; None: nobody.
+        budget: of one session's sub-calls.
+        quota: of each owner; None: unlimited for keys, ADDRESS_QUOTA for addresses if the server
+            is not on loopback alone.
+        trusted_proxies: addresses whose `X-Forwarded-For` is believed.
+        log_contents: write code and output into the log, for debugging.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: Path | None = None
+    no_auth: bool = False
+    origins: tuple[str, ...] = ()
+    require: str = "jailed"
+    isolation: str = "auto"
+    recovery: str = "snapshot"
+    max_sessions: int = 64
+    max_waiting: int = 64
+    wait_s: float = 10.0
+    idle_s: float = 900.0
+    grace_s: float = 60.0
+    limits: Limits = field(default_factory=Limits)
+    policy: Policy | None = None
+    preload: tuple[str, ...] = ()
+    pool: int = 0
+    message_bytes: int = 128 * MIB
+    context_bytes: int = 1 << 30
+    uploads_bytes: int = 4 << 30
+    inbound_bytes: int = 1 << 30
+    connections: int = 2048
+    body_s: float = 30.0
+    send_s: float = 20.0
+    ping_s: float | None = 20.0
+    drain_s: float = 30.0
+    llm_urls: tuple[str, ...] = ()
+    llm: LLM | None = None
+    budget: Budget = field(default_factory=Budget)
+    quota: Quota | None = None
+    trusted_proxies: tuple[str, ...] = ()
+    log_contents: bool = False
