@@ -215,12 +215,12 @@ class Host:
 
     async def _episodes(self, meter: Meter) -> Episodes:
         if self.environment is not None:
-            return await ForeignEpisodes.begin(self.environment)
+            made = await ForeignEpisodes.begin(self.environment)
+            ours = isinstance(made.environment, REPLEnvironment)
+            return REPLEpisodes(made.environment, self.settings) if ours else made
         environment = REPLEnvironment()
         environment.take_from(self.source)
-        calls = SessionCalls(self.settings, meter)
-        environment.answer_by(calls)
-        return REPLEpisodes(environment, calls)
+        return REPLEpisodes(environment, self.settings, SessionCalls(self.settings, meter))
 
     # ── the end of what nobody uses ──────────────────────────────────────────────────────────────
 

@@ -34,7 +34,7 @@ class Serving:
         self.port = int(self.url.rpartition(":")[2])
         self.ws = f"ws://127.0.0.1:{self.port}/ws"
 
-    def __str__(self) -> str:
+    def __str__(self):
         return self.url
 
 
