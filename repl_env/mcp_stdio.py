@@ -16,7 +16,15 @@ import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
-from mcp_types import INVALID_REQUEST, JSONRPCMessage
+from mcp_types import (
+    INVALID_REQUEST,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    RequestId,
+)
 
 from repl_env.mcp_messages import BadMessage, parse
 
@@ -25,7 +33,8 @@ MAX_LINE = 128 << 20
 
 _CHUNK = 1 << 16
 
-# Seconds in which a client that ended the conversation may still read what it was answered.
+# Seconds in which a client that ended the conversation is still answered: requests may come from a
+# file, and clients end what they started after two.
 _LAST_WORDS = 1.0
 
 
@@ -85,38 +94,84 @@ async def serve(server: Server[Any], source: int, sink: int, stop: anyio.Event) 
 
     Both descriptors must not block. Returns when nothing runs any more.
     """
-    inbox, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    answers, outbox = anyio.create_memory_object_stream[SessionMessage](0)
-    receiving, sending = anyio.CancelScope(), anyio.CancelScope()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_until, stop, receiving)
-        tasks.start_soon(_receive, source, inbox, answers.clone(), receiving)
-        tasks.start_soon(_send, sink, outbox, receiving, sending)
-        await server.run(messages, answers, server.create_initialization_options())
-        sending.deadline = anyio.current_time() + _LAST_WORDS
-        stop.set()
+    await _Conversation(source, sink).run(server, stop)
 
 
-async def _until(stop: anyio.Event, receiving: anyio.CancelScope) -> None:
-    await stop.wait()
-    receiving.cancel()
+class _Conversation:
+    """What is between the descriptors and the SDK's streams."""
 
+    def __init__(self, source: int, sink: int) -> None:
+        self._source = source
+        self._sink = sink
+        self._receiving = anyio.CancelScope()
+        self._sending = anyio.CancelScope()
+        self._open: set[RequestId] = set()  # what was asked, and not answered or cancelled
+        self._answered = anyio.Event()
 
-async def _receive(
-    source: int,
-    inbox: MemoryObjectSendStream[SessionMessage | Exception],
-    answers: MemoryObjectSendStream[SessionMessage],
-    receiving: anyio.CancelScope,
-) -> None:
-    async with inbox, answers:
-        with receiving:
-            async for line in _lines(source):
-                try:
-                    message = _message(line)
-                except BadMessage as error:
-                    await answers.send(SessionMessage(error.answer()))
-                else:
+    async def run(self, server: Server[Any], stop: anyio.Event) -> None:
+        inbox, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        answers, outbox = anyio.create_memory_object_stream[SessionMessage](0)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._stop, stop)
+            tasks.start_soon(self._receive, inbox, answers.clone())
+            tasks.start_soon(self._send, outbox)
+            await server.run(messages, answers, server.create_initialization_options())
+            self._sending.deadline = anyio.current_time() + _LAST_WORDS
+            stop.set()
+
+    async def _stop(self, stop: anyio.Event) -> None:
+        await stop.wait()
+        self._receiving.cancel()
+
+    async def _receive(
+        self,
+        inbox: MemoryObjectSendStream[SessionMessage | Exception],
+        answers: MemoryObjectSendStream[SessionMessage],
+    ) -> None:
+        async with inbox, answers:
+            with self._receiving:
+                async for line in _lines(self._source):
+                    try:
+                        message = _message(line)
+                    except BadMessage as error:
+                        await answers.send(SessionMessage(error.answer()))
+                        continue
+                    if isinstance(message, (JSONRPCRequest, JSONRPCNotification)):
+                        self._note(message)
                     await inbox.send(SessionMessage(message))
+                await self._last_calls()
+
+    def _note(self, message: JSONRPCMessage) -> None:
+        """Keep book of what is to be answered."""
+        match message:
+            case JSONRPCRequest(id=id):
+                self._open.add(id)
+            case JSONRPCResponse(id=id) | JSONRPCError(id=id):
+                self._open.discard(id)
+                self._answered.set()
+            case JSONRPCNotification(
+                method="notifications/cancelled", params={"requestId": str() | int() as id}
+            ):
+                self._open.discard(id)
+
+    async def _last_calls(self) -> None:
+        """Let what was asked before the end be answered, if that takes no time."""
+        with anyio.move_on_after(_LAST_WORDS):
+            while self._open:
+                self._answered = anyio.Event()
+                await self._answered.wait()
+
+    async def _send(self, outbox: MemoryObjectReceiveStream[SessionMessage]) -> None:
+        with outbox, self._sending:
+            async for item in outbox:
+                text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+                try:
+                    await _write(self._sink, f"{text}\n".encode())
+                except OSError:
+                    # The client is gone, which its input may not have shown yet.
+                    self._receiving.cancel()
+                    return
+                self._note(item.message)
 
 
 def _message(line: bytes | None) -> JSONRPCMessage:
@@ -139,23 +194,6 @@ async def _lines(source: int) -> AsyncIterator[bytes | None]:
             if line is None or line.strip():
                 yield line
         await anyio.lowlevel.checkpoint()  # a file never makes anybody wait
-
-
-async def _send(
-    sink: int,
-    outbox: MemoryObjectReceiveStream[SessionMessage],
-    receiving: anyio.CancelScope,
-    sending: anyio.CancelScope,
-) -> None:
-    with outbox, sending:
-        async for item in outbox:
-            text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-            try:
-                await _write(sink, f"{text}\n".encode())
-            except OSError:
-                # The client is gone, which its input may not have shown yet.
-                receiving.cancel()
-                return
 
 
 async def _write(sink: int, data: bytes) -> None:
