@@ -241,6 +241,10 @@ class REPLEnvironment(EpisodeTurns):
         """Have `provider` answer the sub-calls of the episodes to come."""
         self._provider = provider
 
+    def take_from(self, source: sandboxes.Source) -> None:
+        """Have the episodes to come in sessions from `source`."""
+        self._sandboxes = source
+
     @property
     def variables(self) -> list[str]:
         """The names in the session; NotReset if no episode has begun."""
