@@ -1,0 +1,16 @@
+"""Servers that the tests of this folder share: this project's, and OpenEnv's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.compat.environments import HERE, NEWEST, program, served
+
+
+@pytest.fixture(scope="session")
+def their_server() -> Iterator[str]:
+    """OpenEnv's server, with the adapter's environment in it."""
+    with served(program(NEWEST, "python"), str(HERE / "hosting.py")) as url:
+        yield url
