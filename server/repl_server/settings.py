@@ -8,6 +8,7 @@ from pathlib import Path
 from repl_env.llm import LLM
 from repl_env.rlm.budget import Budget
 from repl_sandbox import Limits, Policy
+from repl_sandbox.arguments import RecoveryMode
 
 MIB = 1 << 20
 
@@ -86,7 +87,7 @@ class Settings:
     origins: tuple[str, ...] = ()
     require: str = "jailed"
     isolation: str = "auto"
-    recovery: str = "snapshot"
+    recovery: RecoveryMode = "snapshot"
     max_sessions: int = 64
     max_waiting: int = 64
     wait_s: float = 10.0
