@@ -8,7 +8,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import os
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from typing import Any
 
@@ -185,14 +189,25 @@ def client(url: str) -> dict[str, Any]:
     return {"awaited": asyncio.run(awaited()), "waiting": waiting, "plain": plain}
 
 
+@contextmanager
+def cache_in(folder: str) -> Iterator[None]:
+    """Where AutoEnv keeps what it found, for the next process to believe: not in the user's."""
+    os.environ["XDG_CACHE_HOME"] = tempfile.tempdir = folder
+    try:
+        yield
+    finally:
+        tempfile.tempdir = None
+
+
 def discovery(url: str) -> dict[str, Any]:
     """What OpenEnv's AutoEnv finds of a distribution that is called `repl-env`."""
     from openenv import AutoEnv
 
-    try:
-        found = type(AutoEnv.from_env("repl-env", base_url=url)).__name__
-    except ValueError as error:
-        found = str(error).splitlines()[0]
+    with tempfile.TemporaryDirectory() as folder, cache_in(folder):
+        try:
+            found = type(AutoEnv.from_env("repl-env", base_url=url)).__name__
+        except ValueError as error:
+            found = str(error).splitlines()[0]
     generic = AutoEnv.from_env("repl-env", base_url=url, skip_install=True)
     with generic.sync() as env:
         env.reset()

@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from repl_server.settings import Settings
 from tests.compat.environments import HERE, NEWEST, program, served
+from tests.server.conftest import serving
+
+
+@pytest.fixture(scope="session")
+def our_server() -> Iterator[str]:
+    """This project's server, as it is without options."""
+    with serving(Settings(port=0)) as server:
+        yield server.url
 
 
 @pytest.fixture(scope="session")

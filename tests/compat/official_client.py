@@ -37,7 +37,8 @@ class RecordedClient(GenericEnvClient):
         self.frames: list[dict[str, Any]] = []
 
     async def _send(self, message: dict[str, Any]) -> None:
-        self.frames.append({"client": message})
+        if message["type"] != "close":  # which has no reply, and not all send by this method
+            self.frames.append({"client": message})
         await super()._send(message)
 
     async def _receive(self) -> dict[str, Any]:
