@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from repl_env.environment import REPLEnvironment
+from repl_env.errors import REPLError
 from repl_env.interfaces import EnvironmentMetadata
 from repl_env.refusals import DOES_NOT_READ, IDLE
 from repl_env.sandboxes import Sandboxes, SandboxSettings, Source
@@ -212,7 +213,7 @@ class Host:
         except BaseException as error:
             self.admission.leave()
             meter.close_session()
-            if isinstance(error, Exception) and not isinstance(error, Refusal):
+            if isinstance(error, Exception) and not isinstance(error, Refusal | REPLError):
                 raise fault("FACTORY_ERROR", "no environment could be made", error) from None
             raise
         self._sessions[_name(session.token)] = session

@@ -14,6 +14,7 @@ from repl_sandbox.errors import SandboxError
 
 from .calls import SessionCalls
 from .endpoints import llm_of
+from .faults import shown
 from .refusal import Refusal
 from .requests import AnyReset, FollowUp, ResetRequest
 from .settings import Settings
@@ -79,7 +80,10 @@ class REPLEpisodes:
 
     async def branch(self, seed: int | None) -> REPLEpisodes:
         """As `Episodes.branch`."""
-        other = await self._environment.branch_async(seed=seed)
+        try:
+            other = await self._environment.branch_async(seed=seed)
+        except (SandboxError, ValueError) as error:
+            raise Refusal("EXECUTION_ERROR", f"no branch: {shown(error)}") from None
         calls = None if self._calls is None else self._calls.branch()
         return REPLEpisodes(other, self._settings, calls)
 
