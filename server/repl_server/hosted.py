@@ -146,6 +146,11 @@ class HostedSession:
         self._work.set()
 
     @property
+    def queued(self) -> int:
+        """How many requests wait behind the one that runs."""
+        return len(self._waiting)
+
+    @property
     def has_room(self) -> bool:
         """Whether more may be asked now."""
         return self._room.is_set()

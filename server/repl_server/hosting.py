@@ -82,6 +82,7 @@ class Host:
         self._looking: asyncio.Task[None] | None = None
         self._metadata: EnvironmentMetadata | None = None
         self.draining = False
+        self.looks = 0  # for sessions that nobody uses, so far
 
     # ── its own life ─────────────────────────────────────────────────────────────────────────────
 
@@ -230,6 +231,7 @@ class Host:
         shortest = min(settings.idle_s, settings.grace_s, settings.send_s)
         while True:
             await asyncio.sleep(min(_LOOK, max(_LOOK_SOON, shortest / 4)))
+            self.looks += 1
             now = time.monotonic()
             for session in self.sessions:
                 self._look_at(session, now)
