@@ -70,8 +70,8 @@ def test_the_model_of_a_reset():
     asked = Endpoint(
         model="m",
         base_url="https://models.example/v1",
-        api_key="key",
-        headers={"X-A": "secret"},
+        api_key=SecretStr("key"),
+        headers={"X-A": SecretStr("secret")},
         sampling={"temperature": 0},
     )
     llm = llm_of(Settings(llm_urls=URLS), llm=asked)
