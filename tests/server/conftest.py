@@ -30,7 +30,7 @@ class Serving:
     def __init__(self, running, app) -> None:
         self.app, self.host = app, app.state.host
         self.running = running
-        self.url = running.url
+        self.url: str = running.url
         self.port = int(self.url.rpartition(":")[2])
         self.ws = f"ws://127.0.0.1:{self.port}/ws"
 
