@@ -261,7 +261,7 @@ class HostedSession:
         return _observed(observation, request)
 
     async def _state(self, asked: Asked, request: Request) -> Reply:
-        return Reply("state", text_of(self._episodes.state()))
+        return Reply("state", text_of(await self._episodes.state()))
 
     async def _variables(self, asked: Asked, request: Request) -> Reply:
         return Reply("variables", text_of({"names": await self._episodes.variables()}))
