@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from repl_env.contexts import Given, Part
 from repl_env.environment import REPLEnvironment
-from repl_env.episode_turns import result_of
 from repl_env.files import Files
 from repl_env.llm import LLM
 from repl_env.models import (
@@ -24,6 +23,8 @@ from repl_env.models import (
     REPLObservation,
     REPLState,
     StepResult,
+    result_of,
+    showing,
 )
 from repl_env.previews import Preview
 from repl_env.rubrics import Rubric
@@ -437,10 +438,3 @@ class AsyncLocalREPLEnv(_Local):
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
-
-
-def showing(name: str) -> str:
-    """The code that shows a variable; ValueError if `name` is no name or dotted path."""
-    if not all(part.isidentifier() for part in name.split(".")):
-        raise ValueError(f"{name!r} is not the name of a variable; use execute() for expressions")
-    return f"print(repr({name}))"
