@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from repl_env.cells import OnOutput
 from repl_env.contexts import Given, Part
 from repl_env.environment import REPLEnvironment
 from repl_env.files import Files
@@ -199,13 +200,21 @@ class LocalREPLEnv(_Local):
         )
         return result_of(observation)
 
-    def step(self, action: REPLAction, *, timeout_s: float | None = None) -> Result:
+    def step(
+        self,
+        action: REPLAction,
+        *,
+        timeout_s: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Result:
         """Run the action's code, or submit its answer; see `REPLEnvironment.step`."""
-        return result_of(self._env.step(action, timeout_s))
+        return result_of(self._env.step(action, timeout_s, on_output=on_output))
 
-    def execute(self, code: str, *, timeout_s: float | None = None) -> Result:
+    def execute(
+        self, code: str, *, timeout_s: float | None = None, on_output: OnOutput | None = None
+    ) -> Result:
         """One step that runs `code` for at most `timeout_s` seconds of execution."""
-        return result_of(self._env.step(REPLAction(code=code), timeout_s))
+        return self.step(REPLAction(code=code), timeout_s=timeout_s, on_output=on_output)
 
     def submit_final_answer(self, answer: JSON) -> Result:
         """One step that ends the episode with `answer`, unless its schema refuses it."""
@@ -343,13 +352,21 @@ class AsyncLocalREPLEnv(_Local):
         )
         return result_of(observation)
 
-    async def step(self, action: REPLAction, *, timeout_s: float | None = None) -> Result:
+    async def step(
+        self,
+        action: REPLAction,
+        *,
+        timeout_s: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Result:
         """Run the action's code, or submit its answer; see `REPLEnvironment.step`."""
-        return result_of(await self._env.step_async(action, timeout_s))
+        return result_of(await self._env.step_async(action, timeout_s, on_output=on_output))
 
-    async def execute(self, code: str, *, timeout_s: float | None = None) -> Result:
+    async def execute(
+        self, code: str, *, timeout_s: float | None = None, on_output: OnOutput | None = None
+    ) -> Result:
         """One step that runs `code` for at most `timeout_s` seconds of execution."""
-        return result_of(await self._env.step_async(REPLAction(code=code), timeout_s))
+        return await self.step(REPLAction(code=code), timeout_s=timeout_s, on_output=on_output)
 
     async def submit_final_answer(self, answer: JSON) -> Result:
         """One step that ends the episode with `answer`, unless its schema refuses it."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from repl_env.errors import (
+    OURS,
     AuthenticationFailed,
     BadReply,
     CapacityReached,
@@ -36,8 +37,12 @@ def _episode_done(refused: Refused) -> REPLError:
 
 
 def _episode_aborted(refused: Refused) -> REPLError:
-    kind = refused.details.get("kind", "sandbox")
-    return EpisodeAborted(str(kind), refused.message.removeprefix(f"{kind}: "))
+    kind, _, message = refused.message.partition(": ")
+    return (
+        EpisodeAborted(kind, message)
+        if kind in OURS
+        else EpisodeAborted("sandbox", refused.message)
+    )
 
 
 # Codes of `repl_env.refusals` that local environments have errors for,

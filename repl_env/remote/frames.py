@@ -92,7 +92,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A piece of what a running step prints; `dropped` characters before it were left out."""
+    """A piece of what a running step prints; `dropped` characters behind it were left out."""
 
     id: str
     stream: str

@@ -166,7 +166,7 @@ async def _heard(output: Output, hear: Hear | None) -> None:
     if hear is None:
         return
     left_out = f"\n... ({output.dropped:,} characters left out)\n" if output.dropped else ""
-    for text in filter(None, (left_out, output.text)):
+    for text in filter(None, (output.text, left_out)):
         told = hear(output.stream, text)
         if isawaitable(told):
             await told

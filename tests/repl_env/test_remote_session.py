@@ -619,7 +619,7 @@ async def test_output_comes_while_the_step_runs():
             await env.execute("x", on_output=hear)
 
     left_out = ("stdout", "\n... (1,234 characters left out)\n")
-    assert heard == [("stdout", "a"), ("stderr", "b"), left_out, ("stdout", "c")]
+    assert heard == [("stdout", "a"), ("stderr", "b"), ("stdout", "c"), left_out]
 
 
 async def test_what_a_callback_raises_ends_the_step():
@@ -677,7 +677,8 @@ async def test_the_errors_of_an_episode_are_those_of_a_local_one():
         await peer.refuse(await peer.next("step"), "NOT_RESET")
         last = observation("the last", done=True)
         await peer.refuse(await peer.next("step"), "EPISODE_DONE", result=last)
-        await peer.refuse(await peer.next("step"), "EPISODE_ABORTED", kind="cancelled")
+        message = "cancelled: by somebody"
+        await peer.refuse(await peer.next("step"), "EPISODE_ABORTED", message=message)
         await peer.gone()
 
     with Scripted(story) as server:
@@ -686,7 +687,7 @@ async def test_the_errors_of_an_episode_are_those_of_a_local_one():
                 await env.execute("x")
             with pytest.raises(EpisodeDone) as done:
                 await env.execute("x")
-            with pytest.raises(EpisodeAborted, match=r"^cancelled: because") as aborted:
+            with pytest.raises(EpisodeAborted, match=r"^cancelled: by somebody$") as aborted:
                 await env.execute("x")
 
     assert done.value.result.observation.result.stdout == "the last"
