@@ -7,7 +7,7 @@ Names, fields and defaults are those of OpenEnv's `repl_env`, with more fields. 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -81,6 +81,9 @@ def _as_code(value: object) -> object:
     return strip_fence(value) if isinstance(value, str) else value
 
 
+Code: TypeAlias = Annotated[str, BeforeValidator(_as_code)]
+
+
 class REPLAction(Action):
     """One step: code to run, or a final answer to submit.
 
@@ -91,9 +94,7 @@ class REPLAction(Action):
     # Only `code` is required on the wire: clients map a plain reply to the one required field.
     model_config = ConfigDict(json_schema_extra={"required": ["code"]})
 
-    code: Annotated[str, BeforeValidator(_as_code)] = Field(
-        default="", description="Python code to run in the session."
-    )
+    code: Code = Field(default="", description="Python code to run in the session.")
     is_final: bool = Field(default=False, description="Submit final_answer and end the episode.")
     final_answer: JsonValue = Field(default=None, description="The answer, when is_final is set.")
 

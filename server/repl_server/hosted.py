@@ -20,10 +20,10 @@ from .episodes import Episodes
 from .faults import fault, refusal_of
 from .frames import Refused, Request
 from .owners import Owner
+from .quotas import Meter
 from .refusal import Refusal
 from .replies import Reply, observation_text, text_of
 from .streaming import Streamed
-from .unmetered import Meter
 
 if TYPE_CHECKING:
     from .hosting import Host
