@@ -24,6 +24,13 @@ class Server:
 
 
 @contextmanager
+def ours(recovery: str) -> Iterator[Server]:
+    """Our server, with recovery "restart" or "snapshot": `ours.py`."""
+    with _run([sys.executable, "-m", "benchmarks.server.ours", recovery]) as server:
+        yield server
+
+
+@contextmanager
 def floor() -> Iterator[Server]:
     """The least that a server of such frames can be: `floor.py`."""
     with _run([sys.executable, "-m", "benchmarks.server.floor"]) as server:
