@@ -1,6 +1,6 @@
 """Our server, with a place for every client that is measured: `repl-env serve` does the same.
 
-    python -m benchmarks.server.ours restart|snapshot
+python -m benchmarks.server.ours restart|snapshot
 """
 
 from __future__ import annotations
