@@ -18,6 +18,7 @@ from repl_env.subcalls import Failed, GivenProvider, SubcallSettings
 from .quotas import Meter
 from .refusal import Refusal
 from .settings import Settings
+from .watching import Watch
 
 # Reserved of an owner's calls for a session without a limit of its own.
 _MANY = 1 << 20
@@ -59,9 +60,10 @@ class SessionCalls:
     `settings.budget` is for them together.
     """
 
-    def __init__(self, settings: Settings, meter: Meter) -> None:
+    def __init__(self, settings: Settings, meter: Meter, watch: Watch) -> None:
         self._settings = settings
         self._meter = meter
+        self._watch = watch
         self._open: list[_Episode] = []
         self._spending = _Spending()
 
@@ -88,7 +90,7 @@ class SessionCalls:
 
     def branch(self) -> SessionCalls:
         """For a branch of the session, with the calls that were begun for it."""
-        other = SessionCalls(self._settings, self._meter)
+        other = SessionCalls(self._settings, self._meter, self._watch)
         other._spending = _Spending(self._spending.began, list(self._spending.spent))
         if len(self._open) > 1:
             other._open.append(self._open.pop())
@@ -101,6 +103,7 @@ class SessionCalls:
         for each in ended:
             spent = each.calling.account.total
             self._spending.spent.append(spent)
+            self._watch.sub_calls(spent)
             self._meter.return_calls(max(0, each.reserved - spent.calls))
 
     def _reserve(self, calls: int) -> int:

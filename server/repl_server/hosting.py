@@ -29,6 +29,7 @@ from .quotas import Meter, Quotas
 from .refusal import Refusal
 from .repl_episodes import REPLEpisodes
 from .settings import Settings
+from .watching import Watch
 
 logger = logging.getLogger("repl_server")
 
@@ -64,6 +65,9 @@ class Host:
         most = 1 if alone else settings.max_sessions
         self.admission = Admission(most, settings.max_waiting, settings.wait_s)
         self.quotas = Quotas(settings)
+        self.watch = Watch(contents=settings.log_contents)
+        self.watch.metrics.watch("sessions_open", lambda: self.admission.open)
+        self.watch.metrics.watch("sessions_waiting", lambda: self.admission.waiting)
         self.sandboxes = Sandboxes()
         self.source = Source(
             None,
@@ -117,7 +121,7 @@ class Host:
         for session in self.sessions:
             if session.outlet is not None:
                 session.outlet.end(1012, _DRAINING)
-        await asyncio.gather(*(session.close() for session in self.sessions))
+        await asyncio.gather(*(session.close("drain") for session in self.sessions))
 
     def check_open(self) -> None:
         """Raises Refusal DRAINING if nothing new may begin."""
@@ -179,6 +183,7 @@ class Host:
         if self._sessions.pop(_name(session.token), None) is not None:
             self.admission.leave()
             session.meter.close_session()
+            self.watch.session_closed(session, session.ending)
 
     async def metadata(self) -> EnvironmentMetadata:
         """What an environment says about itself."""
@@ -213,6 +218,7 @@ class Host:
                 raise fault("FACTORY_ERROR", "no environment could be made", error) from None
             raise
         self._sessions[_name(session.token)] = session
+        self.watch.session_opened(session)
         return session
 
     async def _episodes(self, meter: Meter) -> Episodes:
@@ -222,7 +228,8 @@ class Host:
             return REPLEpisodes(made.environment, self.settings) if ours else made
         environment = REPLEnvironment()
         environment.take_from(self.source)
-        return REPLEpisodes(environment, self.settings, SessionCalls(self.settings, meter))
+        calls = SessionCalls(self.settings, meter, self.watch)
+        return REPLEpisodes(environment, self.settings, calls)
 
     # ── the end of what nobody uses ──────────────────────────────────────────────────────────────
 
@@ -246,9 +253,9 @@ class Host:
         if now - session.touched > settings.idle_s:
             if outlet is not None:
                 outlet.end(IDLE, "the session was idle for too long")
-            session.end()
+            session.end("idle")
         elif session.left is not None and now - session.left > settings.grace_s:
-            session.end()
+            session.end("grace")
 
 
 def _name(token: str) -> bytes:

@@ -244,22 +244,22 @@ async def test_bodies_of_all_together_are_bounded() -> None:
         for each in (one, two):
             await each.send(request("POST", "/length", content_length=str(MIB)))
         await one.send(bytes(MIB - 1))
-        await until(lambda: server.watch.inbound.held == MIB - 1)
+        await until(lambda: server.inbound.held == MIB - 1)
         await two.send(bytes(1000))
         refused = await two.reply()
         assert (refused.status, refused.data["code"]) == (429, "RATE_LIMITED")
 
         await one.send(b"x")
         assert (await one.reply()).body == b"%d" % MIB
-        await until(lambda: not server.watch.inbound.held)
+        await until(lambda: not server.inbound.held)
 
 
 async def test_a_client_that_leaves_in_the_middle_of_a_body_leaves_nothing() -> None:
     async with serve(APP, Settings()) as server:
         async with wire(server.port) as gone:
             await gone.send(request("POST", "/length", content_length=str(MIB)) + bytes(1000))
-            await until(lambda: server.watch.inbound.held == 1000)
-        await until(lambda: not server.watch.inbound.held)
+            await until(lambda: server.inbound.held == 1000)
+        await until(lambda: not server.inbound.held)
 
 
 async def test_a_fault_is_told_by_an_id_and_kept_in_the_log_without_contents(caplog) -> None:
