@@ -19,7 +19,7 @@ from repl_env.refusals import DOES_NOT_READ, IDLE
 from repl_env.sandboxes import Sandboxes, SandboxSettings, Source
 
 from .admission import Admission
-from .calls import SessionCalls
+from .calls import SessionCalls, warm_up
 from .episodes import Episodes
 from .faults import fault
 from .foreign_episodes import ForeignEpisodes
@@ -91,11 +91,12 @@ class Host:
     # ── its own life ─────────────────────────────────────────────────────────────────────────────
 
     def prepare(self) -> None:
-        """Start the sandbox, unless the environments are of another kind. Blocks.
+        """Load libraries and start the sandbox, if they will be needed. Blocks.
 
         Raises:
             IsolationError, SandboxError: as `repl_sandbox.Sandbox`.
         """
+        warm_up(self.settings)
         if self.environment is None:
             self.source.plain()
 
