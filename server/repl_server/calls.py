@@ -6,8 +6,10 @@ state, log or error.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import TypeVar
 
 from repl_env.rlm.budget import Budget, Spent
@@ -19,6 +21,15 @@ from .quotas import Meter
 from .refusal import Refusal
 from .settings import Settings
 from .watching import Watch
+
+# What the first sub-call would load.
+_ASKING = (
+    "repl_env.rlm.recursion",
+    "repl_env.rlm.openai_model",
+    "repl_env.rlm.hf_model",
+    "openai.resources.chat.completions",
+    "huggingface_hub.inference._generated._async_client",
+)
 
 # Reserved of an owner's calls for a session without a limit of its own.
 _MANY = 1 << 20
@@ -52,6 +63,15 @@ class _Spending:
             cpu_seconds=_less(whole.cpu_seconds, sum(each.cpu_seconds for each in self.spent)),
             children=_less(whole.children, sum(each.children for each in self.spent)),
         )
+
+
+def warm_up(settings: Settings) -> None:
+    """Load what asks models, if any may be asked: it takes a second or two, of everybody's time."""
+    if not (settings.llm_urls or settings.llm):
+        return
+    for module in _ASKING:
+        with contextlib.suppress(ImportError):  # a reset that needs it is told
+            import_module(module)
 
 
 class SessionCalls:

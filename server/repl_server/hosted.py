@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from repl_env.errors import EpisodeAborted
 from repl_env.refusals import CODES, TAKEN_OVER
 
 from .episodes import Episodes
@@ -151,6 +152,11 @@ class HostedSession:
         self._work.set()
 
     @property
+    def queued(self) -> int:
+        """How many requests wait behind the one that runs."""
+        return len(self._waiting)
+
+    @property
     def has_room(self) -> bool:
         """Whether more may be asked now."""
         return self._room.is_set()
@@ -249,6 +255,9 @@ class HostedSession:
             return _given_up()
         # Boundary: whatever an environment raises is its client's to know, as a refusal.
         except Exception as error:  # noqa: BLE001
+            if self._closing is not None and isinstance(error, EpisodeAborted):
+                # Its session was taken from under it, by `_close`: no fault for the log.
+                return Reply.refusing(Refusal("EPISODE_ABORTED", "the session has ended"))
             return Reply.refusing(refusal_of(error))
 
     async def _reset(self, asked: Asked, request: Request) -> Reply:

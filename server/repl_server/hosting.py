@@ -19,7 +19,7 @@ from repl_env.refusals import DOES_NOT_READ, IDLE
 from repl_env.sandboxes import Sandboxes, SandboxSettings, Source
 
 from .admission import Admission
-from .calls import SessionCalls
+from .calls import SessionCalls, warm_up
 from .episodes import Episodes
 from .faults import fault
 from .foreign_episodes import ForeignEpisodes
@@ -86,15 +86,17 @@ class Host:
         self._looking: asyncio.Task[None] | None = None
         self._metadata: EnvironmentMetadata | None = None
         self.draining = False
+        self.looks = 0  # for sessions that nobody uses, so far
 
     # ── its own life ─────────────────────────────────────────────────────────────────────────────
 
     def prepare(self) -> None:
-        """Start the sandbox, unless the environments are of another kind. Blocks.
+        """Load libraries and start the sandbox, if they will be needed. Blocks.
 
         Raises:
             IsolationError, SandboxError: as `repl_sandbox.Sandbox`.
         """
+        warm_up(self.settings)
         if self.environment is None:
             self.source.plain()
 
@@ -237,6 +239,7 @@ class Host:
         shortest = min(settings.idle_s, settings.grace_s, settings.send_s)
         while True:
             await asyncio.sleep(min(_LOOK, max(_LOOK_SOON, shortest / 4)))
+            self.looks += 1
             now = time.monotonic()
             for session in self.sessions:
                 self._look_at(session, now)

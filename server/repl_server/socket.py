@@ -85,11 +85,11 @@ class Socket:
 
     async def deliver(self, id: str | None, reply: Reply) -> None:
         """Send a reply, if anybody is there to read it."""
+        if self.gone:
+            return
         if reply.refusal is not None:
             session = None if self._session is None else self._session.id
             self._host.watch.refused(reply.refusal, self._owner, session=session)
-        if self.gone:
-            return
         task = asyncio.current_task()
         assert task is not None
         if not self._senders:
