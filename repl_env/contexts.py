@@ -107,7 +107,7 @@ def resolve(
 
 def _part(name: str, value: Given) -> Part:
     if isinstance(value, Path):
-        value = _read(value)
+        value = read(value)
     if isinstance(value, str):
         return Part(name, value, len(value), "chars")
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -118,7 +118,7 @@ def _part(name: str, value: Given) -> Part:
     raise TypeError(f"{name} must be {allowed}, not {type(value).__name__}")
 
 
-def _read(path: Path) -> str | bytes:
+def read(path: Path) -> str | bytes:
     """A file as text if it is UTF-8, else as bytes. Line ends stay as they are."""
     data = path.read_bytes()
     try:
