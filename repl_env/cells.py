@@ -5,8 +5,9 @@ Errors of the engine leave these turns unchanged.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from repl_env.contexts import Context
 from repl_env.episode import Episode, Terms
@@ -14,6 +15,9 @@ from repl_env.models import REPLObservation
 from repl_env.sandboxes import Source
 from repl_env.turns import Turn
 from repl_sandbox.errors import SandboxClosed, SandboxError
+
+# Called with "stdout" or "stderr" and a piece of text.
+OnOutput: TypeAlias = Callable[[str, str], None]
 
 
 class Cell(partial[Any]):
@@ -73,11 +77,16 @@ def filling(session: Any, files: dict[str, bytes]) -> Turn[None]:
 
 
 def running(
-    session: Any, episode: Episode, code: str, timeout: float | None
+    session: Any,
+    episode: Episode,
+    code: str,
+    timeout: float | None,
+    on_output: OnOutput | None = None,
 ) -> Turn[REPLObservation]:
-    """Run one cell of the episode."""
+    """Run one cell of the episode; `on_output` is told of what it prints, as it prints."""
+    streaming = {} if on_output is None else {"on_output": on_output}
     try:
-        outcome = yield Cell(session.run, code, timeout=timeout)
+        outcome = yield Cell(session.run, code, timeout=timeout, **streaming)
     except (TypeError, ValueError, SandboxError):
         raise  # refused, or the end of the session: nothing that the session counts
     except BaseException:

@@ -169,12 +169,19 @@ class REPLEnvironment(EpisodeTurns):
         return await play_async(self._resetting("async", given, kwargs))
 
     def step(
-        self, action: REPLAction, timeout_s: float | None = None, **kwargs: Any
+        self,
+        action: REPLAction,
+        timeout_s: float | None = None,
+        *,
+        on_output: cells.OnOutput | None = None,
+        **kwargs: Any,
     ) -> REPLObservation:
         """Run the action's code, or submit its answer.
 
         `timeout_s` limits execution, in seconds, not waiting for sub-calls; None is the limit of
-        the sandbox. Unknown arguments are ignored and named in `metadata["ignored"]`.
+        the sandbox. `on_output` is called with "stdout" or "stderr" and each piece of text while
+        the code runs; what it raises ends the step. Unknown arguments are ignored and named in
+        `metadata["ignored"]`.
 
         Raises:
             NotReset: no episode has begun.
@@ -183,13 +190,18 @@ class REPLEnvironment(EpisodeTurns):
             RuntimeError: the episode was begun by `reset_async`.
             TypeError, ValueError: the action or `timeout_s` is not one; nothing was run.
         """
-        return play(self._stepping("plain", action, timeout_s, kwargs))
+        return play(self._stepping("plain", action, timeout_s, kwargs, on_output))
 
     async def step_async(
-        self, action: REPLAction, timeout_s: float | None = None, **kwargs: Any
+        self,
+        action: REPLAction,
+        timeout_s: float | None = None,
+        *,
+        on_output: cells.OnOutput | None = None,
+        **kwargs: Any,
     ) -> REPLObservation:
         """`step` for an episode that was begun by `reset_async`."""
-        return await play_async(self._stepping("async", action, timeout_s, kwargs))
+        return await play_async(self._stepping("async", action, timeout_s, kwargs, on_output))
 
     @property
     def state(self) -> REPLState:
@@ -233,6 +245,10 @@ class REPLEnvironment(EpisodeTurns):
     def answer_by(self, provider: Provider) -> None:
         """Have `provider` answer the sub-calls of the episodes to come."""
         self._provider = provider
+
+    def take_from(self, source: sandboxes.Source) -> None:
+        """Have the episodes to come in sessions from `source`."""
+        self._sandboxes = source
 
     @property
     def variables(self) -> list[str]:

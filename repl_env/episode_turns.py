@@ -236,7 +236,12 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
                 yield calling.close if mode == "plain" else calling.close_async
 
     def _stepping(
-        self, mode: Mode, action: REPLAction, timeout_s: float | None, more: Mapping[str, Any]
+        self,
+        mode: Mode,
+        action: REPLAction,
+        timeout_s: float | None,
+        more: Mapping[str, Any],
+        on_output: cells.OnOutput | None = None,
     ) -> Turn[REPLObservation]:
         episode = self._episode()
         self._check_mode(mode)
@@ -245,7 +250,7 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
         if not isinstance(action, REPLAction):
             raise TypeError(f"action must be a REPLAction, not {type(action).__name__}")
         try:
-            observation = yield from self._taking(episode, action, timeout_s)
+            observation = yield from self._taking(episode, action, timeout_s, on_output)
         except SessionBusy:
             raise
         except SandboxError as error:
@@ -256,23 +261,36 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
         return (yield from self._scoring(mode, action, observation))
 
     def _taking(
-        self, episode: Episode, action: REPLAction, timeout_s: float | None
+        self,
+        episode: Episode,
+        action: REPLAction,
+        timeout_s: float | None,
+        on_output: cells.OnOutput | None,
     ) -> Turn[REPLObservation]:
         """What an action comes to, before it is scored."""
         calling = self._calling
         if action.is_final:
             observation = episode.submit(action.final_answer)
         elif calling is None:
-            observation = yield from cells.running(self._executor, episode, action.code, timeout_s)
+            observation = yield from cells.running(
+                self._executor, episode, action.code, timeout_s, on_output
+            )
         else:
-            observation = yield from self._paying(calling, episode, action.code, timeout_s)
+            observation = yield from self._paying(
+                calling, episode, action.code, timeout_s, on_output
+            )
         if episode.last_iteration:
             content = yield from cells.content(self._executor)
             observation = episode.give_up(observation, content)
         return observation
 
     def _paying(
-        self, calling: Calling, episode: Episode, code: str, timeout_s: float | None
+        self,
+        calling: Calling,
+        episode: Episode,
+        code: str,
+        timeout_s: float | None,
+        on_output: cells.OnOutput | None,
     ) -> Turn[REPLObservation]:
         """Run a cell within what is left of the budget, which ends the episode when it is over."""
         account = calling.account
@@ -280,7 +298,7 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
         left = account.seconds_left()
         if left is not None and left > 0:
             timeout_s = left if timeout_s is None else min(timeout_s, left)
-        observation = yield from cells.running(self._executor, episode, code, timeout_s)
+        observation = yield from cells.running(self._executor, episode, code, timeout_s, on_output)
         account.spend_cpu(observation.metadata["usage"]["cpu_seconds"])
         observation.metadata["spent"] = asdict(account.total)
         used_up = _used_up(account)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
+from repl_sandbox.arguments import RecoveryMode
 from repl_sandbox.policies import modules
 
 
@@ -27,6 +28,8 @@ class SandboxSettings:
     limits: Limits | None = None
     preload: tuple[str, ...] = ()
     policy: Policy | None = None
+    recovery: RecoveryMode = "snapshot"
+    ready: int = 0
 
     @classmethod
     def of(
@@ -60,12 +63,50 @@ class SandboxSettings:
             "limits": self.limits or Limits(),
             "preload": self.preload,
             "policy": self.policy,
+            "recovery": self.recovery,
+            "ready": self.ready,
         }
+
+
+class Sandboxes:
+    """Sandboxes by their settings: each started when it is first asked for, and again if it died.
+
+    Threads and event loops share them. Whoever made this closes it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[SandboxSettings, Sandbox] = {}
+
+    def get(self, settings: SandboxSettings) -> Sandbox:
+        """The one with these settings; it may have to be started."""
+        with self._lock:
+            if settings not in self._running:
+                self._running[settings] = Sandbox(**settings.arguments())
+            return self._running[settings]
+
+    def running(self, settings: SandboxSettings) -> Sandbox | None:
+        """The one with these settings if it runs; waits for nothing, not for one that starts."""
+        return self._running.get(settings)
+
+    def drop(self, sandbox: Sandbox) -> None:
+        """Give this one to nobody any more."""
+        with self._lock:
+            self._running = {k: v for k, v in self._running.items() if v is not sandbox}
+
+    def close(self) -> None:
+        """Close them all; another would be started."""
+        with self._lock:
+            for sandbox in self._running.values():
+                sandbox.close()
+            self._running = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where an environment takes its sandbox from: one it was given, or a shared one.
+    """Where an environment takes its sandbox from: one it was given, or one of `home`.
+
+    `home` None stands for the sandboxes that the whole process shares.
 
     Raises:
         TypeError: both were asked for, or `given` is no sandbox.
@@ -73,6 +114,7 @@ class Source:
 
     given: Sandbox | AsyncSandbox | None
     settings: SandboxSettings
+    home: Sandboxes | None = None
 
     def __post_init__(self) -> None:
         if self.given is None:
@@ -93,7 +135,7 @@ class Source:
     def plain(self) -> Sandbox:
         """The sandbox for plain episodes; RuntimeError if an asynchronous one was given."""
         if self.given is None:
-            return _PROCESS.get(self.settings)
+            return self._home.get(self.settings)
         if not isinstance(self.given, Sandbox):
             raise RuntimeError("the sandbox is an AsyncSandbox; its episodes must be awaited")
         return self.given
@@ -104,10 +146,11 @@ class Source:
             return self.given
         if self.given is not None:
             return AsyncSandbox.of(self.given)
-        sandbox = _PROCESS.running(self.settings)
+        home = self._home
+        sandbox = home.running(self.settings)
         if sandbox is None:
             # Who is cancelled meanwhile leaves it to the next.
-            sandbox = await asyncio.to_thread(_PROCESS.get, self.settings)
+            sandbox = await asyncio.to_thread(home.get, self.settings)
         return AsyncSandbox.of(sandbox)
 
     def replaces(self, sandbox: Sandbox | AsyncSandbox) -> bool:
@@ -116,43 +159,32 @@ class Source:
             return False
         plain = sandbox.plain if isinstance(sandbox, AsyncSandbox) else sandbox
         if plain is not None:
-            _PROCESS.drop(plain)
+            self._home.drop(plain)
         return True
+
+    @property
+    def _home(self) -> Sandboxes:
+        return _of_process() if self.home is None else self.home
 
 
 class _OfProcess:
-    """The plain sandboxes of this process."""
+    """The sandboxes that a process shares, closed at its exit."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._sandboxes: dict[SandboxSettings, Sandbox] = {}
         self._process = 0
+        self._sandboxes = Sandboxes()
 
-    def get(self, settings: SandboxSettings) -> Sandbox:
+    def get(self) -> Sandboxes:
         if self._process != os.getpid():
             # First use here, or after a fork: then the handles, and perhaps a held lock, are the
             # parent's, and this process begins with its own.
-            self._lock, self._sandboxes, self._process = threading.Lock(), {}, os.getpid()
-            atexit.register(self.close)
-        with self._lock:
-            if settings not in self._sandboxes:
-                self._sandboxes[settings] = Sandbox(**settings.arguments())
-            return self._sandboxes[settings]
+            self._sandboxes, self._process = Sandboxes(), os.getpid()
+            atexit.register(self._close)
+        return self._sandboxes
 
-    def running(self, settings: SandboxSettings) -> Sandbox | None:
-        """The one with these settings if it runs; waits for nothing, not for one that starts."""
-        return self._sandboxes.get(settings) if self._process == os.getpid() else None
-
-    def drop(self, sandbox: Sandbox) -> None:
-        with self._lock:
-            self._sandboxes = {k: v for k, v in self._sandboxes.items() if v is not sandbox}
-
-    def close(self) -> None:
-        with self._lock:
-            if self._process == os.getpid():
-                for sandbox in self._sandboxes.values():
-                    sandbox.close()
-            self._sandboxes = {}
+    def _close(self) -> None:
+        if self._process == os.getpid():
+            self._sandboxes.close()
 
 
-_PROCESS = _OfProcess()
+_of_process = _OfProcess().get

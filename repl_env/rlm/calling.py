@@ -91,6 +91,11 @@ class Calling:
         self._closed = False
         self._own: ChatModel | None = None
 
+    @property
+    def closed(self) -> bool:
+        """Whether its episode is over: no further call is answered."""
+        return self._closed
+
     def begin_run(self, run: str) -> None:
         """The calls from here on are those of another run in the same session."""
         self._run, self._calls, self._first_cell = run, 0, self.cell

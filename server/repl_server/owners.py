@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,3 +16,12 @@ class Owner:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
+
+
+def owner_of(scope: Mapping[str, Any]) -> Owner:
+    """Whose an ASGI request is: as the guard found, or where there is none, its address."""
+    owner: Owner | None = scope.get("state", {}).get("owner")
+    if owner is not None:
+        return owner
+    client = scope.get("client")
+    return Owner("address", client[0] if client else "")

@@ -1,0 +1,132 @@
+"""`SessionCalls`: who answers the sub-calls of one session, and what they may cost together.
+
+Keys are held in what asks with them, for as long as their episode lives. They are in no repr,
+state, log or error.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from pydantic import SecretStr
+
+from repl_env.llm import LLM
+from repl_env.rlm.budget import Budget, Spent
+from repl_env.rlm.calling import Calling
+from repl_env.rlm.recursion import Home
+from repl_env.subcalls import Failed, GivenProvider, SubcallSettings
+
+from .endpoints import llm_of
+from .quotas import Meter
+from .refusal import Refusal
+from .requests import Endpoint
+from .settings import Settings
+
+# Reserved of an owner's calls for a session without a limit of its own.
+_MANY = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Episode:
+    """An episode's calls, and how many of them were reserved of the owner's."""
+
+    calling: Calling
+    reserved: int
+
+
+@dataclass(slots=True)
+class _Spending:
+    """What a session's ended episodes have spent. Its time begins now."""
+
+    began: float = field(default_factory=time.monotonic)
+    spent: list[Spent] = field(default_factory=list)
+
+    def left(self, whole: Budget) -> Budget:
+        """What of a budget is left."""
+        return Budget(
+            calls=_less(whole.calls, sum(each.calls for each in self.spent)),
+            input_tokens=_less(whole.input_tokens, sum(each.input_tokens for each in self.spent)),
+            output_tokens=_less(
+                whole.output_tokens, sum(each.output_tokens for each in self.spent)
+            ),
+            usd=_less(whole.usd, sum(each.usd for each in self.spent)),
+            seconds=_less(whole.seconds, time.monotonic() - self.began),
+            cpu_seconds=_less(whole.cpu_seconds, sum(each.cpu_seconds for each in self.spent)),
+            children=_less(whole.children, sum(each.children for each in self.spent)),
+        )
+
+
+class SessionCalls:
+    """A provider (`repl_env.subcalls.Provider`) for all episodes of one session.
+
+    `settings.budget` is for them together.
+    """
+
+    def __init__(self, settings: Settings, meter: Meter) -> None:
+        self._settings = settings
+        self._meter = meter
+        self._open: list[_Episode] = []
+        self._spending = _Spending()
+
+    def llm(
+        self,
+        llm: Endpoint | None = None,
+        hf_token: SecretStr | None = None,
+        llm_model: str | None = None,
+    ) -> LLM:
+        """The model that answers a reset with these arguments; see `endpoints.llm_of`."""
+        return llm_of(self._settings, llm=llm, hf_token=hf_token, llm_model=llm_model)
+
+    def names(self, settings: SubcallSettings) -> frozenset[str]:
+        """As `Provider.names`."""
+        return GivenProvider().names(settings)
+
+    def begin(self, settings: SubcallSettings, failed: Failed, home: Home) -> Calling | None:
+        """As `Provider.begin`."""
+        if not self.names(settings):
+            return None
+        self.settle()
+        left = self._spending.left(self._settings.budget)
+        reserved = self._reserve(_MANY if left.calls is None else left.calls)
+        budget = replace(left, calls=reserved)
+        try:
+            calling = GivenProvider(budget=budget).begin(settings, failed, home)
+        except BaseException:
+            self._meter.return_calls(reserved)
+            raise
+        assert calling is not None
+        self._open.append(_Episode(calling, reserved))
+        return calling
+
+    def branch(self) -> SessionCalls:
+        """For a branch of the session, with the calls that were begun for it."""
+        other = SessionCalls(self._settings, self._meter)
+        other._spending = _Spending(self._spending.began, list(self._spending.spent))
+        if len(self._open) > 1:
+            other._open.append(self._open.pop())
+        return other
+
+    def settle(self) -> None:
+        """Give back what the ended episodes did not use."""
+        ended = [each for each in self._open if each.calling.closed]
+        self._open = [each for each in self._open if not each.calling.closed]
+        for each in ended:
+            spent = each.calling.account.total
+            self._spending.spent.append(spent)
+            self._meter.return_calls(max(0, each.reserved - spent.calls))
+
+    def _reserve(self, calls: int) -> int:
+        try:
+            return self._meter.reserve_calls(calls)
+        except Refusal:
+            # The episode can do without; its first call says that there are none left.
+            return 0
+
+
+_T = TypeVar("_T", int, float)
+
+
+def _less(whole: _T | None, spent: _T) -> _T | None:
+    return None if whole is None else max(type(whole)(0), whole - spent)

@@ -1,0 +1,108 @@
+"""Where sub-calls of a reset may go: endpoints that the operator listed, and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from repl_env.llm import LLM
+
+from .refusal import Refusal
+from .requests import Endpoint
+from .settings import Settings
+from .texts import invalid
+
+# Where a token of Hugging Face is used when no endpoint is named.
+HUGGING_FACE = "https://router.huggingface.co/v1"
+
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An endpoint's address, in a form that can be compared."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @classmethod
+    def of(cls, url: str) -> Place | None:
+        """The place that `url` names; None if it is not plainly one."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port or _PORTS.get(parts.scheme)
+        except ValueError:
+            return None
+        strange = parts.username or parts.password or parts.query or parts.fragment
+        if strange or not parts.hostname or port is None or not (url.isascii() and _plain(url)):
+            return None
+        # Servers and libraries disagree on what these mean in a path.
+        if "%" in url or {".", ".."} & set(parts.path.split("/")):
+            return None
+        return cls(parts.scheme, parts.hostname.lower(), port, parts.path.rstrip("/"))
+
+
+def listed(url: str, urls: tuple[str, ...]) -> bool:
+    """Whether `url` is one of `urls`, or below one of them that ends with "/*"."""
+    place = Place.of(url)
+    if place is None:
+        return False
+    for each in urls:
+        below = each.endswith("/*")
+        found = Place.of(each[:-2] if below else each)
+        if found is None or replace(found, path="") != replace(place, path=""):
+            continue
+        if place.path == found.path or (below and place.path.startswith(f"{found.path}/")):
+            return True
+    return False
+
+
+def llm_of(
+    settings: Settings,
+    *,
+    llm: Endpoint | None = None,
+    hf_token: SecretStr | None = None,
+    llm_model: str | None = None,
+) -> LLM:
+    """The model that answers the sub-calls of a reset with these arguments.
+
+    A reset that brings neither an endpoint nor a token gets the operator's, by the name it gives.
+
+    Raises:
+        Refusal: FORBIDDEN, the endpoint is not listed; VALIDATION_ERROR, both forms were given.
+    """
+    if llm is not None:
+        if hf_token is not None or llm_model is not None:
+            raise invalid("data.llm", "goes without llm_model and hf_token: it has both inside")
+        asked = LLM(
+            model=llm.model,
+            base_url=llm.base_url,
+            api_key=_open(llm.api_key),
+            headers={name: value.get_secret_value() for name, value in llm.headers.items()},
+            sampling=llm.sampling,
+        )
+    else:
+        asked = LLM(model=llm_model, api_key=_open(hf_token))
+    if not asked.answers:
+        return _of_operator(settings.llm, asked)
+    if not listed(asked.base_url or HUGGING_FACE, settings.llm_urls):
+        raise Refusal("FORBIDDEN", "sub-calls may not go to this endpoint: the operator's list")
+    return asked
+
+
+def _of_operator(own: LLM | None, asked: LLM) -> LLM:
+    if own is None:
+        return LLM()
+    return own if asked.model is None else replace(own, model=asked.model)
+
+
+def _open(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()
+
+
+def _plain(url: str) -> bool:
+    return url.isprintable() and "\\" not in url and " " not in url

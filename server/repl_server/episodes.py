@@ -1,0 +1,52 @@
+"""`Episodes`: what a hosted session asks of the environment that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pydantic import BaseModel
+
+from .refusal import Refusal
+from .requests import AnyReset, FollowUp
+
+
+class Episodes(Protocol):
+    """One environment, played by one caller at a time.
+
+    Every method raises `Refusal`, errors of `repl_env.errors`, or what the environment raises.
+    """
+
+    async def reset(self, data: AnyReset | dict[str, Any]) -> Any:
+        """Begin an episode with the arguments in `data`; the first observation."""
+
+    async def step(
+        self, action: Any, timeout_s: float | None, on_output: Callable[[str, str], None] | None
+    ) -> Any:
+        """Take an action; its observation."""
+
+    def state(self) -> BaseModel:
+        """The episode so far."""
+
+    async def variables(self) -> list[str]:
+        """The names in the session."""
+
+    async def follow_up(self, asked: FollowUp) -> Any:
+        """Begin another episode in the session that is there."""
+
+    async def draft(self) -> Any:
+        """The answer so far, as JSON."""
+
+    async def branch(self, seed: int | None) -> Episodes:
+        """A copy that goes on apart."""
+
+    async def interrupt(self) -> bool:
+        """End the running step early, if that can be done; whether it can."""
+
+    async def close(self) -> None:
+        """Give back what the environment holds. May be called twice, and amid a step."""
+
+
+def unsupported(name: str) -> Refusal:
+    """The refusal of a request that an environment has nothing for."""
+    return Refusal("UNKNOWN_TYPE", f"this environment has no {name!r}")

@@ -1,0 +1,120 @@
+"""`ForeignEpisodes`: environments of others, written on `repl_env.interfaces` or on OpenEnv's base.
+
+One with asynchronous methods of its own runs on the event loop. Any other runs in threads, in one
+of its own if it says so: an event loop that waits for one environment would hold up all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from pydantic import BaseModel
+
+from .episodes import Episodes, unsupported
+from .requests import AnyReset, FollowUp
+from .texts import checked
+
+
+class ForeignEpisodes:
+    """An environment that `factory` makes."""
+
+    def __init__(self, environment: Any, thread: ThreadPoolExecutor | None) -> None:
+        self._environment = environment
+        self._thread = thread
+        self._closed = False
+
+    @classmethod
+    async def begin(cls, factory: Callable[[], Any]) -> ForeignEpisodes:
+        """Make one. Its class may bind it to one thread, which must then be there before it."""
+        bound = getattr(factory, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)
+        thread = ThreadPoolExecutor(1, "repl-environment") if bound else None
+        loop = asyncio.get_running_loop()
+        try:
+            return cls(await loop.run_in_executor(thread, factory), thread)
+        except BaseException:
+            if thread is not None:
+                thread.shutdown(wait=False)
+            raise
+
+    async def reset(self, data: AnyReset | dict[str, Any]) -> Any:
+        """As `Episodes.reset`; arguments that it does not know are left out, as OpenEnv does."""
+        asked: AnyReset = checked(AnyReset, data, ("data",))
+        data = asked.given()
+        return _sound(await self._call("reset", **_known(self._environment.reset, data)))
+
+    async def step(
+        self, action: Any, timeout_s: float | None, on_output: Callable[[str, str], None] | None
+    ) -> Any:
+        """As `Episodes.step`."""
+        more = {} if timeout_s is None else {"timeout_s": timeout_s}
+        return _sound(await self._call("step", action, **_known(self._environment.step, more)))
+
+    def state(self) -> BaseModel:
+        """As `Episodes.state`."""
+        state: BaseModel = self._environment.state
+        return state
+
+    async def variables(self) -> list[str]:
+        """Has none."""
+        raise unsupported("variables")
+
+    async def follow_up(self, asked: FollowUp) -> Any:
+        """Has none."""
+        raise unsupported("follow_up")
+
+    async def draft(self) -> Any:
+        """Has none."""
+        raise unsupported("draft")
+
+    async def branch(self, seed: int | None) -> Episodes:
+        """Has none."""
+        raise unsupported("branch")
+
+    async def interrupt(self) -> bool:
+        """A thread cannot be interrupted."""
+        return False
+
+    async def close(self) -> None:
+        """As `Episodes.close`; waits for the running call, which nobody can end."""
+        if not self._closed:
+            self._closed = True
+            try:
+                await self._call("close")
+            finally:
+                if self._thread is not None:
+                    self._thread.shutdown(wait=False)
+
+    async def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        if _is_asynchronous(type(self._environment), name):
+            return await getattr(self._environment, f"{name}_async")(*args, **kwargs)
+        loop = asyncio.get_running_loop()
+        method = getattr(self._environment, name)
+        return await loop.run_in_executor(self._thread, lambda: method(*args, **kwargs))
+
+
+def _is_asynchronous(kind: type, name: str) -> bool:
+    """Whether a class has its own `name_async`, not only a base's that calls the plain method."""
+    for each in kind.__mro__:
+        if f"{name}_async" in vars(each):
+            return True
+        if name in vars(each):
+            return False
+    return False
+
+
+def _known(method: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = inspect.signature(method).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return dict(given)
+    return {name: value for name, value in given.items() if name in parameters}
+
+
+def _sound(observation: Any) -> Any:
+    if observation.reward is not None and not math.isfinite(observation.reward):
+        raise ValueError(f"the reward is {observation.reward}, and must be finite")
+    return observation

@@ -1,0 +1,110 @@
+"""Frames of `/ws` as docs/endpoint.md has them: a text in, a request or its refusal out. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from .refusal import Refusal
+from .requests import KINDS, AnyObject, Kind, Seconds
+from .texts import checked, invalid, read_object, validation
+
+_PLAIN = frozenset({"type", "data"})
+_NAMED = _PLAIN | {"id"}
+_STEP = _NAMED | {"timeout_s", "stream"}
+
+_seconds = TypeAdapter(Seconds | None)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asks for. `data` has been checked; of a step it is the action.
+
+    `size` is in characters of its frame.
+    """
+
+    type: str
+    data: Any
+    id: str | None = None
+    timeout_s: float | None = None
+    stream: bool = False
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A frame that is no request, with the `id` that its refusal carries."""
+
+    refusal: Refusal
+    id: str | None = None
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a socket's frames are read. `named`: as `repl-env.v1` has them, else as OpenEnv has."""
+
+    action: type[BaseModel]
+    named: bool = False
+
+    def read(self, frame: str | bytes | None) -> Request | Refused:
+        """The request that `frame` is."""
+        if not isinstance(frame, str):
+            return Refused(Refusal("INVALID_JSON", "a text frame is wanted, not a binary one"))
+        given: dict[str, Any] = {}
+        try:
+            given = read_object(frame)
+            return self._request(given, len(frame))
+        except Refusal as refusal:
+            name = given.get("id") if self.named else None
+            return Refused(refusal, name if _is_id(name) else None, len(frame))
+
+    def _request(self, given: dict[str, Any], size: int) -> Request:
+        kind = self._kind(given.get("type"))
+        name, data = given.get("type"), given.get("data")
+        self._check_envelope(given, kind)
+        if data is None and not kind.needs_data:
+            data = {}
+        if not isinstance(data, dict):
+            raise invalid("data", "an object is wanted")
+        if kind.data is None:
+            data = checked(self.action, data)
+        elif kind.data is not AnyObject:
+            data = checked(kind.data, data, ("data",))
+        if not self.named:
+            return Request(str(name), data, size=size)
+        timeout_s, stream = given.get("timeout_s"), given.get("stream", False)
+        if timeout_s is not None:
+            timeout_s = _timeout(timeout_s)
+        if not isinstance(stream, bool):
+            raise invalid("stream", "true or false is wanted")
+        return Request(str(name), data, given["id"], timeout_s, stream, size)
+
+    def _kind(self, name: object) -> Kind:
+        if not isinstance(name, str):
+            raise invalid("type", "a string is wanted")
+        kind = KINDS.get(name)
+        if kind is None or not (kind.plain or self.named):
+            raise Refusal("UNKNOWN_TYPE", f"there is no request of the type {name[:40]!r} here")
+        return kind
+
+    def _check_envelope(self, given: dict[str, Any], kind: Kind) -> None:
+        allowed = _PLAIN if not self.named else _STEP if kind.data is None else _NAMED
+        if not given.keys() <= allowed:
+            unknown = min(given.keys() - allowed)
+            raise invalid(unknown[:40], "no such field", "extra_forbidden")
+        if self.named and not _is_id(given.get("id")):
+            raise invalid("id", "a string of 1 to 64 characters is wanted")
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 64
+
+
+def _timeout(value: object) -> float | None:
+    try:
+        return _seconds.validate_python(value)
+    except ValidationError as error:
+        raise validation(error.errors(), ("timeout_s",)) from None

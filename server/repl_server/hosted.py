@@ -1,0 +1,350 @@
+"""`HostedSession`: one environment that a client plays, one request at a time.
+
+It outlives the sockets that bring its requests. A reply goes to whoever asked last for it, and the
+last one is kept, so that a request sent again over another socket is not run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from repl_env.refusals import CODES, TAKEN_OVER
+
+from .episodes import Episodes
+from .faults import fault, refusal_of
+from .frames import Refused, Request
+from .owners import Owner
+from .quotas import Meter
+from .refusal import Refusal
+from .replies import Reply, observation_text, text_of
+from .streaming import Streamed
+
+if TYPE_CHECKING:
+    from .hosting import Host
+
+# Requests that one session may have waiting, and characters of them: then nothing is read.
+_MOST_WAITING = 16
+_MOST_SIZE = 1 << 20
+
+# What nobody may begin any more on a server that drains.
+_BEGINS = frozenset({"reset", "step", "follow_up", "branch"})
+
+
+class Outlet(Protocol):
+    """Where replies go: a socket, or one HTTP response."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody is there any more."""
+
+    @property
+    def blocked_since(self) -> float | None:
+        """Since when it waits for the client to read, by `time.monotonic`; None if it does not."""
+
+    async def deliver(self, id: str | None, reply: Reply) -> None:
+        """Send a reply. Never raises because the client has gone."""
+
+    def end(self, code: int, reason: str) -> None:
+        """Close it; it is not waited for."""
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """A request, who waits for its reply, and the reply once it is there."""
+
+    request: Request | Refused
+    to: Outlet
+    reply: Reply | None = None
+
+
+class HostedSession:
+    """A session of `owner`.
+
+    Attributes:
+        id: its name in logs.
+        token: what its client knows it by; a secret.
+        outlet: the socket that holds it; None for none.
+        touched: when it was last asked for something, by `time.monotonic`.
+        left: when its socket went; None while it has one, or if it never had.
+    """
+
+    def __init__(self, host: Host, owner: Owner, meter: Meter, episodes: Episodes) -> None:
+        self.id = secrets.token_hex(8)
+        self.token = secrets.token_urlsafe(24)
+        self.owner, self.meter = owner, meter
+        self.outlet: Outlet | None = None
+        self.touched = time.monotonic()
+        self.left: float | None = None
+        self._host = host
+        self._episodes = episodes
+        self._waiting: deque[Asked] = deque()
+        self._size = 0
+        self._last: Asked | None = None
+        self._running: Asked | None = None
+        self._cancelled: Asked | None = None
+        self._work = asyncio.Event()
+        self._quiet = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._runner = asyncio.create_task(self._run())
+        self._closing: asyncio.Task[None] | None = None
+
+    # ── what sockets and routes call ─────────────────────────────────────────────────────────────
+
+    @property
+    def running(self) -> str | None:
+        """The id of the request that runs; None if none does, or it has none."""
+        return None if self._running is None else self._running.request.id
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request runs or waits."""
+        return self._running is not None or bool(self._waiting)
+
+    @property
+    def closing(self) -> bool:
+        """Whether it ends, or has ended."""
+        return self._closing is not None
+
+    def facts(self, *, resumed: bool) -> dict[str, Any]:
+        """What a client is told of it when its socket begins."""
+        settings = self._host.settings
+        return {
+            "session_id": self.id,
+            "token": self.token,
+            "resumed": resumed,
+            "grace_s": settings.grace_s,
+            "running": self.running,
+            "limits": {
+                "timeout_s": settings.limits.timeout,
+                "message_bytes": settings.message_bytes,
+                "context_bytes": settings.context_bytes,
+                "idle_s": settings.idle_s,
+            },
+        }
+
+    def ask(self, request: Request | Refused, to: Outlet) -> None:
+        """Have `request` answered to `to`, after those before it."""
+        again = self._known(request.id)
+        if again is not None:
+            again.to = to
+            if again.reply is None:
+                return
+            asked = again
+        else:
+            asked = Asked(request, to)
+        self._waiting.append(asked)
+        self._size += request.size
+        if len(self._waiting) >= _MOST_WAITING or self._size >= _MOST_SIZE:
+            self._room.clear()
+        self._work.set()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be asked now."""
+        return self._room.is_set()
+
+    async def room(self) -> None:
+        """Wait until it has."""
+        await self._room.wait()
+
+    async def cancel(self, id: str) -> bool:
+        """End the request `id` early; whether it runs, or waits to."""
+        running = self._running
+        if running is None or running.request.id != id:
+            return self._cancel_waiting(id)
+        if await self._episodes.interrupt():
+            # What does not heed the interrupt is left, and what ran is ended behind it.
+            grace = float(self._host.settings.limits.grace)
+            asyncio.get_running_loop().call_later(grace, self._leave, running)
+        return True
+
+    def keep(self) -> None:
+        """Keep it for a socket that will resume it, for as long as a grace time."""
+        self.left = time.monotonic()
+
+    def take(self, outlet: Outlet) -> None:
+        """Make `outlet` the socket that holds this session; another that does is closed."""
+        before, self.outlet, self.left = self.outlet, outlet, None
+        self.touched = time.monotonic()
+        if before is not None and before is not outlet:
+            self._forget(before)
+            before.end(TAKEN_OVER, "the session was resumed by another socket")
+
+    def leave(self, outlet: Outlet) -> None:
+        """The socket has gone. What it asked for and was not begun is forgotten."""
+        if self.outlet is outlet:
+            self.outlet, self.left = None, time.monotonic()
+            self._forget(outlet)
+
+    async def branched(self, seed: int | None) -> Episodes:
+        """A copy of its environment. For whoever runs its requests."""
+        return await self._episodes.branch(seed)
+
+    async def quiet(self) -> None:
+        """Wait until no request runs and all replies were sent."""
+        await self._quiet.wait()
+
+    def end(self) -> asyncio.Task[None]:
+        """Begin to close it; the task is done when nothing of it is left."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        return self._closing
+
+    async def close(self) -> None:
+        """End it and everything that it holds."""
+        await asyncio.shield(self.end())
+
+    # ── what happens ─────────────────────────────────────────────────────────────────────────────
+
+    async def _run(self) -> None:
+        while True:
+            while not self._waiting:
+                self._work.clear()
+                self._quiet.set()
+                await self._work.wait()
+            self._quiet.clear()
+            asked = self._waiting.popleft()
+            self._size -= asked.request.size
+            if not self._room.is_set() and self._size < _MOST_SIZE:
+                self._room.set()
+            if asked.reply is None:
+                self._running = asked
+                if asked.request.id is not None:
+                    self._last = asked
+                asked.reply = await self._reply(asked)
+                self._running = None
+            self.touched = time.monotonic()
+            await asked.to.deliver(asked.request.id, asked.reply)
+
+    async def _reply(self, asked: Asked) -> Reply:
+        request = asked.request
+        if isinstance(request, Refused):
+            return Reply.refusing(request.refusal)
+        try:
+            self.meter.request()
+            if request.type in _BEGINS:
+                self._host.check_open()
+            return await _HANDLERS[request.type](self, asked, request)
+        except asyncio.CancelledError:
+            if self._cancelled is not asked:
+                raise
+            task = asyncio.current_task()
+            assert task is not None
+            task.uncancel()
+            return _given_up()
+        # Boundary: whatever an environment raises is its client's to know, as a refusal.
+        except Exception as error:  # noqa: BLE001
+            return Reply.refusing(refusal_of(error))
+
+    async def _reset(self, asked: Asked, request: Request) -> Reply:
+        return _observed(await self._episodes.reset(request.data), request)
+
+    async def _step(self, asked: Asked, request: Request) -> Reply:
+        self.meter.step()
+        if not request.stream:
+            observation = await self._episodes.step(request.data, request.timeout_s, None)
+        else:
+            async with Streamed(asked) as streamed:
+                observation = await self._episodes.step(
+                    request.data, request.timeout_s, streamed.take
+                )
+        usage = observation.metadata.get("usage")
+        if isinstance(usage, dict):
+            self.meter.spend_cpu(usage.get("cpu_seconds", 0.0))
+        return _observed(observation, request)
+
+    async def _state(self, asked: Asked, request: Request) -> Reply:
+        return Reply("state", text_of(self._episodes.state()))
+
+    async def _variables(self, asked: Asked, request: Request) -> Reply:
+        return Reply("variables", text_of({"names": await self._episodes.variables()}))
+
+    async def _follow_up(self, asked: Asked, request: Request) -> Reply:
+        return _observed(await self._episodes.follow_up(request.data), request)
+
+    async def _draft(self, asked: Asked, request: Request) -> Reply:
+        return Reply("draft", text_of({"value": await self._episodes.draft()}))
+
+    async def _branch(self, asked: Asked, request: Request) -> Reply:
+        branch = await self._host.branch(self, request.data.seed)
+        return Reply("branch", text_of({"session_id": branch.id, "token": branch.token}))
+
+    async def _mcp(self, asked: Asked, request: Request) -> Reply:
+        return Reply("mcp", text_of(await self._host.mcp(self, request.data)))
+
+    # ── the parts ────────────────────────────────────────────────────────────────────────────────
+
+    def _known(self, id: str | None) -> Asked | None:
+        """The request of this id, if it is the last one or one that waits."""
+        if id is None:
+            return None
+        if self._last is not None and self._last.request.id == id:
+            return self._last
+        return next((each for each in self._waiting if each.request.id == id), None)
+
+    def _cancel_waiting(self, id: str) -> bool:
+        for asked in self._waiting:
+            if asked.request.id == id and asked.reply is None:
+                asked.reply = _given_up()
+                return True
+        return False
+
+    def _forget(self, outlet: Outlet) -> None:
+        kept = [each for each in self._waiting if each.to is not outlet]
+        self._waiting = deque(kept)
+        self._size = sum(each.request.size for each in kept)
+        self._room.set()
+
+    def _leave(self, asked: Asked) -> None:
+        if self._running is asked and self._closing is None:
+            self._cancelled = asked
+            self._runner.cancel()
+
+    def _tell_who_waits(self) -> None:
+        for asked in (*self._waiting, *filter(None, [self._running])):
+            if asked.to is not self.outlet:
+                asked.to.end(CODES["UNKNOWN_SESSION"].close or 1000, "the session has ended")
+
+    async def _close(self) -> None:
+        try:
+            running = self._running
+            if running is not None and running.request.type == "step":  # type: ignore[union-attr]
+                # Its session is taken from under it, which is quicker than to wait for its end.
+                await self._episodes.close()
+            self._runner.cancel()
+            await asyncio.wait([self._runner])
+            self._tell_who_waits()
+            await self._episodes.close()
+        # Boundary: a session must not stay in the books because its environment breaks at its end.
+        except Exception as error:  # noqa: BLE001
+            fault("SESSION_ERROR", "closing", error)
+        finally:
+            self._host.gone(self)
+
+
+def _given_up() -> Reply:
+    return Reply.refusing(Refusal("EXECUTION_ERROR", "cancelled: the request was given up"))
+
+
+def _observed(observation: Any, request: Request) -> Reply:
+    return Reply("observation", observation_text(observation, beside=request.id is None))
+
+
+_Handler = Callable[[HostedSession, Asked, Request], Awaitable[Reply]]
+_HANDLERS: Mapping[str, _Handler] = {
+    "reset": HostedSession._reset,
+    "step": HostedSession._step,
+    "state": HostedSession._state,
+    "variables": HostedSession._variables,
+    "follow_up": HostedSession._follow_up,
+    "draft": HostedSession._draft,
+    "branch": HostedSession._branch,
+    "mcp": HostedSession._mcp,
+}

@@ -1,0 +1,253 @@
+"""`Host`: the sessions of a server, from their opening to their end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pydantic import BaseModel
+
+from repl_env.environment import REPLEnvironment
+from repl_env.interfaces import EnvironmentMetadata
+from repl_env.refusals import DOES_NOT_READ, IDLE
+from repl_env.sandboxes import Sandboxes, SandboxSettings, Source
+
+from .admission import Admission
+from .calls import SessionCalls
+from .episodes import Episodes
+from .faults import fault
+from .foreign_episodes import ForeignEpisodes
+from .hosted import HostedSession
+from .owners import Owner
+from .quotas import Meter, Quotas
+from .refusal import Refusal
+from .repl_episodes import REPLEpisodes
+from .settings import Settings
+
+logger = logging.getLogger("repl_server")
+
+# Seconds between two looks for sessions that nobody uses any more, at most.
+_LOOK = 1.0
+_LOOK_SOON = 0.01
+_DRAINING = "the server is about to stop"
+
+
+class Host:
+    """What serves sessions. A context manager: its sessions and sandbox end with it.
+
+    Args:
+        settings: of the server.
+        environment: makes an environment for each session; None: `REPLEnvironment`, with sessions
+            from a sandbox of the host's own.
+        action, observation, state: the models of what goes in and out.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        environment: Callable[[], Any] | None = None,
+        action: type[BaseModel],
+        observation: type[BaseModel],
+        state: type[BaseModel],
+    ) -> None:
+        self.settings = settings
+        self.environment = environment
+        self.action, self.observation, self.state_model = action, observation, state
+        alone = not getattr(environment or REPLEnvironment, "SUPPORTS_CONCURRENT_SESSIONS", True)
+        most = 1 if alone else settings.max_sessions
+        self.admission = Admission(most, settings.max_waiting, settings.wait_s)
+        self.quotas = Quotas(settings)
+        self.sandboxes = Sandboxes()
+        self.source = Source(
+            None,
+            SandboxSettings(
+                isolation=settings.isolation,
+                require=settings.require,
+                limits=settings.limits,
+                preload=settings.preload,
+                policy=settings.policy,
+                recovery=settings.recovery,
+                ready=settings.pool,
+            ),
+            self.sandboxes,
+        )
+        self._sessions: dict[bytes, HostedSession] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._metadata: EnvironmentMetadata | None = None
+        self.draining = False
+
+    # ── its own life ─────────────────────────────────────────────────────────────────────────────
+
+    def prepare(self) -> None:
+        """Start the sandbox, unless the environments are of another kind. Blocks.
+
+        Raises:
+            IsolationError, SandboxError: as `repl_sandbox.Sandbox`.
+        """
+        if self.environment is None:
+            self.source.plain()
+
+    async def __aenter__(self) -> Host:
+        await asyncio.to_thread(self.prepare)
+        self._looking = asyncio.create_task(self._look())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
+        await self.drain(0.0)
+        await asyncio.to_thread(self.sandboxes.close)
+
+    async def drain(self, within: float) -> None:
+        """Begin nothing new, let running requests end within so many seconds, close everything."""
+        self.draining = True
+        self.admission.close(Refusal("DRAINING", _DRAINING))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await asyncio.gather(*(session.quiet() for session in self.sessions))
+        for session in self.sessions:
+            if session.outlet is not None:
+                session.outlet.end(1012, _DRAINING)
+        await asyncio.gather(*(session.close() for session in self.sessions))
+
+    def check_open(self) -> None:
+        """Raises Refusal DRAINING if nothing new may begin."""
+        if self.draining:
+            raise Refusal("DRAINING", _DRAINING)
+
+    # ── sessions ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def sessions(self) -> list[HostedSession]:
+        """Those that are open."""
+        return list(self._sessions.values())
+
+    async def open(self, owner: Owner) -> HostedSession:
+        """A new session for `owner`, which may have to wait in line.
+
+        Raises:
+            Refusal: QUOTA_EXCEEDED, CAPACITY_REACHED, DRAINING, FACTORY_ERROR.
+        """
+        self.check_open()
+        meter = self.quotas.of(owner)
+        meter.open_session()
+        try:
+            await self.admission.enter()
+        except BaseException:
+            meter.close_session()
+            raise
+        return await self._begun(owner, meter, self._episodes(meter))
+
+    async def branch(self, parent: HostedSession, seed: int | None) -> HostedSession:
+        """A session that is a copy of `parent`, to be resumed by a socket of its own.
+
+        Raises:
+            Refusal: as `open`, without waiting.
+        """
+        parent.meter.open_session()
+        try:
+            self.admission.enter_now()
+        except BaseException:
+            parent.meter.close_session()
+            raise
+        session = await self._begun(parent.owner, parent.meter, parent.branched(seed))
+        session.keep()
+        return session
+
+    def find(self, owner: Owner, token: str) -> HostedSession:
+        """The session that `token` names.
+
+        Raises:
+            Refusal: UNKNOWN_SESSION; whether it is another owner's is not told.
+        """
+        found = self._sessions.get(_name(token))
+        if found is None or found.owner != owner or found.closing:
+            raise Refusal("UNKNOWN_SESSION", "there is no such session, or it has ended")
+        return found
+
+    def gone(self, session: HostedSession) -> None:
+        """A session has closed; its room is free."""
+        if self._sessions.pop(_name(session.token), None) is not None:
+            self.admission.leave()
+            session.meter.close_session()
+
+    async def metadata(self) -> EnvironmentMetadata:
+        """What an environment says about itself."""
+        if self._metadata is None:
+            self._metadata = await asyncio.to_thread(self._described)
+        return self._metadata
+
+    def _described(self) -> EnvironmentMetadata:
+        if self.environment is None:
+            return REPLEnvironment().get_metadata()
+        environment = self.environment()
+        try:
+            found = environment.get_metadata()
+            return EnvironmentMetadata(**found.model_dump())
+        finally:
+            environment.close()
+
+    async def mcp(self, session: HostedSession, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request of the Model Context Protocol, about `session`."""
+        error = {"code": -32601, "message": "Method not found"}
+        return {"jsonrpc": "2.0", "id": request.get("id"), "error": error}
+
+    async def _begun(
+        self, owner: Owner, meter: Meter, making: Awaitable[Episodes]
+    ) -> HostedSession:
+        try:
+            session = HostedSession(self, owner, meter, await making)
+        except BaseException as error:
+            self.admission.leave()
+            meter.close_session()
+            if isinstance(error, Exception) and not isinstance(error, Refusal):
+                raise fault("FACTORY_ERROR", "no environment could be made", error) from None
+            raise
+        self._sessions[_name(session.token)] = session
+        return session
+
+    async def _episodes(self, meter: Meter) -> Episodes:
+        if self.environment is not None:
+            return await ForeignEpisodes.begin(self.environment)
+        environment = REPLEnvironment()
+        environment.take_from(self.source)
+        calls = SessionCalls(self.settings, meter)
+        environment.answer_by(calls)
+        return REPLEpisodes(environment, calls)
+
+    # ── the end of what nobody uses ──────────────────────────────────────────────────────────────
+
+    async def _look(self) -> None:
+        settings = self.settings
+        shortest = min(settings.idle_s, settings.grace_s, settings.send_s)
+        while True:
+            await asyncio.sleep(min(_LOOK, max(_LOOK_SOON, shortest / 4)))
+            now = time.monotonic()
+            for session in self.sessions:
+                self._look_at(session, now)
+
+    def _look_at(self, session: HostedSession, now: float) -> None:
+        settings, outlet = self.settings, session.outlet
+        blocked = None if outlet is None else outlet.blocked_since
+        if outlet is not None and blocked is not None and now - blocked > settings.send_s:
+            outlet.end(DOES_NOT_READ, "what was sent was not read")
+        if session.busy:
+            return
+        if now - session.touched > settings.idle_s:
+            if outlet is not None:
+                outlet.end(IDLE, "the session was idle for too long")
+            session.end()
+        elif session.left is not None and now - session.left > settings.grace_s:
+            session.end()
+
+
+def _name(token: str) -> bytes:
+    # Compared by its hash: how long the search takes says nothing about the token.
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()

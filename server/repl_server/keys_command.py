@@ -1,0 +1,47 @@
+"""`repl-env keys`: make an API key."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from repl_env.cli.status import Status
+
+from .keys import VARIABLE, Keys, new_key
+
+
+def keys(
+    name: Annotated[str, typer.Argument(help="Whom the key is for; quotas go by this name.")],
+    file: Annotated[
+        Path | None, typer.Option(help="The key file to add it to; made if it is not there.")
+    ] = None,
+) -> None:
+    """Make an API key and print it, once; only its hash is kept."""
+    try:
+        key, line = new_key(name)
+        if file is not None:
+            append(file, name, line)
+    except (ValueError, OSError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(Status.FAILED) from None
+    typer.echo(key)
+    where = f"added to {file}" if file is not None else f"for a key file, or {VARIABLE}"
+    typer.echo(f"{line}\n^ {where}; the key above is not shown again.", err=True)
+
+
+def append(file: Path, name: str, line: str) -> None:
+    """Add `line` to the key file.
+
+    Raises:
+        ValueError: the file has a wrong line, or a key of that name.
+        OSError: it cannot be read or written.
+    """
+    # The file is the owner's alone: who can write to it can let anybody in.
+    with open(os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+") as opened:
+        text = opened.read()
+        Keys.parse([*text.splitlines(), line], str(file))
+        # One write, so that two commands at a time cannot mix their lines.
+        opened.write(line + "\n" if text.endswith("\n") or not text else f"\n{line}\n")

@@ -1,0 +1,108 @@
+"""`REPLEpisodes`: episodes of a `REPLEnvironment`, asked for over the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import BaseModel
+
+from repl_env.environment import REPLEnvironment
+from repl_env.errors import NotReset
+from repl_env.models import REPLAction, REPLObservation
+from repl_sandbox.errors import SandboxError
+
+from .calls import SessionCalls
+from .refusal import Refusal
+from .requests import AnyReset, FollowUp, ResetRequest
+from .texts import checked, invalid
+
+
+class REPLEpisodes:
+    """One environment. `calls` answers its sub-calls; None: it has its own way."""
+
+    def __init__(self, environment: REPLEnvironment, calls: SessionCalls | None) -> None:
+        self._environment = environment
+        self._calls = calls
+
+    async def reset(self, data: AnyReset | dict[str, Any]) -> REPLObservation:
+        """As `Episodes.reset`."""
+        asked: ResetRequest = checked(ResetRequest, data, ("data",))
+        given = asked.given()
+        named = {name: given.pop(name) for name in _SECRET & given.keys()}
+        if self._calls is not None:
+            named = {"llm": self._calls.llm(**named)}
+        try:
+            return await self._environment.reset_async(**given, **named)
+        except (TypeError, ValueError, OSError) as error:
+            raise _misfit(error) from None
+
+    async def step(
+        self,
+        action: REPLAction,
+        timeout_s: float | None,
+        on_output: Callable[[str, str], None] | None,
+    ) -> REPLObservation:
+        """As `Episodes.step`."""
+        return await self._environment.step_async(action, timeout_s, on_output=on_output)
+
+    def state(self) -> BaseModel:
+        """As `Episodes.state`."""
+        return self._environment.state
+
+    async def variables(self) -> list[str]:
+        """As `Episodes.variables`."""
+        return self._environment.variables
+
+    async def follow_up(self, asked: FollowUp) -> REPLObservation:
+        """As `Episodes.follow_up`."""
+        try:
+            return await self._environment.follow_up_async(
+                asked.task_prompt,
+                max_iterations=asked.max_iterations,
+                expected_answer=asked.expected_answer,
+                answer_schema=asked.answer_schema,
+                variables=asked.variables,
+            )
+        except (TypeError, ValueError) as error:
+            raise _misfit(error) from None
+
+    async def draft(self) -> Any:
+        """As `Episodes.draft`."""
+        return await self._environment.draft_async()
+
+    async def branch(self, seed: int | None) -> REPLEpisodes:
+        """As `Episodes.branch`."""
+        other = await self._environment.branch_async(seed=seed)
+        if self._calls is None:
+            return REPLEpisodes(other, None)
+        calls = self._calls.branch()
+        other.answer_by(calls)
+        return REPLEpisodes(other, calls)
+
+    async def interrupt(self) -> bool:
+        """As `Episodes.interrupt`: raises KeyboardInterrupt in the cell."""
+        try:
+            await self._environment.session.interrupt()
+        except (NotReset, SandboxError):
+            pass  # then nothing runs that could be ended
+        return True
+
+    async def close(self) -> None:
+        """As `Episodes.close`."""
+        try:
+            await self._environment.close_async()
+        finally:
+            if self._calls is not None:
+                self._calls.settle()
+
+
+# Never in an error, a log or a state.
+_SECRET = frozenset({"llm", "hf_token", "llm_model"})
+
+
+def _misfit(error: Exception) -> Refusal:
+    place, _, rest = str(error).partition(" ")
+    name = place.rstrip(":")
+    known = name.partition(".")[0] in {*ResetRequest.model_fields, *FollowUp.model_fields}
+    return invalid(f"data.{name}", rest) if known else invalid("data", str(error))

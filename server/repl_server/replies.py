@@ -1,0 +1,75 @@
+"""Replies: what a request came to, and the JSON that says so. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, to_json
+
+from repl_env.values import clean
+
+from .refusal import Refusal
+
+_BESIDE = {"reward", "done"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a request came to. `data` is JSON."""
+
+    type: str
+    data: str
+    refusal: Refusal | None = None
+
+    @classmethod
+    def refusing(cls, refusal: Refusal) -> Reply:
+        """The reply to what is refused."""
+        return cls("error", text_of(refusal.data()), refusal)
+
+    def frame(self, id: str | None) -> str:
+        """The frame for a WebSocket."""
+        if id is None:
+            return f'{{"type":"{self.type}","data":{self.data}}}'
+        return f'{{"type":"{self.type}","id":{text_of(id)},"data":{self.data}}}'
+
+
+def text_of(value: Any) -> str:
+    """`value` as JSON, with "?" in place of what is no valid Unicode."""
+    try:
+        return to_json(value).decode()
+    except PydanticSerializationError:
+        return to_json(_cleaned(value)).decode()
+
+
+def model_text(model: BaseModel, exclude: set[str] | None = None) -> str:
+    """A model as JSON, likewise."""
+    try:
+        return model.__pydantic_serializer__.to_json(model, exclude=exclude).decode()
+    except PydanticSerializationError:
+        return text_of(_cleaned(model.model_dump(exclude=exclude)))
+
+
+def observation_text(observation: Any, *, beside: bool) -> str:
+    """An observation as OpenEnv's `StepResponse` has it.
+
+    `beside`: its metadata once more beside it, where OpenEnv's generic client looks for it.
+    """
+    inner = model_text(observation, _BESIDE)
+    reward, done = observation.reward, "true" if observation.done else "false"
+    number = "null" if reward is None else repr(float(reward))
+    outer = ""
+    if beside and observation.metadata:
+        outer = f',"metadata":{text_of(observation.metadata)}'
+    return f'{{"observation":{inner},"reward":{number},"done":{done}{outer}}}'
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        return {_cleaned(name): _cleaned(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_cleaned(each) for each in value]
+    return value

@@ -1,0 +1,274 @@
+"""The HTTP routes of docs/endpoint.md but those of contexts, MCP and metrics."""
+
+# Annotations are not postponed: the routes' are models that are made for each server.
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Response
+from fastapi import Request as HTTPRequest
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from repl_env.interfaces import EnvironmentMetadata
+
+from .faults import refusal_of
+from .frames import Request
+from .hosted import HostedSession
+from .hosting import Host
+from .owners import owner_of
+from .refusal import Refusal
+from .replies import Reply, text_of
+from .requests import AnyReset, RequestId, ResetRequest, Seconds
+from .texts import read_object
+
+SESSION = "X-Session-Id"
+# In a reset: make a session, and say in the answer which.
+NEW = "new"
+
+
+class Told(BaseModel):
+    """What a reset or a step came to."""
+
+    observation: dict[str, Any]
+    reward: float | None = None
+    done: bool = False
+    metadata: dict[str, Any] | None = None
+
+
+class Health(BaseModel):
+    """The process answers."""
+
+    status: str = "healthy"
+
+
+class Readiness(BaseModel):
+    """Room for sessions. `waiting`: who stands in line for one."""
+
+    ready: bool
+    sessions: int
+    free: int
+    waiting: int
+
+
+class Schemas(BaseModel):
+    """JSON schemas of what goes in and out."""
+
+    action: dict[str, Any]
+    observation: dict[str, Any]
+    state: dict[str, Any]
+
+
+class Problem(BaseModel):
+    """A request that was refused; `id` finds it in the server's log."""
+
+    model_config = ConfigDict(extra="allow")
+
+    message: str
+    code: str
+    id: str
+    errors: list[dict[str, Any]] | None = None
+
+
+class StrictRoute(APIRoute):
+    """A route whose body is read as strictly as a frame is."""
+
+    def get_route_handler(self) -> Callable[[HTTPRequest], Coroutine[Any, Any, Response]]:
+        """As in the base, with the body read first."""
+        handle = super().get_route_handler()
+
+        async def strictly(request: HTTPRequest) -> Response:
+            body = await request.body()
+            if body:
+                request._json = read_object(body)
+            return await handle(request)
+
+        return strictly
+
+
+class Once:
+    """An outlet for one reply."""
+
+    blocked_since: float | None = None
+
+    def __init__(self) -> None:
+        self._reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has its reply, or nobody waits any more."""
+        return self._reply.done()
+
+    async def deliver(self, id: str | None, reply: Reply) -> None:
+        """As `Outlet.deliver`."""
+        if not self._reply.done() and reply.type != "output":
+            self._reply.set_result(reply)
+
+    def end(self, code: int, reason: str) -> None:
+        """As `Outlet.end`."""
+        if not self._reply.done():
+            self._reply.set_exception(Refusal("UNKNOWN_SESSION", reason))
+
+    async def reply(self) -> Reply:
+        """The reply; raises Refusal if it is one."""
+        reply = await self._reply
+        if reply.refusal is not None:
+            raise reply.refusal
+        return reply
+
+
+class Routes:
+    """The handlers, on one host."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    async def reset(self, request: HTTPRequest, asked: AnyReset, session: str | None) -> Response:
+        """Begin an episode: in a session, or in one that is closed after it."""
+        what = Request("reset", asked)
+        if session != NEW:
+            return await self._ask(request, what, session)
+        opened = await self._host.open(owner_of(request.scope))
+        try:
+            reply = await _asked(opened, what)
+        except BaseException:
+            opened.end()
+            raise
+        return _response(reply, {SESSION: opened.token})
+
+    async def step(self, request: HTTPRequest, asked: Any, session: str | None) -> Response:
+        """Take an action, likewise."""
+        named = asked.request_id if session is not None else None
+        what = Request("step", asked.action, id=named, timeout_s=asked.timeout_s)
+        return await self._ask(request, what, session)
+
+    async def state(self, request: HTTPRequest, session: str | None) -> Response:
+        """The episode so far, likewise."""
+        return await self._ask(request, Request("state", {}), session)
+
+    async def end(self, request: HTTPRequest, session: str) -> Response:
+        """Close a session."""
+        await self._host.find(owner_of(request.scope), session).close()
+        return Response(status_code=204)
+
+    async def _ask(self, request: HTTPRequest, what: Request, session: str | None) -> Response:
+        owner = owner_of(request.scope)
+        if session is not None:
+            return _response(await _asked(self._host.find(owner, session), what))
+        opened = await self._host.open(owner)
+        try:
+            return _response(await _asked(opened, what))
+        finally:
+            await opened.close()
+
+    async def metadata(self) -> EnvironmentMetadata:
+        """What the environment says about itself."""
+        return await self._host.metadata()
+
+    async def ready(self, response: Response) -> Readiness:
+        """Whether a session could be opened now."""
+        admission = self._host.admission
+        ready = admission.free > 0 and not self._host.draining
+        response.status_code = 200 if ready else 503
+        return Readiness(
+            ready=ready, sessions=admission.open, free=admission.free, waiting=admission.waiting
+        )
+
+    async def schema(self) -> Schemas:
+        """The schemas of action, observation and state."""
+        return Schemas(
+            action=self._host.action.model_json_schema(),
+            observation=self._host.observation.model_json_schema(),
+            state=self._host.state_model.model_json_schema(),
+        )
+
+
+# Of a session, in requests and answers.
+_TOKEN = Header(alias=SESSION, max_length=200, description="A session's token, or `new`.")
+_Token = Annotated[str | None, _TOKEN]
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem} for status in (400, 403, 404, 409, 422, 429, 503)
+}
+
+
+def router(host: Host) -> APIRouter:
+    """The routes, on `host`."""
+    routes = Routes(host)
+    reset_model, step_model = _models(host)
+    made = APIRouter(route_class=StrictRoute, strict_content_type=False)
+
+    async def reset(
+        request: HTTPRequest,
+        body: reset_model | None = None,  # type: ignore[valid-type]
+        session: _Token = None,
+    ) -> Response:
+        """Begin an episode. Without a session, in one that is closed after it."""
+        return await routes.reset(request, body or reset_model(), session)
+
+    async def step(
+        request: HTTPRequest,
+        body: step_model,  # type: ignore[valid-type]
+        session: _Token = None,
+    ) -> Response:
+        """Take an action. Without a session, in a fresh environment that is closed after it."""
+        return await routes.step(request, body, session)
+
+    async def state(request: HTTPRequest, session: _Token = None) -> Response:
+        """The episode so far."""
+        return await routes.state(request, session)
+
+    async def end(request: HTTPRequest, session: Annotated[str, _TOKEN]) -> Response:
+        """End a session."""
+        return await routes.end(request, session)
+
+    playing: dict[str, Any] = {"responses": _REFUSALS, "tags": ["episode"]}
+    about: dict[str, Any] = {"tags": ["server"]}
+    made.add_api_route("/reset", reset, methods=["POST"], response_model=Told, **playing)
+    made.add_api_route("/step", step, methods=["POST"], response_model=Told, **playing)
+    made.add_api_route("/state", state, methods=["GET"], response_model=host.state_model, **playing)
+    made.add_api_route("/session", end, methods=["DELETE"], status_code=204, **playing)
+    made.add_api_route("/health", health, methods=["GET"], **about)
+    made.add_api_route("/ready", routes.ready, methods=["GET"], **about)
+    made.add_api_route("/metadata", routes.metadata, methods=["GET"], **about)
+    made.add_api_route("/schema", routes.schema, methods=["GET"], **about)
+    return made
+
+
+async def health() -> Health:
+    """Whether the process answers."""
+    return Health()
+
+
+def refused(request: HTTPRequest, error: Exception) -> Response:
+    """The answer to a request that ended with `error`."""
+    refusal = refusal_of(error)
+    after = refusal.retry_after
+    headers = {} if after is None else {"Retry-After": str(math.ceil(after))}
+    return _json(text_of(refusal.data()), headers, refusal.status)
+
+
+def _models(host: Host) -> tuple[type[AnyReset], type[BaseModel]]:
+    step = create_model(
+        "StepRequest",
+        __config__=ConfigDict(extra="allow"),
+        action=(host.action, Field(description="The action to take.")),
+        timeout_s=(Seconds | None, Field(default=None, description="Of execution, in seconds.")),
+        request_id=(RequestId | None, Field(default=None, description="As the `id` of a frame.")),
+    )
+    return (ResetRequest if host.environment is None else AnyReset), step
+
+
+async def _asked(session: HostedSession, what: Request) -> Reply:
+    once = Once()
+    session.ask(what, once)
+    return await once.reply()
+
+
+def _response(reply: Reply, headers: dict[str, str] | None = None) -> Response:
+    return _json(reply.data, headers)
+
+
+def _json(text: str, headers: dict[str, str] | None = None, status: int = 200) -> Response:
+    return Response(text, status, headers, media_type="application/json")

@@ -1,0 +1,250 @@
+"""`/ws`: one WebSocket, OpenEnv's frames or those of `repl-env.v1`, and the session it plays.
+
+Bare ASGI: a frame passes through nothing that it does not need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from typing import Any, TypeAlias
+
+from repl_env.refusals import SUBPROTOCOL
+
+from .frames import Dialect, Refused, Request
+from .hosted import HostedSession
+from .hosting import Host
+from .owners import owner_of
+from .refusal import Refusal
+from .replies import Reply, text_of
+from .texts import invalid
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
+# Seconds that a closing socket may take to tell why.
+_FAREWELL = 1.0
+# Bytes of the reason in a closing frame (RFC 6455, section 5.5.1).
+_REASON = 123
+
+
+class SocketRoute:
+    """The ASGI application behind `/ws`."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        message = await receive()
+        if message["type"] != "websocket.connect":
+            return
+        named = SUBPROTOCOL in scope.get("subprotocols", ())
+        accepted = {"type": "websocket.accept", "subprotocol": SUBPROTOCOL if named else None}
+        await send(accepted)
+        await Socket(self._host, scope, receive, send, named).serve()
+
+
+class Socket:
+    """One open WebSocket. An `Outlet` of the session that it plays."""
+
+    def __init__(self, host: Host, scope: Scope, receive: Receive, send: Send, named: bool) -> None:
+        self._host = host
+        self._owner = owner_of(scope)
+        self._receive, self._send = receive, send
+        self._dialect = Dialect(host.action, named)
+        self._session: HostedSession | None = None
+        self._early: asyncio.Task[Message] | None = None
+        self._reader = asyncio.current_task()
+        self._senders: set[asyncio.Task[Any]] = set()
+        self._released: set[asyncio.Task[Any]] = set()
+        self._leaving: tuple[int, str] | None = None
+        self._hung_up = False  # by the client, without a word
+        self.gone = False
+        self.blocked_since: float | None = None
+
+    async def serve(self) -> None:
+        """Answer frames until one side leaves."""
+        try:
+            await self._serve()
+        except asyncio.CancelledError:
+            if self._leaving is None or _uncancelled() > 0:
+                raise
+        except OSError:
+            self._hung_up = True
+        finally:
+            self._let_go()
+        await self._close()
+
+    # ── an outlet ────────────────────────────────────────────────────────────────────────────────
+
+    async def deliver(self, id: str | None, reply: Reply) -> None:
+        """Send a reply, if anybody is there to read it."""
+        if self.gone:
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        if not self._senders:
+            self.blocked_since = time.monotonic()
+        self._senders.add(task)
+        try:
+            await self._send({"type": "websocket.send", "text": reply.frame(id)})
+        except OSError:
+            self.gone = True
+        except asyncio.CancelledError:
+            if task not in self._released or task.uncancel() > 0:
+                raise
+        finally:
+            self._released.discard(task)
+            self._senders.discard(task)
+            if not self._senders:
+                self.blocked_since = None
+        if reply.refusal is not None and reply.refusal.close is not None:
+            self.end(reply.refusal.close, reply.refusal.message)
+
+    def end(self, code: int, reason: str) -> None:
+        """Close the socket; whoever waits for its client to read goes on."""
+        if self._leaving is None and self._reader is not None:
+            self._leaving, self.gone = (code, reason), True
+            self._released |= self._senders
+            for sender in self._senders:
+                sender.cancel()
+            self._reader.cancel()
+
+    # ── its frames ───────────────────────────────────────────────────────────────────────────────
+
+    async def _serve(self) -> None:
+        if not self._dialect.named and not await self._begin(None, self._open()):
+            return
+        while True:
+            message = await self._message()
+            if message["type"] != "websocket.receive":
+                self._hung_up = True
+                return
+            frame = message.get("text")
+            asked = self._dialect.read(message.get("bytes") if frame is None else frame)
+            if not await self._take(asked):
+                return
+
+    async def _take(self, asked: Request | Refused) -> bool:
+        """Do what a frame asks for, or hand it to the session; False if it was the last."""
+        session = self._session
+        name = "" if isinstance(asked, Refused) else asked.type
+        if name in _OPENINGS and session is None:
+            assert isinstance(asked, Request)
+            opening = self._open() if name == "open" else self._resume(asked.data.token)
+            await self._begin(asked.id, opening, resumed=name == "resume")
+        elif session is None or name in _OPENINGS:
+            await self.deliver(asked.id, Reply.refusing(_out_of_order(asked, session is None)))
+        elif name == "close":
+            self._session = None
+            session.end()
+            self._leaving = 1000, ""
+            return False
+        elif name == "cancel":
+            assert isinstance(asked, Request)
+            found = await session.cancel(asked.data.request)
+            await self.deliver(asked.id, Reply("cancelled", text_of({"running": found})))
+        else:
+            session.ask(asked, self)
+            if not session.has_room:
+                await session.room()
+        return True
+
+    async def _begin(
+        self,
+        id: str | None,
+        opening: Coroutine[Any, Any, HostedSession],
+        *,
+        resumed: bool = False,
+    ) -> bool:
+        """Play the session that `opening` has; False if it has none, which the client is told."""
+        try:
+            session = await opening
+        except Refusal as refusal:
+            await self.deliver(id, Reply.refusing(refusal))
+            if not self._dialect.named:
+                self._leaving = self._leaving or (1000, refusal.message)
+            return False
+        self._session = session
+        session.take(self)
+        if self._dialect.named:
+            await self.deliver(id, Reply("session", text_of(session.facts(resumed=resumed))))
+        return True
+
+    async def _open(self) -> HostedSession:
+        """A new session. Whoever hangs up while it waits for one leaves the line."""
+        opening = asyncio.create_task(self._host.open(self._owner))
+        try:
+            self._early = self._early or asyncio.create_task(_as_coroutine(self._receive()))
+            await asyncio.wait([opening, self._early], return_when=asyncio.FIRST_COMPLETED)
+            if not opening.done() and self._early.result()["type"] == "websocket.disconnect":
+                raise OSError("the client has gone")
+            return await asyncio.shield(opening)
+        except BaseException:
+            opening.add_done_callback(_end_if_made)
+            opening.cancel()
+            raise
+
+    async def _resume(self, token: str) -> HostedSession:
+        return self._host.find(self._owner, token)
+
+    async def _message(self) -> Message:
+        if self._early is None:
+            return await self._receive()
+        early = self._early
+        message = await early
+        self._early = None
+        return message
+
+    # ── its end ──────────────────────────────────────────────────────────────────────────────────
+
+    def _let_go(self) -> None:
+        self.gone = True
+        if self._early is not None:
+            self._early.cancel()
+        session, self._session = self._session, None
+        if session is None:
+            return
+        if self._dialect.named:
+            session.leave(self)
+        else:
+            session.end()
+
+    async def _close(self) -> None:
+        if self._hung_up:
+            return
+        code, reason = self._leaving or (1000, "")
+        try:
+            async with asyncio.timeout(_FAREWELL):
+                short = reason.encode()[:_REASON].decode("utf-8", "ignore")
+                await self._send({"type": "websocket.close", "code": code, "reason": short})
+        except (OSError, TimeoutError):
+            # The client does not read; the server closes the connection under it.
+            pass
+
+
+_OPENINGS = frozenset({"open", "resume"})
+
+
+def _out_of_order(asked: Request | Refused, first: bool) -> Refusal:
+    if isinstance(asked, Refused):
+        return asked.refusal
+    return invalid("type", "open or resume comes first" if first else "there is a session already")
+
+
+def _uncancelled() -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    return task.uncancel()
+
+
+async def _as_coroutine(awaited: Awaitable[Message]) -> Message:
+    return await awaited
+
+
+def _end_if_made(opening: asyncio.Task[HostedSession]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().end()

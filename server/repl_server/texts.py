@@ -1,0 +1,92 @@
+"""JSON from strangers, read strictly: an object, finite numbers, valid text, bounded depth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+
+from .refusal import Refusal
+
+# Deeper than this, a text is made to trouble whoever walks through it.
+MAX_DEPTH = 64
+# Of one validation error, at most.
+_MOST_ERRORS = 20
+
+
+def read_object(text: str | bytes) -> dict[str, Any]:
+    """The object that `text` is.
+
+    Raises:
+        Refusal: INVALID_JSON.
+    """
+    try:
+        value = from_json(text, allow_inf_nan=False, cache_strings="keys")
+    except ValueError as error:
+        # The parser's words are about a place in the text; nothing of the text is in them.
+        raise Refusal("INVALID_JSON", f"this is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise Refusal("INVALID_JSON", f"a JSON object is wanted, not {_KINDS[type(value)]}")
+    if _may_be_deep(text) and not _is_flat(value):
+        raise Refusal("INVALID_JSON", f"this is nested deeper than {MAX_DEPTH}")
+    return value
+
+
+def validation(found: Sequence[Mapping[str, Any]], where: Sequence[str | int] = ()) -> Refusal:
+    """The refusal of a value, by the errors that pydantic found in it.
+
+    Says which fields and why, and nothing of what was in them, which may be a secret.
+    """
+    errors = [
+        {"type": each["type"], "loc": [*where, *each["loc"]], "msg": each["msg"]}
+        for each in found[:_MOST_ERRORS]
+    ]
+    place = ".".join(str(part) for part in errors[0]["loc"]) or "data"
+    return Refusal("VALIDATION_ERROR", f"{place}: {errors[0]['msg']}", errors=errors)
+
+
+def invalid(place: str, message: str, kind: str = "value_error") -> Refusal:
+    """The refusal of one field."""
+    errors = [{"type": kind, "loc": place.split("."), "msg": message}]
+    return Refusal("VALIDATION_ERROR", f"{place}: {message}", errors=errors)
+
+
+def checked(model: type[BaseModel], data: Any, where: Sequence[str | int] = ()) -> Any:
+    """`data` as `model`; Refusal VALIDATION_ERROR if it is none."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise validation(error.errors(), where) from None
+
+
+def _may_be_deep(text: str | bytes) -> bool:
+    if isinstance(text, str):
+        return text.count("[") + text.count("{") > MAX_DEPTH
+    return text.count(b"[") + text.count(b"{") > MAX_DEPTH
+
+
+def _is_flat(value: Any) -> bool:
+    """Whether `value` is nested no deeper than MAX_DEPTH."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
+        if not level:
+            return True
+    return False
+
+
+_KINDS = {
+    list: "an array",
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    bool: "a boolean",
+    type(None): "null",
+}

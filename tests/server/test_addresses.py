@@ -1,0 +1,38 @@
+"""What an address says: whether it is this machine alone, and who else has the same one."""
+
+from __future__ import annotations
+
+import pytest
+
+from repl_server.addresses import is_loopback, subscriber
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "LOCALHOST.", "::ffff:127.0.0.1"]
+)
+def test_these_are_this_machine(host) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "", "10.0.0.1", "example.org", "localhost.example.org", "1"]
+)
+def test_these_are_not(host) -> None:
+    assert not is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    ("host", "whose"),
+    [
+        ("198.51.100.7", "198.51.100.7"),
+        ("::ffff:198.51.100.7", "198.51.100.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::1", "2001:db8:1:3::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("nonsense", "unknown"),
+        ("", "unknown"),
+    ],
+)
+def test_an_owner_is_an_ipv4_address_or_what_one_subscriber_is_given(host, whose) -> None:
+    assert subscriber(host) == whose

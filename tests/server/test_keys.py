@@ -1,0 +1,145 @@
+"""A key lets in whom it was made for; files that are wrong say where; only hashes are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+
+import pytest
+from typer import Typer
+from typer.testing import CliRunner
+
+from repl_server.keys import Keys, lines_of, new_key
+from repl_server.keys_command import keys
+from repl_server.owners import Owner
+
+HASH = "0" * 63
+
+
+def test_a_key_is_256_bits_and_its_line_only_the_hash() -> None:
+    key, line = new_key("alice")
+
+    assert len(key.removeprefix("repl_")) == 43  # 256 bits in base64
+    assert line == f"alice:{hashlib.sha256(key.encode()).hexdigest()}"
+    assert new_key("alice")[0] != key
+
+
+def test_a_key_finds_its_owner_and_no_other_text_does() -> None:
+    made = [new_key(f"user-{number}") for number in range(5)]
+    known = Keys.parse(line for _, line in made)
+
+    for number, (key, line) in enumerate(made):
+        assert known.owner(key) == Owner("key", f"user-{number}")
+        digest = line.partition(":")[2]
+        for wrong in ("", key[:-1], key + " ", key.upper(), digest, line, "\udcff", "ключ"):
+            assert known.owner(wrong) is None
+
+
+def test_no_keys_let_nobody_in() -> None:
+    assert Keys.parse([]).owner("") is None
+
+
+def test_lines_may_have_comments_and_space() -> None:
+    key, line = new_key("alice")
+
+    assert Keys.parse(["# keys", "", f"  {line} # made today\r\n"]).owner(key)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("alice", "line 2: not `name:hash`"),
+        ("alice:" + HASH, "line 2: not `name:hash`"),
+        ("alice:" + HASH + "g", "line 2: not `name:hash`"),
+        (":" + HASH + "1", "line 2: not `name:hash`"),
+        ("al ice:" + HASH + "1", "line 2: not `name:hash`"),
+        ("-rf:" + HASH + "1", "line 2: not `name:hash`"),
+        ("a" * 65 + ":" + HASH + "1", "line 2: not `name:hash`"),
+        ("bob:" + HASH + "1", "line 2: there is a key named 'bob' already"),
+        ("carol:" + HASH + "0", "line 2: the key of 'carol' is there under another name"),
+    ],
+)
+def test_a_wrong_line_is_named_and_not_repeated(tmp_path, line, message) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"bob:{HASH}0\n{line}\n")
+
+    with pytest.raises(ValueError, match=message) as error:
+        Keys.read(file)
+    assert str(file) in str(error.value)
+    assert HASH not in str(error.value)
+
+
+def test_a_file_that_everybody_may_write_to_is_refused(tmp_path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(new_key("alice")[1])
+    file.chmod(0o666)
+
+    with pytest.raises(ValueError, match="chmod o-w"):
+        Keys.read(file)
+
+
+def test_keys_of_the_environment_come_beside_those_of_the_file() -> None:
+    (one, first), (two, second), (three, third) = (new_key(name) for name in "abc")
+    both = Keys.parse([first]) | Keys.parse(lines_of(f"{second},{third}\n"))
+
+    assert [both.owner(key) for key in (one, two, three)] == [Owner("key", name) for name in "abc"]
+    with pytest.raises(ValueError, match="'a' is in the key file and in REPL_ENV_API_KEYS"):
+        Keys.parse([first]) | Keys.parse([first])
+
+
+def test_neither_key_nor_hash_is_in_the_representation() -> None:
+    _, line = new_key("alice")
+
+    assert repr(Keys.parse([line])) == "Keys(alice)"
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    app = Typer()
+    app.command("keys")(keys)
+    result = CliRunner().invoke(app, [*arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_command_prints_the_key_alone_and_writes_its_hash(tmp_path) -> None:
+    file = tmp_path / "keys"
+    made = {}
+    for name in ("alice", "bob"):
+        status, out, err = run(name, "--file", str(file))
+        assert status == 0
+        made[name] = out.strip()
+        assert made[name] not in err
+
+    known = Keys.read(file)
+    assert {name: known.owner(key) for name, key in made.items()} == {
+        name: Owner("key", name) for name in made
+    }
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert not any(key in file.read_text() for key in made.values())
+
+
+def test_the_command_begins_a_line_of_its_own(tmp_path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(new_key("alice")[1])  # no line break at the end
+    assert run("bob", "--file", str(file))[0] == 0
+
+    assert len(Keys.read(file)) == 2
+
+
+@pytest.mark.parametrize("name", ["alice", "no spaces", ""])
+def test_the_command_leaves_the_file_as_it_was_if_it_cannot(tmp_path, name) -> None:
+    file = tmp_path / "keys"
+    run("alice", "--file", str(file))
+    before = file.read_text()
+    status, out, err = run(name, "--file", str(file))
+
+    assert (status, out) == (1, "")
+    assert "alice" in err or "a name is" in err
+    assert file.read_text() == before
+
+
+def test_without_a_file_the_line_is_shown_for_one() -> None:
+    status, out, err = run("alice")
+    line = next(line for line in err.splitlines() if line.startswith("alice:"))
+
+    assert status == 0
+    assert Keys.parse([line]).owner(out.strip()) == Owner("key", "alice")

@@ -1,0 +1,267 @@
+"""What an owner uses is counted for that owner, and not forgotten while it is owed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from repl_server.owners import Owner
+from repl_server.quotas import HELD, RATES, Quotas
+from repl_server.refusal import Refusal
+from repl_server.settings import ADDRESS_QUOTA, Quota, Settings
+
+ALICE, BOB = Owner("key", "alice"), Owner("key", "bob")
+QUOTA = Quota(
+    sessions=2,
+    steps_per_second=1,
+    requests_per_second=2,
+    cpu_seconds_per_hour=36,
+    calls_per_hour=10,
+    uploaded_bytes=100,
+    connections=3,
+)
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def quotas(clock) -> Quotas:
+    return Quotas(Settings(quota=QUOTA), clock=clock)
+
+
+def address(number: int) -> Owner:
+    return Owner("address", f"198.51.100.{number}")
+
+
+def test_the_tables_name_each_field_of_a_quota_once() -> None:
+    assert sorted([*RATES, *HELD]) == sorted(Quota.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(("count", "limit"), [("step", 10), ("request", 20)])
+def test_a_burst_is_ten_seconds_worth(quotas, clock, count, limit) -> None:
+    counted = getattr(quotas.of(ALICE), count)
+    for _ in range(limit):
+        counted()
+    with pytest.raises(Refusal) as refused:
+        counted()
+
+    assert refused.value.code == "RATE_LIMITED"
+    clock.now += refused.value.retry_after
+    counted()
+
+
+def test_owners_do_not_use_up_each_other_s(quotas) -> None:
+    for _ in range(10):
+        quotas.of(ALICE).step()
+
+    quotas.of(BOB).step()
+
+
+@pytest.mark.parametrize(
+    ("take", "give_back", "limit"),
+    [
+        (lambda meter: meter.open_session(), lambda meter: meter.close_session(), 2),
+        (lambda meter: meter.open_connection(), lambda meter: meter.close_connection(), 3),
+        (lambda meter: meter.hold_bytes(50), lambda meter: meter.release_bytes(50), 2),
+    ],
+)
+def test_what_is_held_is_free_again_when_it_is_let_go(quotas, take, give_back, limit) -> None:
+    meter = quotas.of(ALICE)
+    for _ in range(limit):
+        take(meter)
+    with pytest.raises(Refusal) as refused:
+        take(meter)
+
+    assert refused.value.code == "QUOTA_EXCEEDED"
+    give_back(meter)
+    take(meter)
+
+
+def test_nothing_can_be_let_go_twice(quotas) -> None:
+    quotas.of(ALICE).open_session()
+    quotas.of(ALICE).close_session()
+
+    with pytest.raises(ValueError, match="0 held"):
+        quotas.of(ALICE).close_session()
+
+
+def test_cpu_time_is_booked_after_its_use_and_refuses_what_comes_then(quotas, clock) -> None:
+    meter = quotas.of(ALICE)
+    meter.step()
+    meter.spend_cpu(72)  # twice the hour's worth, by one step
+
+    for ask in (meter.step, meter.open_session):
+        with pytest.raises(Refusal) as refused:
+            ask()
+        assert refused.value.code == "QUOTA_EXCEEDED"
+        assert refused.value.retry_after == pytest.approx(3700)
+    clock.now += 3700
+    meter.step()
+    meter.open_session()
+
+
+def test_a_step_that_is_refused_for_its_rate_costs_nothing(quotas, clock) -> None:
+    meter = quotas.of(ALICE)
+    for _ in range(10):
+        meter.step()
+    for _ in range(100):
+        with suppress(Refusal):
+            meter.step()
+    clock.now += 1
+
+    meter.step()
+
+
+def test_sub_calls_are_granted_as_far_as_there_are_any(quotas, clock) -> None:
+    meter = quotas.of(ALICE)
+
+    assert meter.reserve_calls(7) == 7
+    assert meter.reserve_calls(7) == 3
+    with pytest.raises(Refusal, match="10 sub-calls per hour") as refused:
+        meter.reserve_calls(1)
+    assert refused.value.retry_after == pytest.approx(360)
+    meter.return_calls(2)
+    assert meter.reserve_calls(5) == 2
+    assert meter.reserve_calls(0) == 0
+
+
+def test_a_quota_of_nothing_refuses_and_promises_no_time() -> None:
+    none = Quotas(Settings(quota=Quota(steps_per_second=0, calls_per_hour=0)))
+
+    for ask in (none.of(ALICE).step, lambda: none.of(ALICE).reserve_calls(1)):
+        with pytest.raises(Refusal) as refused:
+            ask()
+        assert "retry_after" not in refused.value.data()
+
+
+def test_a_slow_rate_still_lets_one_through(clock) -> None:
+    meter = Quotas(Settings(quota=Quota(steps_per_second=0.01)), clock=clock).of(ALICE)
+    meter.step()
+
+    with pytest.raises(Refusal) as refused:
+        meter.step()
+    assert refused.value.retry_after == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("host", "owner", "limited"),
+    [
+        ("0.0.0.0", address(1), True),
+        ("::", address(1), True),
+        ("127.0.0.1", address(1), False),
+        ("localhost", address(1), False),
+        ("0.0.0.0", ALICE, False),
+    ],
+)
+def test_without_a_quota_strangers_from_elsewhere_have_the_one_of_addresses(
+    host, owner, limited
+) -> None:
+    meter = Quotas(Settings(host=host)).of(owner)
+    for _ in range(ADDRESS_QUOTA.sessions or 0):
+        meter.open_session()
+
+    if limited:
+        with pytest.raises(Refusal):
+            meter.open_session()
+    else:
+        meter.open_session()
+
+
+def test_a_flood_of_addresses_is_forgotten_as_soon_as_it_owes_nothing(quotas, clock) -> None:
+    for number in range(1000):
+        quotas.of(Owner("address", f"10.0.{number // 256}.{number % 256}")).request()
+        clock.now += 1
+
+    assert len(quotas) < 5
+
+
+def test_beyond_the_bound_nobody_who_owes_is_forgotten_for_a_newcomer(clock) -> None:
+    quotas = Quotas(Settings(quota=QUOTA), clock=clock, max_addresses=2)
+    quotas.of(address(1)).spend_cpu(36)
+    quotas.of(address(2)).open_session()
+
+    with pytest.raises(Refusal) as refused:
+        quotas.of(address(3))
+    assert refused.value.code == "RATE_LIMITED"
+    quotas.of(ALICE).step()  # keys are not crowded out
+    with pytest.raises(Refusal):
+        quotas.of(address(1)).step()
+    quotas.of(address(2)).close_session()
+    quotas.of(address(3)).step()
+
+
+class Forgetting(RuleBasedStateMachine):
+    """Quotas that forget say of everybody what quotas that remember all say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        settings = Settings(quota=QUOTA)
+        self.forgetting = Quotas(settings, clock=self.clock)
+        self.remembering = {
+            number: Quotas(settings, clock=self.clock).of(address(number)) for number in range(6)
+        }
+        self.sessions = dict.fromkeys(range(6), 0)
+
+    def both(self, number: int, name: str, *arguments: object) -> object:
+        answers = []
+        for meter in (self.forgetting.of(address(number)), self.remembering[number]):
+            try:
+                answers.append(getattr(meter, name)(*arguments))
+            except Refusal as refusal:
+                answers.append((refusal.code, round(refusal.retry_after or 0, 3)))
+        assert answers[0] == answers[1]
+        return answers[0]
+
+    @rule(seconds=st.floats(0, 4000))
+    def pass_time(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    @rule(number=st.integers(0, 5), name=st.sampled_from(["step", "request"]))
+    def ask(self, number: int, name: str) -> None:
+        self.both(number, name)
+
+    @rule(number=st.integers(0, 5), seconds=st.floats(0, 100))
+    def spend(self, number: int, seconds: float) -> None:
+        self.both(number, "spend_cpu", seconds)
+
+    @rule(number=st.integers(0, 5), count=st.integers(0, 12))
+    def reserve(self, number: int, count: int) -> None:
+        self.both(number, "reserve_calls", count)
+
+    @rule(number=st.integers(0, 5))
+    def open(self, number: int) -> None:
+        if self.both(number, "open_session") is None:
+            self.sessions[number] += 1
+
+    @precondition(lambda self: any(self.sessions.values()))
+    @rule(pick=st.integers(0, 5))
+    def close(self, pick: int) -> None:
+        number = max(self.sessions, key=lambda each: (self.sessions[each] > 0, (each + pick) % 6))
+        self.both(number, "close_session")
+        self.sessions[number] -= 1
+
+    @invariant()
+    def is_bounded(self) -> None:
+        assert len(self.forgetting) <= 6
+
+
+TestForgetting = Forgetting.TestCase
+TestForgetting.settings = hypothesis_settings(max_examples=40, stateful_step_count=30)
