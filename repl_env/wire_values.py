@@ -6,6 +6,7 @@ Client and server use this; contexts, named contexts and files may be bytes. `{"
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from collections.abc import Callable, Mapping
@@ -32,7 +33,7 @@ class WireValueError(ValueError):
     def __init__(self, place: tuple[str, ...], problem: str) -> None:
         self.place = place
         self.problem = problem
-        super().__init__(f"{'.'.join(place)}: {problem}")
+        super().__init__(": ".join([".".join(place), problem] if place else [problem]))
 
 
 def encode(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,24 +57,42 @@ def encode(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def decode(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a reset as they were given to `encode`.
 
-    Megabytes take a while: a server does this in a thread.
+    What is no object where one of names belongs, is left to whom it is for.
 
     Raises:
-        WireValueError: base64 that is none, no object where one belongs, or too many entries.
+        WireValueError: base64 that is none, or too many entries.
     """
     given = dict(arguments)
-    if given.get("context") is not None:
-        given["context"] = _decoded(given["context"], ("context",))
+    if "context" in given:
+        given["context"] = decoded(given["context"], ("context",))
     for field, most in (("contexts", MOST_CONTEXTS), ("files", MOST_FILES)):
         named = given.get(field)
-        if named is None:
-            continue
         if not isinstance(named, Mapping):
-            raise WireValueError((field,), "an object of names is wanted")
+            continue
         if len(named) > most:
             raise WireValueError((field,), f"{len(named):,} entries; the limit is {most:,}")
-        given[field] = {name: _decoded(value, (field, name)) for name, value in named.items()}
+        given[field] = {name: decoded(value, (field, name)) for name, value in named.items()}
     return given
+
+
+async def decode_aside(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """`decode` on an event loop: megabytes in a thread, in pieces that leave room for others."""
+    named = (arguments.get(field) for field in ("contexts", "files"))
+    every = [value for each in named if isinstance(each, Mapping) for value in each.values()]
+    marked = [value[BYTES] for value in (arguments.get("context"), *every) if _mark(value) == BYTES]
+    if sum(len(text) for text in marked if isinstance(text, str)) < _PIECE:
+        return decode(arguments)
+    return await asyncio.to_thread(decode, arguments)
+
+
+def decoded(value: object, place: tuple[str, ...] = ()) -> object:
+    """One value as it was given to `encode`.
+
+    Raises:
+        WireValueError: base64 that is none.
+    """
+    mark = _mark(value)
+    return value if mark is None else _UNMARK[mark](value[mark], place)  # type: ignore[index]
 
 
 def _encoded(value: object, field: str = "contexts") -> object:
@@ -82,11 +101,6 @@ def _encoded(value: object, field: str = "contexts") -> object:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {BYTES: base64.b64encode(value).decode("ascii")}
     return {JSON: value} if _mark(value) is not None else value
-
-
-def _decoded(value: object, place: tuple[str, ...]) -> object:
-    mark = _mark(value)
-    return value if mark is None else _UNMARK[mark](value[mark], place)  # type: ignore[index]
 
 
 def _mark(value: object) -> str | None:

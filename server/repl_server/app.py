@@ -19,6 +19,7 @@ from .refusal import Refusal
 from .routes import refused, router
 from .settings import Settings
 from .socket import SocketRoute
+from .upload_routes import upload_router
 
 
 def create_app(
@@ -55,6 +56,7 @@ def create_app(
     )
     app.state.host = host
     app.include_router(router(host))
+    app.include_router(upload_router(host))
     app.router.routes.append(WebSocketRoute("/ws", SocketRoute(host)))
     app.add_exception_handler(Refusal, refused)
     app.add_exception_handler(RequestValidationError, refused)

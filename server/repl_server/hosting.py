@@ -23,11 +23,15 @@ from .episodes import Episodes
 from .faults import fault
 from .foreign_episodes import ForeignEpisodes
 from .hosted import HostedSession
+from .owned_uploads import OwnedUploads
 from .owners import Owner
 from .quotas import Meter, Quotas
 from .refusal import Refusal
 from .repl_episodes import REPLEpisodes
+from .room import Room
 from .settings import Settings
+from .shared_uploads import SharedUploads
+from .uploads import Uploads
 
 logger = logging.getLogger("repl_server")
 
@@ -63,6 +67,9 @@ class Host:
         most = 1 if alone else settings.max_sessions
         self.admission = Admission(most, settings.max_waiting, settings.wait_s)
         self.quotas = Quotas(settings)
+        room = Room(settings.uploads_bytes, self.quotas.of)
+        self.uploads = Uploads(settings, room)
+        self.shared_uploads = SharedUploads(self.uploads, room)
         self.sandboxes = Sandboxes()
         self.source = Source(
             None,
@@ -103,6 +110,8 @@ class Host:
             self._looking.cancel()
             await asyncio.wait([self._looking])
         await self.drain(0.0)
+        await self.shared_uploads.close()
+        self.uploads.close()
         await asyncio.to_thread(self.sandboxes.close)
 
     async def drain(self, within: float) -> None:
@@ -143,7 +152,7 @@ class Host:
         except BaseException:
             meter.close_session()
             raise
-        return await self._begun(owner, meter, self._episodes(meter))
+        return await self._begun(owner, meter, self._episodes(owner, meter))
 
     async def branch(self, parent: HostedSession, seed: int | None) -> HostedSession:
         """A session that is a copy of `parent`, to be resumed by a socket of its own.
@@ -213,14 +222,15 @@ class Host:
         self._sessions[_name(session.token)] = session
         return session
 
-    async def _episodes(self, meter: Meter) -> Episodes:
+    async def _episodes(self, owner: Owner, meter: Meter) -> Episodes:
+        uploads = OwnedUploads(owner, self.shared_uploads)
         if self.environment is not None:
-            return await ForeignEpisodes.begin(self.environment)
+            return await ForeignEpisodes.begin(self.environment, uploads)
         environment = REPLEnvironment()
         environment.take_from(self.source)
         calls = SessionCalls(self.settings, meter)
         environment.answer_by(calls)
-        return REPLEpisodes(environment, calls)
+        return REPLEpisodes(environment, calls, uploads)
 
     # ── the end of what nobody uses ──────────────────────────────────────────────────────────────
 
@@ -232,6 +242,8 @@ class Host:
             now = time.monotonic()
             for session in self.sessions:
                 self._look_at(session, now)
+            self.shared_uploads.sweep()
+            self.uploads.sweep()
 
     def _look_at(self, session: HostedSession, now: float) -> None:
         settings, outlet = self.settings, session.outlet

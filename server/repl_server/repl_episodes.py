@@ -13,6 +13,7 @@ from repl_env.models import REPLAction, REPLObservation
 from repl_sandbox.errors import SandboxError
 
 from .calls import SessionCalls
+from .owned_uploads import OwnedUploads
 from .refusal import Refusal
 from .requests import AnyReset, FollowUp, ResetRequest
 from .texts import checked, invalid
@@ -21,9 +22,12 @@ from .texts import checked, invalid
 class REPLEpisodes:
     """One environment. `calls` answers its sub-calls; None: it has its own way."""
 
-    def __init__(self, environment: REPLEnvironment, calls: SessionCalls | None) -> None:
+    def __init__(
+        self, environment: REPLEnvironment, calls: SessionCalls | None, uploads: OwnedUploads
+    ) -> None:
         self._environment = environment
         self._calls = calls
+        self._uploads = uploads
 
     async def reset(self, data: AnyReset | dict[str, Any]) -> REPLObservation:
         """As `Episodes.reset`."""
@@ -33,7 +37,7 @@ class REPLEpisodes:
         if self._calls is not None:
             named = {"llm": self._calls.llm(**named)}
         try:
-            return await self._environment.reset_async(**given, **named)
+            return await self._uploads.reset(self._environment, {**given, **named})
         except (TypeError, ValueError, OSError) as error:
             raise _misfit(error) from None
 
@@ -75,10 +79,10 @@ class REPLEpisodes:
         """As `Episodes.branch`."""
         other = await self._environment.branch_async(seed=seed)
         if self._calls is None:
-            return REPLEpisodes(other, None)
+            return REPLEpisodes(other, None, self._uploads)
         calls = self._calls.branch()
         other.answer_by(calls)
-        return REPLEpisodes(other, calls)
+        return REPLEpisodes(other, calls, self._uploads)
 
     async def interrupt(self) -> bool:
         """As `Episodes.interrupt`: raises KeyboardInterrupt in the cell."""

@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 from repl_env import contexts
 from repl_env.contexts import Context, Part
@@ -44,8 +43,6 @@ _TEMPLATE_BYTES = 4 << 20
 _MOST_PER_BYTE = {"text": 4, "bytes": 1, "json": 32}
 # Seconds that it is kept without a user: an episode of the next group may want it.
 _KEPT_S = 60.0
-# Seconds between looks at what is not used any more.
-_LOOK_S = 5.0
 # Packed at the same time. Each takes a processor, and memory that no quota counts until it is done.
 _AT_ONCE = 2
 
@@ -112,9 +109,9 @@ class Template:
 
 
 class SharedUploads:
-    """Resets that name `uploads`, counted in `room`. An asynchronous context manager.
+    """Resets that name `uploads`, counted in `room`.
 
-    What it made is closed with it, and a while after the last session that used it.
+    What it made is closed with it, and by `sweep` a while after the last session that used it.
     """
 
     def __init__(self, uploads: Uploads, room: Room, clock: Clock = time.monotonic) -> None:
@@ -124,19 +121,6 @@ class SharedUploads:
         self._templates: dict[Wanted, Template] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._looking: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        self._looking = asyncio.create_task(self._look())
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     # ── what resets ask ──────────────────────────────────────────────────────────────────────────
 
@@ -272,16 +256,8 @@ class SharedUploads:
             elif now - template.at > _KEPT_S:
                 template.forget()
 
-    async def _look(self) -> None:
-        while True:
-            await asyncio.sleep(_LOOK_S)
-            self.sweep()
-            self._uploads.sweep()
-
     async def close(self) -> None:
         """End everything; no session on a template may be begun any more."""
-        if self._looking is not None:
-            self._looking.cancel()
         making = [template.making for template in self._templates.values()]
         for each in making:
             each.cancel()

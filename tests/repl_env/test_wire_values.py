@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl_env.wire_values import MOST_CONTEXTS, WireValueError, decode, encode
+from repl_env.wire_values import MOST_CONTEXTS, WireValueError, decode, decode_aside, encode
 
 scalars = st.none() | st.booleans() | st.integers() | st.text()
 keys = st.sampled_from(["$bytes", "$json"]) | st.text(max_size=3)
@@ -76,22 +76,26 @@ def test_padding_inside_a_large_text_is_refused_wherever_it_stands() -> None:
         decode({"context": {"$bytes": "A" * ((1 << 20) - 2) + "==" + "A" * 8}})
 
 
+def test_more_names_than_anybody_needs_are_refused() -> None:
+    with pytest.raises(WireValueError) as caught:
+        decode({"contexts": {str(i): "" for i in range(MOST_CONTEXTS + 1)}})
+    assert caught.value.place == ("contexts",)
+
+
 @pytest.mark.parametrize(
-    ("arguments", "place"),
+    "plain",
     [
-        ({"contexts": []}, ("contexts",)),
-        ({"files": "x"}, ("files",)),
-        ({"contexts": {str(i): "" for i in range(MOST_CONTEXTS + 1)}}, ("contexts",)),
+        {"context": None, "contexts": None, "seed": 3, "other": [1]},
+        {"contexts": [{"$bytes": "AA=="}], "files": "x"},
     ],
 )
-def test_what_is_no_mapping_or_too_large_a_one_is_refused(
-    arguments: dict[str, Any], place: tuple[str, ...]
-) -> None:
-    with pytest.raises(WireValueError) as caught:
-        decode(arguments)
-    assert caught.value.place == place
-
-
-def test_arguments_without_bytes_are_taken_as_they_are() -> None:
-    plain = {"context": None, "contexts": None, "seed": 3, "other": [1]}
+def test_arguments_without_bytes_are_taken_as_they_are(plain: dict[str, Any]) -> None:
     assert decode(plain) == encode(plain) == plain
+
+
+@pytest.mark.parametrize("length", [3, 5 << 20])
+async def test_an_event_loop_gets_the_same(length: int) -> None:
+    arguments = {"context": b"x" * length, "contexts": {"a": b"y" * length}, "seed": 1}
+    assert await decode_aside(encode(arguments)) == arguments
+    with pytest.raises(WireValueError, match=r"^files.f: no base64"):
+        await decode_aside({**encode(arguments), "files": {"f": {"$bytes": "x"}}})
