@@ -118,9 +118,15 @@ class SharedUploads:
         self.room = room
         self._uploads = uploads
         self._clock = clock
+        self.made = 0  # templates, so far
         self._templates: dict[Wanted, Template] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    @property
+    def templates(self) -> tuple[Template, ...]:
+        """Those that are there."""
+        return tuple(self._templates.values())
 
     # ── what resets ask ──────────────────────────────────────────────────────────────────────────
 
@@ -234,6 +240,7 @@ class SharedUploads:
             self.room.take(template.holding, max(0, found.bytes - size))
             template.parts = found.parts
             template.sandbox = await _grown(wanted.source, found.parcel)
+            self.made += 1
 
     def drop(self, template: Template) -> None:
         """Forget a template, and end its processes."""

@@ -1,4 +1,4 @@
-"""Contexts by hash over HTTP: sent whole or in pieces, asked for, deleted; never somebody else's."""
+"""Contexts by hash over HTTP: sent whole or in pieces, asked for, deleted; never another's."""
 
 from __future__ import annotations
 
@@ -86,8 +86,7 @@ def connection(server, source: str = ME) -> Iterator[http.client.HTTPConnection]
 def answer(line: http.client.HTTPConnection) -> tuple[int, Any]:
     response = line.getresponse()
     text = response.read()
-    told = json.loads(text) if text else {}
-    return response.status, told if isinstance(told, dict) else told
+    return response.status, json.loads(text) if text else {}
 
 
 def ask(server, method: str, sha: str, body: Any = None, source: str = ME, **headers: Any):
@@ -97,21 +96,22 @@ def ask(server, method: str, sha: str, body: Any = None, source: str = ME, **hea
         line.request(method, f"/contexts/{sha}", body=body, headers=named)
         response = line.getresponse()
         text = response.read()
-        return response.status, {**(json.loads(text) if text else {}), **dict(response.getheaders())}
+        return response.status, {
+            **(json.loads(text) if text else {}),
+            **dict(response.getheaders()),
+        }
 
 
 def span(first: int, last: int, total: int) -> dict[str, str]:
     return {"Content_Range": f"bytes {first}-{last}/{total}"}
 
 
-def put_pieces(server, data: bytes, size: int, source: str = ME) -> int:
+def put_pieces(server, data: bytes, size: int, source: str = ME) -> Any:
     """The status of the last of its pieces."""
     for first in range(0, len(data), size):
         piece = data[first : first + size]
         last = first + len(piece) - 1
-        status, told = ask(
-            server, "PUT", name(data), piece, source, **span(first, last, len(data))
-        )
+        status, told = ask(server, "PUT", name(data), piece, source, **span(first, last, len(data)))
         if last < len(data) - 1:
             assert (status, told["received"], told["range"]) == (202, last + 1, f"bytes=0-{last}")
     return status
@@ -441,8 +441,8 @@ async def test_pieces_that_nobody_sends_just_now_go_when_room_is_needed() -> Non
 
     assert (await uploads.put(other, name(data), None, None, body(data))).kind == "made"
     assert uploads.received(owner, name(half)) is None
+    piece = Piece(MIB, 2 * MIB - 1, 2 * MIB)
     with pytest.raises(Refusal, match="OUT_OF_ORDER"):
-        piece = Piece(MIB, 2 * MIB - 1, 2 * MIB)
         await uploads.put(owner, name(half), piece, MIB, body(half[MIB : 2 * MIB]))
     uploads.close()
 
