@@ -22,6 +22,9 @@ class Allowance(Protocol):
     def release_bytes(self, count: int) -> None:
         """They are forgotten."""
 
+    def bytes_left(self) -> int | None:
+        """How many more can be counted; None: no limit."""
+
     def spend_cpu(self, seconds: float) -> None:
         """Book CPU time that was used."""
 
@@ -78,23 +81,32 @@ class Room:
             del self._holdings[holding]
             self._holdings[holding] = None
 
-    def check(self, owner: Owner, count: int, beside: Holding | None = None) -> None:
-        """Whether `count` bytes more fit if nobody else comes; nothing is given up for it.
+    def left(self, owner: Owner, beside: Holding | None = None) -> int:
+        """Bytes that `owner` could have beside what is used now, `beside` among it."""
+        idle, theirs = 0, 0
+        for each in self._idle(beside):
+            idle += each.bytes
+            theirs += each.bytes if each.owner == owner else 0
+        allowed = self.allowance(owner).bytes_left()
+        room = self.limit - self._taken + idle
+        return room if allowed is None else min(room, allowed + theirs)
 
-        What nobody uses counts as free, but for `beside`.
+    def check(self, owner: Owner, count: int) -> None:
+        """Whether `count` bytes more fit if nobody else came; nothing is given up for it.
 
         Raises:
             Refusal: QUOTA_EXCEEDED or NO_ROOM.
         """
-        free, theirs = self.limit - self._taken, 0
-        try:
-            self._test(owner, count)
-        except Refusal:
-            # To look at all of them takes its time, and is seldom needed.
-            theirs = sum(each.bytes for each in self._idle(beside) if each.owner == owner)
-            self._test(owner, max(0, count - theirs))
-        if count > free + theirs and count > free + sum(e.bytes for e in self._idle(beside)):
+        allowance = self.allowance(owner)
+        allowed = allowance.bytes_left()
+        fits = self._taken + count <= self.limit and (allowed is None or count <= allowed)
+        # To look at all that is held takes its time, and is seldom needed.
+        if fits or count <= self.left(owner):
+            return
+        if self._taken - sum(each.bytes for each in self._idle(None)) + count > self.limit:
             raise self._no_room()
+        allowance.hold_bytes(count)  # which says what the limit is
+        allowance.release_bytes(count)
 
     def take(self, holding: Holding, count: int) -> None:
         """Count `count` bytes more for a holding, which is used now.
@@ -127,11 +139,6 @@ class Room:
             self.allowance(holding.owner).release_bytes(count)
         self._taken -= count
         holding.bytes -= count
-
-    def _test(self, owner: Owner, count: int) -> None:
-        allowance = self.allowance(owner)
-        allowance.hold_bytes(count)
-        allowance.release_bytes(count)
 
     def _idle(self, beside: Holding | None) -> Iterator[Holding]:
         return (each for each in self._holdings if each is not beside and not each.holder.busy)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
 from repl_env import contexts
 from repl_env.contexts import Context, Part
@@ -28,7 +29,7 @@ from repl_sandbox.shared import Parcel, check_names
 
 from .half import Clock
 from .owners import Owner
-from .packing import Item, packed
+from .packing import Item, Packed, packed
 from .references import Reference
 from .refusal import Refusal
 from .room import Room
@@ -122,6 +123,8 @@ class SharedUploads:
         self._templates: dict[Wanted, Template] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(_AT_ONCE)
+        # One of an owner's at a time, so that nobody's keep all others waiting.
+        self._turns: WeakValueDictionary[Owner, asyncio.Lock] = WeakValueDictionary()
 
     @property
     def templates(self) -> tuple[Template, ...]:
@@ -229,18 +232,22 @@ class SharedUploads:
         wanted, size = template.wanted, sum(each.size for each in template.uploads)
         # It takes at least what was sent; what more, is known when it is there.
         self.room.take(template.holding, size + _TEMPLATE_BYTES)
-        making = packed(
-            template.items(),
-            mode=wanted.mode,
-            length=wanted.preview_length,
-            memory=self.room.limit,
-            spend=self.room.allowance(wanted.owner).spend_cpu,
-        )
-        async with self._slots, making as found:
+        turn = self._turns.setdefault(wanted.owner, asyncio.Lock())
+        async with turn, self._slots, self._packed(template, size) as found:
             self.room.take(template.holding, max(0, found.bytes - size))
             template.parts = found.parts
             template.sandbox = await _grown(wanted.source, found.parcel)
             self.made += 1
+
+    def _packed(self, template: Template, size: int) -> AbstractAsyncContextManager[Packed]:
+        wanted = template.wanted
+        return packed(
+            template.items(),
+            mode=wanted.mode,
+            length=wanted.preview_length,
+            memory=size + self.room.left(wanted.owner, template.holding),
+            spend=self.room.allowance(wanted.owner).spend_cpu,
+        )
 
     def drop(self, template: Template) -> None:
         """Forget a template, and end its processes."""
