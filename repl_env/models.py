@@ -7,7 +7,7 @@ Names, fields and defaults are those of OpenEnv's `repl_env`, with more fields. 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -15,7 +15,6 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
-    SerializationInfo,
     field_serializer,
 )
 
@@ -82,6 +81,9 @@ def _as_code(value: object) -> object:
     return strip_fence(value) if isinstance(value, str) else value
 
 
+Code: TypeAlias = Annotated[str, BeforeValidator(_as_code)]
+
+
 class REPLAction(Action):
     """One step: code to run, or a final answer to submit.
 
@@ -92,9 +94,7 @@ class REPLAction(Action):
     # Only `code` is required on the wire: clients map a plain reply to the one required field.
     model_config = ConfigDict(json_schema_extra={"required": ["code"]})
 
-    code: Annotated[str, BeforeValidator(_as_code)] = Field(
-        default="", description="Python code to run in the session."
-    )
+    code: Code = Field(default="", description="Python code to run in the session.")
     is_final: bool = Field(default=False, description="Submit final_answer and end the episode.")
     final_answer: JsonValue = Field(default=None, description="The answer, when is_final is set.")
 
@@ -155,10 +155,15 @@ class REPLState(State):
     usage: dict[str, float] = Field(default_factory=dict)
 
     @field_serializer("context", when_used="json")
-    def _context_for_the_wire(self, context: str | None, _: SerializationInfo) -> str | None:
-        if context is None or len(context) > WIRE_CONTEXT_LENGTH:
-            return None
-        return clean(context)
+    def _context_for_the_wire(self, context: str | None) -> str | None:
+        return context_for_the_wire(context)
+
+
+def context_for_the_wire(context: str | None) -> str | None:
+    """A context as states carry it over the wire: short, without lone surrogates, or None."""
+    if context is None or len(context) > WIRE_CONTEXT_LENGTH:
+        return None
+    return clean(context)
 
 
 ResultObsT = TypeVar("ResultObsT")
@@ -172,3 +177,15 @@ class StepResult(Generic[ResultObsT]):
     reward: float | None = None
     done: bool = False
     metadata: dict[str, Any] | None = None
+
+
+def result_of(observation: REPLObservation) -> StepResult[REPLObservation]:
+    """An observation as clients return it."""
+    return StepResult(observation, observation.reward, observation.done, observation.metadata)
+
+
+def showing(name: str) -> str:
+    """The code that shows a variable; ValueError if `name` is no name or dotted path."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ValueError(f"{name!r} is not the name of a variable; use execute() for expressions")
+    return f"print(repr({name}))"

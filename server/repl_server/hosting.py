@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from repl_env.environment import REPLEnvironment
+from repl_env.errors import REPLError
 from repl_env.interfaces import EnvironmentMetadata
 from repl_env.refusals import DOES_NOT_READ, IDLE
 from repl_env.sandboxes import Sandboxes, SandboxSettings, Source
@@ -216,7 +217,7 @@ class Host:
         except BaseException as error:
             self.admission.leave()
             meter.close_session()
-            if isinstance(error, Exception) and not isinstance(error, Refusal):
+            if isinstance(error, Exception) and not isinstance(error, Refusal | REPLError):
                 raise fault("FACTORY_ERROR", "no environment could be made", error) from None
             raise
         self._sessions[_name(session.token)] = session
@@ -225,12 +226,14 @@ class Host:
     async def _episodes(self, owner: Owner, meter: Meter) -> Episodes:
         uploads = OwnedUploads(owner, self.shared_uploads)
         if self.environment is not None:
-            return await ForeignEpisodes.begin(self.environment, uploads)
+            made = await ForeignEpisodes.begin(self.environment, uploads)
+            if isinstance(made.environment, REPLEnvironment):
+                return REPLEpisodes(made.environment, self.settings, uploads)
+            return made
         environment = REPLEnvironment()
         environment.take_from(self.source)
         calls = SessionCalls(self.settings, meter)
-        environment.answer_by(calls)
-        return REPLEpisodes(environment, calls, uploads)
+        return REPLEpisodes(environment, self.settings, uploads, calls)
 
     # ── the end of what nobody uses ──────────────────────────────────────────────────────────────
 

@@ -126,3 +126,37 @@ async def test_a_sandbox_of_the_wrong_kind_is_refused():
             REPLEnvironment(sandbox=other).reset()
     with pytest.raises(TypeError, match="sandbox"):
         REPLEnvironment(sandbox="jailed")
+
+
+def test_output_is_told_while_the_code_runs(sandbox):
+    """By a function of the caller's, which the code can wait for only if it is called meanwhile."""
+    heard = []
+    environment = REPLEnvironment(sandbox=sandbox, tools={"heard": lambda: "".join(heard)})
+    environment.reset()
+    code = "print('early', flush=True)\nwhile 'early' not in heard(): pass\nprint('late')"
+
+    observation = environment.step(
+        REPLAction(code=code), on_output=lambda _, text: heard.append(text)
+    )
+
+    assert "".join(heard) == observation.result.stdout == "early\nlate\n"
+    assert "ignored" not in observation.metadata
+    environment.close()
+
+
+async def test_output_is_told_on_an_event_loop_too(sandbox):
+    heard = {"stdout": "", "stderr": ""}
+
+    def hear(stream, text):
+        heard[stream] += text
+
+    environment = REPLEnvironment(sandbox=sandbox)
+    await environment.reset_async()
+
+    await environment.step_async(
+        REPLAction(code="import sys; print('out'); print('err', file=sys.stderr)"),
+        on_output=hear,
+    )
+
+    assert heard == {"stdout": "out\n", "stderr": "err\n"}
+    await environment.close_async()

@@ -1,0 +1,151 @@
+"""`repl-env mcp`: a jailed Python session for a model, by the Model Context Protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .context_files import STDIN, ContextFiles, contexts_from, loaded
+from .session_options import (
+    CellTimeout,
+    Isolation,
+    IsolationOption,
+    Language,
+    LanguageName,
+    Memory,
+    Preload,
+    Require,
+    RequireOption,
+    modules_of,
+    opening,
+    policy_of,
+)
+from .status import Status
+
+if TYPE_CHECKING:
+    from repl_env.environment import REPLEnvironment
+
+_HINT = (
+    "Messages of the Model Context Protocol are read here, one a line. Programs start this command "
+    "by themselves: docs/mcp.md has the lines for their configuration. Ctrl-D ends it."
+)
+
+
+def mcp(
+    context: ContextFiles = None,
+    isolation: IsolationOption = Isolation.AUTO,
+    require: RequireOption = None,
+    preload: Preload = None,
+    timeout: CellTimeout = 30.0,
+    max_timeout: Annotated[
+        float, typer.Option("--max-timeout", metavar="SECONDS", help="What a call may ask for.")
+    ] = 600.0,
+    memory: Memory = "1GiB",
+    language: Language = LanguageName.FULL,
+) -> None:
+    """Offer a Python session to a model: an MCP server on standard input and output.
+
+    A program that works with models starts it and has one session in it; the session ends with
+    its input.
+    """
+    if any(one.rpartition("=")[2] == STDIN for one in context or ()):
+        raise typer.BadParameter("standard input has the messages", param_hint="--context")
+    values = loaded(contexts_from(context or ()))
+    with opening():
+        environment = _environment(
+            isolation, require, modules_of(preload), timeout, memory, language
+        )
+    try:
+        from repl_env import mcp_stdio  # noqa: F401 - heavy, and perhaps not installed
+    except ImportError as error:
+        typer.echo(
+            f"repl-env mcp: {error}. pip install 'repl-env[mcp]' has what it needs", err=True
+        )
+        raise typer.Exit(Status.FAILED) from error
+    if sys.stdin.isatty():
+        typer.echo(_HINT, err=True)
+    interrupted = asyncio.run(_serve(environment, values, max(timeout, max_timeout), memory))
+    raise typer.Exit(Status.INTERRUPTED if interrupted else Status.OK)
+
+
+def _check_library() -> None:
+    try:
+        import mcp.server.lowlevel  # noqa: F401
+    except ImportError as error:
+        remedy = "pip install 'repl-env[mcp]' has what it needs"
+        typer.echo(f"repl-env mcp: {error}. {remedy}", err=True)
+        raise typer.Exit(Status.FAILED) from error
+
+
+def _environment(
+    isolation: Isolation,
+    require: Require | None,
+    preload: tuple[str, ...],
+    timeout: float,
+    memory: str,
+    language: LanguageName,
+) -> REPLEnvironment:
+    from repl_env.environment import REPLEnvironment
+    from repl_sandbox import Limits
+
+    return REPLEnvironment(
+        isolation=isolation.value,
+        require=None if require is None else require.value,
+        preload=preload,
+        limits=Limits(memory=memory, timeout=timeout),
+        policy=policy_of(language),
+        answers="strict",  # nobody asked for it who only prints FINAL(...)
+    )
+
+
+async def _serve(
+    environment: REPLEnvironment,
+    contexts: Mapping[str, str | bytes],
+    longest_cell_s: float,
+    memory: str,
+) -> bool:
+    """Serve one client until it leaves; whether Ctrl-C was what ended it."""
+    import anyio
+
+    from repl_env.mcp_calls import EnvironmentPlayed, ToolCalls
+    from repl_env.mcp_server import server
+    from repl_env.mcp_stdio import serve, standard_streams
+
+    stop, signals = anyio.Event(), list[signal.Signals]()
+
+    def end(number: signal.Signals) -> None:
+        signals.append(number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, end, number)
+    calls = ToolCalls(
+        EnvironmentPlayed(environment), contexts=contexts, longest_cell_s=longest_cell_s
+    )
+    try:
+        with opening():
+            await calls.begin()
+        with standard_streams() as (source, sink):
+            await serve(server(calls, _instructions(environment, memory)), source, sink, stop)
+    finally:
+        await environment.close_async()
+    return signal.SIGINT in signals
+
+
+def _instructions(environment: REPLEnvironment, memory: str) -> str:
+    """What the client tells its model of the session."""
+    tier = environment.session.isolation.tier
+    held = (
+        "Nothing isolates it from this machine."
+        if tier == Isolation.PROCESS
+        else f"It is held by a sandbox (tier {tier}), without network or files of this machine."
+    )
+    parts = [part for part in environment.contexts if part.length]
+    listed = ", ".join(f"{part.name} ({part.length} {part.unit})" for part in parts)
+    given = f" It begins with the variables {listed}." if parts else ""
+    return f"A Python session with {memory} of memory that stays from call to call. {held}{given}"

@@ -1,0 +1,101 @@
+"""`repl-env mcp`: raw lines to the real command, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MAIN = "from repl_env.cli.main import main; main()"
+
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "raw", "version": "1"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def raw():
+    """The command with pipes to it, after the handshake of older clients."""
+    with subprocess.Popen(
+        [sys.executable, "-c", MAIN, "mcp", "--memory", "512MiB"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+    ) as process:
+        assert asked(process, json.dumps(HELLO))["result"]["protocolVersion"] == "2025-06-18"
+        tell(process, '{"jsonrpc": "2.0", "method": "notifications/initialized"}')
+        yield process
+        process.kill()
+
+
+def tell(process, line):
+    process.stdin.write(line.encode() + b"\n")
+    process.stdin.flush()
+
+
+def asked(process, line):
+    tell(process, line)
+    return json.loads(process.stdout.readline())
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "request_id"),
+    [
+        ("{", -32700, None),
+        ('{"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"a": NaN}}', -32700, None),
+        ("7", -32600, None),
+        ("{}", -32600, None),
+        ('[{"jsonrpc": "2.0", "id": 1, "method": "ping"}]', -32600, None),
+        ('{"jsonrpc": "1.0", "id": 1, "method": "ping"}', -32600, 1),
+        ('{"jsonrpc": "2.0", "id": 1.5, "method": "ping"}', -32600, None),
+        ('{"jsonrpc": "2.0", "id": "a", "method": 5}', -32600, "a"),
+        ('{"jsonrpc": "2.0", "id": 2, "method": "ping", "params": [1]}', -32602, 2),
+        ('{"jsonrpc": "2.0", "id": 3, "method": "no/such"}', -32601, 3),
+        ('{"jsonrpc": "2.0", "id": 4, "method": "tools/call", "params": {}}', -32602, 4),
+        ('{"jsonrpc": "2.0", "id": 5, "method": "ping", "params": {"a": 1e999}}', -32600, 5),
+        ('{"jsonrpc": "2.0", "id": 6, "a": ' + "[" * 70 + "]" * 70 + "}", -32600, 6),
+        ("[" * 100_000, -32700, None),
+    ],
+)
+def test_what_is_no_request_is_answered_by_an_error(raw, line, code, request_id):
+    answer = asked(raw, line)
+
+    assert (answer["jsonrpc"], answer["id"], answer["error"]["code"]) == ("2.0", request_id, code)
+    assert len(answer["error"]["message"]) < 300
+
+
+def test_a_signal_ends_the_session_amid_a_cell(raw):
+    """Last of the raw lines: nothing is left of the process, and it says that it ended well."""
+    code = "import time\nprint('on', flush=True)\nwhile True: time.sleep(1)"
+    request = {
+        "jsonrpc": "2.0",
+        "id": 9,
+        "method": "tools/call",
+        "params": {
+            "name": "execute",
+            "arguments": {"code": code},
+            "_meta": {"progressToken": "t"},
+        },
+    }
+    told = asked(raw, json.dumps(request))
+    children = psutil.Process(raw.pid).children(recursive=True)
+    raw.send_signal(signal.SIGTERM)
+
+    assert told["params"]["message"].startswith("on")
+    assert raw.wait(20) == 0
+    assert psutil.wait_procs(children, timeout=20)[1] == []
+    assert b"Traceback" not in raw.stderr.read()

@@ -1,0 +1,114 @@
+"""Calls of the tools, through the SDK's own client and server, on sessions that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from mcp import Client
+from mcp.shared.exceptions import MCPError
+
+from repl_env.environment import REPLEnvironment
+from repl_env.errors import EpisodeAborted
+from repl_env.mcp_calls import EnvironmentPlayed, ToolCalls
+from repl_env.mcp_progress import MOST_CHARACTERS, reporting
+from repl_env.mcp_server import server
+
+
+class Failing:
+    """A session that raises."""
+
+    def __init__(self, error):
+        self.error = error
+
+    async def reset(self, **request):
+        raise self.error
+
+    async def follow_up(self, task_prompt, max_iterations):
+        raise self.error
+
+    async def step(self, action, timeout_s, on_output):
+        raise self.error
+
+
+def client(played, **options):
+    return Client(server(ToolCalls(played, **options), "what it is"))
+
+
+def text(result):
+    return "\n".join(block.text for block in result.content if block.type == "text")
+
+
+async def test_a_failure_of_ours_is_an_error_that_says_where_to_look_and_no_more(caplog):
+    with caplog.at_level(logging.CRITICAL, logger="repl_env.mcp_server"):
+        async with client(Failing(RuntimeError("/secret/path"))) as asking:
+            with pytest.raises(MCPError) as raised:
+                await asking.call_tool("execute", {"code": "1"})
+
+    assert raised.value.code == -32603
+    assert "secret" not in str(raised.value.error)
+    assert len(raised.value.data["id"]) == 32
+
+
+async def test_a_lost_session_is_told_to_the_model():
+    async with client(Failing(EpisodeAborted("sandbox", "/secret/path broke"))) as asking:
+        result = await asking.call_tool("execute", {"code": "1"})
+
+    assert result.is_error
+    assert "Call `reset` to begin a new one" in text(result)
+    assert "secret" not in text(result)
+
+
+async def test_there_is_nothing_to_keep_before_the_first_task(sandbox):
+    environment = REPLEnvironment(sandbox=sandbox)
+    async with client(EnvironmentPlayed(environment)) as asking:
+        result = await asking.call_tool("reset", {"keep_variables": True})
+
+    assert result.is_error
+    assert "There is no session to go on in" in text(result)
+
+
+async def test_the_last_allowed_iteration_ends_the_task(sandbox):
+    environment = REPLEnvironment(sandbox=sandbox)
+    async with client(EnvironmentPlayed(environment)) as asking:
+        await asking.call_tool("reset", {"max_iterations": 1})
+        result = await asking.call_tool("execute", {"code": "print('once')"})
+    await environment.close_async()
+
+    assert text(result).startswith("once\nMaximum iterations (1) reached.")
+    assert "[The task is over without an answer.]" in text(result)
+
+
+async def test_contexts_of_the_server_go_before_none_and_after_those_of_a_reset(sandbox):
+    environment = REPLEnvironment(sandbox=sandbox)
+    async with client(EnvironmentPlayed(environment), contexts={"given": "first"}) as asking:
+        before = await asking.call_tool("execute", {"code": "given"})
+        await asking.call_tool("reset", {"context": "other"})
+        other = await asking.call_tool("execute", {"code": "(context, 'given' in globals())"})
+        await asking.call_tool("reset", {"task_prompt": "again"})
+        again = await asking.call_tool("execute", {"code": "given"})
+    await environment.close_async()
+
+    assert [text(each) for each in (before, other, again)] == [
+        "'first'",
+        "('other', False)",
+        "'first'",
+    ]
+
+
+async def test_a_watcher_who_reads_nothing_holds_nothing_up_and_keeps_no_memory():
+    told, begun = [], asyncio.Event()
+
+    async def never(seconds, message):
+        told.append(message)
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with reporting(never) as tell:
+        for _ in range(100):
+            tell("stdout", "x" * 1000)
+        await begun.wait()
+
+    (message,) = told
+    assert message == f"... {100_000 - MOST_CHARACTERS} characters ...\n{'x' * MOST_CHARACTERS}"
