@@ -25,6 +25,7 @@ from .refusal import Refusal
 from .routes import SESSION, refused, router
 from .settings import Settings
 from .socket import SocketRoute
+from .upload_routes import upload_router
 
 # Headers of answers that pages of the operator's origins may read.
 _EXPOSED = [SESSION, "Retry-After", "Upload-Offset", "Range"]
@@ -75,6 +76,7 @@ def create_app(
     )
     app.include_router(router(host))
     app.include_router(numbers(host.watch.metrics))
+    app.include_router(upload_router(host))
     app.router.routes.append(WebSocketRoute("/ws", SocketRoute(host)))
     app.add_exception_handler(Refusal, refused)
     app.add_exception_handler(RequestValidationError, refused)
