@@ -13,6 +13,7 @@ SUBPROTOCOL = "repl-env.v1"
 TAKEN_OVER = 4001
 IDLE = 4408
 DOES_NOT_READ = 1008
+TRY_AGAIN = 1013
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ CODES = {
     "UNKNOWN_SESSION": Code(404, 4404),
     "UNKNOWN_CONTEXT": Code(404),
     "TOO_LARGE": Code(413),
+    "TOO_SLOW": Code(408, 1008),
     "RATE_LIMITED": Code(429),
     "QUOTA_EXCEEDED": Code(429),
     "CAPACITY_REACHED": Code(503, 1000),

@@ -10,18 +10,13 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from pydantic import SecretStr
-
-from repl_env.llm import LLM
 from repl_env.rlm.budget import Budget, Spent
 from repl_env.rlm.calling import Calling
 from repl_env.rlm.recursion import Home
 from repl_env.subcalls import Failed, GivenProvider, SubcallSettings
 
-from .endpoints import llm_of
 from .quotas import Meter
 from .refusal import Refusal
-from .requests import Endpoint
 from .settings import Settings
 
 # Reserved of an owner's calls for a session without a limit of its own.
@@ -69,15 +64,6 @@ class SessionCalls:
         self._meter = meter
         self._open: list[_Episode] = []
         self._spending = _Spending()
-
-    def llm(
-        self,
-        llm: Endpoint | None = None,
-        hf_token: SecretStr | None = None,
-        llm_model: str | None = None,
-    ) -> LLM:
-        """The model that answers a reset with these arguments; see `endpoints.llm_of`."""
-        return llm_of(self._settings, llm=llm, hf_token=hf_token, llm_model=llm_model)
 
     def names(self, settings: SubcallSettings) -> frozenset[str]:
         """As `Provider.names`."""

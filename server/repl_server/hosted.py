@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from repl_env.errors import EpisodeAborted
 from repl_env.refusals import CODES, TAKEN_OVER
 
 from .episodes import Episodes
@@ -241,6 +242,9 @@ class HostedSession:
             return _given_up()
         # Boundary: whatever an environment raises is its client's to know, as a refusal.
         except Exception as error:  # noqa: BLE001
+            if self._closing is not None and isinstance(error, EpisodeAborted):
+                # Its session was taken from under it, by `_close`: no fault for the log.
+                return Reply.refusing(Refusal("EPISODE_ABORTED", "the session has ended"))
             return Reply.refusing(refusal_of(error))
 
     async def _reset(self, asked: Asked, request: Request) -> Reply:
@@ -261,7 +265,7 @@ class HostedSession:
         return _observed(observation, request)
 
     async def _state(self, asked: Asked, request: Request) -> Reply:
-        return Reply("state", text_of(self._episodes.state()))
+        return Reply("state", text_of(await self._episodes.state()))
 
     async def _variables(self, asked: Asked, request: Request) -> Reply:
         return Reply("variables", text_of({"names": await self._episodes.variables()}))

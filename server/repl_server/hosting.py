@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from repl_env.environment import REPLEnvironment
+from repl_env.errors import REPLError
 from repl_env.interfaces import EnvironmentMetadata
 from repl_env.refusals import DOES_NOT_READ, IDLE
 from repl_env.sandboxes import Sandboxes, SandboxSettings, Source
@@ -207,7 +208,7 @@ class Host:
         except BaseException as error:
             self.admission.leave()
             meter.close_session()
-            if isinstance(error, Exception) and not isinstance(error, Refusal):
+            if isinstance(error, Exception) and not isinstance(error, Refusal | REPLError):
                 raise fault("FACTORY_ERROR", "no environment could be made", error) from None
             raise
         self._sessions[_name(session.token)] = session
@@ -215,12 +216,12 @@ class Host:
 
     async def _episodes(self, meter: Meter) -> Episodes:
         if self.environment is not None:
-            return await ForeignEpisodes.begin(self.environment)
+            made = await ForeignEpisodes.begin(self.environment)
+            ours = isinstance(made.environment, REPLEnvironment)
+            return REPLEpisodes(made.environment, self.settings) if ours else made
         environment = REPLEnvironment()
         environment.take_from(self.source)
-        calls = SessionCalls(self.settings, meter)
-        environment.answer_by(calls)
-        return REPLEpisodes(environment, calls)
+        return REPLEpisodes(environment, self.settings, SessionCalls(self.settings, meter))
 
     # ── the end of what nobody uses ──────────────────────────────────────────────────────────────
 

@@ -101,8 +101,8 @@ class Socket:
             self._senders.discard(task)
             if not self._senders:
                 self.blocked_since = None
-        if reply.refusal is not None and reply.refusal.close is not None:
-            self.end(reply.refusal.close, reply.refusal.message)
+        if reply.refusal is not None:
+            self._end_with(reply.refusal)
 
     def end(self, code: int, reason: str) -> None:
         """Close the socket; whoever waits for its client to read goes on."""
@@ -112,6 +112,12 @@ class Socket:
             for sender in self._senders:
                 sender.cancel()
             self._reader.cancel()
+
+    def _end_with(self, refusal: Refusal) -> None:
+        """Close the socket if `refusal` does so: to a session that is there, few do."""
+        fatal = self._session is None or refusal.code in _ENDS_SESSIONS
+        if fatal and refusal.close is not None:
+            self.end(refusal.close, refusal.message)
 
     # ── its frames ───────────────────────────────────────────────────────────────────────────────
 
@@ -226,6 +232,7 @@ class Socket:
             pass
 
 
+_ENDS_SESSIONS = frozenset({"DRAINING", "SESSION_ERROR"})
 _OPENINGS = frozenset({"open", "resume"})
 
 
