@@ -45,7 +45,7 @@ class REPLEnv(EnvClient[REPLAction, REPLObservation, REPLState]):
 
     def get_variable(self, name: str) -> Any:
         """One step that prints the repr of a variable, or of a dotted path from one."""
-        from repl_env.local import showing
+        from repl_env.models import showing
 
         return self.execute(showing(name))
 
