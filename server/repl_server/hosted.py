@@ -77,6 +77,7 @@ class HostedSession:
         touched: when it was last asked for something, by `time.monotonic`.
         left: when its socket went; None while it has one, or if it never had.
         ending: why it ends, by one of `metrics.ENDINGS`.
+        cpu: the account of its processes.
     """
 
     def __init__(self, host: Host, owner: Owner, meter: Meter, episodes: Episodes) -> None:
@@ -87,6 +88,7 @@ class HostedSession:
         self.touched = time.monotonic()
         self.left: float | None = None
         self.ending = "closed"
+        self.cpu = host.cpu_account(self)
         self._host = host
         self._episodes = episodes
         self._waiting: deque[Asked] = deque()
@@ -195,6 +197,13 @@ class HostedSession:
             self._forget(outlet)
             self._host.watch.session_left(self)
 
+    def look_at_cpu(self) -> bool:
+        """Book what its processes used; whether some are busy beside its steps."""
+        if not self.meter.counts_cpu:
+            return False  # nobody asks, and a look takes longer than a short step
+        total = self._episodes.cpu_seconds
+        return total is not None and self.cpu.look(total)
+
     async def branched(self, seed: int | None) -> Episodes:
         """A copy of its environment. For whoever runs its requests."""
         return await self._episodes.branch(seed)
@@ -262,6 +271,8 @@ class HostedSession:
 
     async def _reset(self, asked: Asked, request: Request) -> Reply:
         began = time.monotonic()
+        self.look_at_cpu()
+        self.cpu = self._host.cpu_account(self)  # of other processes
         observation = await self._episodes.reset(request.data)
         self._host.watch.reset(self, time.monotonic() - began)
         return _observed(observation, request)
@@ -278,9 +289,7 @@ class HostedSession:
                 )
         usage = observation.metadata.get("usage")
         if isinstance(usage, dict):
-            cpu = usage.get("cpu_seconds", 0.0)
-            self.meter.spend_cpu(cpu)
-            self._host.watch.cpu(self.owner, cpu)
+            self.cpu.step(usage.get("cpu_seconds", 0.0))
         self._host.watch.step(self, request.data, observation, time.monotonic() - began)
         return _observed(observation, request)
 
@@ -298,6 +307,7 @@ class HostedSession:
 
     async def _branch(self, asked: Asked, request: Request) -> Reply:
         branch = await self._host.branch(self, request.data.seed)
+        branch.cpu = self.cpu  # what is seen of one is seen of both
         return Reply("branch", text_of({"session_id": branch.id, "token": branch.token}))
 
     async def _mcp(self, asked: Asked, request: Request) -> Reply:
@@ -339,6 +349,7 @@ class HostedSession:
 
     async def _close(self) -> None:
         try:
+            self.look_at_cpu()
             running = self._running
             if running is not None and running.request.type == "step":  # type: ignore[union-attr]
                 # Its session is taken from under it, which is quicker than to wait for its end.
