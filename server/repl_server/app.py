@@ -15,6 +15,8 @@ from starlette.routing import WebSocketRoute
 from repl_env.models import REPLAction, REPLObservation, REPLState, State
 
 from .hosting import Host
+from .mcp_routes import mcp_router
+from .mcp_socket import MCPSocketRoute
 from .refusal import Refusal
 from .routes import refused, router
 from .settings import Settings
@@ -55,7 +57,9 @@ def create_app(
     )
     app.state.host = host
     app.include_router(router(host))
+    app.include_router(mcp_router(host))
     app.router.routes.append(WebSocketRoute("/ws", SocketRoute(host)))
+    app.router.routes.append(WebSocketRoute("/mcp", MCPSocketRoute(host)))
     app.add_exception_handler(Refusal, refused)
     app.add_exception_handler(RequestValidationError, refused)
     app.add_exception_handler(Exception, refused)

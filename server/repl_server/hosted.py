@@ -19,6 +19,7 @@ from repl_env.refusals import CODES, TAKEN_OVER
 from .episodes import Episodes
 from .faults import fault, refusal_of
 from .frames import Refused, Request
+from .mcp_played import SessionTools
 from .owners import Owner
 from .refusal import Refusal
 from .replies import Reply, observation_text, text_of
@@ -72,6 +73,7 @@ class HostedSession:
         outlet: the socket that holds it; None for none.
         touched: when it was last asked for something, by `time.monotonic`.
         left: when its socket went; None while it has one, or if it never had.
+        tools: by which a model plays it, over the Model Context Protocol.
     """
 
     def __init__(self, host: Host, owner: Owner, meter: Meter, episodes: Episodes) -> None:
@@ -81,12 +83,14 @@ class HostedSession:
         self.outlet: Outlet | None = None
         self.touched = time.monotonic()
         self.left: float | None = None
+        self.tools = SessionTools(self, episodes)
         self._host = host
         self._episodes = episodes
         self._waiting: deque[Asked] = deque()
         self._size = 0
         self._last: Asked | None = None
         self._running: Asked | None = None
+        self._stepping = False
         self._cancelled: Asked | None = None
         self._work = asyncio.Event()
         self._quiet = asyncio.Event()
@@ -183,6 +187,27 @@ class HostedSession:
             self.outlet, self.left = None, time.monotonic()
             self._forget(outlet)
 
+    def detach(self, outlet: Outlet) -> None:
+        """A socket that was added to the session has gone; the session stays as before it came."""
+        if self.outlet is outlet:
+            self.outlet = None
+            self._forget(outlet)
+
+    async def play(
+        self, action: Any, timeout_s: float | None, on_output: Callable[[str, str], None] | None
+    ) -> Any:
+        """Take an action, which is counted; its observation. For whoever runs its requests."""
+        self.meter.step()
+        self._stepping = True
+        try:
+            observation = await self._episodes.step(action, timeout_s, on_output)
+        finally:
+            self._stepping = False
+        usage = observation.metadata.get("usage")
+        if isinstance(usage, dict):
+            self.meter.spend_cpu(usage.get("cpu_seconds", 0.0))
+        return observation
+
     async def branched(self, seed: int | None) -> Episodes:
         """A copy of its environment. For whoever runs its requests."""
         return await self._episodes.branch(seed)
@@ -247,17 +272,10 @@ class HostedSession:
         return _observed(await self._episodes.reset(request.data), request)
 
     async def _step(self, asked: Asked, request: Request) -> Reply:
-        self.meter.step()
         if not request.stream:
-            observation = await self._episodes.step(request.data, request.timeout_s, None)
-        else:
-            async with Streamed(asked) as streamed:
-                observation = await self._episodes.step(
-                    request.data, request.timeout_s, streamed.take
-                )
-        usage = observation.metadata.get("usage")
-        if isinstance(usage, dict):
-            self.meter.spend_cpu(usage.get("cpu_seconds", 0.0))
+            return _observed(await self.play(request.data, request.timeout_s, None), request)
+        async with Streamed(asked) as streamed:
+            observation = await self.play(request.data, request.timeout_s, streamed.take)
         return _observed(observation, request)
 
     async def _state(self, asked: Asked, request: Request) -> Reply:
@@ -277,7 +295,7 @@ class HostedSession:
         return Reply("branch", text_of({"session_id": branch.id, "token": branch.token}))
 
     async def _mcp(self, asked: Asked, request: Request) -> Reply:
-        return Reply("mcp", text_of(await self._host.mcp(self, request.data)))
+        return await self._host.mcp.about(self, asked)
 
     # ── the parts ────────────────────────────────────────────────────────────────────────────────
 
@@ -314,8 +332,7 @@ class HostedSession:
 
     async def _close(self) -> None:
         try:
-            running = self._running
-            if running is not None and running.request.type == "step":  # type: ignore[union-attr]
+            if self._stepping:
                 # Its session is taken from under it, which is quicker than to wait for its end.
                 await self._episodes.close()
             self._runner.cancel()

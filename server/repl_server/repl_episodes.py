@@ -25,6 +25,11 @@ class REPLEpisodes:
         self._environment = environment
         self._calls = calls
 
+    @property
+    def scored(self) -> bool:
+        """As `Episodes.scored`."""
+        return self._environment.scored
+
     async def reset(self, data: AnyReset | dict[str, Any]) -> REPLObservation:
         """As `Episodes.reset`."""
         asked: ResetRequest = checked(ResetRequest, data, ("data",))

@@ -64,7 +64,7 @@ def text(result):
 
 async def test_it_says_what_it_is_and_what_holds_the_code(client):
     assert client.server_info.name == "repl-env"
-    assert "without network or files of this machine" in client.instructions
+    assert "without network or files of the machine" in client.instructions
     assert "context (17 chars)" in client.instructions
     assert "secret_place" not in client.instructions
 
