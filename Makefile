@@ -5,8 +5,11 @@ DEV   := .venv
 BENCH := benchmarks/.venv
 PEERS := benchmarks/.venv-peers
 OLDER := .venv-older
+# OpenEnv's clients, each generation with its own dependencies.
+COMPAT  := .venv-compat
+OPENENV := openenv-0.10.0 openenv-0.4.1 openenv-core-0.3.0
 
-.PHONY: demo test test-older test-security test-containers soak check fix bench clean
+.PHONY: demo test test-older test-compat test-security test-containers soak check fix bench clean
 
 demo: $(DEV)/.ready            ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
@@ -16,6 +19,9 @@ test: $(DEV)/.ready            ## the test suite
 
 test-older: $(OLDER)/.ready    ## tests of models with the older majors of openai and huggingface_hub
 	$(OLDER)/bin/python -m pytest tests/rlm
+
+test-compat: $(DEV)/.ready $(OPENENV:%=$(COMPAT)/%/.ready) ## OpenEnv's clients and checks, of three generations
+	REPL_TEST_COMPAT=$(COMPAT) $(DEV)/bin/python -m pytest tests/compat
 
 test-security: $(DEV)/.ready   ## the corpus of abuse, every case; CORPUS=FILE of cases, TIER=name
 	$(DEV)/bin/python -m tests.security.abuse $(if $(CORPUS),--corpus $(CORPUS)) $(if $(TIER),--tier $(TIER))
@@ -40,7 +46,7 @@ bench: $(BENCH)/.ready $(PEERS)/.ready   ## measure against floors and peers; BE
 	$(BENCH)/bin/python -m benchmarks --peers $(PEERS)/bin/python $(BENCH_ARGS)
 
 clean:                         ## remove the virtual environments and caches
-	rm -rf $(DEV) $(OLDER) $(BENCH) $(PEERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(DEV) $(OLDER) $(COMPAT) $(BENCH) $(PEERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # The stamp is written last: a failed or interrupted install is done again.
 $(DEV)/.ready: pyproject.toml .ci/venv
@@ -50,6 +56,15 @@ $(DEV)/.ready: pyproject.toml .ci/venv
 # The only libraries whose two majors must both work: other packages hold them back to the older one.
 $(OLDER)/.ready: pyproject.toml .ci/venv
 	.ci/venv $(OLDER) --editable '.[dev]' 'openai[aiohttp]<3' 'huggingface_hub<2'
+	touch $@
+
+# The adapter is tested in the first two; the oldest has the client alone, as its users do.
+$(COMPAT)/openenv-%/.ready: pyproject.toml .ci/venv
+	.ci/venv $(@D) openenv==$* --editable .
+	touch $@
+
+$(COMPAT)/openenv-core-%/.ready: .ci/venv
+	.ci/venv $(@D) openenv-core==$*
 	touch $@
 
 $(BENCH)/.ready: pyproject.toml .ci/venv

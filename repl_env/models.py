@@ -15,7 +15,6 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
-    SerializationInfo,
     field_serializer,
 )
 
@@ -156,10 +155,15 @@ class REPLState(State):
     usage: dict[str, float] = Field(default_factory=dict)
 
     @field_serializer("context", when_used="json")
-    def _context_for_the_wire(self, context: str | None, _: SerializationInfo) -> str | None:
-        if context is None or len(context) > WIRE_CONTEXT_LENGTH:
-            return None
-        return clean(context)
+    def _context_for_the_wire(self, context: str | None) -> str | None:
+        return context_for_the_wire(context)
+
+
+def context_for_the_wire(context: str | None) -> str | None:
+    """A context as states carry it over the wire: short, without lone surrogates, or None."""
+    if context is None or len(context) > WIRE_CONTEXT_LENGTH:
+        return None
+    return clean(context)
 
 
 ResultObsT = TypeVar("ResultObsT")

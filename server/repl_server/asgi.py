@@ -1,7 +1,26 @@
-"""`repl_server.asgi:app`: the application for an ASGI server of your own."""
+"""`repl_server.asgi:app`: the application for an ASGI server of your own.
+
+Its settings are variables of the environment, by the names of the options of `repl-env serve`.
+Where that server listens is not known here, so keys are asked for, unless `REPL_ENV_HOST` is a
+loopback address or `REPL_ENV_NO_AUTH` is set.
+"""
 
 from __future__ import annotations
 
-from .app import create_app
+from typing import TYPE_CHECKING
 
-app = create_app()
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    app: FastAPI
+
+
+def __getattr__(name: str) -> object:
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .app import create_app
+    from .command import of_variables
+
+    made = create_app(of_variables(host="0.0.0.0"))
+    globals()["app"] = made
+    return made

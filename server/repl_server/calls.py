@@ -19,10 +19,10 @@ from repl_env.rlm.recursion import Home
 from repl_env.subcalls import Failed, GivenProvider, SubcallSettings
 
 from .endpoints import llm_of
+from .quotas import Meter
 from .refusal import Refusal
 from .requests import Endpoint
 from .settings import Settings
-from .unmetered import Meter
 
 # Reserved of an owner's calls for a session without a limit of its own.
 _MANY = 1 << 20

@@ -1,25 +1,199 @@
-"""`repl-env serve`: a server of environments on a port."""
+"""`repl-env serve`: a server of environments on a port.
+
+Each option can be given by a variable of the environment as well, which is what containers and
+`repl_server.asgi` use: `REPL_ENV_MAX_SESSIONS` for `--max-sessions`.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from collections.abc import Callable
+from enum import StrEnum
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from repl_env.cli.session_options import opening
+from repl_env.cli.budget_options import budget_from
+from repl_env.cli.model_options import ModelOptions, llm_from
+from repl_env.cli.session_options import (
+    Isolation,
+    LanguageName,
+    Require,
+    modules_of,
+    opening,
+    policy_of,
+)
 
-
-def serve(
-    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: a free one.")] = 8000,
-) -> None:
-    """Serve environments over HTTP and WebSockets."""
-    from .app import create_app
-    from .serving import raise_open_files, server
+if TYPE_CHECKING:
     from .settings import Settings
 
-    raise_open_files()
-    app = create_app(Settings(host=host, port=port))
-    with opening():
-        app.state.host.prepare()
-    server(app).run()
+PREFIX = "REPL_ENV_"
+# Lines of a key file; `--api-keys` names the file itself.
+KEYS = f"{PREFIX}API_KEYS"
+
+
+class Recovery(StrEnum):
+    """What becomes of a session whose process dies."""
+
+    SNAPSHOT = "snapshot"
+    RESTART = "restart"
+
+
+def option(name: str, help: str, **more: Any) -> Any:
+    """An option that a variable of the environment can give too."""
+    variable = PREFIX + name.removeprefix("--").replace("-", "_").upper()
+    return typer.Option(name, help=help, **{"envvar": variable, **more})
+
+
+def seconds(name: str, help: str) -> Any:
+    """An option in seconds."""
+    return option(name, help, min=0, metavar="SECONDS")
+
+
+Texts: TypeAlias = list[str] | None
+
+
+def settings(
+    host: Annotated[str, option("--host", "The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, option("--port", "0 takes a free one.", min=0, max=65535)] = 8000,
+    api_keys: Annotated[
+        Path | None,
+        option(
+            "--api-keys",
+            f"Keys, by `repl-env keys`; {KEYS} may have lines of such a file.",
+            metavar="FILE",
+            envvar=f"{KEYS}_FILE",
+        ),
+    ] = None,
+    no_auth: Annotated[
+        bool, option("--no-auth", "Ask nobody for a key who can reach the port.")
+    ] = False,
+    origin: Annotated[Texts, option("--origin", "Of web pages that may ask; repeat.")] = None,
+    trusted_proxy: Annotated[
+        Texts, option("--trusted-proxy", "Whose X-Forwarded-For is believed; repeat.")
+    ] = None,
+    isolation: Annotated[
+        Isolation, option("--isolation", "The tier that holds the code.")
+    ] = Isolation.AUTO,
+    require: Annotated[Require, option("--require", "The weakest to accept.")] = Require.JAILED,
+    recovery: Annotated[
+        Recovery, option("--recovery", "Where a session goes on whose process dies.")
+    ] = Recovery.SNAPSHOT,
+    preload: Annotated[
+        Texts, option("--preload", "Modules to import beforehand.", metavar="MODULE")
+    ] = None,
+    memory: Annotated[str, option("--memory", "Of a session, as 512MiB or 2GB.")] = "1GiB",
+    timeout: Annotated[float, seconds("--timeout", "How long a cell may execute.")] = 30.0,
+    language: Annotated[
+        LanguageName, option("--language", "How much of Python cells may use; no wall.")
+    ] = LanguageName.FULL,
+    pool: Annotated[int, option("--pool", "Sessions made ahead of time.", min=0)] = 0,
+    max_sessions: Annotated[int, option("--max-sessions", "Open at once.", min=1)] = 64,
+    max_waiting: Annotated[int, option("--max-waiting", "Who may wait for one.", min=0)] = 64,
+    wait: Annotated[float, seconds("--wait", "How long they may.")] = 10.0,
+    idle: Annotated[float, seconds("--idle", "Sessions that nobody uses end then.")] = 900.0,
+    grace: Annotated[float, seconds("--grace", "How long sessions outlive a socket.")] = 60.0,
+    drain: Annotated[float, seconds("--drain", "For what runs when the server stops.")] = 30.0,
+    llm_url: Annotated[
+        Texts,
+        option(
+            "--llm-url",
+            "An endpoint that a reset may name for sub-calls, or URL/* for all below it; repeat.",
+            metavar="URL",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, option("--model", "Answers the sub-calls of resets that name nobody.")
+    ] = None,
+    base_url: Annotated[str | None, option("--base-url", "Where that model is.")] = None,
+    api_key_env: Annotated[
+        str | None, option("--api-key-env", "The variable that holds its key.", metavar="NAME")
+    ] = None,
+    budget_calls: Annotated[int, option("--budget-calls", "Sub-calls of a session.")] = 200,
+    budget_tokens: Annotated[
+        str | None, option("--budget-tokens", "Of its sub-calls.", metavar="IN[:OUT]")
+    ] = None,
+    log_contents: Annotated[
+        bool, option("--log-contents", "Write code and output into the log.")
+    ] = False,
+) -> Any:
+    """The `Settings` that the options ask for.
+
+    Raises:
+        typer.BadParameter: naming the one that is wrong.
+    """
+    from repl_sandbox import Limits
+
+    from .settings import Settings
+
+    own = None
+    if model is not None:
+        own = llm_from(ModelOptions(model, base_url, api_key_env), os.environ)
+    budget = budget_from(budget_calls, budget_tokens, None, None)
+    try:
+        return Settings(
+            host=host,
+            port=port,
+            api_keys=api_keys,
+            hashed_keys=tuple(os.environ.get(KEYS, "").replace(",", "\n").split()),
+            no_auth=no_auth,
+            origins=tuple(origin or ()),
+            trusted_proxies=tuple(trusted_proxy or ()),
+            isolation=isolation.value,
+            require=require.value,
+            recovery=recovery.value,
+            preload=modules_of(preload),
+            limits=Limits(memory=memory, timeout=timeout),
+            policy=policy_of(language),
+            pool=pool,
+            max_sessions=max_sessions,
+            max_waiting=max_waiting,
+            wait_s=wait,
+            idle_s=idle,
+            grace_s=grace,
+            drain_s=drain,
+            llm_urls=tuple(llm_url or ()),
+            llm=own,
+            budget=budget,
+            log_contents=log_contents,
+        )
+    except (TypeError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def of_variables(host: str) -> Settings:
+    """The settings that the variables of the environment ask for; `host` if they name none."""
+    app = typer.Typer(add_completion=False)
+    app.command()(settings)
+    given: Settings = typer.main.get_command(app).main(
+        ["--host", os.environ.get(f"{PREFIX}HOST", host)], "repl_server", standalone_mode=False
+    )
+    return given
+
+
+def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
+    @wraps(settings)
+    def serve(**options: Any) -> None:
+        from .app import create_app
+        from .serving import raise_open_files, server
+
+        raise_open_files()
+        try:
+            app = create_app(settings(**options))
+        except (ValueError, OSError) as error:  # the keys
+            raise typer.BadParameter(str(error)) from error
+        with opening():
+            app.state.host.prepare()
+        server(app, lambda url: typer.echo(f"repl-env serves on {url}")).run()
+
+    serve.__doc__ = """Serve environments over WebSockets and HTTP.
+
+    Each option may be a variable of the environment too: REPL_ENV_MAX_SESSIONS for --max-sessions.
+    Exit 2: a setting is wrong, or keys are missing. Exit 3: there is no such tier here.
+    """
+    return serve
+
+
+serve = _command(settings)

@@ -21,10 +21,10 @@ from .faults import fault, refusal_of
 from .frames import Refused, Request
 from .mcp_played import SessionTools
 from .owners import Owner
+from .quotas import Meter
 from .refusal import Refusal
 from .replies import Reply, observation_text, text_of
 from .streaming import Streamed
-from .unmetered import Meter
 
 if TYPE_CHECKING:
     from .hosting import Host

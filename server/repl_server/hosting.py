@@ -25,10 +25,10 @@ from .foreign_episodes import ForeignEpisodes
 from .hosted import HostedSession
 from .mcp_answers import Answers
 from .owners import Owner
+from .quotas import Meter, Quotas
 from .refusal import Refusal
 from .repl_episodes import REPLEpisodes
 from .settings import Settings
-from .unmetered import Meter, Unmetered
 
 logger = logging.getLogger("repl_server")
 
@@ -63,7 +63,7 @@ class Host:
         alone = not getattr(environment or REPLEnvironment, "SUPPORTS_CONCURRENT_SESSIONS", True)
         most = 1 if alone else settings.max_sessions
         self.admission = Admission(most, settings.max_waiting, settings.wait_s)
-        self.quotas = Unmetered()
+        self.quotas = Quotas(settings)
         self.sandboxes = Sandboxes()
         self.source = Source(
             None,

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from .owners import Owner
+from .settings import Settings
 
 # In the environment: lines of a key file, separated by commas or line breaks.
 VARIABLE = "REPL_ENV_API_KEYS"
@@ -48,6 +49,16 @@ class Keys:
             if stat.S_IMODE(path.stat().st_mode) & stat.S_IWOTH:
                 raise ValueError(f"{path}: everybody may write to it; chmod o-w {path}")
             return cls.parse(file, str(path))
+
+    @classmethod
+    def of(cls, settings: Settings) -> Keys:
+        """The keys of a server: of its key file and of the environment.
+
+        Raises:
+            ValueError, OSError: as `read` and `parse` do.
+        """
+        written = cls({}) if settings.api_keys is None else cls.read(settings.api_keys)
+        return written | cls.parse(settings.hashed_keys)
 
     @classmethod
     def parse(cls, lines: Iterable[str], source: str = VARIABLE) -> Keys:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -18,9 +19,25 @@ _GOODBYE = 5
 class Server(uvicorn.Server):
     """Uvicorn, which lets the host's running requests end before it closes connections."""
 
-    def __init__(self, config: uvicorn.Config, host: Host) -> None:
+    def __init__(
+        self, config: uvicorn.Config, host: Host, listening: Callable[[str], None] | None
+    ) -> None:
         super().__init__(config)
-        self._host = host
+        self._host, self._listening = host, listening
+
+    @property
+    def url(self) -> str:
+        """Where it listens; RuntimeError before it does."""
+        if not self.started:
+            raise RuntimeError("the server has not started")
+        name, port = self.servers[0].sockets[0].getsockname()[:2]
+        return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Begin to listen, and say so."""
+        await super().startup(sockets)
+        if self.started and self._listening is not None:
+            self._listening(self.url)
 
     async def shutdown(self, sockets: Any = None) -> None:
         """Drain, then stop."""
@@ -30,8 +47,8 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def server(app: FastAPI) -> Server:
-    """A server of `app`, as its settings say."""
+def server(app: FastAPI, listening: Callable[[str], None] | None = None) -> Server:
+    """A server of `app`, as its settings say. `listening` is told where, as soon as it does."""
     host: Host = app.state.host
     settings = host.settings
     config = uvicorn.Config(
@@ -49,7 +66,7 @@ def server(app: FastAPI) -> Server:
         log_level="warning",
         access_log=False,
     )
-    return Server(config, host)
+    return Server(config, host, listening)
 
 
 def raise_open_files() -> int:

@@ -56,6 +56,7 @@ class Settings:
         host, port: where it listens; port 0 takes a free one.
         api_keys: a file of hashed keys (`repl-env keys`). None: no keys are asked for, which is
             allowed on loopback, or with `no_auth`.
+        hashed_keys: further lines of a key file (from the environment).
         no_auth: serve whoever can reach the port.
         origins: of web pages that may ask, beside the server's own.
         require, isolation: of sessions, as in `repl_sandbox.Sandbox`.
@@ -83,6 +84,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: Path | None = None
+    hashed_keys: tuple[str, ...] = ()
     no_auth: bool = False
     origins: tuple[str, ...] = ()
     require: str = "jailed"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -13,18 +15,36 @@ if TYPE_CHECKING:
 
 # Characters that wait for a slow reader; what comes on top is left out, and counted.
 _MOST = 1 << 16
-# Seconds between two frames: a thousand small prints are not a thousand frames.
+# Seconds between two looks at what was printed: a thousand prints are not a thousand frames.
 _PAUSE = 0.02
 
 
+@dataclass(slots=True)
+class _Piece:
+    """Some text of one stream, and how many characters behind it were left out."""
+
+    stream: str
+    texts: list[str] = field(default_factory=list)
+    size: int = 0
+    dropped: int = 0
+
+    def reply(self) -> Reply:
+        data: dict[str, str | int] = {"stream": self.stream, "text": "".join(self.texts)}
+        if self.dropped:
+            data["dropped"] = self.dropped
+        return Reply("output", text_of(data))
+
+
 class Streamed:
-    """The output of the step that was asked for, on its way to whoever waits for its reply."""
+    """The output of the step that was asked for, on its way to whoever waits for its reply.
+
+    A context manager; at its end, what is left is sent.
+    """
 
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
-        self._texts: list[tuple[str, str]] = []
+        self._pieces: deque[_Piece] = deque()
         self._size = 0
-        self._dropped = {"stdout": 0, "stderr": 0}
         self._sender: asyncio.Task[None] | None = None
 
     def take(self, stream: str, text: str) -> None:
@@ -32,12 +52,16 @@ class Streamed:
         if self._asked.to.gone:
             return
         kept = text[: _MOST - self._size]
-        self._size += len(kept)
-        self._dropped[stream] += len(text) - len(kept)
-        if kept and self._texts and self._texts[-1][0] == stream:
-            self._texts[-1] = (stream, self._texts[-1][1] + kept)
-        elif kept:
-            self._texts.append((stream, kept))
+        if kept:
+            last = self._pieces[-1] if self._pieces else None
+            if last is None or last.stream != stream or last.dropped:
+                last = self._append(stream)
+            last.texts.append(kept)
+            last.size += len(kept)
+            self._size += len(kept)
+        if len(kept) < len(text):
+            found = (each for each in reversed(self._pieces) if each.stream == stream)
+            (next(found, None) or self._append(stream)).dropped += len(text) - len(kept)
         if self._sender is None:
             self._sender = asyncio.get_running_loop().create_task(self._send())
 
@@ -57,18 +81,24 @@ class Streamed:
         if error is None:
             await self._flush()
 
+    def _append(self, stream: str) -> _Piece:
+        piece = _Piece(stream)
+        self._pieces.append(piece)
+        return piece
+
     async def _send(self) -> None:
-        while self._texts:
+        while self._pieces:
             await self._flush()
             await asyncio.sleep(_PAUSE)
         self._sender = None
 
     async def _flush(self) -> None:
-        texts, self._texts, self._size = self._texts, [], 0
-        dropped, self._dropped = self._dropped, {"stdout": 0, "stderr": 0}
-        last = {stream: index for index, (stream, _) in enumerate(texts)}
-        for index, (stream, text) in enumerate(texts):
-            data: dict[str, str | int] = {"stream": stream, "text": text}
-            if dropped[stream] and last[stream] == index:
-                data["dropped"] = dropped[stream]
-            await self._asked.to.deliver(self._asked.request.id, Reply("output", text_of(data)))
+        while self._pieces:
+            piece = self._pieces.popleft()
+            self._size -= piece.size
+            try:
+                await self._asked.to.deliver(self._asked.request.id, piece.reply())
+            except asyncio.CancelledError:
+                self._pieces.appendleft(piece)
+                self._size += piece.size
+                raise

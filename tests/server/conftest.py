@@ -30,9 +30,8 @@ class Serving:
     def __init__(self, running, app) -> None:
         self.app, self.host = app, app.state.host
         self.running = running
-        (listener,) = (each for one in running.servers for each in one.sockets)
-        self.port = listener.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url: str = running.url
+        self.port = int(self.url.rpartition(":")[2])
         self.ws = f"ws://127.0.0.1:{self.port}/ws"
 
     def __str__(self) -> str:

@@ -1,0 +1,44 @@
+"""The environment and its client on OpenEnv's own base classes (extra `openenv`).
+
+Names are loaded when they are first used: the client needs no engine, and OpenEnv's core takes
+seconds to import. Nothing else of repl-env needs OpenEnv; docs/openenv.md says what for this is.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+try:
+    import openenv as openenv  # light: its own names are lazy
+except ImportError as error:
+    raise ImportError(
+        "repl_env.openenv needs OpenEnv, which is not installed: pip install 'repl-env[openenv]'"
+    ) from error
+
+if TYPE_CHECKING:
+    from repl_env.openenv.client import REPLEnv
+    from repl_env.openenv.environment import REPLEnvironment
+    from repl_env.openenv.models import REPLAction, REPLObservation, REPLState
+
+__all__ = ["REPLAction", "REPLEnv", "REPLEnvironment", "REPLObservation", "REPLState"]
+
+_MODULES = {
+    "REPLAction": "models",
+    "REPLEnv": "client",
+    "REPLEnvironment": "environment",
+    "REPLObservation": "models",
+    "REPLState": "models",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,85 @@
+"""`Identity`: who asks, and whether they may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .addresses import is_loopback, subscriber
+from .keys import Keys
+from .origins import Origins
+from .owners import Owner
+from .proxies import Proxies
+from .refusal import Refusal
+from .settings import Settings
+
+
+class Identity:
+    """Whom a request is from, by its key or its address.
+
+    Keys are asked for as soon as the server is reached from elsewhere than this machine, or has
+    any, unless `Settings.no_auth` is set; with it, a key that comes along counts all the same.
+
+    Raises:
+        ValueError: keys are asked for and there are none; an origin or a proxy is not one.
+    """
+
+    def __init__(self, settings: Settings, keys: Keys) -> None:
+        loopback = is_loopback(settings.host)
+        self._keys = keys
+        self._proxies = Proxies(settings.trusted_proxies)
+        self._origins = Origins(settings.origins, loopback=loopback)
+        given = settings.api_keys is not None or bool(settings.hashed_keys) or bool(keys)
+        self.asks_for_keys = not settings.no_auth and (given or not loopback)
+        if self.asks_for_keys and not keys:
+            raise ValueError(
+                f"whoever reaches {settings.host} could run code here: make a key with"
+                " `repl-env keys NAME --file FILE` and serve with --api-keys FILE,"
+                " or say --no-auth"
+            )
+
+    def of(self, scope: Any) -> Owner:
+        """The owner of the request that `scope` (ASGI) is of.
+
+        Raises:
+            Refusal: UNAUTHENTICATED, FORBIDDEN.
+        """
+        headers = _headers(scope["headers"])
+        key = _presented(headers) if self._keys else None
+        if key is None and self.asks_for_keys:
+            raise Refusal("UNAUTHENTICATED", "An API key is needed: Authorization: Bearer KEY.")
+        owner = self.address(scope)
+        if key is not None:
+            found = self._keys.owner(key)
+            if found is None:
+                raise Refusal("UNAUTHENTICATED", "This API key is not known.")
+            owner = found
+        self._origins.check(headers, self._proxies.scheme(scope), keyed=key is not None)
+        return owner
+
+    def address(self, scope: Any) -> Owner:
+        """The owner that the request would have without a key."""
+        return Owner("address", subscriber(self._proxies.client(scope)))
+
+
+def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, list[str]]:
+    headers: dict[str, list[str]] = {}
+    for name, value in pairs:
+        headers.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
+    return headers
+
+
+def _presented(headers: dict[str, list[str]]) -> str | None:
+    """The key in a request. `X-API-Key` counts first: a proxy may use `Authorization` itself."""
+    values = headers.get("x-api-key")
+    if values is None:
+        values = [
+            token.strip()
+            for scheme, _, token in (
+                value.strip().partition(" ") for value in headers.get("authorization", ())
+            )
+            if scheme.lower() == "bearer"
+        ]
+    if len(values) > 1:
+        raise Refusal("UNAUTHENTICATED", "More than one API key came.")
+    return values[0] if values else None

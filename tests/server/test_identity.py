@@ -1,0 +1,289 @@
+"""Whoever has a key is its owner, others go by address; pages of other sites are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from repl_server.identity import Identity
+from repl_server.keys import Keys, new_key
+from repl_server.origins import normal
+from repl_server.owners import Owner
+from repl_server.refusal import Refusal
+from repl_server.settings import Settings
+
+KEY, LINE = new_key("alice")
+OTHER, OTHER_LINE = new_key("bob")
+KEYS = Keys.parse([LINE, OTHER_LINE])
+NONE = Keys({})
+PAGE = "http://pages.example"
+
+
+def scope(client="198.51.100.7", kind="http", scheme=None, **headers: str | list[str]) -> dict:
+    """A request as uvicorn describes it. Names of headers have `_` for `-`."""
+    pairs = [
+        (name.replace("_", "-").encode(), value.encode("latin-1"))
+        for name, values in {"host": "127.0.0.1:8000", **headers}.items()
+        for value in ([values] if isinstance(values, str) else values)
+    ]
+    return {
+        "type": kind,
+        "scheme": scheme or {"http": "http", "websocket": "ws"}[kind],
+        "client": (client, 5000) if client else None,
+        "headers": pairs,
+    }
+
+
+def code_of(identity: Identity, request: dict) -> str:
+    """How a request is refused."""
+    with pytest.raises(Refusal) as refused:
+        identity.of(request)
+    return refused.value.code
+
+
+def lets_in(identity: Identity, request: dict) -> bool:
+    return isinstance(identity.of(request), Owner)
+
+
+def local(**more) -> Identity:
+    return Identity(Settings(**more), NONE)
+
+
+def public(keys=KEYS, **more) -> Identity:
+    return Identity(Settings(host="0.0.0.0", **more), keys)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": f"Bearer {KEY}"},
+        {"authorization": f"bearer  {KEY} "},
+        {"x_api_key": KEY},
+        {"x_api_key": KEY, "authorization": "Bearer of-the-proxy"},
+        {"x_api_key": KEY, "authorization": f"Bearer {OTHER}"},
+    ],
+)
+def test_a_key_says_who_asks(headers) -> None:
+    assert public().of(scope(**headers)) == Owner("key", "alice")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": f"Bearer {KEY}x"},
+        {"authorization": f"Basic {KEY}"},
+        {"authorization": KEY},
+        {"authorization": "Bearer"},
+        {"x_api_key": ""},
+        {"x_api_key": "wrong", "authorization": f"Bearer {KEY}"},
+        {"x_api_key": [KEY, OTHER]},
+        {"authorization": [f"Bearer {KEY}", f"Bearer {OTHER}"]},
+        {"x_api_key": "\xff\xfe"},
+    ],
+)
+def test_without_a_right_one_nobody_is_let_in(headers) -> None:
+    assert code_of(public(), scope(**headers)) == "UNAUTHENTICATED"
+
+
+def test_a_refusal_does_not_repeat_the_key() -> None:
+    with pytest.raises(Refusal) as refused:
+        public().of(scope(x_api_key="sesame-open"))
+
+    assert "sesame" not in str(refused.value) + str(refused.value.data())
+
+
+def test_on_loopback_no_key_is_asked_for() -> None:
+    assert local().of(scope("127.0.0.1")) == Owner("address", "127.0.0.1")
+    assert local().of(scope("::1", authorization="Bearer for-somebody-else")).kind == "address"
+
+
+def test_a_key_file_on_loopback_asks_for_keys() -> None:
+    assert code_of(Identity(Settings(), KEYS), scope("127.0.0.1")) == "UNAUTHENTICATED"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_a_server_that_others_reach_does_not_start_without_keys(host) -> None:
+    with pytest.raises(ValueError, match="repl-env keys"):
+        Identity(Settings(host=host), NONE)
+    assert not Identity(Settings(host=host, no_auth=True), NONE).asks_for_keys
+
+
+def test_an_empty_key_file_is_not_no_key_file(tmp_path) -> None:
+    (tmp_path / "keys").touch()
+
+    with pytest.raises(ValueError, match="make a key"):
+        Identity(
+            Settings(api_keys=tmp_path / "keys"), Keys.of(Settings(api_keys=tmp_path / "keys"))
+        )
+
+
+def test_keys_come_from_the_file_and_the_environment(tmp_path) -> None:
+    (tmp_path / "keys").write_text(LINE)
+    settings = Settings(host="0.0.0.0", api_keys=tmp_path / "keys", hashed_keys=(OTHER_LINE,))
+    identity = Identity(settings, Keys.of(settings))
+
+    assert identity.of(scope(x_api_key=KEY)).name == "alice"
+    assert identity.of(scope(x_api_key=OTHER)).name == "bob"
+
+
+def test_where_keys_are_optional_one_that_comes_counts() -> None:
+    identity = public(no_auth=True)
+
+    assert identity.of(scope()) == Owner("address", "198.51.100.7")
+    assert identity.of(scope(x_api_key=KEY)) == Owner("key", "alice")
+    assert code_of(identity, scope(x_api_key="wrong")) == "UNAUTHENTICATED"
+
+
+@pytest.mark.parametrize(
+    ("client", "forwarded", "whose"),
+    [
+        ("198.51.100.7", "203.0.113.1", "198.51.100.7"),  # nobody's proxy
+        ("10.0.0.1", "203.0.113.1", "203.0.113.1"),
+        ("10.0.0.1", "198.51.100.9, 203.0.113.1", "203.0.113.1"),  # the first is the client's word
+        ("10.0.0.1", ["198.51.100.9", "203.0.113.1, 10.0.0.2"], "203.0.113.1"),
+        ("10.0.0.1", "203.0.113.1:4711", "203.0.113.1"),
+        ("10.0.0.1", "[2001:db8::1]:4711", "2001:db8::/64"),
+        ("10.0.0.1", "2001:db8::1", "2001:db8::/64"),
+        ("10.0.0.1", "10.0.0.2, 10.0.0.3", "10.0.0.2"),
+        ("10.0.0.1", "203.0.113.1, unknown", "10.0.0.1"),
+        ("10.0.0.1", "", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "203.0.113.1", "203.0.113.1"),
+        ("2001:db8:5::1", "203.0.113.1", "2001:db8:5::/64"),
+        ("", "203.0.113.1", "unknown"),
+    ],
+)
+def test_a_proxy_that_was_named_says_who_asks(client, forwarded, whose) -> None:
+    identity = public(NONE, no_auth=True, trusted_proxies=("10.0.0.0/24",))
+
+    assert identity.of(scope(client, x_forwarded_for=forwarded)) == Owner("address", whose)
+
+
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        PAGE,
+        "https://127.0.0.1:8000",
+        "http://127.0.0.1:3000",
+        "http://localhost:8000",
+        "http://127.0.0.1:8000.pages.example",
+        "http://127.0.0.1:8000@pages.example",
+        "null",
+        "",
+        "http://127.0.0.1:8000 http://127.0.0.1:8000",
+        ["http://127.0.0.1:8000", "http://127.0.0.1:8000"],
+    ],
+)
+def test_pages_of_other_origins_are_refused(kind, origin) -> None:
+    assert code_of(local(), scope("127.0.0.1", kind, origin=origin)) == "FORBIDDEN"
+
+
+@pytest.mark.parametrize(
+    ("origin", "host"),
+    [
+        ("http://127.0.0.1:8000", "127.0.0.1:8000"),
+        ("http://localhost:8000", "LOCALHOST:8000"),
+        ("HTTP://localhost", "localhost:80"),
+        ("http://[::1]:8000", "[::1]:8000"),
+        ("http://192.0.2.4:9000", "192.0.2.4:9000"),  # a forwarded port: nobody's name
+    ],
+)
+def test_the_server_s_own_pages_may_ask(origin, host) -> None:
+    assert lets_in(local(), scope("127.0.0.1", "websocket", origin=origin, host=host))
+
+
+def test_pages_that_the_operator_named_may_ask() -> None:
+    identity = local(origins=("https://Pages.Example/", "http://other.example:80"))
+
+    assert lets_in(identity, scope("127.0.0.1", origin="https://pages.example"))
+    assert lets_in(identity, scope("127.0.0.1", origin="https://pages.example:443"))
+    assert lets_in(identity, scope("127.0.0.1", origin="http://other.example"))
+    assert code_of(identity, scope("127.0.0.1", origin="http://pages.example")) == "FORBIDDEN"
+
+
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "pages.example:8000", "origin": "http://pages.example:8000"},
+        {"host": "pages.example:8000"},
+        {"host": "127.0.0.1.pages.example"},
+        {"host": "localhost.pages.example"},
+        {"host": ["127.0.0.1:8000", "pages.example"]},
+        {"host": ""},
+        {"host": []},
+    ],
+)
+def test_a_page_that_points_its_own_name_to_this_machine_is_refused(kind, headers) -> None:
+    """It is of the origin that it asks, so that only `Host` tells it apart."""
+    assert code_of(local(), scope("127.0.0.1", kind, **headers)) == "FORBIDDEN"
+
+
+def test_a_name_that_the_operator_gave_is_the_server_s() -> None:
+    """A proxy on this machine that passes `Host` on."""
+    identity = local(origins=("https://repl.example",), trusted_proxies=("127.0.0.1",))
+    behind = {
+        "host": "repl.example",
+        "x_forwarded_for": "203.0.113.1",
+        "x_forwarded_proto": "https",
+    }
+
+    assert identity.of(scope("127.0.0.1", **behind)).name == "203.0.113.1"
+    assert lets_in(identity, scope("127.0.0.1", origin="https://repl.example", **behind))
+
+
+def test_elsewhere_names_are_many_and_only_pages_are_asked_for_theirs() -> None:
+    identity = public(NONE, no_auth=True)
+
+    assert lets_in(identity, scope(host="repl:8000"))
+    assert code_of(identity, scope(host="repl:8000", origin="http://repl:8000")) == "FORBIDDEN"
+
+
+def test_with_a_key_the_own_origin_is_whatever_name_was_used() -> None:
+    keyed = {"host": "repl.example", "x_api_key": KEY}
+
+    assert lets_in(public(), scope(origin="http://repl.example", **keyed))
+    assert code_of(public(), scope(origin="https://repl.example", **keyed)) == "FORBIDDEN"
+    assert code_of(public(), scope(origin=PAGE, **keyed)) == "FORBIDDEN"
+
+
+def test_the_scheme_of_the_own_origin_is_the_one_before_the_proxy() -> None:
+    identity = public(trusted_proxies=("10.0.0.1",))
+    page = {"host": "repl.example", "x_api_key": KEY, "origin": "https://repl.example"}
+
+    for kind in ("http", "websocket"):
+        assert lets_in(identity, scope("10.0.0.1", kind, x_forwarded_proto="https", **page))
+        for said in ("http", "https, http", "gopher"):
+            request = scope("10.0.0.1", kind, x_forwarded_proto=said, **page)
+            assert code_of(identity, request) == "FORBIDDEN"
+        assert code_of(identity, scope(x_forwarded_proto="https", **page)) == "FORBIDDEN"
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_what_other_pages_load_without_an_origin_is_refused(site) -> None:
+    image = {"sec_fetch_site": site, "sec_fetch_mode": "no-cors"}
+
+    assert code_of(local(), scope("127.0.0.1", **image)) == "FORBIDDEN"
+    assert lets_in(local(), scope("127.0.0.1", **{**image, "sec_fetch_mode": "navigate"}))
+    assert lets_in(local(), scope("127.0.0.1", **{**image, "sec_fetch_site": "same-origin"}))
+    assert lets_in(local(), scope("127.0.0.1", **{**image, "sec_fetch_site": "none"}))
+
+
+@pytest.mark.parametrize("origin", ["example.org", "https://", "*", "https://example.org/path", ""])
+def test_what_is_no_origin_cannot_be_named(origin) -> None:
+    with pytest.raises(ValueError, match="is no origin"):
+        local(origins=(origin,))
+
+
+@pytest.mark.parametrize("proxy", ["localhost", "*", "10.0.0.0/99", ""])
+def test_what_is_no_address_cannot_be_a_proxy(proxy) -> None:
+    with pytest.raises(ValueError, match="is no address or network"):
+        local(trusted_proxies=(proxy,))
+
+
+def test_equal_origins_have_one_form() -> None:
+    assert (
+        normal("HTTPS://Example.Org:443") == normal("https://example.org") == "https://example.org"
+    )
+    assert normal("https://example.org:80") == "https://example.org:80"
+    assert normal("vscode-webview://abc") == "vscode-webview://abc"
