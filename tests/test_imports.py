@@ -90,12 +90,12 @@ def test_the_vocabulary_of_the_environment_loads_no_engine(module: str) -> None:
     assert not modules & {"rich", "typer"}
 
 
-@pytest.mark.parametrize("command", ["doctor", "repl", "run"])
+@pytest.mark.parametrize("command", ["doctor", "mcp", "repl", "run"])
 def test_the_command_line_loads_no_engine_until_a_command_needs_it(command: str) -> None:
     modules = loaded_by(f"repl_env.cli.{command}", "")
 
     assert not any(name.startswith("repl_sandbox") for name in modules)
-    assert not modules & {"prompt_toolkit", "pydantic", "rich.live", "jsonschema"}
+    assert not modules & {"prompt_toolkit", "pydantic", "rich.live", "jsonschema", "mcp"}
 
 
 @pytest.mark.parametrize("package", ["repl_env", "repl_env.rlm", "repl_sandbox"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from mcp import Client, StdioServerParameters
+from mcp import Client, StdioServerParameters, stdio_client
 from mcp.shared.exceptions import MCPError
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ async def client(tmp_path_factory):
     command = StdioServerParameters(
         command=sys.executable, args=["-c", MAIN, "mcp", *options], cwd=ROOT
     )
-    async with kept_open(Client(command, read_timeout_seconds=60)) as client:
+    async with kept_open(Client(stdio_client(command), read_timeout_seconds=60)) as client:
         yield client
 
 
