@@ -24,6 +24,7 @@ from .episodes import Episodes
 from .faults import fault
 from .foreign_episodes import ForeignEpisodes
 from .hosted import HostedSession
+from .mcp_answers import Answers
 from .owned_uploads import OwnedUploads
 from .owners import Owner
 from .quotas import Meter, Quotas
@@ -89,6 +90,7 @@ class Host:
             ),
             self.sandboxes,
         )
+        self.mcp = Answers(self)
         self._sessions: dict[bytes, HostedSession] = {}
         self._looking: asyncio.Task[None] | None = None
         self._metadata: EnvironmentMetadata | None = None
@@ -210,11 +212,6 @@ class Host:
             return EnvironmentMetadata(**found.model_dump())
         finally:
             environment.close()
-
-    async def mcp(self, session: HostedSession, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request of the Model Context Protocol, about `session`."""
-        error = {"code": -32601, "message": "Method not found"}
-        return {"jsonrpc": "2.0", "id": request.get("id"), "error": error}
 
     async def _begun(
         self, owner: Owner, meter: Meter, making: Awaitable[Episodes]

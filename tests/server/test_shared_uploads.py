@@ -186,7 +186,7 @@ def test_sessions_that_ask_at_once_share_one_template_and_its_memory(server) -> 
 
     def use(peer: Peer) -> str:
         peer.reset(uploads=uploads)
-        return shown(peer, "context.count('y') + len(context)")
+        return str(shown(peer, "context.count('y') + len(context)"))
 
     with ExitStack() as stack, ThreadPoolExecutor(8) as threads:
         peers = [stack.enter_context(session(server)) for _ in range(8)]

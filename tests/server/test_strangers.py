@@ -10,6 +10,7 @@ import socket
 import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
+from websockets.typing import Origin
 
 from repl_server.keys import new_key
 from repl_server.settings import Quota
@@ -90,7 +91,7 @@ def test_a_key_opens_both_ways(keyed) -> None:
 
 def test_pages_of_other_sites_reach_neither_sockets_nor_routes(open_to_all) -> None:
     with pytest.raises(InvalidStatus) as refused:
-        connect(f"ws://127.0.0.1:{open_to_all.port}/ws", origin="https://evil.example")
+        connect(f"ws://127.0.0.1:{open_to_all.port}/ws", origin=Origin("https://evil.example"))
     assert refused.value.response.status_code == 403
     for method, path in (("POST", "/reset"), ("POST", "/step"), ("GET", "/state")):
         status, _, told = ask(open_to_all, method, path, Origin="https://evil.example")
@@ -112,7 +113,7 @@ def test_a_page_that_the_operator_named_may_ask_from_a_browser(open_to_all) -> N
     assert (status, headers["Access-Control-Allow-Origin"]) == (200, "https://app.example")
     foreign = {**asks, "Origin": "https://evil.example"}
     assert ask(open_to_all, "OPTIONS", "/reset", **foreign)[0] == 400
-    with connect(f"ws://127.0.0.1:{open_to_all.port}/ws", origin="https://app.example"):
+    with connect(f"ws://127.0.0.1:{open_to_all.port}/ws", origin=Origin("https://app.example")):
         pass
 
 
