@@ -20,15 +20,15 @@ def wait_until(true: Callable[[], object]) -> None:
 
 
 def test_a_client_that_leaves_amid_a_step_ends_its_session_without_a_fault(
-    plain_server, caplog: pytest.LogCaptureFixture
+    server, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "repl_server")
-    with peer(plain_server) as client:
+    with peer(server) as client:
         client.reset()
-        (session,) = plain_server.host.sessions
+        (session,) = server.host.sessions
         wait_until(lambda: not session.busy)
         client.send("step", {"code": "import time; time.sleep(600)"})
         wait_until(lambda: session.busy)
 
-    wait_until(lambda: not plain_server.host.sessions)
+    wait_until(lambda: not server.host.sessions)
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
