@@ -27,6 +27,8 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 # Seconds that a closing socket may take to tell why.
 _FAREWELL = 1.0
+# Seconds that a socket is not read at most whose client asks too often.
+_PENALTY = 1.0
 # Bytes of the reason in a closing frame (RFC 6455, section 5.5.1).
 _REASON = 123
 
@@ -53,6 +55,7 @@ class Socket:
     def __init__(self, host: Host, scope: Scope, receive: Receive, send: Send, named: bool) -> None:
         self._host = host
         self._owner = owner_of(scope)
+        self._meter = host.quotas.of(self._owner)
         self._receive, self._send = receive, send
         self._dialect = Dialect(host.action, named)
         self._session: HostedSession | None = None
@@ -84,6 +87,9 @@ class Socket:
         """Send a reply, if anybody is there to read it."""
         if self.gone:
             return
+        if reply.refusal is not None:
+            session = None if self._session is None else self._session.id
+            self._host.watch.refused(reply.refusal, self._owner, session=session)
         task = asyncio.current_task()
         assert task is not None
         if not self._senders:
@@ -131,8 +137,15 @@ class Socket:
                 return
             frame = message.get("text")
             asked = self._dialect.read(message.get("bytes") if frame is None else frame)
-            if not await self._take(asked):
-                return
+            try:
+                self._meter.request()
+            except Refusal as refusal:
+                await self._take(Refused(refusal, asked.id, asked.size))
+                # Whoever asks too often is not read meanwhile: refusals cost time as well.
+                await asyncio.sleep(min(refusal.retry_after or _PENALTY, _PENALTY))
+            else:
+                if not await self._take(asked):
+                    return
 
     async def _take(self, asked: Request | Refused) -> bool:
         """Do what a frame asks for, or hand it to the session; False if it was the last."""
@@ -175,6 +188,8 @@ class Socket:
                 self._leaving = self._leaving or (1000, refusal.message)
             return False
         self._session = session
+        if resumed:
+            self._host.watch.session_resumed(session)
         session.take(self)
         if self._dialect.named:
             await self.deliver(id, Reply("session", text_of(session.facts(resumed=resumed))))
