@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import codecs
 import hashlib
 import json
@@ -11,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from repl_env.wire_values import encoded
 
 if TYPE_CHECKING:
     from repl_env.contexts import Given
@@ -96,11 +97,11 @@ def packed(name: str, given: Given, *, large: float = LARGE) -> Any:
         return _packed_text(name, given, large)
     if isinstance(given, (bytes, bytearray, memoryview)):
         data = bytes(given)
-        return Parcel.of_bytes(name, "bytes", data) if len(data) >= large else in_base64(data)
+        return Parcel.of_bytes(name, "bytes", data) if len(data) >= large else encoded(data)
     if isinstance(given, (list, dict)):
         text = json_text(name, given)
         if len(text) < large / 4 or len(data := text.encode()) < large:
-            return given
+            return encoded(given)
         return Parcel.of_bytes(name, "json", data)
     allowed = "str, bytes, list, dict or pathlib.Path"
     raise TypeError(f"{name} must be {allowed}, not {type(given).__name__}")
@@ -143,13 +144,8 @@ def _packed_file(path: str, given: object) -> Any:
     if isinstance(given, str):
         return given
     if isinstance(given, (bytes, bytearray, memoryview)):
-        return in_base64(bytes(given))
+        return encoded(bytes(given))
     raise TypeError(f"files: {path!r} must be bytes, str or a Path, not {type(given).__name__}")
-
-
-def in_base64(data: bytes) -> dict[str, str]:
-    """Bytes inside a request."""
-    return {"$bytes": base64.b64encode(data).decode()}
 
 
 def json_text(name: str, value: Any) -> str:
