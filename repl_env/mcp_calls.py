@@ -24,6 +24,9 @@ from repl_env.models import REPLAction, REPLObservation
 # A model that works for a person counts no iterations: its task ends by the answer.
 MANY_ITERATIONS = 1_000_000
 
+# Seconds that `timeout_s` may ask for: what clients wait for a tool, if they are patient.
+LONGEST_CELL_S = 600.0
+
 # The arguments of a reset that are about a new session.
 _NEW_SESSION = frozenset({"context", "contexts", "files", "seed"})
 
@@ -80,7 +83,7 @@ class ToolCalls:
     Args:
         played: the session.
         contexts: what an episode begins with whose `reset` names none.
-        longest_cell_s: what `timeout_s` may ask for, in seconds; None leaves it to the session.
+        longest_cell_s: what `timeout_s` may ask for, in seconds.
     """
 
     def __init__(
@@ -88,7 +91,7 @@ class ToolCalls:
         played: Played,
         *,
         contexts: Mapping[str, str | bytes] | None = None,
-        longest_cell_s: float | None = None,
+        longest_cell_s: float = LONGEST_CELL_S,
     ) -> None:
         self._played = played
         self._contexts = dict(contexts or {})
@@ -144,7 +147,7 @@ class ToolCalls:
 
     def _check_time(self, timeout_s: float | None) -> None:
         longest = self._longest_cell_s
-        if longest is not None and timeout_s is not None and timeout_s > longest:
+        if timeout_s is not None and timeout_s > longest:
             raise ValueError(f"timeout_s may be {longest:g} at most")
 
     async def _step(

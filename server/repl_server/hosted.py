@@ -83,7 +83,7 @@ class HostedSession:
         self.outlet: Outlet | None = None
         self.touched = time.monotonic()
         self.left: float | None = None
-        self.tools = SessionTools(self, episodes)
+        self.tools = SessionTools(self, episodes, host.settings.limits.timeout)
         self._host = host
         self._episodes = episodes
         self._waiting: deque[Asked] = deque()
