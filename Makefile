@@ -4,15 +4,19 @@
 DEV   := .venv
 BENCH := benchmarks/.venv
 PEERS := benchmarks/.venv-peers
+SERVERS := benchmarks/.venv-openenv
 OLDER := .venv-older
 # OpenEnv's clients, each generation with its own dependencies.
 COMPAT  := .venv-compat
 OPENENV := openenv-0.10.0 openenv-0.4.1 openenv-core-0.3.0
 
-.PHONY: demo test test-older test-compat test-security test-containers soak check fix bench clean
+.PHONY: demo serve test test-older test-compat test-security test-containers soak soak-server check fix bench bench-server clean
 
 demo: $(DEV)/.ready            ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
+
+serve: $(DEV)/.ready           ## the endpoint on http://127.0.0.1:8000; SERVE_ARGS=... as for `repl-env serve`
+	$(DEV)/bin/repl-env serve $(SERVE_ARGS)
 
 test: $(DEV)/.ready            ## the test suite
 	$(DEV)/bin/python -m pytest
@@ -32,6 +36,9 @@ test-containers: $(DEV)/.ready ## tier confined in containers, where an engine a
 soak: $(DEV)/.ready            ## 50 sessions whose workers are ended at random, for SOAK_SECONDS=1800
 	$(DEV)/bin/python -m tests.soak --seconds $(or $(SOAK_SECONDS),1800) $(SOAK_ARGS)
 
+soak-server: $(DEV)/.ready     ## a server under mixed load, clients that vanish and abuse, for SOAK_SECONDS=600
+	$(DEV)/bin/python -m tests.soak.server --seconds $(or $(SOAK_SECONDS),600) $(SOAK_ARGS)
+
 check: $(DEV)/.ready           ## lint, format, types, directions of imports
 	$(DEV)/bin/ruff check
 	$(DEV)/bin/ruff format --check
@@ -45,8 +52,11 @@ fix: $(DEV)/.ready             ## repair what ruff can repair
 bench: $(BENCH)/.ready $(PEERS)/.ready   ## measure against floors and peers; BENCH_ARGS=--check to fail on a missed goal
 	$(BENCH)/bin/python -m benchmarks --peers $(PEERS)/bin/python $(BENCH_ARGS)
 
+bench-server: $(BENCH)/.ready $(SERVERS)/.ready   ## the same of the server, beside OpenEnv's; likewise BENCH_ARGS
+	$(BENCH)/bin/python -m benchmarks.server --peers $(SERVERS)/bin/python $(BENCH_ARGS)
+
 clean:                         ## remove the virtual environments and caches
-	rm -rf $(DEV) $(OLDER) $(COMPAT) $(BENCH) $(PEERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(DEV) $(OLDER) $(COMPAT) $(BENCH) $(PEERS) $(SERVERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # The stamp is written last: a failed or interrupted install is done again.
 $(DEV)/.ready: pyproject.toml .ci/venv
@@ -73,4 +83,8 @@ $(BENCH)/.ready: pyproject.toml .ci/venv
 
 $(PEERS)/.ready: benchmarks/peers.txt .ci/venv
 	.ci/venv $(PEERS) --requirement benchmarks/peers.txt
+	touch $@
+
+$(SERVERS)/.ready: benchmarks/peers-openenv.txt .ci/venv
+	.ci/venv $(SERVERS) --requirement benchmarks/peers-openenv.txt
 	touch $@

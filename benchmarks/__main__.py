@@ -18,6 +18,7 @@ from rich.console import Console
 from . import branches, cells, endpoints, many, peers, recovery, runs, sessions, shared
 from .figure import Figure, Measure
 from .goals import GOALS
+from .readme import put
 from .report import Others, markdown, record, table
 
 FIGURES: tuple[Measure, ...] = (
@@ -46,7 +47,6 @@ FIGURES: tuple[Measure, ...] = (
     runs.trees,
 )
 RESULTS = Path(__file__).parent / "results" / "latest.json"
-README = Path(__file__).parents[1] / "README.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             others[name] = peers.ask(options.peers, name)
     console.print(table(figures, others))
     if options.readme:
-        README.write_text(_with_numbers(README.read_text(), markdown(figures, others)))
+        put("numbers", markdown(figures, others))
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(record(figures, others), indent=2) + "\n")
     missed = [f.name for f in figures if f.key in GOALS and not GOALS[f.key].met(f)]
@@ -80,15 +80,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--readme", action="store_true", help="put the table into the README")
     parser.add_argument("--only", nargs="*", choices=[m.__name__ for m in FIGURES], default=())
     return parser.parse_args(arguments)
-
-
-def _with_numbers(readme: str, numbers: str) -> str:
-    """`readme` with what stands between its two markers replaced."""
-    before, opening, rest = readme.partition("<!-- numbers -->\n")
-    _, closing, after = rest.partition("<!-- end of numbers -->")
-    if not (opening and closing):
-        raise ValueError("README.md has lost the markers around its numbers")
-    return f"{before}{opening}\n{numbers}\n\n{closing}{after}"
 
 
 if __name__ == "__main__":

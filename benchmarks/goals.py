@@ -68,4 +68,14 @@ GOALS: dict[str, Goal] = {
     "subcall": Goal("ratio", "at most", 3.0, "an account, a gate and events on top of a host call"),
     "trees": Goal("ratio", "at least", 0.25, "a turn and its bookkeeping for each session"),
     "branches": Goal("value", "at most", 3.0e6, "the pages of the session are shared, not copied"),
+    # Four times and one and a half times 889, which OpenEnv's REPL server was measured at before.
+    "server_rate_8": Goal("value", "at least", 3556, "its steps run in the server's own process"),
+    "server_rate_recovery_8": Goal("value", "at least", 1333, "a fork after each step"),
+    "server_rate_to_peer": Goal("ratio", "at least", 4.0, "the same, in the same run"),
+    "server_rate_recovery_to_peer": Goal("ratio", "at least", 1.5, "likewise, and forks"),
+    "server_p99_32": Goal("value", "at most", 25e-3, "32 steps in line at the rate above, twice"),
+    "server_openings_1": Goal("value", "at least", 180, "a socket, a session and its end"),
+    "server_openings_8": Goal("value", "at least", 180, "likewise"),
+    "server_context": Goal("value", "at most", 1.5, "one copy on its way in, one template"),
+    "server_memory": Goal("value", "at most", 6e9, "a session of 3.5 MB, its copy, its socket"),
 }

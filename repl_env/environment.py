@@ -242,6 +242,11 @@ class REPLEnvironment(EpisodeTurns):
         """The context of this episode, variable by variable; NotReset if none has begun."""
         return self._episode().terms.context.parts
 
+    @property
+    def source(self) -> sandboxes.Source:
+        """Where the sessions of the episodes to come are from."""
+        return self._sandboxes
+
     def answer_by(self, provider: Provider) -> None:
         """Have `provider` answer the sub-calls of the episodes to come."""
         self._provider = provider

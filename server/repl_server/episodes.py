@@ -29,7 +29,7 @@ class Episodes(Protocol):
     ) -> Any:
         """Take an action; its observation."""
 
-    def state(self) -> BaseModel:
+    async def state(self) -> BaseModel:
         """The episode so far."""
 
     async def variables(self) -> list[str]:

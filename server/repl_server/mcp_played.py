@@ -80,7 +80,11 @@ class _Hosted:
 
 
 async def _translated(work: Awaitable[T]) -> T:
-    """`await work`; what it raises is the model's to know, or an error of the protocol."""
+    """`await work`; what it raises is the model's to know, or an error of the protocol.
+
+    The words of an environment or a rubric that failed may hold what a model must not know. They
+    are in the log, under the id that the error has.
+    """
     try:
         return await work
     except (NotReset, EpisodeDone):
@@ -92,4 +96,6 @@ async def _translated(work: Awaitable[T]) -> T:
         refusal = refusal_of(error)
         if refusal.code == "VALIDATION_ERROR":
             raise ValueError(refusal.message.removeprefix("data.")) from None
+        if refusal.code == "EXECUTION_ERROR":
+            refusal.message = "the environment failed"
         raise MCPError(code_of(refusal), refusal.message, refusal.data()) from error

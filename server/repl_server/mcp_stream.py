@@ -54,9 +54,7 @@ class Stream:
         """All of it as server-sent events."""
         try:
             async for text in self._messages():
-                yield (
-                    ": ping\r\n\r\n" if text is None else f"event: message\r\ndata: {text}\r\n\r\n"
-                )
+                yield _PING if text is None else f"event: message\r\ndata: {text}\r\n\r\n"
         finally:
             self.gone = True
 

@@ -28,6 +28,8 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 # Seconds that a closing socket may take to tell why.
 _FAREWELL = 1.0
+# Seconds that a socket is not read at most whose client asks too often.
+_PENALTY = 1.0
 # Bytes of the reason in a closing frame (RFC 6455, section 5.5.1).
 _REASON = 123
 
@@ -81,6 +83,7 @@ class Socket:
     ) -> None:
         self._host = host
         self._owner = owner_of(scope)
+        self._meter = host.quotas.of(self._owner)
         self._receive, self._send = receive, send
         self._dialect = speech
         self._token = None if speech.named else token
@@ -113,6 +116,9 @@ class Socket:
         """Send a reply, if anybody is there to read it."""
         if self.gone:
             return
+        if reply.refusal is not None:
+            session = None if self._session is None else self._session.id
+            self._host.watch.refused(reply.refusal, self._owner, session=session)
         frame = self._dialect.frame(id, reply)
         if frame is None:
             return
@@ -133,8 +139,8 @@ class Socket:
             self._senders.discard(task)
             if not self._senders:
                 self.blocked_since = None
-        if reply.refusal is not None and reply.refusal.close is not None:
-            self.end(reply.refusal.close, reply.refusal.message)
+        if reply.refusal is not None:
+            self._end_with(reply.refusal)
 
     def end(self, code: int, reason: str) -> None:
         """Close the socket; whoever waits for its client to read goes on."""
@@ -144,6 +150,12 @@ class Socket:
             for sender in self._senders:
                 sender.cancel()
             self._reader.cancel()
+
+    def _end_with(self, refusal: Refusal) -> None:
+        """Close the socket if `refusal` does so: to a session that is there, few do."""
+        fatal = self._session is None or refusal.code in _ENDS_SESSIONS
+        if fatal and refusal.close is not None:
+            self.end(refusal.close, refusal.message)
 
     # ── its frames ───────────────────────────────────────────────────────────────────────────────
 
@@ -159,8 +171,16 @@ class Socket:
                 return
             frame = message.get("text")
             asked = self._dialect.read(message.get("bytes") if frame is None else frame)
-            if asked is not None and not await self._take(asked):
-                return
+            try:
+                self._meter.request()
+            except Refusal as refusal:
+                if asked is not None:
+                    await self._take(Refused(refusal, asked.id, asked.size))
+                # Whoever asks too often is not read meanwhile: refusals cost time as well.
+                await asyncio.sleep(min(refusal.retry_after or _PENALTY, _PENALTY))
+            else:
+                if asked is not None and not await self._take(asked):
+                    return
 
     async def _take(self, asked: Request | Refused) -> bool:
         """Do what a frame asks for, or hand it to the session; False if it was the last."""
@@ -204,6 +224,8 @@ class Socket:
                 self._leaving = self._leaving or (1000, refusal.message)
             return False
         self._session = session
+        if resumed:
+            self._host.watch.session_resumed(session)
         session.take(self)
         if self._dialect.named:
             await self.deliver(id, Reply("session", text_of(session.facts(resumed=resumed))))
@@ -263,6 +285,7 @@ class Socket:
             pass
 
 
+_ENDS_SESSIONS = frozenset({"DRAINING", "SESSION_ERROR"})
 _OPENINGS = frozenset({"open", "resume"})
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import AsyncIterator
 
 import pytest
 
 from repl_sandbox import (
     AsyncSandbox,
+    AsyncSession,
     Finished,
     Killed,
     Limits,
@@ -165,3 +167,47 @@ async def test_closing_waits_for_a_start_that_was_given_up() -> None:
 
 async def test_why_no_stronger_tier_was_taken_can_be_asked(sandbox: AsyncSandbox) -> None:
     assert sandbox.refusals == ()
+
+
+async def test_what_comes_in_between_calls_does_not_keep_the_loop_busy(
+    sandbox: AsyncSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of the code writes while nobody waits for the session; the next cell has it."""
+    loop, calls = asyncio.get_running_loop(), 0
+    add_reader = loop.add_reader
+
+    def counting(fd, callback):
+        def counted():
+            nonlocal calls
+            calls += 1
+            callback()
+
+        add_reader(fd, counted)
+
+    monkeypatch.setattr(loop, "add_reader", counting)
+    async with sandbox.session() as session:
+        await session.run("import threading\nthreading.Timer(0.5, print, ['late']).start()")
+        before = calls
+        async with asyncio.timeout(20):
+            while not select.select([session._core.links.stdout], [], [], 0)[0]:  # noqa: ASYNC110 (nothing tells of it but looking)
+                await asyncio.sleep(0)
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+        assert calls - before < 10
+        assert (await session.run("1")).stdout == "late\n"
+
+
+def test_a_session_goes_from_one_loop_to_the_next() -> None:
+    with Sandbox(limits=Limits(timeout=20)) as plain:
+        sandbox = AsyncSandbox.of(plain)
+        session = asyncio.run(_opened(sandbox))
+        assert asyncio.run(session.run("x = 1\nx")).value == "1"
+        assert asyncio.run(session.run("x + 1")).value == "2"
+        asyncio.run(session.close())
+
+
+async def _opened(sandbox: AsyncSandbox) -> AsyncSession:
+    session = await sandbox.session()
+    await session.run("x = 0")
+    return session

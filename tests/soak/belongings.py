@@ -26,10 +26,10 @@ def belongings(zygote: int, folder: str) -> Belongings:
     """What there is now; `zygote` is the process id of the sandbox's, `folder` that of sessions."""
     gc.collect()
     return Belongings(
-        _descriptors("self"),
-        _descriptors(str(zygote)),
-        _mounts("self"),
-        _mounts(str(zygote)),
+        descriptors("self"),
+        descriptors(str(zygote)),
+        mounts("self"),
+        mounts(str(zygote)),
         len(psutil.Process().children(recursive=True)),
         tuple(sorted(os.listdir(folder))) if folder else (),
     )
@@ -46,10 +46,11 @@ def private_memory(zygote: int) -> tuple[int, int]:
     """
     gc.collect()
     _trim(0)
-    return _private("self"), _private(str(zygote))
+    return private("self"), private(str(zygote))
 
 
-def _private(pid: str) -> int:
+def private(pid: str) -> int:
+    """Bytes that the process shares with nobody; 0 if this user may not look at it."""
     try:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except PermissionError:
@@ -63,11 +64,13 @@ def processes_of(init: int) -> list[psutil.Process]:
     return [first, *first.children(recursive=True)]
 
 
-def _descriptors(pid: str) -> tuple[str, ...]:
+def descriptors(pid: str) -> tuple[str, ...]:
+    """The numbers of what it has open."""
     folder = Path(f"/proc/{pid}/fd")
     # The listing itself holds one descriptor, which is gone when its link is read.
     return tuple(sorted(path.name for path in folder.iterdir() if os.path.lexists(path)))
 
 
-def _mounts(pid: str) -> int:
+def mounts(pid: str) -> int:
+    """How many mounts it sees."""
     return len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import select
-import time
 from collections.abc import Callable, Generator, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
@@ -18,6 +16,7 @@ from .files import AsyncSessionFiles
 from .handle import Handle, Home
 from .offers import HostFunction, check
 from .requests import check_code, check_timeout, fetch, list_variables, store
+from .watch import Watch
 
 _T = TypeVar("_T")
 
@@ -27,9 +26,8 @@ class AsyncSession(Handle):
 
     def __init__(self, core: Core, home: Home) -> None:
         super().__init__(core, home)
-        # One descriptor for the loop to watch, whatever the session's own are at the moment.
-        self._epoll = select.epoll()
-        self._registered: dict[int, int] = {}
+        self._watch = Watch()
+        core.worker_first = True
 
     async def run(
         self,
@@ -40,13 +38,19 @@ class AsyncSession(Handle):
     ) -> AnyOutcome:
         """As `Session.run`."""
         data = check_code(code)
-        seconds = check_timeout(timeout, self._core.limits)
-
-        def run(core: Core) -> Generator[float, Any, AnyOutcome]:
-            core.begin(data, seconds, on_output)
-            return core.run()
-
-        return await self._drive(run)
+        core = self._core
+        seconds = check_timeout(timeout, core.limits)
+        self._claim()
+        try:
+            ready = await self._watch.ready(core, core.begin(data, seconds, on_output))
+            outcome = core.at_once(ready)
+            if outcome is None:
+                outcome = await self._wait(core.run())
+        except BaseException:
+            await self._leave()
+            raise
+        core.busy.release()
+        return outcome
 
     async def set(self, name: str, value: str | bytes | JSON) -> None:
         """As `Session.set`."""
@@ -119,7 +123,7 @@ class AsyncSession(Handle):
         if not self._closed:
             self._closed = True
             await asyncio.to_thread(self._home.end, self._core)
-            self._epoll.close()
+            self._watch.close()
 
     async def __aenter__(self) -> AsyncSession:
         self._check_open()
@@ -138,57 +142,28 @@ class AsyncSession(Handle):
         try:
             result = await self._wait(operation(self._core))
         except BaseException:
-            if self._closed or not self._core.engaged:
-                self._core.busy.release()
-                raise
-            # Shielded: a second cancellation must not leave a cell running that nobody watches.
-            leaving = asyncio.get_running_loop().create_task(self._wait(self._core.abandon()))
-            leaving.add_done_callback(lambda task: self._core.busy.release())
-            await asyncio.shield(leaving)
+            await self._leave()
             raise
         self._core.busy.release()
         return result
 
+    async def _leave(self) -> None:
+        """Cancelled, or an `on_output` raised: leave the session as one that can go on."""
+        core = self._core
+        if self._closed or not core.engaged:
+            core.busy.release()
+            return
+        # Shielded: a second cancellation must not leave a cell running that nobody watches.
+        leaving = asyncio.get_running_loop().create_task(self._wait(core.abandon()))
+        leaving.add_done_callback(lambda task: core.busy.release())
+        await asyncio.shield(leaving)
+
     async def _wait(self, steps: Generator[float, Any, _T]) -> _T:
+        core = self._core
         try:
             wake = next(steps)
             while True:
-                self._register()
-                await self._readable(wake)
-                wake = steps.send(self._epoll.poll(0))
+                wake = steps.send(await self._watch.ready(core, wake))
         except StopIteration as end:
             result: _T = end.value
             return result
-
-    async def _readable(self, wake: float) -> None:
-        loop = asyncio.get_running_loop()
-        ready = loop.create_future()
-
-        def done() -> None:
-            if not ready.done():
-                ready.set_result(None)
-
-        fd = self._epoll.fileno()
-        loop.add_reader(fd, done)
-        timer = loop.call_later(max(0.0, wake - time.monotonic()), done)
-        try:
-            await ready
-        finally:
-            timer.cancel()
-            loop.remove_reader(fd)
-
-    def _register(self) -> None:
-        core = self._core
-        wanted = dict.fromkeys(core.descriptors, select.EPOLLIN)
-        wanted[core.descriptors[0]] = core.outbox.interest
-        if wanted == self._registered:
-            return
-        for fd in self._registered:
-            try:
-                self._epoll.unregister(fd)
-            except OSError:
-                # Closed with the worker it belonged to; the kernel has forgotten it already.
-                pass
-        for fd, events in wanted.items():
-            self._epoll.register(fd, events)
-        self._registered = wanted

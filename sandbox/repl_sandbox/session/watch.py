@@ -1,0 +1,89 @@
+"""`Watch`: waiting on an event loop until one of a session's descriptors is ready."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import time
+
+from .core import Core
+
+_POLLIN = select.POLLIN
+_monotonic = time.monotonic
+_running_loop = asyncio.get_running_loop
+
+
+class Watch:
+    """What an event loop watches for one session, from its first wait to `close`.
+
+    The loop knows one descriptor, whatever the session's own are at the moment, and goes on
+    watching it between calls: to tell it about a descriptor and to forget that takes longer than
+    the wait. What comes in while nobody waits makes it forget.
+    """
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        # poll(2) looks at descriptors in their order, and the worker's is the first of them.
+        self._poller = select.poll()
+        self._registered: tuple[int, ...] = ()
+        self._interest = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._stray = False
+
+    async def ready(self, core: Core, wake: float) -> list[tuple[int, int]]:
+        """The descriptors of `core` that are ready by the time `wake`, or none."""
+        if self._registered is not core.descriptors or self._interest != core.outbox.interest:
+            self._register(core)
+        loop = _running_loop()
+        if loop is not self._loop:
+            self._begin(loop)
+        self._waiter = waiter = loop.create_future()
+        timer = loop.call_later(max(0.0, wake - _monotonic()), self._end_wait)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiter, self._stray = None, False
+        return self._poller.poll(0)
+
+    def close(self) -> None:
+        """Watch nothing any more; the descriptors may be others' from now on."""
+        self._forget()
+        self._epoll.close()
+
+    def _end_wait(self) -> None:
+        waiter = self._waiter
+        if waiter is not None:
+            if not waiter.done():
+                waiter.set_result(None)
+        elif self._stray:
+            self._forget()
+        else:
+            # The loop has looked once more before the one who waited could read.
+            self._stray = True
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._forget()
+        loop.add_reader(self._epoll.fileno(), self._end_wait)
+        self._loop = loop
+
+    def _forget(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None and not loop.is_closed():
+            loop.remove_reader(self._epoll.fileno())
+
+    def _register(self, core: Core) -> None:
+        for fd in self._registered:
+            self._poller.unregister(fd)
+            try:
+                self._epoll.unregister(fd)
+            except OSError:
+                # Closed with the worker it belonged to; the kernel has forgotten it already.
+                pass
+        interest = core.outbox.interest
+        for fd in core.descriptors:
+            wanted = interest if fd == core.descriptors[0] else _POLLIN
+            self._poller.register(fd, wanted)
+            self._epoll.register(fd, wanted)
+        self._registered, self._interest = core.descriptors, interest

@@ -1,0 +1,41 @@
+"""`make soak-server`: a server under mixed load, beside abuse, and how it ends.
+
+    python -m tests.soak.server [--seconds N] [--guests N] [--abusers N] [--seed N]
+
+Prints its figures; exit status 1 if a client got what it should not, something is left, or the
+abusers were felt by the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+
+from .soak import soak
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Soak for so long; 0 if all was well."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak.server", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--guests", type=int, default=24)
+    parser.add_argument("--abusers", type=int, default=20)
+    parser.add_argument("--seed", default=str(time.time_ns()))
+    options = parser.parse_args(arguments)
+    report = soak(
+        seconds=options.seconds,
+        guests=options.guests,
+        abusers=options.abusers,
+        seed=options.seed,
+    )
+    if report.harm is not None:
+        report.faults.append(report.harm)
+    print(json.dumps({"seed": options.seed, **report.told()}, indent=2))
+    return 1 if report.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Abusers: clients whose code does the worst it can, held by the limits of its session."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from websockets.exceptions import ConnectionClosed
+
+from .guests import Unlike
+from .served import Served
+from .wire import Refused, Wire
+
+_CORPUS = Path(__file__).parents[2] / "security" / "corpus" / "abuse.jsonl"
+# Cases of the corpus, the loudest: bombs, floods, loops, and ends of the worker.
+_CASES = (
+    "proc-fork-bomb",
+    "proc-thread-bomb",
+    "proc-zombie-bomb",
+    "res-cpu-loop",
+    "res-cpu-loop-swallow",
+    "res-c-regex",
+    "res-c-pow",
+    "res-gc-disable-leak",
+    "res-mem-list",
+    "res-mem-children",
+    "res-repr-bomb",
+    "res-stdout-flood",
+    "res-disk-fill",
+    "res-fd-exhaust",
+    "res-deep-recursion",
+    "res-sleep-forever",
+    "rt-close-all-fds",
+    "rt-forge-frames",
+    "rt-kill-self",
+    "rt-segfault",
+)
+_TIMEOUT = 2.0  # seconds for each case
+# Seconds for a reply past the time of a case: interrupts, kills and forks of a busy machine.
+_PATIENCE = 60.0
+
+
+def cases() -> Iterator[tuple[str, str]]:
+    """Name and code of each."""
+    for line in _CORPUS.read_text().splitlines():
+        case = json.loads(line)
+        if case["id"] in _CASES:
+            yield case["id"], case["code"]
+
+
+class Abuser:
+    """A session that is asked for one case after another, beginning with the first of `order`."""
+
+    def __init__(self, served: Served, number: int, seed: str, done: Counter[str]) -> None:
+        self._served = served
+        self._cases = list(cases())
+        self._number = number
+        self._random = random.Random(seed)
+        self._done = done
+
+    async def live(self, end: float) -> None:
+        """Abuse until the time is up. Whatever a case does to its session, it gets a reply."""
+        wire = await self._fresh()
+        number = self._number
+        while time.monotonic() < end:
+            name, code = self._cases[number % len(self._cases)]
+            try:
+                async with asyncio.timeout(_TIMEOUT + _PATIENCE):
+                    await wire.run(code, timeout_s=_TIMEOUT, stream=self._random.random() < 0.5)
+                    await wire.run("1 + 1", timeout_s=_TIMEOUT)
+            except Refused as refused:
+                if refused.code not in ("EPISODE_ABORTED", "EXECUTION_ERROR", "NOT_RESET"):
+                    raise Unlike(f"{name} came to {refused}") from refused
+                await wire.ask("reset", {"max_iterations": 10**6})
+            except ConnectionClosed as closed:
+                # 1008: it did not read its output in time, and was thrown out.
+                if closed.rcvd is None or closed.rcvd.code != 1008:
+                    raise Unlike(f"{name} ended its socket: {closed}") from closed
+                wire = await self._fresh()
+            self._done[name] += 1
+            number = self._random.randrange(len(self._cases))
+        with suppress(ConnectionClosed):
+            await wire.close()
+
+    async def _fresh(self) -> Wire:
+        wire = await Wire.open(self._served.url)
+        await wire.ask("reset", {"max_iterations": 10**6})
+        return wire

@@ -1,0 +1,138 @@
+"""`Served`: a server as a process of its own, and what it holds, seen from outside."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+from urllib.parse import urlsplit
+
+import psutil
+
+from tests.soak.belongings import descriptors, mounts, private
+
+_PATIENCE = 30.0  # seconds for anything that the server does by itself
+
+
+class Holdings(NamedTuple):
+    """What must be the same again once no client is there."""
+
+    descriptors: int
+    mounts: int
+    processes: int
+
+
+class Served:
+    """A running server: `url` is where, `pid` who it is. Port 0 takes a free one."""
+
+    def __init__(self, options: Sequence[str], port: int = 0) -> None:
+        self._options = options
+        program = str(Path(sys.executable).with_name("repl-env"))
+        self._process = subprocess.Popen(
+            [program, "serve", "--host", "127.0.0.1", "--port", str(port), *options],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self._process.pid
+        self.url = self._address()
+
+    def _address(self) -> str:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if "http://" in line:
+                return "http://" + line.partition("http://")[2].split()[0].rstrip("/")
+        raise RuntimeError("the server did not start")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def again(self) -> Served:
+        """Another, on the same port, with the same options."""
+        port = urlsplit(self.url).port
+        assert port is not None
+        return Served(self._options, port)
+
+    # ── its end ───────────────────────────────────────────────────────────────────────────────
+
+    def stop(self) -> None:
+        """Ask it to drain and end."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it on the spot."""
+        self._process.kill()
+
+    def ended(self) -> int:
+        """Its exit status, once it has ended."""
+        return self._process.wait(_PATIENCE)
+
+    # ── what it says ──────────────────────────────────────────────────────────────────────────
+
+    def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
+        """Status and body of an HTTP request; the body as JSON where it is."""
+        connection = HTTPConnection(urlsplit(self.url).netloc, timeout=_PATIENCE)
+        try:
+            connection.request(method, path, body=body, headers=headers)
+            response = connection.getresponse()
+            told = response.read()
+        finally:
+            connection.close()
+        try:
+            return response.status, json.loads(told)
+        except ValueError:
+            return response.status, told
+
+    def sessions(self) -> int:
+        """How many are open, those in their grace time among them."""
+        return int(self.request("GET", "/ready")[1]["sessions"])
+
+    # ── what it holds ─────────────────────────────────────────────────────────────────────────
+
+    def processes(self) -> list[psutil.Process]:
+        """All below it: zygotes, and what lives in jails."""
+        return psutil.Process(self.pid).children(recursive=True)
+
+    def holdings(self) -> Holdings:
+        """What it and its zygotes hold."""
+        pids = [str(self.pid), *(str(child.pid) for child in psutil.Process(self.pid).children())]
+        return Holdings(
+            sum(len(descriptors(pid)) for pid in pids),
+            sum(mounts(pid) for pid in pids),
+            len(self.processes()),
+        )
+
+    def memory(self) -> int:
+        """Bytes that it and its zygotes share with nobody."""
+        children = psutil.Process(self.pid).children()
+        return private(str(self.pid)) + sum(private(str(child.pid)) for child in children)
+
+    def settled(self, processes: int | None = None) -> None:
+        """Wait until no session is open, and no more processes are there than that.
+
+        Raises:
+            TimeoutError: some stay.
+        """
+        end = time.monotonic() + _PATIENCE
+        while self.sessions() or (processes is not None and len(self.processes()) > processes):
+            if time.monotonic() > end:
+                left = [str(process) for process in self.processes()]
+                raise TimeoutError(f"{self.sessions()} sessions and these are left: {left}")
+            time.sleep(0.05)
+
+
+def gone(processes: Sequence[psutil.Process]) -> list[str]:
+    """Those that are still there after some time, in words."""
+    _, alive = psutil.wait_procs(processes, timeout=_PATIENCE)
+    return [str(process) for process in alive if process.status() != psutil.STATUS_ZOMBIE]

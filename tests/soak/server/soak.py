@@ -1,0 +1,130 @@
+"""A soak of the server: guests that die at any point, abusers, and clients that are measured."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .abusers import Abuser
+from .ends import dies, drains
+from .guests import Guest, forget_uploads
+from .served import Served
+
+# Shorter than a server's own: a soak waits for them to pass.
+OPTIONS = ("--grace", "2", "--max-sessions", "512", "--memory", "256MiB")
+_PROBES = 4
+# Parts of the time: without abusers, and with them. The rest is for warming up.
+_CALM, _ABUSED = 0.3, 0.6
+# What the server may have grown by: allocators keep what they were once given.
+_GROWTH = 32 << 20
+# How much longer the measured clients' steps may take beside abusers, of a hundred the slowest: by
+# a factor, and in milliseconds where that is little. The cores are shared with 20 that never rest.
+_HARM, _HARM_MS = 5.0, 100.0
+
+
+@dataclass(slots=True)
+class Report:
+    """What a soak came to: figures, and what was not as it had to be."""
+
+    done: Counter[str] = field(default_factory=Counter)
+    abused: Counter[str] = field(default_factory=Counter)
+    calm: dict[str, float] = field(default_factory=dict)
+    beside: dict[str, float] = field(default_factory=dict)
+    grown: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def harm(self) -> str | None:
+        """What the abusers have done to the others, if it was too much."""
+        calm, beside = self.calm["p99 ms"], self.beside["p99 ms"]
+        if beside <= max(calm * _HARM, calm + _HARM_MS):
+            return None
+        return f"p99 of the measured went from {calm} to {beside} ms"
+
+    def told(self) -> dict[str, Any]:
+        """All of it, to be printed."""
+        return {
+            "done by guests": self.done.total(),
+            "done by abusers": self.abused.total(),
+            "steps measured without abusers": self.calm,
+            "beside them": self.beside,
+            "server grew MiB": round(self.grown / 2**20, 2),
+            "by act": dict(self.done.most_common()),
+            "by abuse": dict(self.abused.most_common()),
+            "faults": self.faults,
+        }
+
+
+def soak(*, seconds: float, guests: int, abusers: int, seed: str) -> Report:
+    """Soak a server of its own, then see it drain, die and start again."""
+    report = Report()
+    with Served(OPTIONS) as served:
+        asyncio.run(_load(served, report, 1.0 + seconds * 0.1, guests, abusers, f"{seed}-warm-up"))
+        _settle(served)
+        before, memory = served.holdings(), served.memory()
+        report.calm = asyncio.run(_measured(served, report, seconds * _CALM, guests, 0, seed))
+        report.beside = asyncio.run(
+            _measured(served, report, seconds * _ABUSED, guests, abusers, f"{seed}-abused")
+        )
+        try:
+            _settle(served, before.processes)
+        except TimeoutError as error:
+            report.faults.append(str(error))
+        after = served.holdings()
+        report.grown = served.memory() - memory
+        for name, was, became in zip(before._fields, before, after, strict=True):
+            if became > was:
+                report.faults.append(f"left behind: {name}: {became}, before {was}")
+        if report.grown > _GROWTH:
+            report.faults.append(f"memory grew by {report.grown} bytes")
+        report.faults += drains(served)
+    with Served(OPTIONS) as served:
+        report.faults += dies(served)
+    return report
+
+
+def _settle(served: Served, processes: int | None = None) -> None:
+    forget_uploads(served)
+    served.settled(processes)
+
+
+async def _measured(
+    served: Served, report: Report, seconds: float, guests: int, abusers: int, seed: str
+) -> dict[str, float]:
+    """What clients on a clock see meanwhile."""
+    probe = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.soak.server.probe", served.url, str(_PROBES), str(seconds)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    await _load(served, report, seconds, guests, abusers, seed)
+    told, _ = await probe.communicate()
+    if probe.returncode:
+        report.faults.append("the measured clients did not get what they asked for")
+        return {"p99 ms": 0.0}
+    return dict(json.loads(told))
+
+
+async def _load(
+    served: Served, report: Report, seconds: float, guests: int, abusers: int, seed: str
+) -> None:
+    """Guests and abusers for so long; whatever befalls one of them is in the report."""
+    end = time.monotonic() + seconds
+    lives = [
+        *(Guest(served, f"{seed}-{n}", report.done).live for n in range(guests)),
+        *(Abuser(served, n, f"{seed}-{n}", report.abused).live for n in range(abusers)),
+    ]
+    await asyncio.gather(*(_until(live, end, report) for live in lives))
+
+
+async def _until(live: Callable[[float], Awaitable[None]], end: float, report: Report) -> None:
+    try:
+        await live(end)
+    # Boundary: the report is to have every fault.
+    except Exception as error:  # noqa: BLE001
+        report.faults.append(f"{type(error).__name__}: {error}")

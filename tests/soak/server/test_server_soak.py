@@ -1,0 +1,13 @@
+"""A short soak of a server, with the checks of the long one: `make soak-server`."""
+
+from __future__ import annotations
+
+from tests.soak.server.soak import soak
+
+
+def test_a_server_outlives_clients_that_die_and_code_that_abuses() -> None:
+    report = soak(seconds=10, guests=6, abusers=4, seed="the same each time")
+
+    assert report.faults == []
+    assert report.done["cut_amid"] and report.done["vanish"] and report.abused
+    assert report.calm["steps"] and report.beside["steps"]
