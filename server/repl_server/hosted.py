@@ -89,7 +89,7 @@ class HostedSession:
         self.touched = time.monotonic()
         self.left: float | None = None
         self.ending = "closed"
-        self.tools = SessionTools(self, episodes)
+        self.tools = SessionTools(self, episodes, host.settings.limits.timeout)
         self._host = host
         self._episodes = episodes
         self._waiting: deque[Asked] = deque()

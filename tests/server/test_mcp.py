@@ -222,6 +222,24 @@ def test_streamable_http_by_hand(post, plain_server):
     assert [each.status_code for each in (refused, nameless, ended, gone)] == [405, 400, 204, 404]
 
 
+def test_a_call_whose_stream_was_left_can_still_be_cancelled(post, plain_server):
+    token = post(initialize()).headers["Mcp-Session-Id"]
+    held = {"Mcp-Session-Id": token, "Accept": "text/event-stream"}
+    code = "kept = 1\nprint('on', flush=True)\nwhile True: pass"
+    call = execute(code, id="left", _meta={"progressToken": 1})
+    call["params"]["arguments"]["timeout_s"] = 300
+    with httpx2.stream("POST", f"{plain_server}/mcp", json=call, headers=held) as stream:
+        first = next(line for line in stream.iter_lines() if line.startswith("data: "))
+    note = {"method": "notifications/cancelled", "params": {"requestId": "left"}}
+    noted = post({"jsonrpc": "2.0", **note}, Mcp_Session_Id=token)
+    after = post(execute("kept", id="after"), Mcp_Session_Id=token)
+    httpx2.delete(f"{plain_server}/mcp", headers=held)
+
+    assert json.loads(first.removeprefix("data: "))["method"] == "notifications/progress"
+    assert noted.status_code == 202
+    assert text(after.json()["result"]) == "1"
+
+
 def test_a_session_is_its_owner_s_alone(post, plain_server):
     """Owners are addresses here; another one has never heard of the session."""
     token = post(request("openenv/session/create")).json()["result"]["session_id"]
