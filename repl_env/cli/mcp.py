@@ -131,21 +131,19 @@ async def _serve(
         with opening():
             await calls.begin()
         with standard_streams() as (source, sink):
-            await serve(server(calls, _instructions(environment, memory)), source, sink, stop)
+            await serve(server(_told(environment, memory), calls), source, sink, stop)
     finally:
         await environment.close_async()
     return signal.SIGINT in signals
 
 
-def _instructions(environment: REPLEnvironment, memory: str) -> str:
+def _told(environment: REPLEnvironment, memory: str) -> str:
     """What the client tells its model of the session."""
+    from repl_env.mcp_server import instructions
+
     tier = environment.session.isolation.tier
-    held = (
-        "Nothing isolates it from this machine."
-        if tier == Isolation.PROCESS
-        else f"It is held by a sandbox (tier {tier}), without network or files of this machine."
-    )
     parts = [part for part in environment.contexts if part.length]
     listed = ", ".join(f"{part.name} ({part.length} {part.unit})" for part in parts)
     given = f" It begins with the variables {listed}." if parts else ""
-    return f"A Python session with {memory} of memory that stays from call to call. {held}{given}"
+    more = f" It may use {memory} of memory (tier {tier}).{given}"
+    return instructions(isolated=tier != Isolation.PROCESS, more=more)

@@ -19,11 +19,12 @@ from repl_env.refusals import DOES_NOT_READ, IDLE
 from repl_env.sandboxes import Sandboxes, SandboxSettings, Source
 
 from .admission import Admission
-from .calls import SessionCalls
+from .calls import SessionCalls, warm_up
 from .episodes import Episodes
 from .faults import fault
 from .foreign_episodes import ForeignEpisodes
 from .hosted import HostedSession
+from .mcp_answers import Answers
 from .owned_uploads import OwnedUploads
 from .owners import Owner
 from .quotas import Meter, Quotas
@@ -33,6 +34,7 @@ from .room import Room
 from .settings import Settings
 from .shared_uploads import SharedUploads
 from .uploads import Uploads
+from .watching import Watch
 
 logger = logging.getLogger("repl_server")
 
@@ -68,6 +70,9 @@ class Host:
         most = 1 if alone else settings.max_sessions
         self.admission = Admission(most, settings.max_waiting, settings.wait_s)
         self.quotas = Quotas(settings)
+        self.watch = Watch(contents=settings.log_contents)
+        self.watch.metrics.watch("sessions_open", lambda: self.admission.open)
+        self.watch.metrics.watch("sessions_waiting", lambda: self.admission.waiting)
         room = Room(settings.uploads_bytes, self.quotas.of)
         self.uploads = Uploads(settings, room)
         self.shared_uploads = SharedUploads(self.uploads, room)
@@ -85,19 +90,22 @@ class Host:
             ),
             self.sandboxes,
         )
+        self.mcp = Answers(self)
         self._sessions: dict[bytes, HostedSession] = {}
         self._looking: asyncio.Task[None] | None = None
         self._metadata: EnvironmentMetadata | None = None
         self.draining = False
+        self.looks = 0  # for sessions that nobody uses, so far
 
     # ── its own life ─────────────────────────────────────────────────────────────────────────────
 
     def prepare(self) -> None:
-        """Start the sandbox, unless the environments are of another kind. Blocks.
+        """Load libraries and start the sandbox, if they will be needed. Blocks.
 
         Raises:
             IsolationError, SandboxError: as `repl_sandbox.Sandbox`.
         """
+        warm_up(self.settings)
         if self.environment is None:
             self.source.plain()
 
@@ -125,7 +133,7 @@ class Host:
         for session in self.sessions:
             if session.outlet is not None:
                 session.outlet.end(1012, _DRAINING)
-        await asyncio.gather(*(session.close() for session in self.sessions))
+        await asyncio.gather(*(session.close("drain") for session in self.sessions))
 
     def check_open(self) -> None:
         """Raises Refusal DRAINING if nothing new may begin."""
@@ -187,6 +195,7 @@ class Host:
         if self._sessions.pop(_name(session.token), None) is not None:
             self.admission.leave()
             session.meter.close_session()
+            self.watch.session_closed(session, session.ending)
 
     async def metadata(self) -> EnvironmentMetadata:
         """What an environment says about itself."""
@@ -204,11 +213,6 @@ class Host:
         finally:
             environment.close()
 
-    async def mcp(self, session: HostedSession, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request of the Model Context Protocol, about `session`."""
-        error = {"code": -32601, "message": "Method not found"}
-        return {"jsonrpc": "2.0", "id": request.get("id"), "error": error}
-
     async def _begun(
         self, owner: Owner, meter: Meter, making: Awaitable[Episodes]
     ) -> HostedSession:
@@ -221,6 +225,7 @@ class Host:
                 raise fault("FACTORY_ERROR", "no environment could be made", error) from None
             raise
         self._sessions[_name(session.token)] = session
+        self.watch.session_opened(session)
         return session
 
     async def _episodes(self, owner: Owner, meter: Meter) -> Episodes:
@@ -232,7 +237,7 @@ class Host:
             return made
         environment = REPLEnvironment()
         environment.take_from(self.source)
-        calls = SessionCalls(self.settings, meter)
+        calls = SessionCalls(self.settings, meter, self.watch)
         return REPLEpisodes(environment, self.settings, uploads, calls)
 
     # ── the end of what nobody uses ──────────────────────────────────────────────────────────────
@@ -242,6 +247,7 @@ class Host:
         shortest = min(settings.idle_s, settings.grace_s, settings.send_s)
         while True:
             await asyncio.sleep(min(_LOOK, max(_LOOK_SOON, shortest / 4)))
+            self.looks += 1
             now = time.monotonic()
             for session in self.sessions:
                 self._look_at(session, now)
@@ -258,9 +264,9 @@ class Host:
         if now - session.touched > settings.idle_s:
             if outlet is not None:
                 outlet.end(IDLE, "the session was idle for too long")
-            session.end()
+            session.end("idle")
         elif session.left is not None and now - session.left > settings.grace_s:
-            session.end()
+            session.end("grace")
 
 
 def _name(token: str) -> bytes:

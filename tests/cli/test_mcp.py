@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from mcp import Client, StdioServerParameters
+from mcp import Client, StdioServerParameters, stdio_client
 from mcp.shared.exceptions import MCPError
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ async def client(tmp_path_factory):
     command = StdioServerParameters(
         command=sys.executable, args=["-c", MAIN, "mcp", *options], cwd=ROOT
     )
-    async with kept_open(Client(command, read_timeout_seconds=60)) as client:
+    async with kept_open(Client(stdio_client(command), read_timeout_seconds=60)) as client:
         yield client
 
 
@@ -64,7 +64,7 @@ def text(result):
 
 async def test_it_says_what_it_is_and_what_holds_the_code(client):
     assert client.server_info.name == "repl-env"
-    assert "without network or files of this machine" in client.instructions
+    assert "without network or files of the machine" in client.instructions
     assert "context (17 chars)" in client.instructions
     assert "secret_place" not in client.instructions
 

@@ -33,7 +33,7 @@ class Failing:
 
 
 def client(played, **options):
-    return Client(server(ToolCalls(played, **options), "what it is"))
+    return Client(server("what it is", ToolCalls(played, **options)))
 
 
 def text(result):
