@@ -90,9 +90,14 @@ class Sandboxes:
         return self._running.get(settings)
 
     def drop(self, sandbox: Sandbox) -> None:
-        """Give this one to nobody any more."""
+        """Give this one, which has died, to nobody any more, and close what is left of it."""
         with self._lock:
+            before = len(self._running)
             self._running = {k: v for k, v in self._running.items() if v is not sandbox}
+            dropped = len(self._running) < before
+        if dropped:
+            # It may wait for calls that are in its sessions, and this may be an event loop's thread.
+            threading.Thread(target=sandbox.close, name="repl-close").start()
 
     def close(self) -> None:
         """Close them all; another would be started."""

@@ -121,7 +121,7 @@ class Links:
             group.release()
 
 
-class Gone(SandboxError):
+class Gone(SandboxClosed):
     """There is no zygote any more, and so none of its sessions."""
 
     def __init__(self) -> None:
