@@ -6,13 +6,16 @@ BENCH := benchmarks/.venv
 PEERS := benchmarks/.venv-peers
 OLDER := .venv-older
 
-.PHONY: demo test test-older test-security test-containers soak check fix bench clean
+.PHONY: demo test test-slow test-older test-security test-containers soak check fix bench clean
 
 demo: $(DEV)/.ready            ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
 
 test: $(DEV)/.ready            ## the test suite
 	$(DEV)/bin/python -m pytest
+
+test-slow: $(DEV)/.ready       ## what tests show with larger numbers: 1,000 sessions, 500 trees, longer soaks
+	$(DEV)/bin/python -m pytest -m slow
 
 test-older: $(OLDER)/.ready    ## tests of models with the older majors of openai and huggingface_hub
 	$(OLDER)/bin/python -m pytest tests/rlm
