@@ -16,13 +16,13 @@ from tests.server.conftest import peer, serving
 
 
 @pytest.fixture
-def post(plain_server):
+def post(server):
     """Posts to `/mcp`; each from a connection of its own."""
 
     def send(message, **headers):
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
         content = message if isinstance(message, (str, bytes)) else json.dumps(message)
-        return httpx2.post(f"{plain_server}/mcp", content=content, headers=headers, timeout=30)
+        return httpx2.post(f"{server}/mcp", content=content, headers=headers, timeout=30)
 
     return send
 
@@ -50,10 +50,10 @@ def text(result):
 # ── the SDK's client ─────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_sdk_s_client_has_a_session_until_it_leaves(plain_server):
+async def test_the_sdk_s_client_has_a_session_until_it_leaves(server):
     """By its own way of it: it asks for the newest version, and takes one that has sessions."""
-    async with Client(f"{plain_server}/mcp") as client:
-        (session,) = plain_server.host.sessions
+    async with Client(f"{server}/mcp") as client:
+        (session,) = server.host.sessions
         tools = (await client.list_tools()).tools
         await client.call_tool("execute", {"code": "x = 20"})
         result = await client.call_tool("execute", {"code": "x + 1"})
@@ -69,7 +69,7 @@ async def test_the_sdk_s_client_has_a_session_until_it_leaves(plain_server):
 
 
 async def test_output_streams_to_the_sdk_s_client_and_a_cancelled_call_keeps_the_session(
-    plain_server,
+    server,
 ):
     heard, seen = asyncio.Event(), []
 
@@ -77,7 +77,7 @@ async def test_output_streams_to_the_sdk_s_client_and_a_cancelled_call_keeps_the
         seen.append(message)
         heard.set()
 
-    async with Client(f"{plain_server}/mcp") as client:
+    async with Client(f"{server}/mcp") as client:
         code = "kept = 3\nprint('under way', flush=True)\nwhile True: pass"
         endless = asyncio.create_task(
             client.call_tool(
@@ -94,8 +94,8 @@ async def test_output_streams_to_the_sdk_s_client_and_a_cancelled_call_keeps_the
     assert text(after) == "3"
 
 
-async def test_what_is_wrong_is_told_to_the_model_or_to_the_client(plain_server):
-    async with Client(f"{plain_server}/mcp") as client:
+async def test_what_is_wrong_is_told_to_the_model_or_to_the_client(server):
+    async with Client(f"{server}/mcp") as client:
         wrong = await client.call_tool("reset", {"contexts": {"no name": "x"}})
         with pytest.raises(MCPError, match="there is no tool 'rm'"):
             await client.call_tool("rm", {})
@@ -155,8 +155,8 @@ def test_clients_of_streamable_http_get_its_statuses(post, content, headers, sta
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
-def test_what_needs_no_session_opens_none(post, plain_server):
-    before = plain_server.host.admission.open
+def test_what_needs_no_session_opens_none(post, server):
+    before = server.host.admission.open
     listed = post(request("tools/list")).json()["result"]["tools"]
     pinged = post(request("ping")).json()
     notified = post({"jsonrpc": "2.0", "method": "notifications/initialized"})
@@ -165,22 +165,22 @@ def test_what_needs_no_session_opens_none(post, plain_server):
     assert listed[0]["inputSchema"]["required"] == ["code"]
     assert pinged["result"] == {}
     assert (notified.status_code, notified.content) == (202, b"")
-    assert plain_server.host.admission.open == before
+    assert server.host.admission.open == before
 
 
-def test_a_call_without_a_session_has_one_of_its_own(post, plain_server):
+def test_a_call_without_a_session_has_one_of_its_own(post, server):
     first = post(execute("lost = 1\nlost"))
     second = post(execute("lost"))
 
     assert text(first.json()["result"]) == "1"
     assert second.json()["result"]["isError"]
-    assert plain_server.host.sessions == []
+    assert server.host.sessions == []
 
 
-def test_openenv_s_sessions_are_named_in_the_parameters(post, plain_server):
+def test_openenv_s_sessions_are_named_in_the_parameters(post, server):
     token = post(request("openenv/session/create")).json()["result"]["session_id"]
     post(execute("x = 4", session_id=token))
-    with peer(plain_server, path=f"/ws?session_id={token}") as socket:
+    with peer(server, path=f"/ws?session_id={token}") as socket:
         beside = socket.run("x + 1")
         socket.send("close")
     after = post(execute("x + 2", session_id=token))
@@ -202,13 +202,13 @@ def test_a_request_without_an_id_is_answered_as_openenv_does(post):
     assert len(told["result"]["tools"]) == 3
 
 
-def test_streamable_http_by_hand(post, plain_server):
+def test_streamable_http_by_hand(post, server):
     begun = post(initialize())
     token = begun.headers["Mcp-Session-Id"]
     held = {"Mcp_Session_Id": token, "MCP_Protocol_Version": "2025-06-18"}
     plain = post(execute("y = 2\ny"), **held)
     streamed = post(execute("y"), **held, Accept="application/json, text/event-stream")
-    url = f"{plain_server}/mcp"
+    url = f"{server}/mcp"
     refused = httpx2.get(url, headers={"Mcp-Session-Id": token})
     nameless = httpx2.delete(url)
     ended = httpx2.delete(url, headers={"Mcp-Session-Id": token})
@@ -222,33 +222,31 @@ def test_streamable_http_by_hand(post, plain_server):
     assert [each.status_code for each in (refused, nameless, ended, gone)] == [405, 400, 204, 404]
 
 
-def test_a_call_whose_stream_was_left_can_still_be_cancelled(post, plain_server):
+def test_a_call_whose_stream_was_left_can_still_be_cancelled(post, server):
     token = post(initialize()).headers["Mcp-Session-Id"]
     held = {"Mcp-Session-Id": token, "Accept": "text/event-stream"}
     code = "kept = 1\nprint('on', flush=True)\nwhile True: pass"
     call = execute(code, id="left", _meta={"progressToken": 1})
     call["params"]["arguments"]["timeout_s"] = 300
-    with httpx2.stream("POST", f"{plain_server}/mcp", json=call, headers=held) as stream:
+    with httpx2.stream("POST", f"{server}/mcp", json=call, headers=held) as stream:
         first = next(line for line in stream.iter_lines() if line.startswith("data: "))
     note = {"method": "notifications/cancelled", "params": {"requestId": "left"}}
     noted = post({"jsonrpc": "2.0", **note}, Mcp_Session_Id=token)
     after = post(execute("kept", id="after"), Mcp_Session_Id=token)
-    httpx2.delete(f"{plain_server}/mcp", headers=held)
+    httpx2.delete(f"{server}/mcp", headers=held)
 
     assert json.loads(first.removeprefix("data: "))["method"] == "notifications/progress"
     assert noted.status_code == 202
     assert text(after.json()["result"]) == "1"
 
 
-def test_a_session_is_its_owner_s_alone(post, plain_server):
+def test_a_session_is_its_owner_s_alone(post, server):
     """Owners are addresses here; another one has never heard of the session."""
     token = post(request("openenv/session/create")).json()["result"]["session_id"]
     other = httpx2.HTTPTransport(local_address="127.0.0.2")
     with httpx2.Client(transport=other) as stranger:
-        asked = stranger.post(
-            f"{plain_server}/mcp", json=execute("1", session_id=token), timeout=30
-        )
-        ended = stranger.delete(f"{plain_server}/mcp", headers={"Mcp-Session-Id": token})
+        asked = stranger.post(f"{server}/mcp", json=execute("1", session_id=token), timeout=30)
+        ended = stranger.delete(f"{server}/mcp", headers={"Mcp-Session-Id": token})
     mine = post(execute("1", session_id=token))
     post(request("openenv/session/close", session_id=token))
 
@@ -265,8 +263,8 @@ def asked(socket, message):
     return socket.take()
 
 
-def test_a_websocket_has_a_session_of_its_own(plain_server):
-    with peer(plain_server, path="/mcp") as one, peer(plain_server, path="/mcp") as other:
+def test_a_websocket_has_a_session_of_its_own(server):
+    with peer(server, path="/mcp") as one, peer(server, path="/mcp") as other:
         asked(one, execute("mine = 1"))
         mine = asked(one, execute("mine", id="b"))
         theirs = asked(other, execute("mine"))
@@ -282,8 +280,8 @@ def test_a_websocket_has_a_session_of_its_own(plain_server):
     ("frame", "code"),
     [("{", -32700), ("[]", -32600), (b"{}", -32700), ("{}", -32600), ("[" * 100_000, -32700)],
 )
-def test_bad_frames_are_answered_and_the_socket_lives(plain_server, frame, code):
-    with peer(plain_server, path="/mcp") as socket:
+def test_bad_frames_are_answered_and_the_socket_lives(server, frame, code):
+    with peer(server, path="/mcp") as socket:
         told = asked(socket, frame)
         after = asked(socket, request("tools/list", id=2))
 
@@ -291,9 +289,9 @@ def test_bad_frames_are_answered_and_the_socket_lives(plain_server, frame, code)
     assert (after["id"], len(after["result"]["tools"])) == (2, 3)
 
 
-def test_progress_and_cancellation_over_a_websocket(plain_server):
+def test_progress_and_cancellation_over_a_websocket(server):
     code = "kept = 5\nprint('on', flush=True)\nwhile True: pass"
-    with peer(plain_server, path="/mcp") as socket:
+    with peer(server, path="/mcp") as socket:
         told = asked(socket, execute(code, id="endless", _meta={"progressToken": 7}))
         note = {"method": "notifications/cancelled", "params": {"requestId": "endless"}}
         socket.socket.send(json.dumps({"jsonrpc": "2.0", **note}))
@@ -306,8 +304,8 @@ def test_progress_and_cancellation_over_a_websocket(plain_server):
     assert (after["id"], text(after["result"])) == ("after", "5")
 
 
-def test_the_mcp_frame_acts_on_the_session_of_its_socket(plain_server):
-    with peer(plain_server) as socket:
+def test_the_mcp_frame_acts_on_the_session_of_its_socket(server):
+    with peer(server) as socket:
         socket.reset(context="a text")
         socket.run("x = 1")
         called = socket.ask("mcp", execute("x += len(context)\nx", _meta={"progressToken": 1}))
@@ -325,8 +323,8 @@ def test_the_mcp_frame_acts_on_the_session_of_its_socket(plain_server):
     assert len(listed["data"]["result"]["tools"]) == 3
 
 
-def test_a_named_socket_has_the_frame_too_and_can_cancel_it(plain_server):
-    with peer(plain_server, named=True) as socket:
+def test_a_named_socket_has_the_frame_too_and_can_cancel_it(server):
+    with peer(server, named=True) as socket:
         socket.ask("open")
         socket.run("1")
         told = socket.ask("mcp", execute("2 + 2"), id="m")
@@ -335,9 +333,9 @@ def test_a_named_socket_has_the_frame_too_and_can_cancel_it(plain_server):
     assert text(told["data"]["result"]) == "4"
 
 
-def test_a_task_that_is_scored_is_not_begun_anew_by_who_plays_it(plain_server):
+def test_a_task_that_is_scored_is_not_begun_anew_by_who_plays_it(server):
     reset = request("tools/call", name="reset", arguments={})
-    with peer(plain_server) as socket:
+    with peer(server) as socket:
         socket.reset(context="abc", expected_answer="3")
         refused = socket.ask("mcp", reset)["data"]["result"]
         ended = socket.ask("mcp", execute("FINAL(len(context))"))["data"]["result"]
