@@ -96,7 +96,7 @@ class Sandboxes:
             self._running = {k: v for k, v in self._running.items() if v is not sandbox}
             dropped = len(self._running) < before
         if dropped:
-            # It may wait for calls that are in its sessions, and this may be an event loop's thread.
+            # It may wait for calls in its sessions, and this may be an event loop's thread.
             threading.Thread(target=sandbox.close, name="repl-close").start()
 
     def close(self) -> None:
