@@ -24,7 +24,7 @@ from repl_env.models import (
 from repl_env.remote import results
 from repl_env.remote.access import Access
 from repl_env.remote.frames import PLAIN, Request
-from repl_env.remote.parcels import Parcel
+from repl_env.remote.parcels import LATEST, Parcel
 from repl_env.remote.patience import Patience
 from repl_env.remote.requests import ResetArguments, action_data, checked_timeout, following_data
 
@@ -73,6 +73,7 @@ class REPLEnv:
         ping_s: between pings on the connection, which is lost after three times as long without an
             answer. None: no pings, for tunnels that drop them.
         tls: the certificates to trust, if not those of the system.
+        provider: None, which OpenEnv's `AutoEnv` says; a client starts no servers.
 
     Raises:
         TypeError, ValueError: naming the argument. Nothing is connected yet.
@@ -89,7 +90,10 @@ class REPLEnv:
         max_message_size_mb: float = 100.0,
         ping_s: float | None = 20.0,
         tls: ssl.SSLContext | None = None,
+        provider: None = None,
     ) -> None:
+        if provider is not None:
+            raise TypeError("provider: a client starts no servers; give the URL of one that runs")
         self._access = Access.of(base_url, api_key, headers, tls)
         self._patience = Patience.of(
             connect_timeout_s=connect_timeout_s,
@@ -99,6 +103,7 @@ class REPLEnv:
         )
         self._asking: Asking | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._uploaded: set[str] = set()
 
     def __repr__(self) -> str:
         said = "closed" if self._asking is None else "lost" if self._asking.lost else "open"
@@ -140,6 +145,8 @@ class REPLEnv:
 
     async def close(self) -> None:
         """End the session. Safe to call twice; a reset begins another one."""
+        LATEST.forget(lambda parcel: parcel.sha256 in self._uploaded)
+        self._uploaded.clear()
         asking, self._asking = self._asking, None
         if asking is not None:
             self._check_loop()
@@ -337,6 +344,7 @@ class REPLEnv:
         other = object.__new__(type(self))
         other._access, other._patience, other._loop = self._access, self._patience, self._loop
         token = results.field(reply, "token", str)
+        other._uploaded = set()
         other._asking = await open_session(self._access, self._patience, token)
         return other
 
@@ -366,6 +374,7 @@ class REPLEnv:
         told = asking.told
         for again in (True, False):
             if parcels:
+                self._uploaded.update(parcel.sha256 for parcel in parcels)
                 most_piece = None if told is None else told.message_bytes
                 await upload(parcels, self._access, most_piece=most_piece, on_upload=on_upload)
             try:

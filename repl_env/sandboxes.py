@@ -90,13 +90,12 @@ class Sandboxes:
         return self._running.get(settings)
 
     def drop(self, sandbox: Sandbox) -> None:
-        """Give this one, which has died, to nobody any more, and close what is left of it."""
+        """Give this one, which ended, to nobody any more, and let go of what is left of it."""
         with self._lock:
-            before = len(self._running)
+            known = sandbox in self._running.values()
             self._running = {k: v for k, v in self._running.items() if v is not sandbox}
-            dropped = len(self._running) < before
-        if dropped:
-            # It may wait for calls in its sessions, and this may be an event loop's thread.
+        if known:
+            # It waits for the ends of processes, and this may be an event loop's thread.
             threading.Thread(target=sandbox.close, name="repl-close").start()
 
     def close(self) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import codecs
 import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from repl_env.remote.latest import Latest
+from repl_env.wire_values import encoded
 
 if TYPE_CHECKING:
     from repl_env.contexts import Given
@@ -22,30 +24,33 @@ LARGE = 1 << 20
 _PIECE = 1 << 20
 
 Kind: TypeAlias = Literal["text", "bytes", "json"]
+# Bytes of a parcel from an offset on, at most so many.
+Read: TypeAlias = Callable[[int, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """A context that is uploaded: its bytes, which can be read from any place on."""
+    """A context that is uploaded. `open` gives access to its bytes, which only sending needs."""
 
-    name: str
     kind: Kind
     size: int
     sha256: str
-    read: Callable[[int, int], bytes] = field(repr=False)  # (offset, most) -> bytes
+    open: Callable[[], Read] = field(repr=False)
+    name: str = ""
 
     @classmethod
-    def of_bytes(cls, name: str, kind: Kind, data: bytes) -> Parcel:
-        """One whose bytes are in memory."""
-        view = memoryview(data)
-
-        def read(offset: int, most: int) -> bytes:
-            return bytes(view[offset : offset + most])
-
-        return cls(name, kind, len(data), hashlib.sha256(data).hexdigest(), read)
+    def of_text(cls, text: str) -> Parcel:
+        """A text. What it is in UTF-8 is made twice rather than held."""
+        data = text.encode()
+        return cls("text", len(data), _sha256(data), lambda: _reading(text.encode()))
 
     @classmethod
-    def of_file(cls, name: str, path: Path) -> Parcel:
+    def of_bytes(cls, data: bytes, kind: Kind = "bytes") -> Parcel:
+        """Bytes, or JSON."""
+        return cls(kind, len(data), _sha256(data), lambda: _reading(data))
+
+    @classmethod
+    def of_file(cls, path: Path) -> Parcel:
         """A file, which is never held as a whole: text if it is UTF-8, else bytes."""
         digest, decoder = hashlib.sha256(), codecs.getincrementaldecoder("utf-8")()
         kind: Kind = "text"
@@ -61,7 +66,20 @@ class Parcel:
                 file.seek(offset)
                 return file.read(most)
 
-        return cls(name, kind, size, digest.hexdigest(), read)
+        return cls(kind, size, digest.hexdigest(), lambda: read)
+
+
+# The last one made of what cannot change: the rollouts of a group begin with one context each.
+LATEST: Latest[Parcel] = Latest()
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _reading(data: bytes) -> Read:
+    view = memoryview(data)
+    return lambda offset, most: bytes(view[offset : offset + most])
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
@@ -90,20 +108,27 @@ def packed(name: str, given: Given, *, large: float = LARGE) -> Any:
     """
     if isinstance(given, Path):
         if given.stat().st_size >= large:
-            return Parcel.of_file(name, given)
+            return replace(Parcel.of_file(given), name=name)
         given = _text_or_bytes(given.read_bytes())
-    if isinstance(given, str):
-        return _packed_text(name, given, large)
-    if isinstance(given, (bytes, bytearray, memoryview)):
-        data = bytes(given)
-        return Parcel.of_bytes(name, "bytes", data) if len(data) >= large else in_base64(data)
+    found: Any = given
     if isinstance(given, (list, dict)):
-        text = json_text(name, given)
-        if len(text) < large / 4 or len(data := text.encode()) < large:
-            return given
-        return Parcel.of_bytes(name, "json", data)
-    allowed = "str, bytes, list, dict or pathlib.Path"
-    raise TypeError(f"{name} must be {allowed}, not {type(given).__name__}")
+        found = _packed_json(name, given, large)
+    elif isinstance(given, str):
+        found = _packed_text(given, large)
+    elif isinstance(given, (bytes, bytearray, memoryview)):
+        data = bytes(given)  # the same object, if it is bytes
+        found = LATEST.of(data, Parcel.of_bytes) if len(data) >= large else encoded(data)
+    else:
+        allowed = "str, bytes, list, dict or pathlib.Path"
+        raise TypeError(f"{name} must be {allowed}, not {type(given).__name__}")
+    return replace(found, name=name) if isinstance(found, Parcel) else found
+
+
+def _packed_json(name: str, given: Any, large: float) -> Any:
+    text = json_text(name, given)
+    if len(text) < large / 4 or len(data := text.encode()) < large:
+        return encoded(given)
+    return Parcel.of_bytes(data, "json")
 
 
 def _text_or_bytes(data: bytes) -> str | bytes:
@@ -113,14 +138,15 @@ def _text_or_bytes(data: bytes) -> str | bytes:
         return data
 
 
-def _packed_text(name: str, text: str, large: float) -> Any:
+def _packed_text(text: str, large: float) -> str | Parcel:
     if len(text) < large / 4:  # a character is at most four bytes
         return text
     try:
-        data = text.encode()
+        if len(text) < large and len(text.encode()) < large:
+            return text
+        return LATEST.of(text, Parcel.of_text)
     except UnicodeEncodeError:  # lone surrogates, for which JSON has an escape and UTF-8 nothing
         return text
-    return Parcel.of_bytes(name, "text", data) if len(data) >= large else text
 
 
 def packed_files(files: Mapping[str, str | bytes | Path] | None) -> dict[str, Any] | None:
@@ -143,13 +169,8 @@ def _packed_file(path: str, given: object) -> Any:
     if isinstance(given, str):
         return given
     if isinstance(given, (bytes, bytearray, memoryview)):
-        return in_base64(bytes(given))
+        return encoded(bytes(given))
     raise TypeError(f"files: {path!r} must be bytes, str or a Path, not {type(given).__name__}")
-
-
-def in_base64(data: bytes) -> dict[str, str]:
-    """Bytes inside a request."""
-    return {"$bytes": base64.b64encode(data).decode()}
 
 
 def json_text(name: str, value: Any) -> str:

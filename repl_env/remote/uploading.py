@@ -13,7 +13,7 @@ from repl_env.errors import ServerError, ServerUnavailable
 from repl_env.remote import failures
 from repl_env.remote.access import Access
 from repl_env.remote.http import Answer, Connection
-from repl_env.remote.parcels import Parcel
+from repl_env.remote.parcels import Parcel, Read
 from repl_env.remote.patience import pause
 
 # Called with the bytes that are there and those that are to be there; may be asynchronous.
@@ -77,6 +77,7 @@ class _Upload:
     ) -> None:
         self._parcel, self._access, self._connection = parcel, access, connection
         self._path = f"/contexts/{parcel.sha256}"
+        self._read: Read | None = None
         self._most_piece = most_piece
         self._piece = min(FIRST_PIECE, most_piece)
 
@@ -115,7 +116,9 @@ class _Upload:
         """Send the piece from `offset` on; how many bytes the server has then."""
         parcel, now = self._parcel, asyncio.get_running_loop().time
         begun = now()
-        piece = await asyncio.to_thread(parcel.read, offset, self._piece)
+        if self._read is None:
+            self._read = await asyncio.to_thread(parcel.open)
+        piece = await asyncio.to_thread(self._read, offset, self._piece)
         if not piece:
             raise ServerError(f"{parcel.name} has changed while it was sent", code="CHANGED")
         place = f"bytes {offset}-{offset + len(piece) - 1}/{parcel.size}"

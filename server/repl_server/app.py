@@ -20,11 +20,14 @@ from .hosting import Host
 from .identity import Identity
 from .inbound import Inbound
 from .keys import Keys
+from .mcp_routes import mcp_router
+from .mcp_socket import MCPSocketRoute
 from .metrics import numbers
 from .refusal import Refusal
 from .routes import SESSION, refused, router
 from .settings import Settings
 from .socket import SocketRoute
+from .upload_routes import upload_router
 
 # Headers of answers that pages of the operator's origins may read.
 _EXPOSED = [SESSION, "Retry-After", "Upload-Offset", "Range"]
@@ -75,7 +78,10 @@ def create_app(
     )
     app.include_router(router(host))
     app.include_router(numbers(host.watch.metrics))
+    app.include_router(upload_router(host))
+    app.include_router(mcp_router(host))
     app.router.routes.append(WebSocketRoute("/ws", SocketRoute(host)))
+    app.router.routes.append(WebSocketRoute("/mcp", MCPSocketRoute(host)))
     app.add_exception_handler(Refusal, refused)
     app.add_exception_handler(RequestValidationError, refused)
     app.add_middleware(Guard, rules=app.state.rules)

@@ -24,11 +24,16 @@ from .episodes import Episodes
 from .faults import fault
 from .foreign_episodes import ForeignEpisodes
 from .hosted import HostedSession
+from .mcp_answers import Answers
+from .owned_uploads import OwnedUploads
 from .owners import Owner
 from .quotas import Meter, Quotas
 from .refusal import Refusal
 from .repl_episodes import REPLEpisodes
+from .room import Room
 from .settings import Settings
+from .shared_uploads import SharedUploads
+from .uploads import Uploads
 from .watching import Watch
 
 logger = logging.getLogger("repl_server")
@@ -68,6 +73,9 @@ class Host:
         self.watch = Watch(contents=settings.log_contents)
         self.watch.metrics.watch("sessions_open", lambda: self.admission.open)
         self.watch.metrics.watch("sessions_waiting", lambda: self.admission.waiting)
+        room = Room(settings.uploads_bytes, self.quotas.of)
+        self.uploads = Uploads(settings, room)
+        self.shared_uploads = SharedUploads(self.uploads, room)
         self.sandboxes = Sandboxes()
         self.source = Source(
             None,
@@ -82,6 +90,7 @@ class Host:
             ),
             self.sandboxes,
         )
+        self.mcp = Answers(self)
         self._sessions: dict[bytes, HostedSession] = {}
         self._looking: asyncio.Task[None] | None = None
         self._metadata: EnvironmentMetadata | None = None
@@ -110,6 +119,8 @@ class Host:
             self._looking.cancel()
             await asyncio.wait([self._looking])
         await self.drain(0.0)
+        await self.shared_uploads.close()
+        self.uploads.close()
         await asyncio.to_thread(self.sandboxes.close)
 
     async def drain(self, within: float) -> None:
@@ -150,7 +161,7 @@ class Host:
         except BaseException:
             meter.close_session()
             raise
-        return await self._begun(owner, meter, self._episodes(meter))
+        return await self._begun(owner, meter, self._episodes(owner, meter))
 
     async def branch(self, parent: HostedSession, seed: int | None) -> HostedSession:
         """A session that is a copy of `parent`, to be resumed by a socket of its own.
@@ -202,11 +213,6 @@ class Host:
         finally:
             environment.close()
 
-    async def mcp(self, session: HostedSession, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request of the Model Context Protocol, about `session`."""
-        error = {"code": -32601, "message": "Method not found"}
-        return {"jsonrpc": "2.0", "id": request.get("id"), "error": error}
-
     async def _begun(
         self, owner: Owner, meter: Meter, making: Awaitable[Episodes]
     ) -> HostedSession:
@@ -222,15 +228,17 @@ class Host:
         self.watch.session_opened(session)
         return session
 
-    async def _episodes(self, meter: Meter) -> Episodes:
+    async def _episodes(self, owner: Owner, meter: Meter) -> Episodes:
+        uploads = OwnedUploads(owner, self.shared_uploads)
         if self.environment is not None:
-            made = await ForeignEpisodes.begin(self.environment)
-            ours = isinstance(made.environment, REPLEnvironment)
-            return REPLEpisodes(made.environment, self.settings) if ours else made
+            made = await ForeignEpisodes.begin(self.environment, uploads)
+            if isinstance(made.environment, REPLEnvironment):
+                return REPLEpisodes(made.environment, self.settings, uploads)
+            return made
         environment = REPLEnvironment()
         environment.take_from(self.source)
         calls = SessionCalls(self.settings, meter, self.watch)
-        return REPLEpisodes(environment, self.settings, calls)
+        return REPLEpisodes(environment, self.settings, uploads, calls)
 
     # ── the end of what nobody uses ──────────────────────────────────────────────────────────────
 
@@ -243,6 +251,8 @@ class Host:
             now = time.monotonic()
             for session in self.sessions:
                 self._look_at(session, now)
+            self.shared_uploads.sweep()
+            self.uploads.sweep()
 
     def _look_at(self, session: HostedSession, now: float) -> None:
         settings, outlet = self.settings, session.outlet

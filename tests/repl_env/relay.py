@@ -33,18 +33,19 @@ class Relay:
 
     async def __aexit__(self, *_: object) -> None:
         self._listener.close()
-        self._break()
+        self.snap()
         async with self._came:
             await self._came.wait_for(lambda: not self._open)
 
     async def cut(self) -> None:
         """Break every connection, and wait for the next one."""
         before = self.count
-        self._break()
+        self.snap()
         async with self._came:
             await self._came.wait_for(lambda: self.count > before)
 
-    def _break(self) -> None:
+    def snap(self) -> None:
+        """Break every connection."""
         for writer in self._open:
             writer.transport.abort()
 

@@ -7,6 +7,8 @@ import json
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
 
@@ -23,7 +25,7 @@ from repl_env.errors import (
 from repl_env.remote import patience, uploading
 from repl_env.remote.access import Access
 from repl_env.remote.http import Connection, proxy_for
-from repl_env.remote.parcels import LARGE, Parcel
+from repl_env.remote.parcels import LARGE, LATEST, Parcel
 from repl_env.remote.requests import ResetArguments
 
 KEY = "sk-a-secret-of-this-client"
@@ -153,7 +155,7 @@ DATA = bytes(range(251)) * 4000  # 1,004,000 bytes: four pieces
 
 
 def parcel(data: bytes = DATA) -> Parcel:
-    return Parcel.of_bytes("context", "bytes", data)
+    return replace(Parcel.of_bytes(data), name="context")
 
 
 async def test_a_context_goes_in_pieces_and_says_how_far_it_is():
@@ -164,7 +166,7 @@ async def test_a_context_goes_in_pieces_and_says_how_far_it_is():
         )
 
     assert store.whole == {
-        each.sha256: each.read(0, 1 << 30) for each in (parcel(), parcel(b"x" * 10))
+        each.sha256: each.open()(0, 1 << 30) for each in (parcel(), parcel(b"x" * 10))
     }
     assert store.asked[:3] == [
         "HEAD",
@@ -298,7 +300,7 @@ async def test_a_redirect_is_not_followed():
 async def test_a_file_that_changes_while_it_is_sent_is_an_error(tmp_path):
     file = tmp_path / "file"
     file.write_bytes(DATA)
-    changing = Parcel.of_file("context", file)
+    changing = replace(Parcel.of_file(file), name="context")
 
     def shorten(_: Handler) -> bool:
         file.write_bytes(b"")
@@ -365,8 +367,8 @@ async def test_a_large_context_is_uploaded(given, kind, data):
 
     digest = hashlib.sha256(data).hexdigest()
     assert sent == {"uploads": {"context": {"sha256": digest, "type": kind}}}
-    assert parcels[0].read(0, 1 << 30) == data
-    assert parcels[0].read(5, 3) == data[5:8]
+    assert parcels[0].open()(0, 1 << 30) == data
+    assert parcels[0].open()(5, 3) == data[5:8]
 
 
 @pytest.mark.parametrize("given", [TEXT.encode(), BYTES, (TEXT + "é").encode()[:-1]])
@@ -377,7 +379,7 @@ async def test_a_large_file_is_uploaded_as_what_it_is(tmp_path, given):
     kind = "text" if given == TEXT.encode() else "bytes"
     digest = hashlib.sha256(given).hexdigest()
     assert sent == {"uploads": {"doc": {"sha256": digest, "type": kind}}}
-    assert parcels[0].read(7, 5) == given[7:12]
+    assert parcels[0].open()(7, 5) == given[7:12]
 
 
 @pytest.mark.parametrize(
@@ -418,3 +420,36 @@ async def test_a_type_is_sent_as_its_schema():
     sent, _ = await ResetArguments(answer_schema=list[int]).data(named=True)
 
     assert sent == {"answer_schema": {"type": "array", "items": {"type": "integer"}}}
+
+
+def test_clients_that_begin_with_one_context_at_a_time_hash_it_once():
+    made, go = [], threading.Event()
+
+    def make(text: str) -> Parcel:
+        go.wait(20)
+        made.append(text)
+        return Parcel.of_text(text)
+
+    text = "one text"
+    with ThreadPoolExecutor(4) as pool:
+        parcels = [pool.submit(LATEST.of, text, make) for _ in range(4)]
+        go.set()
+        assert len({each.result().sha256 for each in parcels}) == 1
+    LATEST.of(text, make)
+    assert made == [text]
+
+    LATEST.forget(lambda parcel: parcel.sha256 == "of another")
+    LATEST.of(text, make)
+    assert made == [text]
+    LATEST.forget(lambda parcel: parcel.sha256 == hashlib.sha256(b"one text").hexdigest())
+    LATEST.of(text, make)
+    assert made == [text] * 2
+
+
+def test_what_cannot_be_hashed_is_an_error_for_all_who_wait():
+    def fail(_: str) -> Parcel:
+        raise LookupError("no")
+
+    for _ in range(2):
+        with pytest.raises(LookupError):
+            LATEST.of("no such text", fail)

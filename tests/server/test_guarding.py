@@ -78,7 +78,7 @@ async def test_the_application_learns_who_asks() -> None:
             assert await socket.recv() == "key alice: hello"
 
 
-async def test_without_a_key_the_answer_is_401_for_routes_and_sockets() -> None:
+async def test_without_a_key_the_answer_is_401_for_routes_and_sockets(caplog) -> None:
     async with serve(APP, Settings(), KEYS) as server:
         refused = await ask(server.port, "GET", "/who")
         assert refused.status == 401
@@ -91,6 +91,7 @@ async def test_without_a_key_the_answer_is_401_for_routes_and_sockets() -> None:
         assert error.value.response.status_code == 401
         assert json.loads(error.value.response.body)["code"] == "UNAUTHENTICATED"
         assert server.counted('repl_refusals_total{code="UNAUTHENTICATED"}') == 2
+    assert {record.name for record in caplog.records} == {"repl_server"}
 
 
 async def test_pages_of_other_sites_are_refused_for_routes_and_sockets() -> None:

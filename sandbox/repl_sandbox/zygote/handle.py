@@ -122,7 +122,7 @@ class Links:
 
 
 class Gone(SandboxClosed):
-    """There is no zygote any more, and so none of its sessions."""
+    """There is no zygote any more, and so none of its sessions: whoever can, starts another."""
 
     def __init__(self) -> None:
         super().__init__("the zygote is gone; its standard error says why")
