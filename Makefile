@@ -10,10 +10,13 @@ OLDER := .venv-older
 COMPAT  := .venv-compat
 OPENENV := openenv-0.10.0 openenv-0.4.1 openenv-core-0.3.0
 
-.PHONY: demo test test-older test-compat test-security test-containers soak soak-server check fix bench bench-server clean
+.PHONY: demo serve test test-older test-compat test-security test-containers soak soak-server check fix bench bench-server clean
 
 demo: $(DEV)/.ready            ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
+
+serve: $(DEV)/.ready           ## the endpoint on http://127.0.0.1:8000; SERVE_ARGS=... as for `repl-env serve`
+	$(DEV)/bin/repl-env serve $(SERVE_ARGS)
 
 test: $(DEV)/.ready            ## the test suite
 	$(DEV)/bin/python -m pytest

@@ -10,8 +10,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from repl_env.client import ReplAction, REPLEnv, ReplEnv, ReplObservation
     from repl_env.environment import REPLEnvironment
-    from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset, REPLError
+    from repl_env.errors import (
+        AuthenticationFailed,
+        BadReply,
+        CapacityReached,
+        EpisodeAborted,
+        EpisodeDone,
+        InvalidRequest,
+        NotReset,
+        NotSupported,
+        QuotaExceeded,
+        REPLError,
+        ReplyTimeout,
+        ServerError,
+        ServerUnavailable,
+        SessionLost,
+        TooLarge,
+    )
     from repl_env.llm import LLM
     from repl_env.local import AsyncLocalREPLEnv, LocalREPLEnv
     from repl_env.models import (
@@ -39,6 +56,7 @@ if TYPE_CHECKING:
         REPLRubric,
         Rubric,
     )
+    from repl_env.sync_client import SyncREPLEnv
     from repl_env.vector import REPLVectorEnv
 
 __all__ = [
@@ -46,6 +64,9 @@ __all__ = [
     "RLM_SYSTEM_PROMPT",
     "RLM_SYSTEM_PROMPT_QWEN",
     "AsyncLocalREPLEnv",
+    "AuthenticationFailed",
+    "BadReply",
+    "CapacityReached",
     "CodeBlockResult",
     "CodeExecutionRubric",
     "CustomMetricRubric",
@@ -54,10 +75,14 @@ __all__ = [
     "EpisodeDone",
     "ExactMatchRubric",
     "FuzzyMatchRubric",
+    "InvalidRequest",
     "LocalREPLEnv",
     "NotReset",
+    "NotSupported",
     "QueryMetadata",
+    "QuotaExceeded",
     "REPLAction",
+    "REPLEnv",
     "REPLEnvironment",
     "REPLError",
     "REPLObservation",
@@ -66,8 +91,17 @@ __all__ = [
     "REPLVectorEnv",
     "Recorder",
     "Recording",
+    "ReplAction",
+    "ReplEnv",
+    "ReplObservation",
+    "ReplyTimeout",
     "Rubric",
+    "ServerError",
+    "ServerUnavailable",
+    "SessionLost",
     "StepResult",
+    "SyncREPLEnv",
+    "TooLarge",
     "build_rlm_system_prompt",
     "build_user_prompt",
     "extract_code_blocks",
@@ -76,8 +110,25 @@ __all__ = [
 ]
 
 _NAMES_BY_MODULE = {
+    "client": ("REPLEnv", "ReplAction", "ReplEnv", "ReplObservation"),
     "environment": ("REPLEnvironment",),
-    "errors": ("EpisodeAborted", "EpisodeDone", "NotReset", "REPLError"),
+    "errors": (
+        "AuthenticationFailed",
+        "BadReply",
+        "CapacityReached",
+        "EpisodeAborted",
+        "EpisodeDone",
+        "InvalidRequest",
+        "NotReset",
+        "NotSupported",
+        "QuotaExceeded",
+        "REPLError",
+        "ReplyTimeout",
+        "ServerError",
+        "ServerUnavailable",
+        "SessionLost",
+        "TooLarge",
+    ),
     "llm": ("LLM",),
     "local": ("AsyncLocalREPLEnv", "LocalREPLEnv"),
     "models": ("CodeBlockResult", "REPLAction", "REPLObservation", "REPLState", "StepResult"),
@@ -99,6 +150,7 @@ _NAMES_BY_MODULE = {
         "REPLRubric",
         "Rubric",
     ),
+    "sync_client": ("SyncREPLEnv",),
     "vector": ("REPLVectorEnv",),
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}

@@ -22,7 +22,7 @@ from repl_env.episode import Episode, Terms
 from repl_env.errors import OURS, EpisodeAborted, EpisodeDone, NotReset
 from repl_env.interfaces import Environment
 from repl_env.llm import LLM
-from repl_env.models import REPLAction, REPLObservation, REPLState, StepResult
+from repl_env.models import REPLAction, REPLObservation, REPLState, StepResult, result_of
 from repl_env.resuming import Asked
 from repl_env.rlm.budget import Spent
 from repl_env.rubrics import REPLRubric, Rubric
@@ -350,11 +350,6 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
                 f"this episode was begun by {'reset' if mode == 'async' else 'reset_async'}; "
                 f"go on with {plain if mode == 'async' else other}"
             )
-
-
-def result_of(observation: REPLObservation) -> StepResult[REPLObservation]:
-    """An observation as clients return it."""
-    return StepResult(observation, observation.reward, observation.done, observation.metadata)
 
 
 def own_rubric(rubric: Rubric | None) -> Rubric:

@@ -5,7 +5,18 @@
     ├── EpisodeDone         the caller: the episode is over; `.result` is its last step
     ├── EpisodeAborted      nobody here: what the episode ran on is gone; `.kind` says what
     ├── ModelError          whoever runs the model: it gave no answer; `.retryable` says if it may
-    └── BudgetExceeded      whoever set the budget; raised in cells too
+    ├── BudgetExceeded      whoever set the budget; raised in cells too
+    └── ServerError         of `REPLEnv` alone; `.code` is one of docs/endpoint.md, or the client's
+        ├── InvalidRequest        the caller: an argument is wrong; also a ValueError
+        ├── TooLarge              the caller: over a limit of the server or the client, also that
+        ├── NotSupported          the caller: the server has no such request
+        ├── AuthenticationFailed  the caller: no key, a wrong one, or one that may not do this
+        ├── QuotaExceeded         the caller: asked too often, or has used up what was allowed
+        ├── CapacityReached       whoever runs the server: no session is free
+        ├── ServerUnavailable     nobody here: it is not to be reached; also a ConnectionError
+        ├── ReplyTimeout          nobody here: no reply in time; also a TimeoutError
+        ├── BadReply              whoever wrote the server: a reply that is none
+        └── SessionLost           nobody here: the session is gone; a reset begins another
 
 Code that raises inside an episode is an observation, never one of these. Errors of the engine that
 are not about a running episode (`repl_sandbox.errors`) pass through unchanged.
@@ -13,7 +24,8 @@ are not about a running episode (`repl_sandbox.errors`) pass through unchanged.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from repl_env.models import StepResult
@@ -90,3 +102,94 @@ class BudgetExceeded(REPLError):
     def __init__(self, field: str, message: str) -> None:
         self.field = field
         super().__init__(message)
+
+
+class ServerError(REPLError):
+    """A server refused a request, or did not answer it as it should.
+
+    `code` is one of `repl_env.refusals.CODES`, or of the subclasses' own. `id` finds the refusal in
+    the server's log. `retry_after`: seconds until it is worth asking again, if the server said so.
+    `details`: what else the server said, by name. No key or header is in any of them.
+    """
+
+    CODE: ClassVar[str] = "SESSION_ERROR"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        id: str | None = None,
+        retry_after: float | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.message = message
+        self.code = self.CODE if code is None else code
+        self.id = id
+        self.retry_after = retry_after
+        self.details = dict(details or {})
+        super().__init__(f"{self.code}: {message}" + (f" (id {id})" if id else ""))
+
+
+class InvalidRequest(ServerError, ValueError):
+    """The server refused an argument; `details["errors"]` says which. Nothing was done."""
+
+    CODE = "VALIDATION_ERROR"
+
+
+class TooLarge(ServerError, ValueError):
+    """A message, a context or a reply is over a limit, which the message names."""
+
+    CODE = "TOO_LARGE"
+
+
+class NotSupported(ServerError, NotImplementedError):
+    """The server has no such request: it speaks an older protocol, or OpenEnv's frames alone."""
+
+    CODE = "UNKNOWN_TYPE"
+
+
+class AuthenticationFailed(ServerError):
+    """No API key, a wrong one, or one that may not do this."""
+
+    CODE = "UNAUTHENTICATED"
+
+
+class QuotaExceeded(ServerError):
+    """More was asked for than this key, or this address, may have."""
+
+    CODE = "QUOTA_EXCEEDED"
+
+
+class CapacityReached(ServerError):
+    """No session came free while the server let this client wait in line."""
+
+    CODE = "CAPACITY_REACHED"
+
+
+class ServerUnavailable(ServerError, ConnectionError):
+    """The server could not be reached, or is about to stop."""
+
+    CODE = "UNREACHABLE"
+
+
+class ReplyTimeout(ServerError, TimeoutError):
+    """No reply came in time. A step was told to end; the session is the same as before."""
+
+    CODE = "REPLY_TIMEOUT"
+
+
+class BadReply(ServerError):
+    """What the server sent is no reply to what it was asked."""
+
+    CODE = "BAD_REPLY"
+
+
+class SessionLost(ServerError):
+    """The session is gone, with its variables: a reset begins another one.
+
+    Its connection was away for longer than the server's grace time, the server was started anew, it
+    was idle for too long, or somebody else has taken it.
+    """
+
+    CODE = "UNKNOWN_SESSION"

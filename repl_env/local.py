@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from repl_env.cells import OnOutput
 from repl_env.contexts import Given, Part
 from repl_env.environment import REPLEnvironment
-from repl_env.episode_turns import result_of
 from repl_env.files import Files
 from repl_env.llm import LLM
 from repl_env.models import (
@@ -24,6 +24,8 @@ from repl_env.models import (
     REPLObservation,
     REPLState,
     StepResult,
+    result_of,
+    showing,
 )
 from repl_env.previews import Preview
 from repl_env.rubrics import Rubric
@@ -198,13 +200,21 @@ class LocalREPLEnv(_Local):
         )
         return result_of(observation)
 
-    def step(self, action: REPLAction, *, timeout_s: float | None = None) -> Result:
+    def step(
+        self,
+        action: REPLAction,
+        *,
+        timeout_s: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Result:
         """Run the action's code, or submit its answer; see `REPLEnvironment.step`."""
-        return result_of(self._env.step(action, timeout_s))
+        return result_of(self._env.step(action, timeout_s, on_output=on_output))
 
-    def execute(self, code: str, *, timeout_s: float | None = None) -> Result:
+    def execute(
+        self, code: str, *, timeout_s: float | None = None, on_output: OnOutput | None = None
+    ) -> Result:
         """One step that runs `code` for at most `timeout_s` seconds of execution."""
-        return result_of(self._env.step(REPLAction(code=code), timeout_s))
+        return self.step(REPLAction(code=code), timeout_s=timeout_s, on_output=on_output)
 
     def submit_final_answer(self, answer: JSON) -> Result:
         """One step that ends the episode with `answer`, unless its schema refuses it."""
@@ -342,13 +352,21 @@ class AsyncLocalREPLEnv(_Local):
         )
         return result_of(observation)
 
-    async def step(self, action: REPLAction, *, timeout_s: float | None = None) -> Result:
+    async def step(
+        self,
+        action: REPLAction,
+        *,
+        timeout_s: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Result:
         """Run the action's code, or submit its answer; see `REPLEnvironment.step`."""
-        return result_of(await self._env.step_async(action, timeout_s))
+        return result_of(await self._env.step_async(action, timeout_s, on_output=on_output))
 
-    async def execute(self, code: str, *, timeout_s: float | None = None) -> Result:
+    async def execute(
+        self, code: str, *, timeout_s: float | None = None, on_output: OnOutput | None = None
+    ) -> Result:
         """One step that runs `code` for at most `timeout_s` seconds of execution."""
-        return result_of(await self._env.step_async(REPLAction(code=code), timeout_s))
+        return await self.step(REPLAction(code=code), timeout_s=timeout_s, on_output=on_output)
 
     async def submit_final_answer(self, answer: JSON) -> Result:
         """One step that ends the episode with `answer`, unless its schema refuses it."""
@@ -437,10 +455,3 @@ class AsyncLocalREPLEnv(_Local):
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
-
-
-def showing(name: str) -> str:
-    """The code that shows a variable; ValueError if `name` is no name or dotted path."""
-    if not all(part.isidentifier() for part in name.split(".")):
-        raise ValueError(f"{name!r} is not the name of a variable; use execute() for expressions")
-    return f"print(repr({name}))"

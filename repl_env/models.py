@@ -177,3 +177,15 @@ class StepResult(Generic[ResultObsT]):
     reward: float | None = None
     done: bool = False
     metadata: dict[str, Any] | None = None
+
+
+def result_of(observation: REPLObservation) -> StepResult[REPLObservation]:
+    """An observation as clients return it."""
+    return StepResult(observation, observation.reward, observation.done, observation.metadata)
+
+
+def showing(name: str) -> str:
+    """The code that shows a variable; ValueError if `name` is no name or dotted path."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ValueError(f"{name!r} is not the name of a variable; use execute() for expressions")
+    return f"print(repr({name}))"

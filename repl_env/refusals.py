@@ -13,6 +13,7 @@ SUBPROTOCOL = "repl-env.v1"
 TAKEN_OVER = 4001
 IDLE = 4408
 DOES_NOT_READ = 1008
+TRY_AGAIN = 1013
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,13 @@ CODES = {
     "FORBIDDEN": Code(403, 4403),
     "UNKNOWN_SESSION": Code(404, 4404),
     "UNKNOWN_CONTEXT": Code(404),
+    "OUT_OF_ORDER": Code(409),
     "TOO_LARGE": Code(413),
+    "TOO_SLOW": Code(408, 1008),
     "RATE_LIMITED": Code(429),
     "QUOTA_EXCEEDED": Code(429),
     "CAPACITY_REACHED": Code(503, 1000),
+    "NO_ROOM": Code(507),
     "DRAINING": Code(503, 1012),
     "SESSION_ERROR": Code(500, 1011),
     "FACTORY_ERROR": Code(503, 1011),

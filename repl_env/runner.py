@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from repl_env.background import RUNS
 from repl_env.prompts import RLM_SYSTEM_PROMPT
 from repl_env.recursive_backends import (
     BackendLimits,
@@ -19,7 +20,6 @@ from repl_env.recursive_backends import (
     OnStart,
     RecursiveBackend,
 )
-from repl_env.rlm.background import wait_for
 from repl_env.rlm.events import AnyEvent, ContextNote, ModelReplied
 from repl_env.rlm.loop import Manner, Run
 from repl_env.rlm.model import CallableModel
@@ -94,7 +94,7 @@ class LocalRLMRunner:
         Raises:
             ModelError: the chat function raised.
         """
-        return wait_for(self._run(context, task_prompt, model, timeout_s))
+        return RUNS.wait_for(self._run(context, task_prompt, model, timeout_s))
 
     async def _run(
         self, context: str, task_prompt: str, model: str | None, timeout_s: float | None

@@ -26,7 +26,7 @@ from repl_env.previews import MODES, Preview
 from repl_env.sandboxes import Source
 from repl_env.subcalls import BUDGET, NAMES, SubcallSettings
 from repl_env.values import clean
-from repl_sandbox.types import Answers
+from repl_sandbox.types import Answers, check_seed
 
 RESERVED = frozenset({*ANSWER_NAMES, *NAMES, BUDGET})
 
@@ -90,6 +90,7 @@ class Request:
         Raises:
             TypeError, ValueError, OSError: naming the argument.
         """
+        check_seed(self.seed)
         resolved = contexts.resolve(
             self.context,
             self.contexts,

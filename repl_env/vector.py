@@ -15,10 +15,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from repl_env.environment import REPLEnvironment
-from repl_env.episode_turns import POSITIONAL, Mode, result_of
+from repl_env.episode_turns import POSITIONAL, Mode
 from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
 from repl_env.local import LocalREPLEnv, Result
-from repl_env.models import REPLAction, REPLObservation
+from repl_env.models import REPLAction, REPLObservation, result_of
 from repl_env.observations import message_result
 from repl_env.settings import REQUEST_NAMES, at_least
 from repl_env.shared_contexts import SharedContexts

@@ -12,6 +12,8 @@ import pytest
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 EXAMPLES = [code for language, code in BLOCKS if language == "python"]
+# Where `repl-env serve` is, if nothing else is said.
+SERVED = "http://127.0.0.1:8000"
 OUTPUTS = [text for language, text in BLOCKS if language == "text"]
 
 
@@ -33,7 +35,24 @@ def test_the_first_example_has_five_lines() -> None:
     assert len(lines) == 5
 
 
-@pytest.mark.parametrize("code", EXAMPLES[1:])
+@pytest.mark.parametrize("code", [code for code in EXAMPLES[1:] if SERVED not in code])
 def test_the_other_examples_hold_what_they_assert(code: str) -> None:
     assert "assert " in code
     run(code)
+
+
+def test_the_remote_example_holds_against_a_server() -> None:
+    (code,) = [code for code in EXAMPLES if SERVED in code]
+    assert "assert " in code
+    with subprocess.Popen(
+        [Path(sys.executable).with_name("repl-env"), "serve", "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        try:
+            assert server.stdout is not None
+            found = re.search(r"http://\S+", server.stdout.readline())
+            assert found is not None
+            run(code.replace(SERVED, found[0]))
+        finally:
+            server.terminate()

@@ -1,11 +1,12 @@
 """Our server, with a place for every client that is measured: `repl-env serve` does the same.
 
-    python -m benchmarks.server.ours restart|snapshot
+python -m benchmarks.server.ours restart|snapshot
 """
 
 from __future__ import annotations
 
 import sys
+from typing import Literal
 
 from repl_server.app import create_app
 from repl_server.serving import raise_open_files, server
@@ -17,6 +18,7 @@ _SESSIONS = 1024
 
 if __name__ == "__main__":
     raise_open_files()
-    app = create_app(Settings(recovery=sys.argv[1], max_sessions=_SESSIONS))
+    recovery: Literal["restart", "snapshot"] = "restart" if sys.argv[1] == "restart" else "snapshot"
+    app = create_app(Settings(recovery=recovery, max_sessions=_SESSIONS))
     app.state.host.prepare()
     server(app).run([listener()])

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 try:
-    import openenv as openenv  # light: its own names are lazy
+    import_module("openenv")  # light: its own names are lazy
 except ImportError as error:
     raise ImportError(
         "repl_env.openenv needs OpenEnv, which is not installed: pip install 'repl-env[openenv]'"

@@ -15,8 +15,8 @@ from dataclasses import asdict, fields
 from functools import partial, wraps
 from typing import Any
 
+from repl_env.background import RUNS
 from repl_env.errors import ModelError
-from repl_env.rlm import background
 from repl_env.rlm.answerers import Answerer, Call, answered
 from repl_env.rlm.events import CallEnded, CallKind, CallStarted, Watcher
 from repl_env.rlm.gate import Gate
@@ -238,7 +238,7 @@ class Calling:
         self.account.close()
         own, self._own = self._own, None
         if own is not None:
-            background.wait_for(own.close())
+            RUNS.wait_for(own.close())
 
     async def close_async(self) -> None:
         """The same for an event loop."""

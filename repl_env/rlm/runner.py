@@ -13,12 +13,12 @@ from dataclasses import asdict, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
+from repl_env.background import RUNS
 from repl_env.contexts import Given
 from repl_env.errors import REPLError
 from repl_env.files import Files
 from repl_env.llm import LLM
 from repl_env.models import StepResult
-from repl_env.rlm.background import wait_for
 from repl_env.rlm.budget import Budget, Price
 from repl_env.rlm.events import AnyEvent, ContextNote, Watcher
 from repl_env.rlm.gate import REQUESTS, Gate
@@ -146,7 +146,7 @@ class RLM:
             EpisodeAborted: the root's session was lost; likewise.
             TypeError, ValueError, OSError: naming the argument.
         """
-        return wait_for(
+        return RUNS.wait_for(
             self.arun(
                 question,
                 context,
@@ -302,7 +302,7 @@ class Conversation:
         timeout_s: float | None = None,
     ) -> RLMRunResult:
         """`ask` for plain callers."""
-        return wait_for(
+        return RUNS.wait_for(
             self.ask(
                 question,
                 expected_answer=expected_answer,
@@ -396,7 +396,7 @@ class Conversation:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        wait_for(self.close())
+        RUNS.wait_for(self.close())
 
 
 class _Local:
@@ -440,4 +440,4 @@ def _notes(environment: Any, first: StepResult[Any]) -> tuple[ContextNote, ...]:
     parts = getattr(environment, "contexts", None)
     if parts is None:
         return (ContextNote("context", "str", first.observation.context_length),)
-    return tuple(ContextNote(part.name, type(part.value).__name__, part.length) for part in parts)
+    return tuple(ContextNote(part.name, part.type, part.length) for part in parts)

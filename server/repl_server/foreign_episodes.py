@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from .episodes import Episodes, unsupported
+from .owned_uploads import OwnedUploads
 from .requests import AnyReset, FollowUp
 from .texts import checked
 
@@ -23,41 +24,51 @@ from .texts import checked
 class ForeignEpisodes:
     """An environment that `factory` makes."""
 
-    def __init__(self, environment: Any, thread: ThreadPoolExecutor | None) -> None:
-        self._environment = environment
+    def __init__(
+        self, environment: Any, thread: ThreadPoolExecutor | None, uploads: OwnedUploads
+    ) -> None:
+        self.environment = environment
         self._thread = thread
+        self._uploads = uploads
         self._closed = False
 
     @classmethod
-    async def begin(cls, factory: Callable[[], Any]) -> ForeignEpisodes:
+    async def begin(cls, factory: Callable[[], Any], uploads: OwnedUploads) -> ForeignEpisodes:
         """Make one. Its class may bind it to one thread, which must then be there before it."""
         bound = getattr(factory, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)
         thread = ThreadPoolExecutor(1, "repl-environment") if bound else None
         loop = asyncio.get_running_loop()
         try:
-            return cls(await loop.run_in_executor(thread, factory), thread)
+            return cls(await loop.run_in_executor(thread, factory), thread, uploads)
         except BaseException:
             if thread is not None:
                 thread.shutdown(wait=False)
             raise
 
+    @property
+    def scored(self) -> bool:
+        """Not known of it."""
+        return False
+
     async def reset(self, data: AnyReset | dict[str, Any]) -> Any:
         """As `Episodes.reset`; arguments that it does not know are left out, as OpenEnv does."""
         asked: AnyReset = checked(AnyReset, data, ("data",))
-        data = asked.given()
-        return _sound(await self._call("reset", **_known(self._environment.reset, data)))
+        data = await self._uploads.plain(asked.given())
+        return _sound(await self._call("reset", **_known(self.environment.reset, data)))
 
     async def step(
         self, action: Any, timeout_s: float | None, on_output: Callable[[str, str], None] | None
     ) -> Any:
         """As `Episodes.step`."""
         more = {} if timeout_s is None else {"timeout_s": timeout_s}
-        return _sound(await self._call("step", action, **_known(self._environment.step, more)))
+        return _sound(await self._call("step", action, **_known(self.environment.step, more)))
 
-    def state(self) -> BaseModel:
+    async def state(self) -> BaseModel:
         """As `Episodes.state`."""
-        state: BaseModel = self._environment.state
-        return state
+        if self._thread is None:
+            return self.environment.state  # type: ignore[no-any-return]
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, lambda: self.environment.state)
 
     async def variables(self) -> list[str]:
         """Has none."""
@@ -90,10 +101,10 @@ class ForeignEpisodes:
                     self._thread.shutdown(wait=False)
 
     async def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        if _is_asynchronous(type(self._environment), name):
-            return await getattr(self._environment, f"{name}_async")(*args, **kwargs)
+        if _is_asynchronous(type(self.environment), name):
+            return await getattr(self.environment, f"{name}_async")(*args, **kwargs)
         loop = asyncio.get_running_loop()
-        method = getattr(self._environment, name)
+        method = getattr(self.environment, name)
         return await loop.run_in_executor(self._thread, lambda: method(*args, **kwargs))
 
 

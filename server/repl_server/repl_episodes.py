@@ -13,27 +13,46 @@ from repl_env.models import REPLAction, REPLObservation
 from repl_sandbox.errors import SandboxError
 
 from .calls import SessionCalls
+from .endpoints import llm_of
+from .faults import shown
+from .owned_uploads import OwnedUploads
 from .refusal import Refusal
 from .requests import AnyReset, FollowUp, ResetRequest
+from .settings import Settings
 from .texts import checked, invalid
 
 
 class REPLEpisodes:
-    """One environment. `calls` answers its sub-calls; None: it has its own way."""
+    """One environment. `calls` answers its sub-calls; None: whoever it has for them."""
 
-    def __init__(self, environment: REPLEnvironment, calls: SessionCalls | None) -> None:
+    def __init__(
+        self,
+        environment: REPLEnvironment,
+        settings: Settings,
+        uploads: OwnedUploads,
+        calls: SessionCalls | None = None,
+    ) -> None:
         self._environment = environment
+        self._settings = settings
         self._calls = calls
+        self._uploads = uploads
+        if calls is not None:
+            environment.answer_by(calls)
+
+    @property
+    def scored(self) -> bool:
+        """As `Episodes.scored`."""
+        return self._environment.scored
 
     async def reset(self, data: AnyReset | dict[str, Any]) -> REPLObservation:
         """As `Episodes.reset`."""
         asked: ResetRequest = checked(ResetRequest, data, ("data",))
         given = asked.given()
-        named = {name: given.pop(name) for name in _SECRET & given.keys()}
-        if self._calls is not None:
-            named = {"llm": self._calls.llm(**named)}
+        named = {name: given.pop(name) for name in _OF_LLM & given.keys()}
+        llm = llm_of(self._settings, **named)
         try:
-            return await self._environment.reset_async(**given, **named)
+            given["llm"] = llm if llm.answers else None
+            return await self._uploads.reset(self._environment, given)
         except (TypeError, ValueError, OSError) as error:
             raise _misfit(error) from None
 
@@ -46,7 +65,7 @@ class REPLEpisodes:
         """As `Episodes.step`."""
         return await self._environment.step_async(action, timeout_s, on_output=on_output)
 
-    def state(self) -> BaseModel:
+    async def state(self) -> BaseModel:
         """As `Episodes.state`."""
         return self._environment.state
 
@@ -73,12 +92,12 @@ class REPLEpisodes:
 
     async def branch(self, seed: int | None) -> REPLEpisodes:
         """As `Episodes.branch`."""
-        other = await self._environment.branch_async(seed=seed)
-        if self._calls is None:
-            return REPLEpisodes(other, None)
-        calls = self._calls.branch()
-        other.answer_by(calls)
-        return REPLEpisodes(other, calls)
+        try:
+            other = await self._environment.branch_async(seed=seed)
+        except (SandboxError, ValueError) as error:
+            raise Refusal("EXECUTION_ERROR", f"no branch: {shown(error)}") from None
+        calls = None if self._calls is None else self._calls.branch()
+        return REPLEpisodes(other, self._settings, self._uploads, calls)
 
     async def interrupt(self) -> bool:
         """As `Episodes.interrupt`: raises KeyboardInterrupt in the cell."""
@@ -97,8 +116,8 @@ class REPLEpisodes:
                 self._calls.settle()
 
 
-# Never in an error, a log or a state.
-_SECRET = frozenset({"llm", "hf_token", "llm_model"})
+# What says who answers sub-calls. Never in an error, a log or a state.
+_OF_LLM = frozenset({"llm", "hf_token", "llm_model"})
 
 
 def _misfit(error: Exception) -> Refusal:

@@ -34,10 +34,9 @@ def program(generation: str, name: str) -> str:
 
 
 def run(generation: str, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a program of an environment to its end, away from this checkout's folder."""
+    """Run a program of an environment to its end."""
     return subprocess.run(
         [program(generation, name), *arguments],
-        cwd=ROOT.parent,
         capture_output=True,
         text=True,
         timeout=300,
@@ -56,9 +55,8 @@ def told(generation: str, file: str, *arguments: str) -> dict[str, Any]:
 @contextmanager
 def served(*command: str) -> Iterator[str]:
     """A server that prints its URL and serves until its standard input ends."""
-    with subprocess.Popen(
-        command, cwd=ROOT.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:

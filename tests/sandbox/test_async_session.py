@@ -189,7 +189,7 @@ async def test_what_comes_in_between_calls_does_not_keep_the_loop_busy(
         await session.run("import threading\nthreading.Timer(0.5, print, ['late']).start()")
         before = calls
         async with asyncio.timeout(20):
-            while not select.select([session._core.links.stdout], [], [], 0)[0]:
+            while not select.select([session._core.links.stdout], [], [], 0)[0]:  # noqa: ASYNC110 (nothing tells of it but looking)
                 await asyncio.sleep(0)
         for _ in range(100):
             await asyncio.sleep(0)

@@ -1,18 +1,33 @@
-"""A real server in a thread of the test's process, and clients that speak plain frames to it."""
+"""A real server in a thread of the test's process, and clients that speak plain frames to it.
+
+```python
+def test_it(server):                                  # one server for all tests, sessions jailed
+    with peer(server) as one:                         # OpenEnv's frames; named=True: repl-env.v1
+        one.reset(context="abc")
+        assert one.run("print(context)")["observation"]["result"]["stdout"] == "abc\\n"
+
+with serving({"idle_s": 1}, environment=Counter, action=Guess) as server:
+    status, headers, body = ask(server, "GET", "/ready")
+```
+"""
 
 from __future__ import annotations
 
 import json
 import threading
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from repl_sandbox import Limits
 from repl_server.app import create_app
-from repl_server.serving import server
+from repl_server.serving import server as make_server
 from repl_server.settings import Settings
 
 # Small and quick; a test that needs others says so.
@@ -21,21 +36,24 @@ DEFAULTS = {
     "require": "confined",
     "recovery": "restart",
     "limits": Limits(memory="512MiB", timeout=20.0, grace=0.3),
+    "drain_s": 5.0,
 }
 
 
 class Serving:
-    """A server that runs: where it is, and its host for tests that look inside."""
+    """A server that runs: where it is, and its host, for tests that look inside."""
 
     def __init__(self, running, app) -> None:
-        self.app, self.host = app, app.state.host
-        self.running = running
-        self.url: str = running.url
+        self.app, self.host, self.running = app, app.state.host, running
+        self.url = running.url
         self.port = int(self.url.rpartition(":")[2])
-        self.ws = f"ws://127.0.0.1:{self.port}/ws"
 
-    def __str__(self) -> str:
+    def __str__(self):
         return self.url
+
+    def stop(self) -> None:
+        """Have it stop, as SIGTERM does."""
+        self.running.should_exit = True
 
 
 @contextmanager
@@ -44,7 +62,7 @@ def serving(settings=None, **create) -> Iterator[Serving]:
     if not isinstance(settings, Settings):
         settings = Settings(**{**DEFAULTS, **(settings or {})})
     app = create_app(settings, **create)
-    running = server(app)
+    running = make_server(app)
     thread = threading.Thread(target=running.run, name="server")
     thread.start()
     try:
@@ -59,51 +77,124 @@ def serving(settings=None, **create) -> Iterator[Serving]:
 
 
 class Peer:
-    """A socket that sends frames and takes replies, as they are."""
+    """A WebSocket that sends frames and takes replies, as they are."""
 
     def __init__(self, socket) -> None:
         self.socket = socket
+        self.named = socket.subprotocol is not None
         self.count = 0
 
-    def send(self, type, data=None, **more):
+    def send(self, type, data=None, **more) -> None:
+        """One request; its reply is not waited for."""
         frame = {"type": type, **more}
         if data is not None:
             frame["data"] = data
         self.socket.send(json.dumps(frame))
 
     def take(self, timeout=20):
+        """The next frame of the server's."""
         return json.loads(self.socket.recv(timeout=timeout))
+
+    def until(self, text):
+        """What a step prints, up to `text`."""
+        seen = ""
+        while not seen.endswith(text):
+            frame = self.take()
+            assert frame["type"] == "output", frame
+            seen += frame["data"]["text"]
+        return seen
+
+    def replies(self, *ids):
+        """The replies to these requests, by id; output of steps is passed over."""
+        found = {}
+        while found.keys() != set(ids):
+            frame = self.take()
+            if frame["type"] != "output":
+                found[frame["id"]] = frame
+        return found
 
     def ask(self, type, data=None, **more):
         """One request and its reply."""
-        if self.socket.subprotocol is not None and "id" not in more:
+        if self.named and "id" not in more:
             self.count += 1
             more["id"] = f"{type}-{self.count}"
         self.send(type, data, **more)
         return self.take()
 
+    def open(self):
+        """Begin a session in `repl-env.v1`; what the server says of it."""
+        return self.ask("open", {})["data"]
+
+    def resume(self, token):
+        """Go on with one."""
+        return self.ask("resume", {"token": token})["data"]
+
     def reset(self, **data):
+        """The data of the first observation."""
         return self.ask("reset", data)["data"]
 
     def run(self, code, **more):
-        """One step; its data."""
-        return self.ask("step", {"code": code}, **more)["data"]
+        """The result of one step."""
+        return self.ask("step", {"code": code}, **more)["data"]["observation"]["result"]
 
-    def close(self):
-        self.socket.close()
+    def refusal(self, type, data=None, **more):
+        """The code of the error that a request comes to."""
+        reply = self.ask(type, data, **more)
+        assert reply["type"] == "error", reply
+        return reply["data"]["code"]
+
+    def closed(self, timeout=20):
+        """The code that the server closes the socket with, whatever comes before."""
+        try:
+            while True:
+                self.socket.recv(timeout=timeout)
+        except ConnectionClosed as closed:
+            return closed.rcvd.code if closed.rcvd else None
 
 
 @contextmanager
-def peer(server, *, named=False, path="/ws", **options):
+def peer(server, *, named=False, **options) -> Iterator[Peer]:
     """A `Peer` of `server`; `named`: it speaks `repl-env.v1`, and has not begun."""
     protocols = ["repl-env.v1"] if named else None
-    url = f"ws://127.0.0.1:{server.port}{path}"
+    url = f"ws://127.0.0.1:{server.port}/ws"
     with connect(url, subprotocols=protocols, compression=None, **options) as socket:
         yield Peer(socket)
 
 
-@pytest.fixture(scope="module")
-def plain_server():
-    """One server with the defaults for all tests of a module."""
-    with serving() as server:
-        yield server
+def ask(server, method, path, body=None, **headers):
+    """An HTTP request; the status, the headers and the body, parsed if it is JSON."""
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = urllib.request.Request(
+        f"{server.url}{path}",
+        data,
+        {"Content-Type": "application/json", **names},
+        method=method,
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, answer.headers, _parsed(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers, _parsed(error)
+
+
+def _parsed(answer):
+    text = answer.read()
+    return json.loads(text) if "json" in answer.headers.get("Content-Type", "") else text
+
+
+def eventually(condition, timeout=20):
+    """Wait until `condition()` is true; its value."""
+    end = time.monotonic() + timeout
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.005)
+    return found
+
+
+@pytest.fixture(scope="session")
+def server():
+    """One server with the defaults, whose sessions are jailed, for all tests."""
+    with serving() as running:
+        yield running

@@ -33,11 +33,11 @@ def assert_answers(there: dict, here: dict) -> None:
 
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
-def test_a_conversation_goes_as_with_openenv_s_server(name: str, plain_server) -> None:
+def test_a_conversation_goes_as_with_openenv_s_server(name: str, server) -> None:
     frames = CONVERSATIONS[name]
     assert len(frames) > 8
 
-    with peer(plain_server) as client:
+    with peer(server) as client:
         for asked, answered in zip(frames[::2], frames[1::2], strict=True):
             client.socket.send(json.dumps(asked["client"]))
             assert_answers(answered["server"], client.take())

@@ -1,0 +1,128 @@
+"""`Background`: an event loop in a thread of this process, for work that plain calls wait for.
+
+All plain calls of one kind share it, so that what they use (connections, sandboxes) stays warm and
+alive from one to the next, and a plain call works where a loop runs already, as in notebooks. It
+begins with the first call, and ends with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextvars
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+# Seconds that work which is still open at the exit of the process has to end.
+_END_TIMEOUT = 5.0
+
+
+class Background:
+    """The loop of this process for one kind of work; a fork begins its own."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._loop: _Loop | None = None
+
+    def wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What `coroutine` returns, run on the loop; Ctrl-C cancels it.
+
+        Raises:
+            RuntimeError: called on the loop itself, which would wait for itself.
+        """
+        future = self._submit(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def wait_hearing(
+        self,
+        begin: Callable[[Callable[..., None]], Coroutine[Any, Any, T]],
+        hear: Callable[..., object],
+    ) -> T:
+        """What the coroutine of `begin(tell)` returns; `hear` gets what it tells, in this thread.
+
+        What `hear` raises cancels the coroutine.
+        """
+        told: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
+        future = self._submit(begin(lambda *facts: told.put(facts)))
+        future.add_done_callback(lambda _: told.put(None))
+        try:
+            while (facts := told.get()) is not None:
+                hear(*facts)
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        loop = self._of_process()
+        if threading.current_thread() is loop.thread:
+            coroutine.close()
+            raise RuntimeError("a plain call would wait for itself here; await the other form")
+        return loop.submit(coroutine)
+
+    def _of_process(self) -> _Loop:
+        if self._loop is not None and self._loop.process != os.getpid():
+            self._loop, self._lock = None, threading.Lock()
+        with self._lock:
+            if self._loop is None:
+                self._loop = _Loop(self._name)
+                atexit.register(self._loop.end)
+            return self._loop
+
+
+class _Loop:
+    """A loop and its thread."""
+
+    def __init__(self, name: str) -> None:
+        self.process = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self._turn, name=name, daemon=True)
+        self.thread.start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin `coroutine` there, in the context of the caller."""
+        outcome: Future[T] = Future()
+        context = contextvars.copy_context()
+
+        def begin() -> None:
+            task = self.loop.create_task(coroutine, context=context)
+            asyncio.futures._chain_future(task, outcome)  # type: ignore[attr-defined]
+
+        self.loop.call_soon_threadsafe(begin)
+        return outcome
+
+    def _turn(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            left = asyncio.all_tasks(self.loop)
+            for task in left:
+                task.cancel()
+            if left:
+                self.loop.run_until_complete(asyncio.wait(left, timeout=_END_TIMEOUT))
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        finally:
+            self.loop.close()
+
+    def end(self) -> None:
+        """Cancel what is open and stop."""
+        if self.process == os.getpid() and self.thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self.thread.join(2 * _END_TIMEOUT)
+
+
+# Runs of models and their sub-calls.
+RUNS = Background("repl-runs")
+# Clients of servers. Not those of the runs: a tool that a run calls may use a client.
+CLIENTS = Background("repl-clients")

@@ -1,0 +1,123 @@
+"""Where a server is, and with which headers it is asked: `Address` and `Access`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from repl_env.rlm.failures import Secrets
+
+if TYPE_CHECKING:
+    import ssl
+
+# Whether the connection is encrypted. Uploads go by HTTP and all else by WebSocket, to one server.
+_SCHEMES = {"http": False, "ws": False, "https": True, "wss": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server's address. `path` is empty, or begins with a slash and ends with none."""
+
+    secure: bool
+    host: str
+    port: int
+    path: str
+
+    @classmethod
+    def parse(cls, base_url: str) -> Address:
+        """The address that a URL of http, https, ws or wss says; it may end with `/ws`.
+
+        Without a scheme it is http, as OpenEnv has it, on this machine only: nobody said in so
+        many words that a key may cross a network unencrypted.
+
+        Raises:
+            TypeError, ValueError: what is wrong with it, without a login that may be in it.
+        """
+        if not isinstance(base_url, str):
+            raise TypeError(f"base_url must be a str, not {type(base_url).__name__}")
+        scheme, found, _ = base_url.partition("://")
+        if found and scheme.lower() not in _SCHEMES:
+            raise ValueError("base_url must begin with http://, https://, ws:// or wss://")
+        parts = urlsplit(base_url if found else f"http://{base_url}")
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            raise ValueError("base_url has a login, query or fragment; use headers= or api_key=")
+        if not parts.hostname:
+            raise ValueError("base_url names no host")
+        secure = _SCHEMES[parts.scheme]
+        port = parts.port or (443 if secure else 80)
+        path = parts.path.rstrip("/").removesuffix("/ws").rstrip("/")
+        address = cls(secure, parts.hostname, port, path)
+        if not found and not address.loopback:
+            raise ValueError("base_url must begin with http://, https://, ws:// or wss://")
+        return address
+
+    @property
+    def socket(self) -> str:
+        """The URL of the WebSocket."""
+        return f"{'wss' if self.secure else 'ws'}://{self._place}/ws"
+
+    @property
+    def loopback(self) -> bool:
+        """Whether this names the machine itself."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def _place(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = "" if self.port == (443 if self.secure else 80) else f":{self.port}"
+        return f"{host}{port}{self.path}"
+
+    def __str__(self) -> str:
+        return f"{'https' if self.secure else 'http'}://{self._place}"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """An address, and what opens it. The headers are secrets: they are in no repr and no error."""
+
+    address: Address
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: Secrets = field(default_factory=lambda: Secrets(None, {}), repr=False)
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        base_url: str,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> Access:
+        """The access that a client was given.
+
+        The key goes as `Authorization: Bearer`, or as `X-API-Key` if `headers` has an
+        `Authorization` of its own, which a proxy or a private Space before the server may want.
+
+        Raises:
+            TypeError, ValueError: naming the argument, without what is in it.
+        """
+        sent = {str(name): value for name, value in (headers or {}).items()}
+        if api_key is not None:
+            _check("api_key", api_key)
+            taken = "authorization" in map(str.lower, sent)
+            sent.update({"X-API-Key": api_key} if taken else {"Authorization": f"Bearer {api_key}"})
+        for name, value in sent.items():
+            _check("headers: a name", name)
+            _check(f"headers: {name}", value)
+        return cls(Address.parse(base_url), sent, Secrets(api_key, sent), tls)
+
+
+def _check(name: str, value: object) -> None:
+    """TypeError or ValueError unless a header can hold `value`, which is not repeated."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    if not value or not value.isascii() or not value.isprintable():
+        raise ValueError(f"{name} must be printable ASCII, and not empty")

@@ -1,0 +1,122 @@
+"""`Asking`: one request at a time to a server, and what becomes of one that nobody waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeAlias
+
+from repl_env.errors import ReplyTimeout, ServerError
+from repl_env.remote import failures
+from repl_env.remote.access import Access
+from repl_env.remote.frames import Refused, Reply, Request
+from repl_env.remote.introduction import Told
+from repl_env.remote.patience import Patience
+
+# Called with "stdout" or "stderr" and a piece of text; may be asynchronous.
+Hear: TypeAlias = Callable[[str, str], object]
+
+
+class Asking(ABC):
+    """A session as its client sees it. Callers wait for their turn.
+
+    Attributes:
+        named: whether the server speaks `repl-env.v1`.
+        told: what it said of the session; None if it does not.
+    """
+
+    named: ClassVar[bool]
+    told: Told | None = None
+
+    def __init__(self, access: Access, patience: Patience) -> None:
+        self._access = access
+        self._patience = patience
+        self._turn = asyncio.Lock()
+        self._gone: str | None = None
+        self._left: asyncio.Task[None] | None = None
+        self._keeper = asyncio.create_task(self._keep_or_end())
+
+    @property
+    def lost(self) -> bool:
+        """Whether the session is known to be gone."""
+        return self._gone is not None
+
+    async def ask(self, request: Request, hear: Hear | None = None) -> Mapping[str, Any]:
+        """The data of the reply to `request`; `hear` is called with output of a running step.
+
+        Raises:
+            SessionLost: the session is gone.
+            ReplyTimeout: `Patience.message_s` has passed.
+            TooLarge: the request, or the reply.
+            REPLError: the server refuses; see `repl_env.remote.failures`.
+        """
+        frame = self._frame(request)
+        try:
+            async with asyncio.timeout(self._patience.message_s) as limit:
+                await self._turn.acquire()
+                said = await self._exchange_or_leave(frame, request, hear)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise ReplyTimeout(f"no reply within {self._patience.message_s:g} s") from None
+        if isinstance(said, Refused):
+            raise failures.of_refusal(said, self._access.secrets)
+        return said.data
+
+    async def _exchange_or_leave(
+        self, frame: bytes, request: Request, hear: Hear | None
+    ) -> Reply | Refused:
+        """Have `request` answered, and give the turn on."""
+        try:
+            said = await self._exchange(frame, request, hear)
+        except ServerError:
+            self._turn.release()
+            raise
+        except BaseException:  # the caller is cancelled, or `hear` raised: the server works on
+            self._left = asyncio.create_task(self._leave_behind(request))
+            raise
+        self._turn.release()
+        return said
+
+    async def _leave_behind(self, request: Request) -> None:
+        try:
+            await self._leave(request)
+        finally:
+            self._turn.release()
+
+    async def close(self) -> None:
+        """End the session, on the server too if it can be reached. Safe to call twice."""
+        self._gone = self._gone or "the client closed it"
+        self._keeper.cancel()
+        if self._left is not None:
+            self._left.cancel()
+        await self._end()
+
+    async def _keep_or_end(self) -> None:
+        try:
+            await self._keep()
+        except asyncio.CancelledError:
+            # The loop ends, and perhaps nobody closed the session: a server has few.
+            await self._end()
+            raise
+
+    @abstractmethod
+    def _frame(self, request: Request) -> bytes:
+        """`request` as it is sent; TooLarge if the server would not take it."""
+
+    @abstractmethod
+    async def _exchange(self, frame: bytes, request: Request, hear: Hear | None) -> Reply | Refused:
+        """Send `frame` and return what the server says to it; ServerError if it says nothing."""
+
+    @abstractmethod
+    async def _leave(self, request: Request) -> None:
+        """See to it that the reply to `request` is not taken for that to the next one."""
+
+    @abstractmethod
+    async def _keep(self) -> None:
+        """What is done for the session while nobody asks for anything, as long as it is there."""
+
+    @abstractmethod
+    async def _end(self) -> None:
+        """Say to the server that the session can end, and close the socket; nothing if done."""

@@ -1,0 +1,161 @@
+"""What a refusal means to the caller: from codes, close codes and statuses to errors, in tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from repl_env.errors import (
+    OURS,
+    AuthenticationFailed,
+    BadReply,
+    CapacityReached,
+    EpisodeAborted,
+    EpisodeDone,
+    InvalidRequest,
+    NotReset,
+    NotSupported,
+    QuotaExceeded,
+    REPLError,
+    ServerError,
+    ServerUnavailable,
+    SessionLost,
+    TooLarge,
+)
+from repl_env.refusals import IDLE, TAKEN_OVER
+from repl_env.remote.frames import Refused
+from repl_env.remote.results import step_result
+from repl_env.rlm.failures import Secrets
+
+
+def _episode_done(refused: Refused) -> REPLError:
+    result = refused.details.get("result")
+    if not isinstance(result, dict):
+        raise BadReply("the server says that the episode is done, and not with which result")
+    return EpisodeDone(step_result(result))
+
+
+def _episode_aborted(refused: Refused) -> REPLError:
+    kind, _, message = refused.message.partition(": ")
+    return (
+        EpisodeAborted(kind, message)
+        if kind in OURS
+        else EpisodeAborted("sandbox", refused.message)
+    )
+
+
+# Codes of `repl_env.refusals` that local environments have errors for,
+AS_LOCALLY: Mapping[str, Callable[[Refused], REPLError]] = {
+    "NOT_RESET": lambda refused: NotReset(),
+    "EPISODE_DONE": _episode_done,
+    "EPISODE_ABORTED": _episode_aborted,
+}
+# and the others.
+ERRORS: Mapping[str, type[ServerError]] = {
+    "INVALID_JSON": InvalidRequest,
+    "UNKNOWN_TYPE": NotSupported,
+    "VALIDATION_ERROR": InvalidRequest,
+    "EXECUTION_ERROR": ServerError,
+    "UNAUTHENTICATED": AuthenticationFailed,
+    "FORBIDDEN": AuthenticationFailed,
+    "UNKNOWN_SESSION": SessionLost,
+    "UNKNOWN_CONTEXT": ServerError,
+    "OUT_OF_ORDER": ServerError,
+    "TOO_LARGE": TooLarge,
+    "TOO_SLOW": ServerUnavailable,
+    "RATE_LIMITED": QuotaExceeded,
+    "QUOTA_EXCEEDED": QuotaExceeded,
+    "CAPACITY_REACHED": CapacityReached,
+    "NO_ROOM": CapacityReached,
+    "DRAINING": ServerUnavailable,
+    "SESSION_ERROR": ServerError,
+    "FACTORY_ERROR": ServerUnavailable,
+}
+
+# Close codes after which no new socket would have the session again.
+CLOSES: Mapping[int | None, tuple[type[ServerError], str]] = {
+    1012: (SessionLost, "the server stopped"),
+    4401: (AuthenticationFailed, "the server wants another API key"),
+    4403: (AuthenticationFailed, "the server does not allow this"),
+    4404: (SessionLost, "the server knows no such session"),
+    TAKEN_OVER: (SessionLost, "another client has resumed the session"),
+    IDLE: (SessionLost, "the session was idle for longer than the server allows"),
+}
+
+# Statuses of HTTP, where the body has no code of ours: a proxy answered, or another server.
+STATUSES: Mapping[int, type[ServerError]] = {
+    401: AuthenticationFailed,
+    403: AuthenticationFailed,
+    404: NotSupported,
+    405: NotSupported,
+    408: ServerUnavailable,  # a piece did not come whole in the server's time
+    413: TooLarge,
+    422: InvalidRequest,
+    429: QuotaExceeded,
+    502: ServerUnavailable,
+    503: ServerUnavailable,
+    504: ServerUnavailable,
+    507: CapacityReached,
+}
+
+
+def of_refusal(refused: Refused, secrets: Secrets) -> REPLError:
+    """The error that a refusal is."""
+    if refused.code in AS_LOCALLY:
+        return AS_LOCALLY[refused.code](refused)
+    return ERRORS.get(refused.code, ServerError)(
+        secrets.cut(_with_errors(refused)),
+        code=refused.code,
+        id=refused.log_id,
+        retry_after=refused.retry_after,
+        details=refused.details,
+    )
+
+
+def of_status(status: int, headers: Mapping[str, str], body: bytes, secrets: Secrets) -> REPLError:
+    """The error that an answer of HTTP is which is none that was asked for."""
+    if 300 <= status < 400:
+        # Not followed: the key would go to whoever the answer names.
+        return ServerError(
+            f"the server redirects (status {status}) to "
+            f"{secrets.cut(_without_query(headers.get('Location', 'nowhere')))}; "
+            "if that is it, make it the base_url",
+            code="REDIRECTED",
+        )
+    refused = _refusal_in(body)
+    if refused is not None:
+        return of_refusal(refused, secrets)
+    kind = STATUSES.get(status, ServerError)
+    return kind(f"the server answered with status {status}", code=f"HTTP_{status}")
+
+
+def _with_errors(refused: Refused) -> str:
+    """The message, with the fields that are wrong if it does not name them: OpenEnv's does not."""
+    errors = refused.details.get("errors")
+    if not isinstance(errors, list):
+        return refused.message
+    named = [
+        f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
+        for each in errors
+        if isinstance(each, dict) and isinstance(each.get("loc"), list) and "msg" in each
+    ]
+    new = [text for text in named if text not in refused.message]
+    return "; ".join([refused.message, *new[:5]])
+
+
+def _refusal_in(body: bytes) -> Refused | None:
+    try:
+        said: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    for name in ("data", "detail", "error"):
+        if isinstance(said, dict) and isinstance(said.get(name), dict):
+            said = said[name]
+    if isinstance(said, dict) and isinstance(said.get("code"), str):
+        return Refused.of(None, said)
+    return None
+
+
+def _without_query(url: str) -> str:
+    return url.partition("?")[0][:200]

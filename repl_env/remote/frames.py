@@ -1,0 +1,138 @@
+"""Frames as docs/endpoint.md has them: requests to text, text to what a server says. No I/O."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from repl_env.errors import BadReply
+
+# What each request is answered with.
+REPLIES: Mapping[str, str] = {
+    "open": "session",
+    "resume": "session",
+    "reset": "observation",
+    "step": "observation",
+    "state": "state",
+    "variables": "variables",
+    "follow_up": "observation",
+    "draft": "draft",
+    "branch": "branch",
+}
+# Those of them that OpenEnv has.
+PLAIN = frozenset({"reset", "step", "state"})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a server is asked for. `timeout_s`: of a step's execution; `stream`: its output."""
+
+    type: str
+    data: Mapping[str, Any] | None = field(default=None, repr=False)
+    timeout_s: float | None = None
+    stream: bool = False
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def plain(self) -> bytes:
+        """The frame for a server that knows OpenEnv's alone, which forbids any other field."""
+        return _json({"type": self.type, **self._data})
+
+    def named(self) -> bytes:
+        """The frame of `repl-env.v1`."""
+        more: dict[str, Any] = {}
+        if self.timeout_s is not None:
+            more["timeout_s"] = self.timeout_s
+        if self.stream:
+            more["stream"] = True
+        return _json({"type": self.type, "id": self.id, **self._data, **more})
+
+    @property
+    def _data(self) -> dict[str, Any]:
+        return {} if self.data is None else {"data": self.data}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a request."""
+
+    type: str
+    id: str | None
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request that was refused; `details` are the fields that not every refusal has."""
+
+    id: str | None
+    code: str
+    message: str
+    log_id: str | None = None
+    retry_after: float | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, id: str | None, data: Mapping[str, Any]) -> Refused:
+        """The refusal that these fields say; what is not of its type is as if it were not there."""
+        code, message, log_id = data.get("code"), data.get("message"), data.get("id")
+        after = data.get("retry_after")
+        known = {"code", "message", "id", "retry_after"}
+        return cls(
+            id,
+            code if isinstance(code, str) else "UNKNOWN",
+            message if isinstance(message, str) else "the server gave no reason",
+            log_id if isinstance(log_id, str) else None,
+            float(after) if isinstance(after, (int, float)) and after >= 0 else None,
+            {name: value for name, value in data.items() if name not in known},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A piece of what a running step prints; `dropped` characters behind it were left out."""
+
+    id: str
+    stream: str
+    text: str
+    dropped: int = 0
+
+
+Frame: TypeAlias = Reply | Refused | Output
+
+
+def read(frame: str | bytes) -> Frame:
+    """What a frame says; BadReply if it says nothing that this client knows."""
+    if not isinstance(frame, str):
+        raise BadReply("the server sent a binary frame")
+    try:
+        said = json.loads(frame)
+    except (ValueError, RecursionError):
+        raise BadReply("the server sent a frame that is no JSON") from None
+    if not isinstance(said, dict) or not isinstance(said.get("data", {}), dict):
+        raise BadReply("the server sent a frame that is no object with an object in it")
+    kind, name, data = said.get("type"), said.get("id"), said.get("data", {})
+    if not isinstance(kind, str) or not isinstance(name, str | None):
+        raise BadReply("the server sent a frame without a type, or with an id that is no text")
+    if kind == "error":
+        return Refused.of(name, data)
+    return _output(name, data) if kind == "output" else Reply(kind, name, data)
+
+
+def _output(name: str | None, data: Mapping[str, Any]) -> Output:
+    stream, text, dropped = data.get("stream"), data.get("text", ""), data.get("dropped", 0)
+    known = stream in {"stdout", "stderr"} and isinstance(text, str) and isinstance(dropped, int)
+    if name is None or not known:
+        raise BadReply("the server sent output of an unknown form")
+    return Output(name, str(stream), text, dropped)
+
+
+def _json(value: Any) -> bytes:
+    """UTF-8 while it can be; lone surrogates have no bytes, but JSON has an escape for them."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()

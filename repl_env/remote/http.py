@@ -1,0 +1,137 @@
+"""`Connection`: requests by HTTP to the server of an `Access`, on one connection. It blocks."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import ssl
+import urllib.request
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from repl_env.errors import NotSupported, ServerUnavailable
+from repl_env.remote.access import Access
+
+# Where a proxy may be named, first to last, as websockets has it: both ways to a server are one.
+_PROXIES = {True: ("wss", "socks", "https"), False: ("ws", "socks", "https", "http")}
+# Answers to uploads are a line of JSON; more is no answer of ours.
+_MOST_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Connection:
+    """One connection, opened when it is first used, and again after it broke."""
+
+    def __init__(self, access: Access, timeout_s: float) -> None:
+        self._access = access
+        self._timeout_s = timeout_s
+        self._open: http.client.HTTPConnection | None = None
+
+    def request(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> Answer:
+        """One request and its answer, whatever its status; redirects are not followed.
+
+        Raises:
+            ServerUnavailable: no connection, or none any more.
+        """
+        try:
+            if self._open is None:
+                self._open = self._connection()
+            return self._exchange(self._open, method, path, body, headers)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            told = self._access.secrets.cut(str(error) or type(error).__name__)
+            address = self._access.address
+            raise ServerUnavailable(f"no answer from {address} to {method}: {told}") from error
+
+    def close(self) -> None:
+        """Close the connection, also under a request that another thread has on it."""
+        connection, self._open = self._open, None
+        if connection is not None:
+            connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _exchange(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+    ) -> Answer:
+        url = self._access.address.path + path
+        # A server that refuses by the headers closes while the body is still being sent; what it
+        # said is there to be read.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            connection.request(method, url, body, {**self._access.headers, **headers})
+        answer = connection.getresponse()
+        found = Answer(answer.status, dict(answer.headers), answer.read(_MOST_BYTES))
+        if not answer.isclosed() or answer.will_close:
+            self.close()
+        return found
+
+    def _connection(self) -> http.client.HTTPConnection:
+        address = self._access.address
+        proxy = None if address.loopback else proxy_for(address.secure, address.host, address.port)
+        host, port = (address.host, address.port) if proxy is None else _place(proxy)
+        made: http.client.HTTPConnection
+        if address.secure:
+            tls = self._access.tls or ssl.create_default_context()
+            made = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=tls)
+        else:
+            made = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+        if proxy is not None:
+            made.set_tunnel(address.host, address.port, _login(proxy))
+        return made
+
+
+def proxy_for(secure: bool, host: str, port: int) -> SplitResult | None:
+    """The proxy that the environment or the system names for a server, as websockets finds it.
+
+    Raises:
+        NotSupported: it is one of SOCKS, or is asked by TLS, neither of which HTTP knows here.
+    """
+    if urllib.request.proxy_bypass(f"{host}:{port}"):
+        return None
+    proxies = urllib.request.getproxies()
+    url = next((proxies[scheme] for scheme in _PROXIES[secure] if scheme in proxies), None)
+    if url is None:
+        return None
+    proxy = urlsplit(url)
+    if proxy.scheme != "http" or not proxy.hostname:
+        raise NotSupported("large contexts go by HTTP, through http:// proxies only", code="PROXY")
+    return proxy
+
+
+def _place(proxy: SplitResult) -> tuple[str, int]:
+    return str(proxy.hostname), proxy.port or 80
+
+
+def _login(proxy: SplitResult) -> dict[str, str]:
+    if proxy.username is None:
+        return {}
+    login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
+    return {"Proxy-Authorization": "Basic " + base64.b64encode(login).decode()}

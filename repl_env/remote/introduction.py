@@ -1,0 +1,95 @@
+"""What is said first on a socket of `repl-env.v1`: which session it is for, and what that may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from repl_env.errors import BadReply, ServerUnavailable
+from repl_env.remote import failures, frames, results
+from repl_env.remote.access import Access
+from repl_env.remote.frames import Refused, Reply, Request
+from repl_env.remote.socket import Dropped, Socket
+
+# Nobody waits in a line for longer; servers let clients go after seconds.
+LINE_S = 300.0
+# A step's limit, where the server told none: the engine's.
+STEP_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a server says of a session. `running` is the id of the request that it works on.
+
+    The limits are None where the server has none.
+    """
+
+    session_id: str
+    token: str = field(repr=False)
+    grace_s: float
+    running: str | None
+    timeout_s: float
+    message_bytes: int | None
+    context_bytes: int | None
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Told:
+        """As the reply to `open` or `resume` says; BadReply if it does not."""
+        limits = data.get("limits")
+        limits = limits if isinstance(limits, dict) else {}
+        running = data.get("running")
+        return cls(
+            results.field(data, "session_id", str),
+            results.field(data, "token", str),
+            _number(data, "grace_s") or 0.0,
+            running if isinstance(running, str) else None,
+            _number(limits, "timeout_s") or STEP_S,
+            _count(limits, "message_bytes"),
+            _count(limits, "context_bytes"),
+        )
+
+
+def _number(data: Mapping[str, Any], name: str) -> float | None:
+    value = data.get(name)
+    return float(value) if isinstance(value, (int, float)) and value > 0 else None
+
+
+def _count(data: Mapping[str, Any], name: str) -> int | None:
+    number = _number(data, name)
+    return None if number is None else int(number)
+
+
+async def introduce(access: Access, socket: Socket, token: str | None = None) -> Told:
+    """Ask for a session on a new socket: a new one, or the one that `token` names.
+
+    Raises:
+        SessionLost: there is none of this token.
+        CapacityReached: no session came free.
+        ServerUnavailable: the socket was closed instead, or nothing came.
+        REPLError: the server refuses otherwise.
+    """
+    request = Request("open", {}) if token is None else Request("resume", {"token": token})
+    try:
+        async with asyncio.timeout(LINE_S):
+            said = await _answer(socket, request)
+    except Dropped as dropped:
+        otherwise = (ServerUnavailable, f"the server closed the socket: {dropped}")
+        kind, message = failures.CLOSES.get(dropped.code, otherwise)
+        raise kind(access.secrets.cut(message)) from None
+    except TimeoutError:
+        raise ServerUnavailable(f"the server gave no session within {LINE_S:g} s") from None
+    if isinstance(said, Refused):
+        raise failures.of_refusal(said, access.secrets)
+    if not isinstance(said, Reply) or said.type != "session":
+        raise BadReply("the server did not say which session the socket has")
+    return Told.of(said.data)
+
+
+async def _answer(socket: Socket, request: Request) -> frames.Frame:
+    try:
+        await socket.send(request.named())
+    except Dropped:
+        pass  # a refusal that was sent before the socket was closed is still to be read
+    return frames.read(await socket.receive())

@@ -1,0 +1,111 @@
+"""`Line`: the way to a session on a server: its socket, and another one when that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+
+from repl_env.errors import AuthenticationFailed, BadReply, ServerError, SessionLost, TooLarge
+from repl_env.remote import failures
+from repl_env.remote.access import Access
+from repl_env.remote.introduction import Told, introduce
+from repl_env.remote.patience import Patience, pause
+from repl_env.remote.socket import Dropped, Socket
+
+
+class Line:
+    """Used by one task at a time.
+
+    Attributes:
+        told: what the server said of the session when it was last begun or resumed.
+        present: the socket that has the session, None while there is none.
+        gone: why the session cannot be had any more, None while it can.
+    """
+
+    def __init__(self, access: Access, patience: Patience, socket: Socket, told: Told) -> None:
+        self._access = access
+        self._patience = patience
+        self.told = told
+        self.present: Socket | None = socket
+        self.gone: str | None = None
+
+    async def socket(self, pause_s: float = 0.0) -> Socket:
+        """A socket that has the session; one that must be opened first is opened after a pause.
+
+        Raises:
+            SessionLost: none can have it any more.
+            AuthenticationFailed: the server does not take the key any more.
+        """
+        if self.present is not None and not self.present.is_open:
+            await self._read_out(self.present)
+        if self.gone is not None:
+            raise SessionLost(self.gone)
+        if self.present is None:
+            await asyncio.sleep(pause_s)
+            self.present, self.told = await self._resumed()
+        return self.present
+
+    def cut(self) -> None:
+        """Be done with the socket, which says nothing, or nothing that is understood."""
+        socket, self.present = self.present, None
+        if socket is not None:
+            socket.abort()
+
+    def dropped(self, dropped: Dropped) -> None:
+        """Be done with a socket that is gone.
+
+        Raises:
+            TooLarge: because of the size of a message, so that sending it again is of no use.
+            ServerError: the session is gone with it.
+        """
+        self.cut()
+        if dropped.refused_theirs:
+            most = self._patience.message_bytes
+            raise TooLarge(f"the reply is over {most:,} bytes, which is max_message_size_mb")
+        if dropped.refused_ours:
+            raise TooLarge(f"the server takes no message of this size ({dropped.reason})")
+        if dropped.code in failures.CLOSES:
+            kind, self.gone = failures.CLOSES[dropped.code]
+            raise kind(self.gone)
+
+    async def close(self) -> None:
+        """End the session, and say so to the server if there is a socket."""
+        self.gone = self.gone or "the client closed it"
+        socket, self.present = self.present, None
+        if socket is not None:
+            await socket.leave()
+
+    async def _read_out(self, socket: Socket) -> None:
+        """Learn how a socket was closed that nobody read from."""
+        try:
+            while True:
+                await socket.receive()
+        except Dropped as dropped:
+            self.dropped(dropped)
+
+    async def _resumed(self) -> tuple[Socket, Told]:
+        """Another socket that has the session."""
+        now = asyncio.get_running_loop().time
+        until, attempt = now() + self.told.grace_s, 0
+        while True:
+            try:
+                return await self._once()
+            except (SessionLost, AuthenticationFailed, BadReply) as error:
+                self.gone = error.message
+                raise
+            except ServerError as error:
+                attempt += 1
+                pause_s = max(pause(attempt), error.retry_after or 0.0)
+                if now() + pause_s > until:
+                    self.gone = f"no way back to it within {self.told.grace_s:g} s"
+                    raise SessionLost(f"{self.gone}: {error.message}") from error
+            await asyncio.sleep(pause_s)
+
+    async def _once(self) -> tuple[Socket, Told]:
+        socket = await Socket.open(self._access, self._patience)
+        try:
+            if not socket.named:
+                raise SessionLost("another server is at the address, which resumes no sessions")
+            return socket, await introduce(self._access, socket, self.told.token)
+        except BaseException:
+            socket.abort()
+            raise

@@ -1,0 +1,33 @@
+"""From an address to a session, by whatever the server speaks."""
+
+from __future__ import annotations
+
+from repl_env.errors import NotSupported
+from repl_env.remote.access import Access
+from repl_env.remote.asking import Asking
+from repl_env.remote.introduction import introduce
+from repl_env.remote.patience import Patience
+from repl_env.remote.plain import PlainSession
+from repl_env.remote.session import Session
+from repl_env.remote.socket import Socket
+
+
+async def open_session(access: Access, patience: Patience, token: str | None = None) -> Asking:
+    """A new session, or the one that `token` names.
+
+    Raises:
+        ServerUnavailable, AuthenticationFailed, CapacityReached, QuotaExceeded: the server cannot
+            be reached, or gives no session.
+        SessionLost: there is none of this token.
+    """
+    socket = await Socket.open(access, patience)
+    try:
+        if socket.named:
+            told = await introduce(access, socket, token)
+            return Session(access, patience, socket, told)
+        if token is not None:
+            raise NotSupported("this server has no sessions that could be resumed")
+        return PlainSession(access, patience, socket)
+    except BaseException:
+        socket.abort()
+        raise

@@ -1,0 +1,193 @@
+"""Contexts and files as a server gets them: inside the request, or as `Parcel`s beside it."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from repl_env.remote.latest import Latest
+from repl_env.wire_values import encoded
+
+if TYPE_CHECKING:
+    from repl_env.contexts import Given
+
+# From this size on, in bytes, a context goes by HTTP: that can go on after a break, all sessions
+# with the context share it, and no ping waits behind it. Below, one request more costs more.
+LARGE = 1 << 20
+# Read at a time from a file: enough to hash at full speed, little to hold.
+_PIECE = 1 << 20
+
+Kind: TypeAlias = Literal["text", "bytes", "json"]
+# Bytes of a parcel from an offset on, at most so many.
+Read: TypeAlias = Callable[[int, int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A context that is uploaded. `open` gives access to its bytes, which only sending needs."""
+
+    kind: Kind
+    size: int
+    sha256: str
+    open: Callable[[], Read] = field(repr=False)
+    name: str = ""
+
+    @classmethod
+    def of_text(cls, text: str) -> Parcel:
+        """A text. What it is in UTF-8 is made twice rather than held."""
+        data = text.encode()
+        return cls("text", len(data), _sha256(data), lambda: _reading(text.encode()))
+
+    @classmethod
+    def of_bytes(cls, data: bytes, kind: Kind = "bytes") -> Parcel:
+        """Bytes, or JSON."""
+        return cls(kind, len(data), _sha256(data), lambda: _reading(data))
+
+    @classmethod
+    def of_file(cls, path: Path) -> Parcel:
+        """A file, which is never held as a whole: text if it is UTF-8, else bytes."""
+        digest, decoder = hashlib.sha256(), codecs.getincrementaldecoder("utf-8")()
+        kind: Kind = "text"
+        size = 0
+        for piece in _pieces(path):
+            digest.update(piece)
+            size += len(piece)
+            kind = _still_text(decoder, piece, kind)
+        kind = _still_text(decoder, b"", kind, final=True)
+
+        def read(offset: int, most: int) -> bytes:
+            with path.open("rb") as file:
+                file.seek(offset)
+                return file.read(most)
+
+        return cls(kind, size, digest.hexdigest(), lambda: read)
+
+
+# The last one made of what cannot change: the rollouts of a group begin with one context each.
+LATEST: Latest[Parcel] = Latest()
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _reading(data: bytes) -> Read:
+    view = memoryview(data)
+    return lambda offset, most: bytes(view[offset : offset + most])
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            yield piece
+
+
+def _still_text(
+    decoder: codecs.IncrementalDecoder, piece: bytes, kind: Kind, *, final: bool = False
+) -> Kind:
+    if kind == "text":
+        try:
+            decoder.decode(piece, final)
+        except UnicodeDecodeError:
+            return "bytes"
+    return kind
+
+
+def packed(name: str, given: Given, *, large: float = LARGE) -> Any:
+    """A context as it stands in a request, or the Parcel that it is.
+
+    Raises:
+        TypeError, ValueError: naming the context, if it is none or JSON cannot carry it.
+        OSError: a Path cannot be read.
+    """
+    if isinstance(given, Path):
+        if given.stat().st_size >= large:
+            return replace(Parcel.of_file(given), name=name)
+        given = _text_or_bytes(given.read_bytes())
+    found: Any = given
+    if isinstance(given, (list, dict)):
+        found = _packed_json(name, given, large)
+    elif isinstance(given, str):
+        found = _packed_text(given, large)
+    elif isinstance(given, (bytes, bytearray, memoryview)):
+        data = bytes(given)  # the same object, if it is bytes
+        found = LATEST.of(data, Parcel.of_bytes) if len(data) >= large else encoded(data)
+    else:
+        allowed = "str, bytes, list, dict or pathlib.Path"
+        raise TypeError(f"{name} must be {allowed}, not {type(given).__name__}")
+    return replace(found, name=name) if isinstance(found, Parcel) else found
+
+
+def _packed_json(name: str, given: Any, large: float) -> Any:
+    text = json_text(name, given)
+    if len(text) < large / 4 or len(data := text.encode()) < large:
+        return encoded(given)
+    return Parcel.of_bytes(data, "json")
+
+
+def _text_or_bytes(data: bytes) -> str | bytes:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data
+
+
+def _packed_text(text: str, large: float) -> str | Parcel:
+    if len(text) < large / 4:  # a character is at most four bytes
+        return text
+    try:
+        if len(text) < large and len(text.encode()) < large:
+            return text
+        return LATEST.of(text, Parcel.of_text)
+    except UnicodeEncodeError:  # lone surrogates, for which JSON has an escape and UTF-8 nothing
+        return text
+
+
+def packed_files(files: Mapping[str, str | bytes | Path] | None) -> dict[str, Any] | None:
+    """Files by their paths, as they stand in a request.
+
+    Raises:
+        TypeError: naming the file that is none.
+        OSError: a Path cannot be read.
+    """
+    if files is None:
+        return None
+    if not isinstance(files, Mapping):
+        raise TypeError(f"files must be a dict of paths, not {type(files).__name__}")
+    return {str(path): _packed_file(path, given) for path, given in files.items()}
+
+
+def _packed_file(path: str, given: object) -> Any:
+    if isinstance(given, Path):
+        given = _text_or_bytes(given.read_bytes())
+    if isinstance(given, str):
+        return given
+    if isinstance(given, (bytes, bytearray, memoryview)):
+        return encoded(bytes(given))
+    raise TypeError(f"files: {path!r} must be bytes, str or a Path, not {type(given).__name__}")
+
+
+def json_text(name: str, value: Any) -> str:
+    """`value` as JSON; TypeError or ValueError naming it, if JSON cannot carry it."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, RecursionError) as error:
+        raise TypeError(f"{name} must hold JSON values only: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{name} must hold JSON values only: {error}") from None
+
+
+def is_small(given: Given | None) -> bool:
+    """Whether packing it takes no time that an event loop would notice."""
+    if given is None:
+        return True
+    return isinstance(given, (str, bytes)) and len(given) < LARGE / 4
+
+
+NEVER_LARGE = math.inf

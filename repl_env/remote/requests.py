@@ -1,0 +1,176 @@
+"""From the arguments of a client's methods to the data of requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repl_env.contexts import NAME
+from repl_env.errors import NotSupported
+from repl_env.llm import LLM
+from repl_env.models import REPLAction
+from repl_env.remote.parcels import (
+    LARGE,
+    NEVER_LARGE,
+    Parcel,
+    is_small,
+    json_text,
+    packed,
+    packed_files,
+)
+from repl_env.remote.patience import optional_seconds
+from repl_env.wire_values import encoded
+
+if TYPE_CHECKING:
+    from repl_env.contexts import Given
+
+# Arguments of a reset that OpenEnv's environment does not have. Its server drops such, silently.
+_OURS = ("contexts", "files", "llm", "answer_schema")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetArguments:
+    """The arguments of `REPLEnv.reset`; what is None is not sent, and is as the server has it."""
+
+    context: Given | None = field(default=None, repr=False)
+    contexts: Mapping[str, Given] | None = field(default=None, repr=False)
+    files: Mapping[str, str | bytes | Path] | None = field(default=None, repr=False)
+    task_prompt: str | None = None
+    max_iterations: int | None = None
+    seed: int | None = None
+    episode_id: str | None = None
+    hf_token: str | None = field(default=None, repr=False)
+    llm_model: str | None = None
+    llm: LLM | None = None
+    expected_answer: Any = field(default=None, repr=False)
+    answer_schema: Any = None
+    rlm_max_depth: int | None = None
+    rlm_max_iterations: int | None = None
+
+    def check(self) -> None:
+        """Refuse what contradicts itself; TypeError or ValueError naming the argument."""
+        if self.llm is not None and (self.llm_model is not None or self.hf_token is not None):
+            raise TypeError("llm goes without llm_model and hf_token: it has both inside")
+        if self.context is not None and NAME in (self.contexts or {}):
+            raise ValueError("contexts must not have the name 'context' when context is given")
+
+    async def data(self, *, named: bool) -> tuple[dict[str, Any], list[Parcel]]:
+        """What is sent, and what is uploaded before that; `named`: to a server of our own.
+
+        Raises:
+            TypeError, ValueError, OSError: naming the argument.
+            NotSupported: the server has no such argument.
+        """
+        if not named:
+            self._check_plain()
+        given = [self.context, *(self.contexts or {}).values()]
+        if self.files is None and all(map(is_small, given)):
+            return self._data(named)
+        return await asyncio.to_thread(self._data, named)
+
+    def _check_plain(self) -> None:
+        for name in _OURS:
+            if getattr(self, name) is not None:
+                raise NotSupported(f"{name}: this server knows OpenEnv's arguments alone")
+        if isinstance(self.context, (bytes, bytearray, memoryview)):
+            raise NotSupported("context: this server takes no bytes")
+
+    def _data(self, named: bool) -> tuple[dict[str, Any], list[Parcel]]:
+        large = LARGE if named else NEVER_LARGE
+        contexts = {NAME: self.context, **(self.contexts or {})}
+        held = {
+            name: packed(name, given, large=large)
+            for name, given in contexts.items()
+            if given is not None
+        }
+        parcels = [each for each in held.values() if isinstance(each, Parcel)]
+        inside = {name: each for name, each in held.items() if not isinstance(each, Parcel)}
+        data = self._others()
+        if NAME in inside:
+            data[NAME] = inside.pop(NAME)
+        if inside:
+            data["contexts"] = inside
+        if parcels:
+            data["uploads"] = {p.name: {"sha256": p.sha256, "type": p.kind} for p in parcels}
+        return data, parcels
+
+    def _others(self) -> dict[str, Any]:
+        made = {
+            "context": None,
+            "contexts": None,
+            "files": packed_files(self.files),
+            "llm": None if self.llm is None else _llm(self.llm),
+            "answer_schema": _schema(self.answer_schema),
+        }
+        values = {each.name: getattr(self, each.name) for each in fields(self)} | made
+        json_text("expected_answer", self.expected_answer)
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def checked_timeout(timeout_s: float | None) -> float | None:
+    """A step's limit in seconds; TypeError or ValueError if it is none."""
+    return optional_seconds(timeout_s, "timeout_s")
+
+
+def action_data(action: REPLAction) -> dict[str, Any]:
+    """An action as it is sent: what is not as by default, and the code."""
+    if not isinstance(action, REPLAction):
+        raise TypeError(f"action must be a REPLAction, not {type(action).__name__}")
+    json_text("final_answer", action.final_answer)
+    json_text("metadata", action.metadata)
+    return {"code": action.code, **action.model_dump(exclude_defaults=True)}
+
+
+def following_data(
+    task_prompt: str,
+    max_iterations: int | None,
+    expected_answer: Any,
+    answer_schema: Any,
+    variables: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """A follow-up as it is sent."""
+    json_text("expected_answer", expected_answer)
+    data = {
+        "task_prompt": task_prompt,
+        "max_iterations": max_iterations,
+        "expected_answer": expected_answer,
+        "answer_schema": _schema(answer_schema),
+        "variables": None if not variables else {n: _variable(n, v) for n, v in variables.items()},
+    }
+    return {name: value for name, value in data.items() if value is not None}
+
+
+def _variable(name: str, value: Any) -> Any:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return encoded(bytes(value))
+    json_text(f"variables: {name}", value)
+    return encoded(value)
+
+
+def _llm(llm: LLM) -> dict[str, Any]:
+    given = {
+        "model": llm.model,
+        "base_url": llm.base_url,
+        "api_key": llm.api_key,
+        "headers": dict(llm.headers),
+        "sampling": dict(llm.sampling),
+    }
+    json_text("llm", given)
+    return {name: value for name, value in given.items() if value}
+
+
+def _schema(schema: Any) -> Any:
+    """An answer's schema as JSON: a type's own one checks, but converts nothing any more."""
+    if schema is None or isinstance(schema, dict):
+        json_text("answer_schema", schema)
+        return schema
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticUserError
+
+    try:
+        return TypeAdapter(schema).json_schema()
+    except PydanticUserError as error:
+        raise TypeError(f"answer_schema must be a JSON schema or a type: {error}") from error

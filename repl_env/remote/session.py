@@ -1,0 +1,172 @@
+"""`Session`: a session on a server that speaks `repl-env.v1`, which outlives its sockets.
+
+When the socket goes, the session is resumed by its token with another one, within the time that the
+server keeps it, and the unanswered request is sent once more with its id: the server runs it once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from inspect import isawaitable
+
+from repl_env.errors import BadReply, ReplyTimeout, ServerError, TooLarge
+from repl_env.remote import frames
+from repl_env.remote.access import Access
+from repl_env.remote.asking import Asking, Hear
+from repl_env.remote.frames import REPLIES, Output, Refused, Reply, Request
+from repl_env.remote.introduction import Told
+from repl_env.remote.line import Line
+from repl_env.remote.patience import Patience, pause
+from repl_env.remote.socket import Dropped, Socket
+
+# Seconds beyond a step's own limit within which its reply is expected: for what surrounds the code,
+# and a question to a model. A step that takes longer is no error: after them the server is asked
+# whether it still works on it.
+MARGIN_S = 30.0
+# How often a request is sent that the server says it has not, until it is thought to get lost.
+MOST_SENDS = 5
+# How long the next request waits until one that nobody waits for has ended.
+LEAVE_S = 10.0
+
+
+class Session(Asking):
+    """One session. Between requests a task resumes it, because its grace time runs then too."""
+
+    named = True
+
+    def __init__(self, access: Access, patience: Patience, socket: Socket, told: Told) -> None:
+        super().__init__(access, patience)
+        self._line = Line(access, patience, socket, told)
+        # Ids of requests whose replies may come late, or twice.
+        self._asked: deque[str] = deque(maxlen=32)
+
+    @property
+    def told(self) -> Told:  # type: ignore[override]
+        """What the server said of the session when it was last begun or resumed."""
+        return self._line.told
+
+    @property
+    def lost(self) -> bool:
+        return self._gone is not None or self._line.gone is not None
+
+    def _frame(self, request: Request) -> bytes:
+        frame, limit = request.named(), self.told.message_bytes
+        if limit is not None and len(frame) > limit:
+            raise TooLarge(f"a message of {len(frame):,} bytes; the server takes {limit:,}")
+        return frame
+
+    async def _exchange(self, frame: bytes, request: Request, hear: Hear | None) -> Reply | Refused:
+        self._asked.append(request.id)
+        sends = drops = 0
+        while True:
+            socket = await self._line.socket(pause(drops - 1))
+            if not sends or self.told.running != request.id:
+                sends += 1
+            if sends > MOST_SENDS:
+                raise ReplyTimeout(f"the server lost the request {MOST_SENDS} times")
+            try:
+                return await self._answer(socket, frame, request, hear)
+            except Dropped as dropped:
+                drops += 1
+                self._line.dropped(dropped)
+            except _Overdue:
+                self._line.cut()
+
+    async def _answer(
+        self, socket: Socket, frame: bytes, request: Request, hear: Hear | None
+    ) -> Reply | Refused:
+        """Send `frame` and wait for the reply; Dropped, or _Overdue if the server says nothing."""
+        try:
+            await socket.send(frame)
+        except Dropped:
+            pass  # what the server said before it closed the socket is still to be read
+        expected_s = (request.timeout_s or self.told.timeout_s) + MARGIN_S
+        now = asyncio.get_running_loop().time
+        try:
+            async with asyncio.timeout(expected_s) as limit:
+                while True:
+                    said = self._read(await socket.receive(), request)
+                    if isinstance(said, Output):
+                        limit.reschedule(now() + expected_s)
+                        await _heard(said, hear)
+                    elif said is not None:
+                        return said
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise _Overdue from None
+
+    def _read(self, message: str | bytes, request: Request) -> frames.Frame | None:
+        """What a message says to `request`; None if it is about another one of this client's."""
+        try:
+            said = frames.read(message)
+            if said.id is not None and said.id != request.id:
+                if said.id not in self._asked:
+                    raise BadReply("the server answered a request that was never made")
+                return None
+            if isinstance(said, Reply) and (said.type != REPLIES[request.type] or said.id is None):
+                raise BadReply(f"the server answered {request.type!r} with {said.type!r}")
+        except BadReply:
+            self._line.cut()
+            raise
+        return said
+
+    async def _leave(self, request: Request) -> None:
+        """Have the server end `request`, and read its reply.
+
+        Nothing may wait unread while nobody asks for anything: a socket that is not read answers no
+        pings either.
+        """
+        socket = self._line.present
+        if socket is None:
+            return
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                cancel = Request("cancel", {"request": request.id})
+                if request.type == "step":
+                    self._asked.append(cancel.id)
+                    await socket.send(cancel.named())
+                while not _is_over(frames.read(await socket.receive()), request, cancel):
+                    pass
+        except (Dropped, ServerError, TimeoutError):
+            # The next request resumes the session, and waits in the server's line.
+            self._line.cut()
+
+    async def _keep(self) -> None:
+        """Resume the session when its socket goes, also while nobody asks for anything."""
+        while self._line.gone is None:
+            if self._line.present is not None:
+                await self._line.present.closed()
+            async with self._turn:
+                try:
+                    await self._line.socket()
+                except ServerError:
+                    continue  # the line is gone, and says why to whoever asks next
+
+    async def _end(self) -> None:
+        await self._line.close()
+
+
+class _Overdue(Exception):
+    """The reply should have come."""
+
+
+def _is_over(said: frames.Frame, left: Request, cancel: Request) -> bool:
+    """Whether the server is done with a request, by a message that came after it was left."""
+    if isinstance(said, Output):
+        return False
+    if said.id == cancel.id:
+        return isinstance(said, Refused) or not said.data.get("running")
+    return said.id == left.id
+
+
+async def _heard(output: Output, hear: Hear | None) -> None:
+    """Tell `hear` of output, and of what the server left out because it came too fast."""
+    if hear is None:
+        return
+    left_out = f"\n... ({output.dropped:,} characters left out)\n" if output.dropped else ""
+    for text in filter(None, (output.text, left_out)):
+        told = hear(output.stream, text)
+        if isawaitable(told):
+            await told

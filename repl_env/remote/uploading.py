@@ -1,0 +1,166 @@
+"""Contexts to a server by `PUT /contexts/{sha256}`, in pieces that follow what is there already."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from inspect import isawaitable
+from typing import Any, TypeAlias
+
+from repl_env.errors import ServerError, ServerUnavailable
+from repl_env.remote import failures
+from repl_env.remote.access import Access
+from repl_env.remote.http import Answer, Connection
+from repl_env.remote.parcels import Parcel, Read
+from repl_env.remote.patience import pause
+
+# Called with the bytes that are there and those that are to be there; may be asynchronous.
+OnUpload: TypeAlias = Callable[[int, int], object]
+
+# A piece takes about so long, because servers want a whole request within a time of theirs, and
+# because a piece that breaks is sent again.
+PIECE_S = 3.0
+FIRST_PIECE, LEAST_PIECE, MOST_PIECE = 8 << 20, 256 << 10, 64 << 20
+# Without an answer, and without a byte taken.
+SILENCE_S = 60.0
+# Attempts in a row at one piece.
+MOST_ATTEMPTS = 6
+
+
+async def upload(
+    parcels: Sequence[Parcel],
+    access: Access,
+    *,
+    most_piece: int | None = None,
+    on_upload: OnUpload | None = None,
+) -> None:
+    """Have the server hold all of `parcels`. What it holds already is not sent.
+
+    Raises:
+        TooLarge, QuotaExceeded, AuthenticationFailed: as the server says.
+        ServerUnavailable: it could not be reached several times in a row.
+        ServerError: the bytes had another hash, as a file that is written meanwhile has.
+    """
+    progress = _Progress(sum(parcel.size for parcel in parcels), on_upload)
+    await progress.tell(0)
+    connection = Connection(access, SILENCE_S)
+    try:
+        for parcel in parcels:
+            await _Upload(parcel, access, connection, most_piece or MOST_PIECE).run(progress.tell)
+            progress.done += parcel.size
+    finally:
+        connection.close()
+
+
+class _Progress:
+    """How far all of them are."""
+
+    def __init__(self, total: int, hear: OnUpload | None) -> None:
+        self._total, self._hear = total, hear
+        self.done = 0
+
+    async def tell(self, received: int) -> None:
+        """`received` bytes of the present one are there."""
+        if self._hear is not None:
+            told = self._hear(self.done + received, self._total)
+            if isawaitable(told):
+                await told
+
+
+class _Upload:
+    """One of them."""
+
+    def __init__(
+        self, parcel: Parcel, access: Access, connection: Connection, most_piece: int
+    ) -> None:
+        self._parcel, self._access, self._connection = parcel, access, connection
+        self._path = f"/contexts/{parcel.sha256}"
+        self._read: Read | None = None
+        self._most_piece = most_piece
+        self._piece = min(FIRST_PIECE, most_piece)
+
+    async def run(self, tell: Callable[[int], Awaitable[None]]) -> None:
+        """Ask what is there, and send what is not."""
+        received, idle = await self._insisting(self._received), 0
+        while received < self._parcel.size:
+            await tell(received)
+            before, received = received, await self._insisting(partial(self._send, received))
+            idle = 0 if received > before else idle + 1
+            if idle == MOST_ATTEMPTS:
+                raise ServerUnavailable(f"pieces of {self._parcel.name} do not arrive")
+        await tell(self._parcel.size)
+
+    async def _insisting(self, attempt: Callable[[], Awaitable[int]]) -> int:
+        """What `attempt` returns, or what the server has, if it was away meanwhile."""
+        for number in range(1, MOST_ATTEMPTS):
+            try:
+                return await attempt()
+            except ServerUnavailable as error:
+                self._piece = max(LEAST_PIECE, self._piece // 2)
+                await asyncio.sleep(max(pause(number), error.retry_after or 0.0))
+                attempt = self._received
+        return await attempt()
+
+    async def _received(self) -> int:
+        """How many bytes the server has."""
+        answer = await self._ask("HEAD")
+        if answer.status == 200:
+            return self._parcel.size
+        if answer.status == 404:
+            return _count(answer.headers.get("Upload-Offset", "0"))
+        raise self._refused(answer)
+
+    async def _send(self, offset: int) -> int:
+        """Send the piece from `offset` on; how many bytes the server has then."""
+        parcel, now = self._parcel, asyncio.get_running_loop().time
+        begun = now()
+        if self._read is None:
+            self._read = await asyncio.to_thread(parcel.open)
+        piece = await asyncio.to_thread(self._read, offset, self._piece)
+        if not piece:
+            raise ServerError(f"{parcel.name} has changed while it was sent", code="CHANGED")
+        place = f"bytes {offset}-{offset + len(piece) - 1}/{parcel.size}"
+        answer = await self._ask("PUT", piece, {"Content-Range": place})
+        self._pace(now() - begun)
+        match answer.status:
+            case 200 | 201:
+                return parcel.size
+            case 202 | 409:
+                return _count(_body(answer).get("received"))
+            case 422:
+                raise ServerError(f"{parcel.name} has changed while it was sent", code="CHANGED")
+        raise self._refused(answer)
+
+    async def _ask(
+        self, method: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        ask = partial(self._connection.request, method, self._path, body, headers or {})
+        return await asyncio.to_thread(ask)
+
+    def _pace(self, seconds: float) -> None:
+        """Have the next piece take PIECE_S, if this one has taken `seconds`."""
+        wanted = int(self._piece * min(2.0, PIECE_S / max(seconds, 1e-6)))
+        self._piece = min(self._most_piece, max(LEAST_PIECE, wanted))
+
+    def _refused(self, answer: Answer) -> Exception:
+        return failures.of_status(answer.status, answer.headers, answer.body, self._access.secrets)
+
+
+def _count(value: Any) -> int:
+    try:
+        count = int(value)
+    except (TypeError, ValueError):
+        count = -1
+    if count < 0:
+        raise ServerError("the server does not say how much of a context it has", code="BAD_REPLY")
+    return count
+
+
+def _body(answer: Answer) -> dict[str, Any]:
+    try:
+        said = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}

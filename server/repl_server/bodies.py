@@ -1,0 +1,112 @@
+"""`Body`: the body of one HTTP request, of a bounded size and in bounded time, piece by piece."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.types import Message, Receive, Scope
+
+from .inbound import Inbound, patience
+from .owners import Owner
+from .refusal import Refusal
+from .settings import Settings
+
+# Uploads are kept elsewhere, under limits of their own, as they come in.
+_UPLOADS = "/contexts/"
+
+
+class Body:
+    """What the application receives of a request, as ASGI's `receive`.
+
+    A request that says beforehand that it is too large is refused before any of it is read. Its
+    bytes are booked under `owner` until it is released.
+    """
+
+    def __init__(
+        self, scope: Scope, receive: Receive, settings: Settings, inbound: Inbound
+    ) -> None:
+        self._receive = receive
+        self._inbound = inbound
+        self.owner: Owner | None = None
+        self._upload = scope["method"] == "PUT" and scope["path"].startswith(_UPLOADS)
+        self._limit = settings.context_bytes if self._upload else settings.message_bytes
+        self._seconds = settings.body_s
+        self._began = asyncio.get_running_loop().time()
+        self._announced = announced(scope)
+        self._count = self._held = 0
+        self.whole = self._announced == 0
+        self.refusal: Refusal | None = None
+
+    def check(self) -> None:
+        """Refuse what is too large by its own account.
+
+        Raises:
+            Refusal: TOO_LARGE.
+        """
+        if self._announced is not None and self._announced > self._limit:
+            self._refuse("TOO_LARGE", f"The limit is {self._limit} bytes.", limit=self._limit)
+
+    async def receive(self) -> Message:
+        """The next piece.
+
+        Raises:
+            Refusal: TOO_LARGE, TOO_SLOW, RATE_LIMITED; and again whenever it is called after.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        if self.whole:
+            return await self._receive()
+        try:
+            async with asyncio.timeout_at(self._began + patience(self._seconds, self._count)):
+                message = await self._receive()
+        except TimeoutError:
+            self._refuse("TOO_SLOW", "The body did not come in time.")
+        if message["type"] == "http.request":
+            self._take(len(message.get("body", b"")))
+            self.whole = not message.get("more_body", False)
+        else:
+            self.whole = True
+        return message
+
+    async def drain(self, seconds: float) -> None:
+        """Read on and forget, for a while: who still sends would not see the answer."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not self.whole:
+                    message = await self._receive()
+                    self.whole = not message.get("more_body", False)
+        except TimeoutError:
+            pass
+
+    def release(self) -> None:
+        """The request is over: its body takes no memory any more."""
+        if self._held:
+            self._inbound.change(self.owner, -self._held)
+            self._held = 0
+
+    def _take(self, count: int) -> None:
+        self._count += count
+        if self._count > self._limit:
+            self._refuse("TOO_LARGE", f"The limit is {self._limit} bytes.", limit=self._limit)
+        if self._upload:
+            return
+        if not self._inbound.change(self.owner, count):
+            self._refuse("RATE_LIMITED", "Too much is being received.", retry_after=1.0)
+        self._held += count
+
+    def _refuse(self, code: str, message: str, **more: Any) -> None:
+        self.refusal = Refusal(code, message, **more)
+        raise self.refusal
+
+
+def announced(scope: Scope) -> int | None:
+    """How long the body is said to be; None if that is not said."""
+    length: int | None = 0
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            # The parser let nothing but digits through.
+            return int(value)
+        if name == b"transfer-encoding":
+            length = None
+    return length

@@ -1,0 +1,182 @@
+"""`Journal`: what a server writes down, one JSON object a line, through standard logging.
+
+A table says which events there are and what is told of each. Nothing else can be told: no keys,
+tokens, expected answers, contexts, and neither code nor output unless `Settings.log_contents` is
+set.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from time import monotonic
+from typing import IO, Any
+
+from .buckets import Bucket, Clock
+
+LOGGER = "repl_server"
+
+# Lines of one event in a second. A flood of refusals must not become a flood of lines: what is
+# left out is counted, and the next line of the event says how many.
+PER_SECOND = 100
+_BURST = 10
+# Characters of a text in a line; a client chooses its path and its ids.
+_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What happened, as it is told: the level, and the fields that a line may have.
+
+    `contents` are told only where the operator asked for that.
+    """
+
+    level: int
+    fields: frozenset[str]
+    contents: frozenset[str] = frozenset()
+
+
+def _event(fields: str, *, level: int = logging.INFO, contents: str = "") -> Event:
+    return Event(level, frozenset(fields.split()), frozenset(contents.split()))
+
+
+EVENTS = {
+    # The server.
+    "server_started": _event("url keys"),
+    "server_draining": _event("sessions"),
+    "server_stopped": _event(""),
+    # Connections and requests. `peer` is an address, `owner` a key's name or an address.
+    "connection_refused": _event("peer reason", level=logging.WARNING),
+    "connection_ended": _event("peer reason", level=logging.WARNING),
+    "request": _event("owner method path status seconds"),
+    "refused": _event("id code owner path session", level=logging.WARNING, contents="message"),
+    "fault": _event("id error traceback session", level=logging.ERROR, contents="message"),
+    # Sessions. `session` is the id, which lets nobody in; the token is nowhere.
+    "session_opened": _event("session owner"),
+    "session_left": _event("session owner"),
+    "session_resumed": _event("session owner"),
+    "session_closed": _event("session owner reason"),
+    "reset": _event("session seconds"),
+    # A line takes as long as a tenth of a step.
+    "step": _event("session outcome seconds", level=logging.DEBUG, contents="code stdout stderr"),
+    # What libraries log.
+    "log": _event("logger message error traceback"),
+}
+
+
+class Journal:
+    """Where a server's events go.
+
+    Args:
+        contents: tell code and output too.
+        clock: of the limit on lines of one event.
+    """
+
+    def __init__(self, *, contents: bool = False, clock: Clock = monotonic) -> None:
+        self._logger = logging.getLogger(LOGGER)
+        self._contents = contents
+        self._clock = clock
+        self._allowed: dict[str, Bucket] = {}
+        self._left_out: dict[str, int] = {}
+
+    def note(self, event: str, **fields: Any) -> None:
+        """Write down that `event` happened.
+
+        Raises:
+            KeyError, ValueError: the table has no such event, or no such field in it.
+        """
+        row = EVENTS[event]
+        if unknown := fields.keys() - row.fields - row.contents:
+            raise ValueError(f"event {event!r} has no fields {sorted(unknown)}")
+        if not self._logger.isEnabledFor(row.level) or not self._may(event):
+            return
+        if not self._contents:
+            fields = {name: value for name, value in fields.items() if name in row.fields}
+        if left_out := self._left_out.pop(event, 0):
+            fields["left_out"] = left_out
+        self._logger.log(row.level, event, extra={"fields": fields})
+
+    def fault(self, error: BaseException, **fields: Any) -> None:
+        """Write down a fault of the server's. What the error says may hold contents."""
+        told = {"error": type(error).__name__, "traceback": frames(error), "message": str(error)}
+        self.note("fault", **told, **fields)
+
+    def _may(self, event: str) -> bool:
+        allowed = self._allowed.get(event)
+        if allowed is None:
+            allowed = self._allowed[event] = Bucket(PER_SECOND * _BURST, PER_SECOND, self._clock)
+        if allowed.take(1):
+            self._left_out[event] = self._left_out.get(event, 0) + 1
+            return False
+        return True
+
+
+class Lines(logging.Formatter):
+    """A record as one line of JSON."""
+
+    def __init__(self, *, contents: bool) -> None:
+        super().__init__()
+        self._contents = contents
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of `record`, whoever logged it."""
+        fields = getattr(record, "fields", None)
+        event = record.getMessage() if fields is not None else "log"
+        told = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": event,
+            **(self._of_library(record) if fields is None else fields),
+        }
+        return json.dumps({name: self._shown(value) for name, value in told.items()}, default=str)
+
+    def _of_library(self, record: logging.LogRecord) -> dict[str, Any]:
+        # Libraries put what they were given into the lines after the first, and into errors.
+        message = record.getMessage()
+        told: dict[str, Any] = {
+            "logger": record.name,
+            "message": message if self._contents else message.partition("\n")[0],
+        }
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            told |= {"error": type(error).__name__, "traceback": frames(error)}
+            if self._contents:
+                told["error"] = f"{type(error).__name__}: {error}"
+        return told
+
+    def _shown(self, value: Any) -> Any:
+        if isinstance(value, str) and len(value) > _SHOWN and not self._contents:
+            return value[:_SHOWN] + "…"
+        return value
+
+
+def frames(error: BaseException) -> list[str]:
+    """Where `error` was raised, without what it says."""
+    found = traceback.extract_tb(error.__traceback__)
+    return [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in found]
+
+
+@contextmanager
+def written_to(stream: IO[str], *, contents: bool = False) -> Iterator[None]:
+    """Write the journal, and warnings of libraries, to `stream`.
+
+    Steps have a line of their own only with `contents`.
+    """
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(Lines(contents=contents))
+    root, ours = logging.getLogger(), logging.getLogger(LOGGER)
+    levels = root.level, ours.level
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    ours.setLevel(logging.DEBUG if contents else logging.INFO)
+    try:
+        yield
+    finally:
+        root.setLevel(levels[0])
+        ours.setLevel(levels[1])
+        root.removeHandler(handler)

@@ -1,0 +1,126 @@
+"""`REPLEnv` against OpenEnv's own server: with our environment in it, and with one of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from repl_env import REPLAction, REPLEnv
+from repl_env.errors import (
+    CapacityReached,
+    NotSupported,
+    ReplyTimeout,
+    ServerError,
+    SessionLost,
+    TooLarge,
+)
+from tests.compat.environments import HERE, NEWEST, program, served, wanted
+from tests.repl_env.relay import Relay
+
+pytestmark = wanted
+
+
+@pytest.fixture(scope="module")
+def theirs() -> Iterator[str]:
+    """OpenEnv's server with an environment that knows nothing of this project."""
+    with served(program(NEWEST, "python"), str(HERE / "their_environment.py")) as url:
+        yield url
+
+
+def test_an_episode_of_our_environment_in_their_server(their_server: str) -> None:
+    with REPLEnv(their_server).sync() as env:
+        first = env.reset(context="one two", task_prompt="how many?", expected_answer="2", seed=3)
+        assert first.observation.context_length == 7
+        assert env.execute("n = len(context.split()); n").observation.result.value == "2"
+        assert env.get_variable("n").observation.result.stdout == "2\n"
+        assert "n" in env.list_variables()
+        assert env.state().step_count == 2
+        last = env.submit_final_answer("2")
+        assert (last.done, last.reward, last.metadata["final_answer"]) == (True, 1.0, "2")
+
+
+def test_an_episode_of_their_own(theirs: str) -> None:
+    with REPLEnv(theirs).sync() as env:
+        first = env.reset(context="abc", task_prompt="what?", episode_id="e1")
+        assert first.observation.result.stdout == "ready ['task_prompt']"
+        assert env.execute("x = 1; print(context)").observation.result.stdout == "abc\n"
+        assert env.get_variable("x").observation.result.stdout == "1\n"
+        assert env.list_variables() == ["context", "x"]
+        state = env.state()
+        assert (state.episode_id, state.step_count, state.context) == ("e1", 2, "abc")
+        last = env.submit_final_answer("c")
+        assert (last.done, last.reward, last.metadata) == (True, 1.0, {"final_answer": "c"})
+
+
+def test_what_their_environment_raises_is_an_error_and_the_session_goes_on(theirs: str) -> None:
+    with REPLEnv(theirs).sync() as env:
+        env.reset()
+        env.execute("x = 1")
+        with pytest.raises(ServerError, match="EXECUTION_ERROR"):
+            env.execute("1 / 0")
+        with pytest.raises(ServerError) as caught:
+            env.submit_final_answer(["no text"])
+        assert caught.value.code == "VALIDATION_ERROR"
+        assert "final_answer" in str(caught.value)
+        assert env.execute("print(x)").observation.result.stdout == "1\n"
+
+
+def test_what_their_server_cannot_do_is_said(theirs: str) -> None:
+    heard = []
+    with REPLEnv(theirs).sync() as env:
+        env.reset()
+        with pytest.raises(NotSupported, match="timeout_s"):
+            env.execute("x", timeout_s=5)
+        with pytest.raises(NotSupported, match="branch"):
+            env.branch()
+        env.execute("print('at the end')", on_output=lambda *told: heard.append(told))
+
+    assert heard == [("stdout", "at the end\n")]
+
+
+def test_a_context_over_their_limit_is_an_error_that_names_sizes(theirs: str) -> None:
+    with REPLEnv(theirs).sync() as env:
+        env.reset(context="x" * (15 << 20))
+        with pytest.raises(TooLarge, match=r"17,8\d\d,\d{3} bytes.*16777216"):
+            env.reset(context="x" * (17 << 20))
+        with pytest.raises(SessionLost):
+            env.execute("x")
+        env.reset(context="x")
+
+
+def test_their_server_is_full_with_one_client(theirs: str) -> None:
+    with REPLEnv(theirs).sync() as env:
+        env.reset()
+        with pytest.raises(CapacityReached):
+            REPLEnv(theirs).sync().reset()
+
+
+def test_a_time_out_keeps_the_session(theirs: str) -> None:
+    """Their own client drops the connection there, and its next step is in another session."""
+    with REPLEnv(theirs, message_timeout_s=0.3).sync() as env:
+        env.reset()
+        env.execute("x = 1; import time")
+        with pytest.raises(ReplyTimeout):
+            env.execute("time.sleep(0.5); print('late')")
+        while True:
+            try:
+                after = env.step(REPLAction(code="print(x)"))
+            except ReplyTimeout:
+                continue
+            break
+    assert after.observation.result.stdout == "1\n"
+
+
+async def test_a_connection_that_breaks_is_a_session_lost(theirs: str) -> None:
+    async with (
+        Relay(int(theirs.rpartition(":")[2])) as network,
+        REPLEnv(network.url) as env,
+    ):
+        await env.reset()
+        network.snap()
+        for _ in range(2):
+            with pytest.raises(SessionLost):
+                await env.execute("x")
+        await env.reset()
+        await env.execute("x = 1")

@@ -1,0 +1,76 @@
+"""A stretch of network between a client and a server, which a test can cut.
+
+```python
+async with Relay(server.port) as network:
+    env = REPLEnv(network.url)
+    ...
+    await network.cut()        # every connection breaks; new ones are let through
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+
+class Relay:
+    """Passes bytes on, both ways."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._open: set[asyncio.StreamWriter] = set()
+        self._came = asyncio.Condition()
+        self.count = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
+
+    async def __aenter__(self) -> Relay:
+        self._listener = await asyncio.start_server(self._pass, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._listener.close()
+        self.snap()
+        async with self._came:
+            await self._came.wait_for(lambda: not self._open)
+
+    async def cut(self) -> None:
+        """Break every connection, and wait for the next one."""
+        before = self.count
+        self.snap()
+        async with self._came:
+            await self._came.wait_for(lambda: self.count > before)
+
+    def snap(self) -> None:
+        """Break every connection."""
+        for writer in self._open:
+            writer.transport.abort()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        ends = {writer, back}
+        self._open |= ends
+        self.count += 1
+        await self._tell()
+        try:
+            await asyncio.gather(_pump(reader, back), _pump(there, writer))
+        finally:
+            for end in ends:
+                end.transport.abort()
+            self._open -= ends
+            await self._tell()
+
+    async def _tell(self) -> None:
+        async with self._came:
+            self._came.notify_all()
+
+
+async def _pump(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await source.read(1 << 16):
+            to.write(data)
+            await to.drain()
+    to.transport.abort()

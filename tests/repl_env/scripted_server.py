@@ -1,0 +1,220 @@
+"""A server of docs/endpoint.md whose every word a test writes, on a real socket.
+
+```python
+async def story(peer):
+    await peer.session()                          # answers `open`, or `resume`
+    request = await peer.next("reset")
+    await peer.reply(request, observation())
+    peer.drop()
+
+with Scripted(story, another) as server:          # the first connection, and all that follow
+    env = REPLEnv(server.url)
+    ...
+    assert [frame["type"] for frame in server.frames] == ["open", "reset", ...]
+```
+A story that fails fails the test, when the server is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, TypeAlias
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.datastructures import Headers
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+from repl_env.refusals import SUBPROTOCOL
+from repl_env.remote.frames import REPLIES
+
+Story: TypeAlias = Callable[["Peer"], Awaitable[None]]
+
+LIMITS = {"timeout_s": 30, "message_bytes": 1 << 20, "context_bytes": 1 << 30, "idle_s": 900}
+
+
+def observation(stdout: str = "", *, done: bool = False, **metadata: Any) -> dict[str, Any]:
+    """The data of an observation, as the server sends it."""
+    inner = {"result": {"stdout": stdout}, "iteration": 1, "metadata": metadata}
+    return {"observation": inner, "reward": 0.0, "done": done}
+
+
+class Peer:
+    """The server's side of one connection."""
+
+    def __init__(
+        self, connection: ServerConnection, note: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self._connection = connection
+        self._note = note
+
+    @property
+    def headers(self) -> Headers:
+        """Those of the handshake."""
+        return self._connection.request.headers
+
+    async def next(self, kind: str | None = None) -> dict[str, Any]:
+        """The next frame, which must be of this type."""
+        frame: dict[str, Any] = json.loads(await self._connection.recv())
+        self._note(frame)
+        assert kind is None or frame["type"] == kind, frame
+        return frame
+
+    async def send(self, frame: dict[str, Any] | str | bytes) -> None:
+        """One message, as it is."""
+        await self._connection.send(json.dumps(frame) if isinstance(frame, dict) else frame)
+
+    async def reply(self, request: dict[str, Any], data: dict[str, Any]) -> None:
+        """What such a request is answered with."""
+        named = {"id": request["id"]} if "id" in request else {}
+        await self.send({"type": REPLIES[request["type"]], **named, "data": data})
+
+    async def refuse(self, request: dict[str, Any] | None, code: str, **more: Any) -> None:
+        """An error; None: about no request."""
+        named = {"id": request["id"]} if request and "id" in request else {}
+        data = {"message": f"because {code}", "code": code, "id": "log1", **more}
+        await self.send({"type": "error", **named, "data": data})
+
+    async def output(self, request: dict[str, Any], text: str, **more: Any) -> None:
+        """A piece of what a step prints."""
+        data = {"stream": "stdout", "text": text, **more}
+        await self.send({"type": "output", "id": request["id"], "data": data})
+
+    async def session(self, *, limits: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+        """Answer the first frame, and return it."""
+        request = await self.next()
+        assert request["type"] in {"open", "resume"}
+        said = {"session_id": "s1", "token": "t1", "resumed": request["type"] == "resume"}
+        said |= {"grace_s": 20, "running": None, "limits": LIMITS | (limits or {})} | more
+        await self.reply(request, said)
+        return request
+
+    async def serve(self, *stdouts: str) -> None:
+        """Answer a reset, and each step with the next text, until the client goes."""
+        texts = iter(stdouts)
+        while (request := await self.next())["type"] != "close":
+            text = next(texts, "") if request["type"] == "step" else ""
+            await self.reply(request, observation(text))
+
+    def drop(self) -> None:
+        """The connection breaks, without a word."""
+        self._connection.transport.abort()
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        """The connection is closed as WebSockets are."""
+        await self._connection.close(code, reason)
+
+    async def gone(self) -> None:
+        """Wait until the client has closed the connection."""
+        await self._connection.wait_closed()
+
+
+async def served(peer: Peer) -> None:
+    """A session in which every step prints nothing."""
+    await peer.session()
+    await peer.serve()
+
+
+class Scripted:
+    """The n-th connection gets the n-th story, the last one all that follow."""
+
+    def __init__(
+        self,
+        *stories: Story,
+        plain: bool = False,
+        answer: Callable[[Request], Response | None] | None = None,
+        max_size: int = 1 << 25,
+        port: int = 0,
+    ) -> None:
+        self._stories = stories or (served,)
+        self._answer = answer
+        self._options: dict[str, Any] = {"max_size": max_size}
+        if not plain:
+            self._options["subprotocols"] = [SUBPROTOCOL]
+        self._port = port
+        self._failures: list[BaseException] = []
+        self._count = 0
+        self.handshakes: list[Headers] = []
+        self.frames: list[dict[str, Any]] = []
+        self._came = threading.Condition()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def kinds(self) -> list[str]:
+        """The types of all frames that came."""
+        return [frame["type"] for frame in self.frames]
+
+    async def until(self, kind: str) -> None:
+        """Wait until the last frame that came is of this type."""
+        await asyncio.to_thread(self._wait, lambda: self.kinds[-1:] == [kind])
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        with self._came:
+            assert self._came.wait_for(condition, 20)
+
+    def _note(self, frame: dict[str, Any]) -> None:
+        with self._came:
+            self.frames.append(frame)
+            self._came.notify_all()
+
+    def __enter__(self) -> Scripted:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="scripted-server")
+        self._thread.start()
+        self._server = self._run(self._start())
+        self._port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self._run(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        if self._failures and error is None:
+            raise self._failures[0]
+
+    def _run(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+
+    async def _start(self) -> Server:
+        return await serve(
+            self._tell,
+            "127.0.0.1",
+            self._port,
+            process_request=self._greet,
+            ping_interval=None,
+            close_timeout=0.2,
+            compression=None,
+            **self._options,
+        )
+
+    async def _stop(self) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _greet(self, _: ServerConnection, request: Request) -> Response | None:
+        self.handshakes.append(request.headers)
+        return None if self._answer is None else self._answer(request)
+
+    async def _tell(self, connection: ServerConnection) -> None:
+        story = self._stories[min(self._count, len(self._stories) - 1)]
+        self._count += 1
+        try:
+            await story(Peer(connection, self._note))
+        except ConnectionClosed:
+            return
+        except Exception as error:
+            self._failures.append(error)
+            raise
+
+
+def answered(status: int, body: bytes = b"", **headers: str) -> Callable[[Request], Response]:
+    """An answer of HTTP in place of a WebSocket."""
+    return lambda _: Response(status, HTTPStatus(status).phrase, Headers(headers), body)

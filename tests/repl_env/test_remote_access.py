@@ -1,0 +1,267 @@
+"""How a client reaches a server, and that its keys get nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import socket
+
+import pytest
+
+from repl_env.client import REPLEnv
+from repl_env.errors import (
+    AuthenticationFailed,
+    BadReply,
+    CapacityReached,
+    NotSupported,
+    QuotaExceeded,
+    ServerError,
+    ServerUnavailable,
+)
+from repl_env.remote.access import Access, Address
+from tests.repl_env.scripted_server import Scripted, answered
+
+KEY = "sk-a-secret-of-this-client"
+
+
+@pytest.mark.parametrize(
+    ("base_url", "said", "socket_url"),
+    [
+        ("http://host:8000", "http://host:8000", "ws://host:8000/ws"),
+        ("ws://host", "http://host", "ws://host/ws"),
+        ("https://a-b.hf.space", "https://a-b.hf.space", "wss://a-b.hf.space/ws"),
+        ("wss://host:443/", "https://host", "wss://host/ws"),
+        ("https://host/prefix/", "https://host/prefix", "wss://host/prefix/ws"),
+        ("ws://host/prefix/ws", "http://host/prefix", "ws://host/prefix/ws"),
+        ("HTTP://Host:1", "http://host:1", "ws://host:1/ws"),
+        ("http://[::1]:8000", "http://[::1]:8000", "ws://[::1]:8000/ws"),
+        ("localhost:8000", "http://localhost:8000", "ws://localhost:8000/ws"),
+    ],
+)
+def test_an_address_may_be_said_in_several_ways(base_url, said, socket_url):
+    address = Address.parse(base_url)
+
+    assert (str(address), address.socket) == (said, socket_url)
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    [
+        "",
+        "ftp://host",
+        "host:8000",
+        "http://",
+        "http://host:port",
+        "http://host:99999",
+        "http://[::1",
+        f"http://user:{KEY}@host",
+        f"http://host/?token={KEY}",
+        f"http://host/#{KEY}",
+    ],
+)
+def test_an_address_that_is_none_is_an_error_without_what_is_secret_in_it(base_url):
+    with pytest.raises(ValueError) as caught:
+        REPLEnv(base_url)
+
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"base_url": None}, TypeError),
+        ({"api_key": ""}, ValueError),
+        ({"api_key": b"key"}, TypeError),
+        ({"api_key": f"{KEY}\r\nX: y"}, ValueError),
+        ({"api_key": f"{KEY}é"}, ValueError),
+        ({"headers": {"X": 7}}, TypeError),
+        ({"headers": {"X": f"{KEY}\n"}}, ValueError),
+        ({"headers": {"": "x"}}, ValueError),
+        ({"connect_timeout_s": 0}, ValueError),
+        ({"message_timeout_s": -1}, ValueError),
+        ({"message_timeout_s": "60"}, TypeError),
+        ({"max_message_size_mb": float("inf")}, ValueError),
+        ({"ping_s": True}, TypeError),
+        ({"provider": object()}, TypeError),
+    ],
+)
+def test_arguments_are_checked_before_anything_is_connected(arguments, error):
+    with pytest.raises(error) as caught:
+        REPLEnv(**{"base_url": "http://host", **arguments})
+
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        (None, {"Authorization": f"Bearer {KEY}"}),
+        ({"X-More": "1"}, {"Authorization": f"Bearer {KEY}", "X-More": "1"}),
+        ({"authorization": "Bearer hf"}, {"Authorization": "Bearer hf", "X-API-Key": KEY}),
+    ],
+)
+async def test_a_key_goes_in_a_header(headers, expected):
+    with Scripted() as server:
+        async with REPLEnv(server.url, api_key=KEY, headers=headers):
+            pass
+
+    assert {name: server.handshakes[0].get(name) for name in expected} == expected
+
+
+async def test_a_key_is_in_no_repr_and_no_log(caplog):
+    caplog.set_level(logging.DEBUG)
+    with Scripted() as server:
+        async with REPLEnv(server.url, api_key=KEY, headers={"X-More": KEY}) as env:
+            await env.reset(hf_token=KEY)
+            said = [env, env.sync(), env.__dict__, env._asking, env._access, env._patience]
+
+    assert KEY not in repr(said)
+    assert repr(env) == f"<REPLEnv {server.url} closed>"
+    ours = [each for each in caplog.records if not each.name.startswith("websockets.server")]
+    assert KEY not in "".join(each.getMessage() for each in ours)
+
+
+def test_a_client_cannot_be_pickled_with_its_key():
+    with pytest.raises(TypeError, match="another"):
+        pickle.dumps(REPLEnv("http://host", api_key=KEY))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "code"),
+    [
+        (401, b"", AuthenticationFailed, "HTTP_401"),
+        (403, b"<html>", AuthenticationFailed, "HTTP_403"),
+        (404, b"", NotSupported, "HTTP_404"),
+        (500, b"", ServerError, "HTTP_500"),
+        (502, b"", ServerUnavailable, "HTTP_502"),
+        (401, b'{"code": "UNAUTHENTICATED", "message": "no"}', AuthenticationFailed, None),
+        (503, b'{"data": {"code": "CAPACITY_REACHED"}}', CapacityReached, None),
+        (429, b'{"detail": {"code": "RATE_LIMITED", "retry_after": 3}}', QuotaExceeded, None),
+    ],
+)
+async def test_a_refusal_by_http_is_the_error_of_its_code_or_status(status, body, error, code):
+    with Scripted(answer=answered(status, body)) as server:
+        with pytest.raises(error) as caught:
+            await REPLEnv(server.url).connect()
+
+    assert type(caught.value) is error
+    assert code is None or caught.value.code == code
+
+
+async def test_what_a_server_repeats_of_a_key_is_not_in_its_error():
+    body = f'{{"code": "UNAUTHENTICATED", "message": "the key {KEY} is wrong"}}'.encode()
+    with Scripted(answer=answered(401, body)) as server:
+        with pytest.raises(AuthenticationFailed, match=r"the key .* is wrong") as caught:
+            await REPLEnv(server.url, api_key=KEY).connect()
+
+    assert KEY not in str(caught.value)
+
+
+async def test_a_redirect_to_another_server_is_not_followed():
+    with Scripted() as other:
+        place = f"{other.url}/ws?key={KEY}".replace("http", "ws")
+        with Scripted(answer=answered(307, Location=place)) as server:
+            with pytest.raises(ServerError, match="REDIRECTED") as caught:
+                await REPLEnv(server.url, api_key=KEY).connect()
+
+    assert other.handshakes == []
+    assert other.url.removeprefix("http") in str(caught.value)
+    assert KEY not in str(caught.value)
+
+
+async def test_a_redirect_on_the_same_server_is_followed():
+    def answer(request):
+        return None if request.path == "/moved/ws" else answered(307, Location="/moved/ws")(request)
+
+    with Scripted(answer=answer) as server:
+        async with REPLEnv(server.url, api_key=KEY) as env:
+            await env.reset()
+
+    assert len(server.handshakes) == 2
+
+
+async def test_a_server_below_a_path_is_reached_there():
+    paths = []
+
+    def answer(request):
+        paths.append(request.path)
+
+    with Scripted(answer=answer) as server:
+        async with REPLEnv(f"{server.url}/some/prefix/") as env:
+            assert env.base_url == f"{server.url}/some/prefix"
+
+    assert paths == ["/some/prefix/ws"]
+
+
+async def test_where_nobody_listens_is_an_error_of_connection():
+    with Scripted() as server:
+        pass
+    with pytest.raises(ServerUnavailable, match="no connection to http://127") as caught:
+        await REPLEnv(server.url, api_key=KEY).connect()
+
+    assert isinstance(caught.value, ConnectionError)
+
+
+async def test_a_server_that_says_nothing_at_all_is_an_error_within_the_time():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(ServerUnavailable, match="timed out"):
+            await REPLEnv(url, connect_timeout_s=0.05).connect()
+
+
+async def test_what_is_no_server_of_websockets_is_an_error():
+    async def talk(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"220 mail.example ESMTP\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(ServerUnavailable):
+            await REPLEnv(f"http://127.0.0.1:{port}").connect()
+
+
+async def test_a_proxy_of_the_environment_is_asked_for_servers_elsewhere(monkeypatch):
+    asked = []
+
+    async def refuse(reader, writer):
+        asked.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+        writer.close()
+
+    proxy = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    async with proxy:
+        port = proxy.sockets[0].getsockname()[1]
+        monkeypatch.setenv("https_proxy", f"http://user:{KEY}@127.0.0.1:{port}")
+        with pytest.raises(ServerUnavailable) as caught:
+            await REPLEnv("https://elsewhere.invalid").connect()
+
+    assert asked[0].startswith("CONNECT elsewhere.invalid:443")
+    assert KEY not in str(caught.value)
+
+
+async def test_a_proxy_is_not_asked_for_this_machine(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with Scripted() as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+
+
+async def test_a_proxy_that_is_none_is_not_repeated_with_its_password(monkeypatch):
+    monkeypatch.setenv("https_proxy", f"gopher://user:{KEY}@host")
+    with pytest.raises(ServerUnavailable, match="proxy") as caught:
+        await REPLEnv("https://elsewhere.invalid").connect()
+
+    assert KEY not in str(caught.value)
+
+
+async def test_a_garbled_refusal_is_an_error_still():
+    with Scripted(answer=answered(409, b'{"code": "EPISODE_DONE"}')) as server:
+        with pytest.raises(BadReply):
+            await REPLEnv(server.url).connect()
+
+
+def test_an_access_says_where_and_not_with_what():
+    assert KEY not in repr(Access.of("http://host", KEY, {"X": KEY}))

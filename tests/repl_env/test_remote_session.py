@@ -1,0 +1,829 @@
+"""`REPLEnv` against servers that break off, repeat themselves, lie, or say nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+
+import pytest
+
+from repl_env import EpisodeAborted, EpisodeDone, NotReset, REPLAction
+from repl_env.client import REPLEnv
+from repl_env.errors import (
+    AuthenticationFailed,
+    BadReply,
+    CapacityReached,
+    InvalidRequest,
+    QuotaExceeded,
+    REPLError,
+    ReplyTimeout,
+    ServerError,
+    ServerUnavailable,
+    SessionLost,
+    TooLarge,
+)
+from repl_env.refusals import CODES
+from repl_env.remote import failures, patience, session
+from tests.repl_env.scripted_server import Scripted, observation, served
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(patience, "LONGEST_PAUSE_S", 0.01)
+
+
+async def begun(peer, **session):
+    """The first connection of most stories: a session, and an episode in it."""
+    await peer.session(**session)
+    await peer.reply(await peer.next("reset"), observation())
+
+
+async def printed(env, code="print(1)", **options):
+    return (await env.execute(code, **options)).observation.result.stdout
+
+
+# ── what is said ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_requests_say_what_was_asked_and_no_more():
+    with Scripted() as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset(context="abc", seed=7, task_prompt="count")
+            await env.execute("x = 1", timeout_s=5)
+            await env.submit_final_answer([1, 2])
+
+    for frame in server.frames:
+        assert 1 <= len(frame.pop("id")) <= 64
+    assert server.frames == [
+        {"type": "open", "data": {}},
+        {"type": "reset", "data": {"context": "abc", "seed": 7, "task_prompt": "count"}},
+        {"type": "step", "data": {"code": "x = 1"}, "timeout_s": 5},
+        {"type": "step", "data": {"code": "", "is_final": True, "final_answer": [1, 2]}},
+        {"type": "close"},
+    ]
+
+
+async def test_a_result_has_what_the_server_said():
+    async def story(peer):
+        await begun(peer)
+        data = observation("hi", done=True, error_kind="timeout") | {"reward": 0.5}
+        data["observation"]["not yet invented"] = 1
+        await peer.reply(await peer.next("step"), data)
+        await peer.gone()
+
+    with Scripted(story) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            result = await env.execute("x")
+
+    assert (result.reward, result.done) == (0.5, True)
+    assert result.observation.result.stdout == "hi"
+    assert result.metadata == {"error_kind": "timeout"}
+    assert result.observation.error_kind == "timeout"
+
+
+async def test_code_that_is_no_valid_unicode_arrives_as_it_is():
+    with Scripted() as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            await env.execute("x = '\ud800 é'")
+
+    assert server.frames[2]["data"]["code"] == "x = '\ud800 é'"
+
+
+async def test_calls_at_the_same_time_are_made_one_after_the_other():
+    async def story(peer):
+        await begun(peer)
+        for number in range(3):
+            request = await peer.next("step")
+            await peer.reply(request, observation(f"{number}: {request['data']['code']}"))
+        await peer.gone()
+
+    with Scripted(story) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            texts = await asyncio.gather(*(printed(env, code) for code in "abc"))
+
+    assert texts == ["0: a", "1: b", "2: c"]
+
+
+async def test_a_branch_is_a_client_of_its_own_session():
+    async def branch(peer):
+        assert (await peer.session())["data"] == {"token": "t2"}
+        await peer.serve("of the branch")
+
+    async def story(peer):
+        await begun(peer)
+        request = await peer.next("branch")
+        assert request["data"] == {"seed": 3}
+        await peer.reply(request, {"session_id": "s2", "token": "t2"})
+        await peer.serve("of the trunk")
+
+    with Scripted(story, branch) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            async with await env.branch(seed=3) as other:
+                assert await printed(other) == "of the branch"
+            assert await printed(env) == "of the trunk"
+
+
+# ── connections that break ───────────────────────────────────────────────────────────────────────
+
+
+async def before_the_request(peer):
+    await begun(peer)
+    peer.drop()
+
+
+async def after_the_request(peer):
+    await begun(peer)
+    await peer.next("step")
+    peer.drop()
+
+
+async def amid_output(peer):
+    await begun(peer)
+    await peer.output(await peer.next("step"), "some")
+    peer.drop()
+
+
+async def amid_a_frame(peer):
+    await begun(peer)
+    await peer.next("step")
+    peer._connection.transport.write(b"\x81\x7e\x01")
+    peer.drop()
+
+
+async def closed_by_a_proxy(peer):
+    await begun(peer)
+    await peer.next("step")
+    await peer.close(1001, "going away")
+
+
+@pytest.mark.parametrize(
+    "story",
+    [before_the_request, after_the_request, amid_output, amid_a_frame, closed_by_a_proxy],
+    ids=lambda story: story.__name__,
+)
+async def test_a_step_on_a_connection_that_breaks_has_its_result_once(story):
+    steps = []
+
+    async def resumed(peer):
+        assert (await peer.session())["data"] == {"token": "t1"}
+        steps.append(await peer.next("step"))
+        await peer.reply(steps[-1], observation("the result"))
+        steps.append(await peer.next())
+
+    with Scripted(story, resumed) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            assert await printed(env) == "the result"
+
+    sent = [frame for frame in server.frames if frame["type"] == "step"]
+    assert len({frame["id"] for frame in sent}) == 1
+    assert steps[1]["type"] == "close"
+
+
+async def test_a_step_goes_on_over_several_connections():
+    async def again(peer):
+        await peer.session(running=server.frames[2]["id"])
+        await peer.next("step")
+        peer.drop()
+
+    async def at_last(peer):
+        await peer.session()
+        await peer.serve("the result")
+
+    with Scripted(after_the_request, *[again] * 7, at_last) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            assert await printed(env) == "the result"
+
+    assert server.kinds.count("open") == 1
+    assert server.kinds.count("resume") == 8
+
+
+async def test_a_request_that_never_gets_there_is_given_up():
+    async def again(peer):
+        await peer.session()
+        await peer.next()
+        peer.drop()
+
+    with Scripted(after_the_request, again) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            with pytest.raises(ReplyTimeout, match="lost the request 5 times"):
+                await env.execute("x")
+
+    assert server.kinds.count("step") == 5
+
+
+async def test_a_server_that_is_away_for_a_while_is_waited_for():
+    async def stopping(peer):
+        peer.drop()
+
+    with Scripted(after_the_request, stopping) as server:
+        env = REPLEnv(server.url, connect_timeout_s=0.2)
+        await env.reset()
+        step = asyncio.create_task(printed(env))
+        await server.until("step")
+
+    async def resumed(peer):
+        await peer.session()
+        await peer.serve("the result")
+
+    assert not step.done()
+    with Scripted(resumed, port=server._port):
+        assert await step == "the result"
+        await env.close()
+
+
+async def test_after_the_grace_time_the_session_is_lost_until_a_reset():
+    async def story(peer):
+        await begun(peer, grace_s=0.05)
+        await peer.next("step")
+        peer.drop()
+
+    with Scripted(story, served) as server:
+        env = REPLEnv(server.url)
+        await env.reset()
+    for _ in range(2):
+        with pytest.raises(SessionLost, match=r"no way back to it within 0\.05 s"):
+            await env.execute("x")
+    with Scripted(port=server._port) as another:
+        with pytest.raises(SessionLost):
+            await env.execute("x")
+        await env.reset()
+        await env.execute("x")
+        await env.close()
+
+    assert another.kinds == ["open", "reset", "step", "close"]
+
+
+async def test_a_session_that_the_server_does_not_know_is_lost_and_no_other_is_begun():
+    async def restarted(peer):
+        await peer.refuse(await peer.next("resume"), "UNKNOWN_SESSION")
+        await peer.close(4404)
+
+    with Scripted(after_the_request, restarted, served) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            for ask in (env.execute("x"), env.state(), env.list_variables(), env.draft()):
+                with pytest.raises(SessionLost):
+                    await ask
+            assert server.kinds.count("open") == 1
+            await env.reset()
+            await env.execute("x")
+
+    assert server.kinds[-4:] == ["open", "reset", "step", "close"]
+
+
+async def test_a_reset_in_a_session_that_is_lost_begins_another():
+    async def restarted(peer):
+        await peer.refuse(await peer.next("resume"), "UNKNOWN_SESSION")
+
+    async def story(peer):
+        await begun(peer)
+        await peer.next("reset")
+        peer.drop()
+
+    with Scripted(story, restarted, served) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset(context="a")
+            await env.reset(context="b")
+
+    assert server.kinds == ["open", "reset", "reset", "resume", "open", "reset", "close"]
+    assert server.frames[-2]["data"] == {"context": "b"}
+
+
+async def test_a_session_whose_connection_breaks_between_requests_is_resumed_at_once():
+    resumed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def after(peer):
+        await peer.session()
+        loop.call_soon_threadsafe(resumed.set)
+        await peer.serve("the result")
+
+    with Scripted(before_the_request, after) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            await asyncio.wait_for(resumed.wait(), 10)
+            assert await printed(env) == "the result"
+
+
+@pytest.mark.parametrize("code", list(failures.CLOSES))
+async def test_close_codes_that_end_a_session_say_why(code):
+    async def story(peer):
+        await begun(peer)
+        await peer.next("step")
+        await peer.close(code)
+
+    with Scripted(story) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            kind, message = failures.CLOSES[code]
+            with pytest.raises(kind, match=message):
+                await env.execute("x")
+            with pytest.raises(SessionLost, match=message):
+                await env.execute("x")
+
+    assert server.kinds == ["open", "reset", "step"]
+
+
+async def test_a_session_that_was_idle_for_too_long_is_known_to_be_lost():
+    async def story(peer):
+        await begun(peer)
+        await peer.close(4408)
+
+    with Scripted(story) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            with pytest.raises(SessionLost, match="idle"):
+                await env.execute("x")
+
+
+async def test_closing_while_a_step_runs_ends_the_step():
+    async def story(peer):
+        await begun(peer)
+        await peer.next("step")
+        await peer.gone()
+
+    with Scripted(story) as server:
+        env = REPLEnv(server.url)
+        await env.reset()
+        step = asyncio.create_task(env.execute("x"))
+        await server.until("step")
+        await env.close()
+        with pytest.raises(SessionLost, match="closed"):
+            await step
+
+
+# ── replies that are none ────────────────────────────────────────────────────────────────────────
+
+RESULT = json.dumps(observation())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\x00\x01",
+        "not JSON",
+        "[1, 2]",
+        "[" * 100_000,
+        '{"id": "ID", "data": {}}',
+        '{"type": 7, "id": "ID", "data": {}}',
+        '{"type": "observation", "id": "ID", "data": [1]}',
+        '{"type": "observation", "id": 7, "data": {}}',
+        f'{{"type": "observation", "data": {RESULT}}}',
+        f'{{"type": "observation", "id": "never asked", "data": {RESULT}}}',
+        '{"type": "state", "id": "ID", "data": {}}',
+        '{"type": "output", "id": "ID", "data": {"stream": "stdin", "text": "x"}}',
+        '{"type": "output", "id": "ID", "data": {"stream": "stdout", "text": 7}}',
+    ],
+    ids=range(13),
+)
+async def test_a_reply_that_is_none_is_an_error_and_the_session_goes_on(answer):
+    async def story(peer):
+        await begun(peer)
+        request = await peer.next("step")
+        is_text = isinstance(answer, str)
+        await peer.send(answer.replace("ID", request["id"]) if is_text else answer)
+        await peer.gone()
+
+    async def resumed(peer):
+        assert (await peer.session())["type"] == "resume"
+        await peer.serve("the next")
+
+    with Scripted(story, resumed) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            with pytest.raises(BadReply):
+                await env.execute("x")
+            assert await printed(env) == "the next"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"observation": None},
+        {"observation": {"result": {"stdout": 7}}},
+        {"observation": {"result": {}}, "reward": "much"},
+        {"observation": {"result": {}}, "done": "perhaps"},
+        {"observation": {"iteration": 1}},
+    ],
+)
+async def test_a_result_of_another_form_is_an_error_that_names_the_field(data):
+    async def story(peer):
+        await begun(peer)
+        await peer.reply(await peer.next("step"), data)
+        await peer.serve()
+
+    with Scripted(story) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            with pytest.raises(BadReply, match=r"result|observation|reward|done"):
+                await env.execute("x")
+            await env.execute("x")
+
+
+async def test_replies_that_come_twice_are_heard_once():
+    async def story(peer):
+        await begun(peer)
+        for text in ("one", "two"):
+            request = await peer.next("step")
+            await peer.reply(request, observation(text))
+            await peer.output(request, "late")
+            await peer.reply(request, observation(text))
+        await peer.gone()
+
+    with Scripted(story) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            assert [await printed(env), await printed(env)] == ["one", "two"]
+
+
+@pytest.mark.parametrize("first", ["nothing", "a state", "no token", "garbage"])
+async def test_a_server_that_gives_no_session_is_an_error(first):
+    async def story(peer):
+        request = await peer.next("open")
+        if first == "a state":
+            await peer.send({"type": "state", "id": request["id"], "data": {}})
+        if first == "no token":
+            await peer.reply(request, {"session_id": "s1", "grace_s": 1})
+        if first == "garbage":
+            await peer.send("{")
+        await peer.close()
+
+    with Scripted(story) as server:
+        with pytest.raises(ServerUnavailable if first == "nothing" else BadReply):
+            await REPLEnv(server.url).connect()
+
+
+# ── time ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_time_out_ends_the_step_and_keeps_the_session():
+    async def story(peer):
+        await begun(peer)
+        request = await peer.next("step")
+        cancel = await peer.next("cancel")
+        assert cancel["data"] == {"request": request["id"]}
+        await peer.send({"type": "cancelled", "id": cancel["id"], "data": {"running": True}})
+        await peer.reply(request, observation("too late"))
+        await peer.serve("in time")
+
+    with Scripted(story) as server:
+        async with REPLEnv(server.url, message_timeout_s=0.1) as env:
+            await env.reset()
+            with pytest.raises(ReplyTimeout, match=r"0\.1 s") as caught:
+                await env.execute("x")
+            assert isinstance(caught.value, TimeoutError)
+            assert await printed(env) == "in time"
+
+    assert server.kinds.count("open") == 1
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """A client to which a tenth of a second is long, on servers whose steps have a tenth too."""
+    monkeypatch.setattr(session, "MARGIN_S", 0.05)
+    return {"limits": {"timeout_s": 0.05}}
+
+
+async def test_a_step_that_takes_long_is_asked_about_and_waited_for(hasty):
+    async def story(peer):
+        await begun(peer, **hasty)
+        await peer.next("step")
+        await peer.gone()
+
+    async def still(peer):
+        await peer.session(running=server.frames[2]["id"], **hasty)
+        await peer.next("step")
+        await peer.gone()
+
+    async def at_last(peer):
+        await peer.session(running=server.frames[2]["id"], **hasty)
+        await peer.serve("the result")
+
+    with Scripted(story, *[still] * 6, at_last) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            assert await printed(env) == "the result"
+
+    assert server.kinds.count("resume") == 7
+
+
+async def test_a_server_that_says_nothing_and_works_on_nothing_is_given_up(hasty):
+    async def story(peer):
+        await peer.session(**hasty)
+        while True:
+            await peer.next()
+
+    with Scripted(story) as server:
+        async with REPLEnv(server.url) as env:
+            with pytest.raises(ReplyTimeout):
+                await env.reset()
+
+    assert server.kinds.count("reset") == session.MOST_SENDS
+
+
+async def test_output_says_that_a_step_is_being_worked_on(hasty):
+    async def story(peer):
+        await begun(peer, limits={"timeout_s": 0.4})
+        request = await peer.next("step")
+        for _ in range(6):
+            await peer.output(request, ".")
+            await asyncio.sleep(0.1)
+        await peer.reply(request, observation("the result"))
+        await peer.gone()
+
+    heard = []
+    with Scripted(story) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            await env.execute("x", on_output=lambda stream, text: heard.append(text))
+
+    assert "".join(heard) == "." * 6
+    assert "resume" not in server.kinds
+
+
+async def test_whoever_cancels_a_step_has_it_cancelled_on_the_server():
+    async def story(peer):
+        await begun(peer)
+        request = await peer.next("step")
+        cancel = await peer.next("cancel")
+        await peer.send({"type": "cancelled", "id": cancel["id"], "data": {"running": True}})
+        await peer.output(request, "last words")
+        await peer.reply(request, observation("of the cancelled"))
+        await peer.serve("of the next")
+
+    with Scripted(story) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            step = asyncio.create_task(env.execute("x"))
+            await server.until("step")
+            step.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await step
+            assert await printed(env) == "of the next"
+
+
+async def test_a_step_that_the_server_does_not_end_is_left_behind_with_its_connection(monkeypatch):
+    monkeypatch.setattr(session, "LEAVE_S", 0.05)
+
+    async def story(peer):
+        await begun(peer)
+        await peer.next("step")
+        await peer.next("cancel")
+        await peer.gone()
+
+    async def resumed(peer):
+        await peer.session()
+        await peer.serve("of the next")
+
+    with Scripted(story, resumed) as server:
+        async with REPLEnv(server.url, message_timeout_s=5) as env:
+            await env.reset()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(env.execute("x"), 0.05)
+            assert await printed(env) == "of the next"
+
+
+# ── output ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_output_comes_while_the_step_runs():
+    heard, begun_to_hear = [], threading.Event()
+
+    def hear(*told):
+        heard.append(told)
+        begun_to_hear.set()
+
+    async def story(peer):
+        await begun(peer)
+        request = await peer.next("step")
+        assert request["stream"] is True
+        await peer.output(request, "a")
+        await asyncio.to_thread(begun_to_hear.wait, 20)
+        await peer.output(request, "b", stream="stderr")
+        await peer.output(request, "c", dropped=1234)
+        await peer.reply(request, observation("all of it"))
+        await peer.gone()
+
+    with Scripted(story) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            await env.execute("x", on_output=hear)
+
+    left_out = ("stdout", "\n... (1,234 characters left out)\n")
+    assert heard == [("stdout", "a"), ("stderr", "b"), ("stdout", "c"), left_out]
+
+
+async def test_what_a_callback_raises_ends_the_step():
+    async def story(peer):
+        await begun(peer)
+        request = await peer.next("step")
+        await peer.output(request, "a")
+        cancel = await peer.next("cancel")
+        await peer.send({"type": "cancelled", "id": cancel["id"], "data": {"running": False}})
+        await peer.serve("the next")
+
+    async def hear(stream, text):
+        await asyncio.sleep(0)
+        raise LookupError(text)
+
+    with Scripted(story) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            with pytest.raises(LookupError, match="a"):
+                await env.execute("x", on_output=hear)
+            assert await printed(env) == "the next"
+
+
+# ── refusals ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_code_has_its_error():
+    assert {*failures.AS_LOCALLY, *failures.ERRORS} == {*CODES}
+    assert not {*failures.AS_LOCALLY} & {*failures.ERRORS}
+
+
+@pytest.mark.parametrize("code", sorted(failures.ERRORS))
+async def test_a_refusal_is_the_error_of_its_code(code):
+    async def story(peer):
+        await begun(peer)
+        await peer.refuse(await peer.next("step"), code, retry_after=2, sessions=3)
+        await peer.serve()
+
+    with Scripted(story) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            with pytest.raises(ServerError, match=f"{code}: because {code}") as caught:
+                await env.execute("x")
+
+    error = caught.value
+    assert type(error) is failures.ERRORS[code]
+    assert (error.code, error.id, error.retry_after) == (code, "log1", 2.0)
+    assert error.details == {"sessions": 3}
+    assert isinstance(error, REPLError) and isinstance(error, RuntimeError)
+
+
+async def test_the_errors_of_an_episode_are_those_of_a_local_one():
+    async def story(peer):
+        await peer.session()
+        await peer.refuse(await peer.next("step"), "NOT_RESET")
+        last = observation("the last", done=True)
+        await peer.refuse(await peer.next("step"), "EPISODE_DONE", result=last)
+        message = "cancelled: by somebody"
+        await peer.refuse(await peer.next("step"), "EPISODE_ABORTED", message=message)
+        await peer.gone()
+
+    with Scripted(story) as server:
+        async with REPLEnv(server.url) as env:
+            with pytest.raises(NotReset):
+                await env.execute("x")
+            with pytest.raises(EpisodeDone) as done:
+                await env.execute("x")
+            with pytest.raises(EpisodeAborted, match=r"^cancelled: by somebody$") as aborted:
+                await env.execute("x")
+
+    assert done.value.result.observation.result.stdout == "the last"
+    assert done.value.result.done
+    assert aborted.value.kind == "cancelled"
+
+
+async def test_a_wrong_field_is_named():
+    errors = [{"loc": ["data", "max_iterations"], "msg": "too few", "input": "secret"}]
+
+    async def story(peer):
+        await peer.session()
+        await peer.refuse(await peer.next("reset"), "VALIDATION_ERROR", errors=errors)
+        await peer.gone()
+
+    with Scripted(story) as server:
+        async with REPLEnv(server.url) as env:
+            with pytest.raises(InvalidRequest, match=r"data\.max_iterations: too few") as caught:
+                await env.reset(max_iterations=-1)
+            assert isinstance(caught.value, ValueError)
+            assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("CAPACITY_REACHED", CapacityReached),
+        ("QUOTA_EXCEEDED", QuotaExceeded),
+        ("DRAINING", ServerUnavailable),
+        ("UNAUTHENTICATED", AuthenticationFailed),
+    ],
+)
+async def test_a_session_that_is_refused_is_the_error_of_its_code(code, kind):
+    async def story(peer):
+        await peer.refuse(None, code)
+        await peer.close(CODES[code].close or 1000)
+
+    with Scripted(story) as server:
+        with pytest.raises(kind, match=code):
+            await REPLEnv(server.url).connect()
+
+
+async def test_a_server_that_is_full_when_a_session_is_resumed_is_asked_again():
+    async def full(peer):
+        await peer.refuse(await peer.next("resume"), "RATE_LIMITED", retry_after=0.01)
+        await peer.close()
+
+    async def resumed(peer):
+        await peer.session()
+        await peer.serve("the result")
+
+    with Scripted(after_the_request, full, full, resumed) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            assert await printed(env) == "the result"
+
+
+# ── sizes ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_message_over_the_server_s_limit_is_not_sent():
+    with Scripted() as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            with pytest.raises(TooLarge, match="1,048,576"):
+                await env.execute("#" * (1 << 20))
+            await env.execute("x")
+
+    assert server.kinds == ["open", "reset", "step", "close"]
+
+
+async def test_a_message_that_is_too_large_for_the_server_is_not_sent_again():
+    async def story(peer):
+        await begun(peer, limits={"message_bytes": None})
+        await peer.next()
+
+    async def resumed(peer):
+        await peer.session()
+        await peer.serve("the next")
+
+    with Scripted(story, resumed, max_size=1 << 16) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            with pytest.raises(TooLarge, match="the server takes no message of this size"):
+                await env.execute("#" * (1 << 17))
+            assert await printed(env) == "the next"
+
+
+async def test_a_reply_over_the_client_s_limit_is_an_error_and_the_session_goes_on():
+    async def story(peer):
+        await begun(peer)
+        await peer.reply(await peer.next("step"), observation("#" * (1 << 21)))
+        await peer.gone()
+
+    async def resumed(peer):
+        await peer.session()
+        await peer.serve("the next")
+
+    with Scripted(story, resumed) as server:
+        async with REPLEnv(server.url, max_message_size_mb=1) as env:
+            await env.reset()
+            with pytest.raises(TooLarge, match="max_message_size_mb"):
+                await env.execute("x")
+            assert await printed(env) == "the next"
+
+
+# ── bad arguments ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda env: env.step("x = 1"), TypeError),
+        (lambda env: env.execute(7.5j), ValueError),
+        (lambda env: env.execute("x", timeout_s=0), ValueError),
+        (lambda env: env.execute("x", timeout_s=float("nan")), ValueError),
+        (lambda env: env.execute("x", timeout_s="5"), TypeError),
+        (lambda env: env.submit_final_answer(float("inf")), ValueError),
+        (lambda env: env.get_variable("x; y"), ValueError),
+        (lambda env: env.reset(context=7), TypeError),
+        (lambda env: env.reset(context=[object()]), TypeError),
+        (lambda env: env.reset(context={"x": float("nan")}), ValueError),
+        (lambda env: env.reset(context="a", contexts={"context": "b"}), ValueError),
+        (lambda env: env.reset(files="a"), TypeError),
+        (lambda env: env.reset(files={"a": 7}), TypeError),
+        (lambda env: env.reset(expected_answer=object()), TypeError),
+        (lambda env: env.reset(answer_schema=object()), TypeError),
+        (lambda env: env.follow_up(task_prompt="x", variables={"x": {1, 2}}), TypeError),
+    ],
+)
+async def test_what_cannot_be_sent_is_refused_here(call, error):
+    with Scripted() as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            with pytest.raises(error):
+                await call(env)
+            await env.step(REPLAction(code="x"))
+
+    assert server.kinds == ["open", "reset", "step", "close"]

@@ -1,0 +1,352 @@
+"""The same episodes here and on a real server: what they show must be the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from repl_env import EpisodeDone, LocalREPLEnv, NotReset, REPLAction, REPLEnv, SessionLost
+from repl_env.comparing import RESULT, comparable
+from repl_env.errors import (
+    CapacityReached,
+    InvalidRequest,
+    TooLarge,
+)
+from repl_sandbox import Sandbox
+from tests.repl_env.relay import Relay
+from tests.server.conftest import DEFAULTS, serving
+
+FIELDS = ("context_preview", "context_length", "available_variables", "iteration", "max_iterations")
+METADATA = (
+    "task_prompt",
+    "final_answer",
+    "answer_value",
+    "error_kind",
+    "mask",
+    "stop_reason",
+    "truncated",
+    "reward_components",
+    "message",
+    "ignored",
+    "total_iterations",
+)
+
+
+@pytest.fixture(scope="module")
+def server():
+    settings = {"message_bytes": 4 << 20, "max_sessions": 8, "recovery": "snapshot"}
+    with serving(settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox(require=DEFAULTS["require"], limits=DEFAULTS["limits"]) as sandbox:
+        yield sandbox
+
+
+def shown(result):
+    """What of a result must be the same."""
+    observation = result.observation
+    assert result.metadata == observation.metadata
+    return comparable(
+        {
+            "reward": result.reward,
+            "done": result.done,
+            "result": {name: getattr(observation.result, name) for name in RESULT},
+            **{name: getattr(observation, name) for name in FIELDS},
+            **{name: result.metadata[name] for name in METADATA if name in result.metadata},
+        }
+    )
+
+
+def failure(call):
+    """The error of a call, by what callers may rely on in both places."""
+    try:
+        shown_result = shown(call())
+    except EpisodeDone as error:
+        return "EpisodeDone", shown(error.result)
+    except NotReset:
+        return "NotReset"
+    except (TypeError, ValueError):
+        return "an argument"
+    raise AssertionError(f"it went well: {shown_result}")
+
+
+def an_episode_with_everything(env):
+    yield env.reset(
+        context="one two three",
+        task_prompt="how many words?",
+        expected_answer="3",
+        max_iterations=7,
+        seed=3,
+        episode_id="e1",
+        files={"a.txt": "text", "b": b"\x00\xff"},
+    )
+    yield env.execute("words = context.split()\nwords")
+    yield env.execute("import sys; print('err', file=sys.stderr); 1 / 0")
+    yield env.execute("open('a.txt').read(), open('b', 'rb').read()")
+    yield env.get_variable("words")
+    yield env.list_variables()
+    yield env.draft()
+    state = env.state()
+    yield state.model_dump(exclude={"usage", "total_execution_time"})
+    yield env.execute("answer['content'] = 'three'")
+    yield env.draft()
+    yield env.execute("FINAL(len(words))")
+    yield failure(lambda: env.execute("x"))
+    yield failure(lambda: env.submit_final_answer(4))
+
+
+def several_contexts_of_all_kinds(env):
+    contexts = {"text": "é\n", "data": b"\x00\x80", "rows": [{"a": 1}, None, "x"]}
+    yield env.reset(contexts=contexts)
+    yield env.execute("[type(each).__name__ for each in (text, data, rows)]")
+    yield env.execute("text, data, rows")
+
+
+def large_contexts(env):
+    text, data, rows = "aé" * (1 << 20), b"\xff" * (1 << 20), ["word"] * (1 << 18)
+    yield env.reset(context=text, contexts={"data": data, "rows": rows})
+    yield env.execute(
+        "len(context), context[-2:], data == b'\\xff' * (1 << 20), len(rows), rows[7]"
+    )
+    yield env.execute("context = None")
+    yield env.reset(context=text)
+    yield env.execute("len(context)")
+
+
+def a_file_as_a_context(env):
+    from pathlib import Path
+
+    yield env.reset(context=Path(__file__))
+    yield env.execute("type(context).__name__, len(context) > 1000")
+
+
+def limits_of_time(env):
+    yield env.reset()
+    result = env.execute("x = 1\nwhile True: pass", timeout_s=0.2)
+    yield result.observation.error_kind, result.done
+    yield env.execute("x")
+
+
+def an_answer_with_a_schema(env):
+    yield env.reset(answer_schema={"type": "array", "items": {"type": "integer"}})
+    yield env.submit_final_answer("text")
+    yield env.submit_final_answer([1, 2])
+
+
+def the_last_iteration(env):
+    yield env.reset(max_iterations=1)
+    yield env.execute("answer['content'] = 7")
+
+
+def a_follow_up(env):
+    yield env.reset(context="abc", task_prompt="one")
+    yield env.execute("x = 1; FINAL(x)")
+    more = {"y": [1, {"z": None}], "t": "é", "b": b"\x00"}
+    yield env.follow_up(task_prompt="two", expected_answer="2", variables=more)
+    yield env.execute("x, y, t, b, context")
+    yield env.submit_final_answer("2")
+
+
+def branches(env):
+    yield env.reset(context="abc")
+    yield env.execute("x = 1")
+    with env.branch(seed=1) as other:
+        yield other.execute("x += 1; x")
+        yield env.execute("x")
+        with other.branch() as third:
+            yield third.execute("x")
+        yield other.submit_final_answer("of the branch")
+    yield env.execute("x")
+
+
+def calls_that_are_wrong(env):
+    yield failure(lambda: env.execute("x"))
+    yield failure(lambda: env.state())
+    yield env.reset(context="kept")
+    yield failure(lambda: env.reset(max_iterations=0))
+    yield failure(lambda: env.reset(contexts={"not a name": "x"}))
+    yield failure(lambda: env.reset(contexts={"answer": "x"}))
+    yield failure(lambda: env.reset(files={"../x": "x"}))
+    yield failure(lambda: env.reset(answer_schema={"type": "no such type"}))
+    yield failure(lambda: env.reset(seed=-1))
+    yield failure(lambda: env.execute("x", timeout_s=-1))
+    yield failure(lambda: env.get_variable("1 + 1"))
+    yield failure(lambda: env.follow_up(task_prompt="x", variables={"answer": 1}))
+    yield env.execute("context")
+    env.close()
+    yield failure(lambda: env.execute("x"))
+    yield env.reset(context="again")
+    yield env.execute("context")
+
+
+def output_of_all_sorts(env):
+    yield env.reset()
+    yield env.execute("print('\\ud800 é \\x00')")
+    yield env.execute("print('x' * 100_000)")
+    yield env.execute("float('nan'), float('inf')")
+    yield env.submit_final_answer({"a": [1.5, None, "é"]})
+
+
+SCENARIOS = [
+    an_episode_with_everything,
+    several_contexts_of_all_kinds,
+    a_file_as_a_context,
+    limits_of_time,
+    an_answer_with_a_schema,
+    the_last_iteration,
+    a_follow_up,
+    branches,
+    calls_that_are_wrong,
+    output_of_all_sorts,
+]
+
+
+def played(scenario, env):
+    with env:
+        steps = scenario(env)
+        return [shown(each) if hasattr(each, "observation") else each for each in steps]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.__name__)
+def test_an_episode_is_the_same_here_and_on_a_server(scenario, server, sandbox):
+    here = played(scenario, LocalREPLEnv(sandbox=sandbox))
+    there = played(scenario, REPLEnv(server.url).sync())
+
+    assert len(here) > 1
+    assert json.loads(json.dumps(there)) == json.loads(json.dumps(here))
+
+
+def test_output_comes_while_a_step_runs(server):
+    heard = []
+    with REPLEnv(server.url).sync() as env:
+        env.reset()
+        code = "import time\nprint('one', flush=True)\ntime.sleep(0.2)\nprint('two')"
+        result = env.execute(code, on_output=lambda *told: heard.append((*told, time.monotonic())))
+
+    assert "".join(text for _, text, _ in heard) == result.observation.result.stdout
+    assert len(heard) > 1
+
+
+# ── connections that break, on the real server ───────────────────────────────────────────────────
+
+
+async def test_a_dropped_connection_in_a_long_step_has_its_result_exactly_once(server):
+    async with Relay(server.port) as network, REPLEnv(network.url) as env:
+        await env.reset()
+        await env.execute("runs = 0")
+        begun = asyncio.Event()
+        code = "runs += 1\nprint('begun', flush=True)\nimport time; time.sleep(0.5)\nruns"
+        step = asyncio.create_task(env.execute(code, on_output=lambda *_: begun.set()))
+        await begun.wait()
+        for _ in range(3):
+            await network.cut()
+        result = await step
+        again = await env.execute("runs")
+
+    assert result.observation.result.stdout == "begun\n1\n"
+    assert again.observation.result.value == "1"
+    assert again.observation.iteration == 3
+
+
+async def test_a_connection_dropped_between_steps_is_made_again_at_once(server):
+    async with Relay(server.port) as network, REPLEnv(network.url) as env:
+        await env.reset()
+        await env.execute("x = 1")
+        await network.cut()
+        result = await env.execute("x")
+
+    assert result.observation.result.value == "1"
+
+
+async def test_a_cancelled_step_ends_on_the_server_and_the_session_goes_on(server):
+    async with REPLEnv(server.url) as env:
+        await env.reset()
+        begun = asyncio.Event()
+        code = "x = 1\nprint('begun', flush=True)\nwhile True: pass"
+        step = asyncio.create_task(env.execute(code, on_output=lambda *_: begun.set()))
+        await begun.wait()
+        step.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await step
+        assert (await env.execute("x")).observation.result.value == "1"
+
+
+async def test_a_time_out_of_the_client_keeps_the_session(server):
+    """Defect 6 of OpenEnv's client: it drops its session there, and begins another unsaid."""
+    async with REPLEnv(server.url, message_timeout_s=0.5) as env:
+        await env.reset()
+        await env.execute("x = 1")
+        with pytest.raises(TimeoutError):
+            await env.execute("while True: pass")
+        env._asking._patience = REPLEnv(server.url)._patience
+        assert (await env.execute("x")).observation.result.value == "1"
+
+
+def test_a_session_that_was_idle_for_too_long_is_lost_until_a_reset():
+    with serving({"idle_s": 0.1}) as impatient, REPLEnv(impatient.url).sync() as env:
+        env.reset()
+        while impatient.host.sessions:
+            time.sleep(0.01)
+        with pytest.raises(SessionLost, match="idle"):
+            env.execute("x")
+        env.reset()
+
+
+def test_a_session_is_taken_from_the_client_that_had_it(server):
+    with REPLEnv(server.url).sync() as env:
+        env.reset()
+        token = env.async_client._asking.told.token
+        from repl_env.background import CLIENTS
+        from repl_env.remote.opening import open_session
+
+        client = env.async_client
+        other = CLIENTS.wait_for(open_session(client._access, client._patience, token))
+        with pytest.raises(SessionLost, match="another client"):
+            env.execute("x")
+        CLIENTS.wait_for(other.close())
+
+
+# ── refusals of the real server ──────────────────────────────────────────────────────────────────
+
+
+def test_a_message_over_the_limit_names_it(server):
+    with REPLEnv(server.url).sync() as env:
+        env.reset()
+        with pytest.raises(TooLarge, match="4,194,304"):
+            env.execute("#" * (4 << 20))
+        with pytest.raises(TooLarge, match="4,194,304"):
+            env.reset(files={"a": b"x" * (4 << 20)})
+        env.step(REPLAction(code="x = 1"))
+
+
+def test_arguments_that_the_server_refuses_are_named(server):
+    with REPLEnv(server.url).sync() as env:
+        with pytest.raises(InvalidRequest, match="max_iterations") as caught:
+            env.reset(max_iterations=0)
+
+    assert caught.value.code == "VALIDATION_ERROR"
+    assert caught.value.id
+
+
+def test_a_full_server_says_so():
+    with serving({"max_sessions": 1, "max_waiting": 1, "wait_s": 0.01}) as full:
+        with REPLEnv(full.url).sync():
+            with pytest.raises(CapacityReached) as caught:
+                REPLEnv(full.url).sync().connect()
+
+    assert caught.value.details["max_sessions"] == 1
+
+
+def test_a_server_that_stops_says_so():
+    with serving() as stopping:
+        env = REPLEnv(stopping.url).sync().connect()
+        env.reset()
+    with pytest.raises(SessionLost, match="stopped"):
+        env.execute("x")
+    env.close()

@@ -1,0 +1,305 @@
+"""Every request is one of somebody who may, at a rate, of a size and in a time that are allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from contextlib import suppress
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from repl_server.keys import Keys, new_key
+from repl_server.settings import Quota, Settings
+from tests.server.wires import ask, request, serve, until, wire
+
+KEY, LINE = new_key("alice")
+KEYS = Keys.parse([LINE])
+MIB = 1 << 20
+
+
+async def who(asked: Request) -> PlainTextResponse:
+    return PlainTextResponse(str(asked.state.owner))
+
+
+async def length(asked: Request) -> PlainTextResponse:
+    return PlainTextResponse(str(len(await asked.body())))
+
+
+async def wait(asked: Request) -> PlainTextResponse:
+    await asyncio.Event().wait()
+    return PlainTextResponse("never")
+
+
+async def fail_late(asked: Request) -> StreamingResponse:
+    async def pieces():
+        yield b"begun"
+        raise ValueError("what the user's document said")
+
+    return StreamingResponse(pieces())
+
+
+async def healthy(asked: Request) -> PlainTextResponse:
+    return PlainTextResponse("healthy")
+
+
+async def echo(socket: WebSocket) -> None:
+    await socket.accept()
+    async for text in socket.iter_text():
+        await socket.send_text(f"{socket.state.owner}: {text}")
+
+
+APP = Starlette(
+    routes=[
+        Route("/who", who),
+        Route("/length", length, methods=["POST"]),
+        Route("/contexts/{sha256}", length, methods=["PUT"]),
+        Route("/wait", wait),
+        Route("/fail-late", fail_late),
+        Route("/health", healthy, methods=["GET", "POST"]),
+        WebSocketRoute("/ws", echo),
+    ]
+)
+
+
+async def test_the_application_learns_who_asks() -> None:
+    async with serve(APP, Settings(), KEYS) as server:
+        assert (await ask(server.port, "GET", "/who", x_api_key=KEY)).body == b"key alice"
+        url = f"ws://127.0.0.1:{server.port}/ws"
+        async with connect(url, additional_headers={"Authorization": f"Bearer {KEY}"}) as socket:
+            await socket.send("hello")
+            assert await socket.recv() == "key alice: hello"
+
+
+async def test_without_a_key_the_answer_is_401_for_routes_and_sockets(caplog) -> None:
+    async with serve(APP, Settings(), KEYS) as server:
+        refused = await ask(server.port, "GET", "/who")
+        assert refused.status == 401
+        assert refused.headers["www-authenticate"] == "Bearer"
+        assert refused.headers["connection"] == "close"
+        assert refused.data.keys() == {"code", "message", "id"}
+        with pytest.raises(InvalidStatus) as error:
+            async with connect(f"ws://127.0.0.1:{server.port}/ws"):
+                pass
+        assert error.value.response.status_code == 401
+        assert json.loads(error.value.response.body)["code"] == "UNAUTHENTICATED"
+        assert server.counted('repl_refusals_total{code="UNAUTHENTICATED"}') == 2
+    assert {record.name for record in caplog.records} == {"repl_server"}
+
+
+async def test_pages_of_other_sites_are_refused_for_routes_and_sockets() -> None:
+    async with serve(APP, Settings()) as server:
+        foreign = await ask(server.port, "GET", "/who", origin="http://pages.example")
+        assert (foreign.status, foreign.data["code"]) == (403, "FORBIDDEN")
+        rebound = await ask(server.port, "GET", "/who", host="pages.example")
+        assert rebound.status == 403
+        async with wire(server.port) as socket:
+            assert (await socket.open_socket(origin="http://pages.example")).status == 403
+
+
+async def test_health_is_for_everybody_and_nothing_else_is() -> None:
+    async with serve(APP, Settings(quota=Quota(requests_per_second=0.1)), KEYS) as server:
+        for _ in range(3):
+            answered = await ask(server.port, "GET", "/health", origin="http://pages.example")
+            assert (answered.status, answered.body) == (200, b"healthy")
+            assert answered.headers["connection"] == "close"
+        assert (await ask(server.port, "GET", "/health/")).status == 401
+
+
+async def test_requests_have_a_rate_and_the_answer_says_when() -> None:
+    async with serve(APP, Settings(quota=Quota(requests_per_second=0.1))) as server:
+        assert (await ask(server.port, "GET", "/who")).status == 200
+        refused = await ask(server.port, "GET", "/who")
+
+        assert (refused.status, refused.data["code"]) == (429, "RATE_LIMITED")
+        assert refused.headers["retry-after"] == "10"
+        assert 9 < refused.data["retry_after"] <= 10
+
+
+async def test_guesses_at_keys_have_the_rate_of_their_address() -> None:
+    quota = Quota(requests_per_second=0.2)
+    async with serve(APP, Settings(quota=quota), KEYS) as server:
+        codes = [(await ask(server.port, "GET", "/who", x_api_key="?")).status for _ in range(4)]
+        assert codes == [401, 401, 429, 429]
+        assert (await ask(server.port, "GET", "/who", x_api_key=KEY)).status == 200
+
+
+async def test_an_owner_has_so_many_requests_at_a_time() -> None:
+    async with serve(APP, Settings(quota=Quota(connections=1))) as server:
+        async with wire(server.port) as one:
+            await one.open_socket()
+            async with wire(server.port) as two:
+                assert (await two.reply()).data["code"] == "QUOTA_EXCEEDED"
+        await until(lambda: not server.connections.open)
+        assert (await ask(server.port, "GET", "/who")).status == 200
+
+
+@pytest.mark.parametrize("path", ["/ws", "/wait"])
+async def test_a_request_counts_until_it_is_over_however_it_ends(path) -> None:
+    settings = Settings(quota=Quota(connections=1))
+    async with serve(APP, settings, KEYS) as server:
+        async with wire(server.port) as one:
+            if path == "/ws":
+                await one.open_socket(x_api_key=KEY)
+            else:
+                await one.send(request("GET", path, x_api_key=KEY))
+            await until(lambda: bool(server.state.tasks))
+            refused = await ask(server.port, "GET", "/who", x_api_key=KEY)
+            assert refused.data["code"] == "QUOTA_EXCEEDED"
+        if path == "/wait":
+            for task in list(server.state.tasks):
+                task.cancel()
+        await until(lambda: not server.state.tasks)
+        assert (await ask(server.port, "GET", "/who", x_api_key=KEY)).status == 200
+
+
+async def test_a_body_that_says_it_is_too_large_is_not_read() -> None:
+    async with serve(APP, Settings(message_bytes=1000)) as server, wire(server.port) as large:
+        await large.send(request("POST", "/length", content_length=str(1 << 30)))
+        refused = await large.reply()
+
+        assert (refused.status, refused.data["code"]) == (413, "TOO_LARGE")
+        assert refused.data["limit"] == 1000
+
+
+async def test_who_goes_on_sending_a_body_still_learns_why_it_was_refused() -> None:
+    async with serve(APP, Settings(message_bytes=1000)) as server, wire(server.port) as large:
+        body = bytes(4 * MIB)
+        await large.send(request("POST", "/length", body))
+
+        assert (await large.reply()).status == 413
+
+
+async def test_a_body_that_grows_too_large_is_refused_as_it_comes() -> None:
+    async with serve(APP, Settings(message_bytes=1000)) as server, wire(server.port) as large:
+        await large.send(request("POST", "/length", transfer_encoding="chunked"))
+        await large.send(b"258\r\n" + bytes(600) + b"\r\n")
+        await large.send(b"258\r\n" + bytes(600) + b"\r\n")
+
+        assert (await large.reply()).data["code"] == "TOO_LARGE"
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000])
+async def test_bodies_up_to_the_limit_come_whole(size) -> None:
+    async with serve(APP, Settings(message_bytes=1000)) as server:
+        assert (await ask(server.port, "POST", "/length", bytes(size))).body == b"%d" % size
+
+
+async def test_uploads_have_a_limit_of_their_own() -> None:
+    settings = Settings(message_bytes=1000, context_bytes=MIB, inbound_bytes=1000)
+    async with serve(APP, settings) as server:
+        taken = await ask(server.port, "PUT", "/contexts/abc", bytes(MIB))
+        assert taken.body == b"%d" % MIB
+        refused = await ask(server.port, "PUT", "/contexts/abc", bytes(MIB + 1))
+        assert refused.data["limit"] == MIB
+        assert (await ask(server.port, "POST", "/length", bytes(1001))).status == 413
+
+
+@pytest.mark.parametrize("sent", [b"", b"some of it"])
+async def test_a_body_that_does_not_come_is_not_waited_for(sent) -> None:
+    async with serve(APP, Settings(body_s=0.05)) as server, wire(server.port) as slow:
+        await slow.send(request("POST", "/length", content_length="1000") + sent)
+        refused = await slow.reply()
+
+        assert (refused.status, refused.data["code"]) == (408, "TOO_SLOW")
+
+
+async def test_a_body_that_comes_drop_by_drop_is_not_waited_for() -> None:
+    async with serve(APP, Settings(body_s=0.1)) as server, wire(server.port) as slow:
+        await slow.send(request("POST", "/length", content_length="1000000"))
+        answered = asyncio.create_task(slow.reply())
+        while not answered.done():
+            with suppress(ConnectionError):
+                await slow.send(b"x")
+            await asyncio.sleep(0.01)
+
+        assert answered.result().status == 408
+
+
+async def test_a_request_that_takes_long_is_not_a_slow_body() -> None:
+    """What is timed is the body, not the work; and an application may look for a disconnect."""
+
+    async def app(scope, receive, send) -> None:
+        assert not (await receive())["more_body"]
+        gone = asyncio.create_task(receive())
+        await asyncio.wait([gone], timeout=0.2)
+        headers = [(b"content-length", b"4")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"done"})
+        assert (await gone)["type"] == "http.disconnect"
+
+    async with serve(app, Settings(body_s=0.05)) as server:
+        assert (await ask(server.port, "POST", "/", b"body")).body == b"done"
+
+
+async def test_bodies_of_all_together_are_bounded() -> None:
+    settings = Settings(inbound_bytes=MIB, message_bytes=MIB)
+    async with serve(APP, settings) as server, wire(server.port) as one, wire(server.port) as two:
+        for each in (one, two):
+            await each.send(request("POST", "/length", content_length=str(MIB)))
+        await one.send(bytes(MIB - 1))
+        await until(lambda: server.inbound.held == MIB - 1)
+        await two.send(bytes(1000))
+        refused = await two.reply()
+        assert (refused.status, refused.data["code"]) == (429, "RATE_LIMITED")
+
+        await one.send(b"x")
+        assert (await one.reply()).body == b"%d" % MIB
+        await until(lambda: not server.inbound.held)
+
+
+async def test_a_client_that_leaves_in_the_middle_of_a_body_leaves_nothing() -> None:
+    async with serve(APP, Settings()) as server:
+        async with wire(server.port) as gone:
+            await gone.send(request("POST", "/length", content_length=str(MIB)) + bytes(1000))
+            await until(lambda: server.inbound.held == 1000)
+        await until(lambda: not server.inbound.held)
+
+
+async def test_a_fault_is_told_by_an_id_and_kept_in_the_log_without_contents(caplog) -> None:
+    caplog.set_level(logging.INFO, "repl_server")
+
+    async def app(scope, receive, send) -> None:
+        raise ValueError("what the user's document said")
+
+    async with serve(app, Settings()) as server:
+        failed = await ask(server.port, "GET", "/")
+        seen = [record.fields for record in caplog.records if record.message == "fault"]
+
+    assert (failed.status, failed.data["code"]) == (500, "SESSION_ERROR")
+    assert [each["id"] for each in seen] == [failed.data["id"]]
+    assert seen[0]["error"] == "ValueError"
+    assert "document" not in str([record.__dict__ for record in caplog.records]) + str(failed)
+
+
+async def test_a_fault_behind_a_begun_answer_ends_the_connection() -> None:
+    async with serve(APP, Settings()) as server, wire(server.port) as client:
+        await client.send(request("GET", "/fail-late"))
+        rest = await client.ended()
+
+        assert b"begun" in rest
+        assert not rest.endswith(b"0\r\n\r\n")
+
+
+async def test_requests_are_noted_without_their_queries(caplog) -> None:
+    caplog.set_level(logging.INFO, "repl_server")
+    async with serve(APP, Settings(), KEYS) as server:
+        await ask(server.port, "GET", "/who?token=secret", x_api_key=KEY)
+    (told,) = [record.fields for record in caplog.records if record.message == "request"]
+
+    assert {**told, "seconds": 0} == {
+        "owner": "key alice",
+        "method": "GET",
+        "path": "/who",
+        "status": 200,
+        "seconds": 0,
+    }
+    assert "secret" not in str([record.__dict__ for record in caplog.records])
+    assert KEY not in str([record.__dict__ for record in caplog.records])

@@ -1,0 +1,123 @@
+"""A line is JSON and tells what the table says of its event; contents only if asked for."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+import pytest
+
+from repl_server.journal import EVENTS, LOGGER, PER_SECOND, Journal, written_to
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lines_of(stream: io.StringIO) -> list[dict]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_has_time_level_event_and_the_fields() -> None:
+    stream = io.StringIO()
+    with written_to(stream):
+        Journal().note("refused", id="1", code="TOO_LARGE", owner="key alice", path="/step")
+    (told,) = lines_of(stream)
+
+    assert told.pop("time").endswith("+00:00")
+    assert told == {
+        "level": "warning",
+        "event": "refused",
+        "id": "1",
+        "code": "TOO_LARGE",
+        "owner": "key alice",
+        "path": "/step",
+    }
+
+
+@pytest.mark.parametrize("contents", [False, True])
+def test_code_and_output_are_told_only_if_asked_for(contents) -> None:
+    stream = io.StringIO()
+    with written_to(stream, contents=contents):
+        journal = Journal(contents=contents)
+        journal.note("step", session="1", outcome="ok", code="x = 'secret'", stdout="secret" * 100)
+        journal.fault(ValueError("secret"), id="2")
+
+    assert ("secret" in stream.getvalue()) is contents
+    if contents:
+        assert lines_of(stream)[0]["stdout"] == "secret" * 100
+
+
+def test_what_the_table_does_not_have_cannot_be_told() -> None:
+    with pytest.raises(KeyError):
+        Journal().note("no_such_event")
+    with pytest.raises(ValueError, match="no fields \\['token'\\]"):
+        Journal().note("session_opened", token="secret")
+
+
+def test_no_event_has_a_field_for_a_secret() -> None:
+    names = {name for event in EVENTS.values() for name in event.fields | event.contents}
+
+    assert not names & {"token", "key", "api_key", "hf_token", "authorization", "expected_answer"}
+
+
+def test_texts_of_clients_are_cut_and_stay_in_their_line() -> None:
+    stream = io.StringIO()
+    with written_to(stream):
+        Journal().note("refused", id="1", path="/\n{}\ud800\x1b[2J" + "x" * 1000)
+    (told,) = lines_of(stream)
+
+    assert len(told["path"]) < 250
+    assert "\x1b" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("contents", [False, True])
+def test_lines_of_libraries_come_without_what_they_were_given(contents) -> None:
+    stream = io.StringIO()
+    with written_to(stream, contents=contents):
+        try:
+            raise ValueError("secret")
+        except ValueError:
+            logging.getLogger("asyncio").exception("Task failed\ntask: <Task 'secret'>")
+    (told,) = lines_of(stream)
+
+    assert ("secret" in stream.getvalue()) is contents
+    assert told["event"] == "log"
+    assert told["logger"] == "asyncio"
+    assert told["message"].startswith("Task failed")
+    assert told["error"].startswith("ValueError")
+    assert __file__ in told["traceback"][0]
+
+
+def test_a_flood_of_one_event_is_thinned_and_counted() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with written_to(stream):
+        journal = Journal(clock=clock)
+        for _ in range(PER_SECOND * 20):
+            journal.note("refused", id="1")
+        journal.note("server_stopped")
+        clock.now += 1
+        journal.note("refused", id="2")
+    told = lines_of(stream)
+
+    assert len(told) == PER_SECOND * 10 + 2
+    assert told[-2]["event"] == "server_stopped"
+    assert (told[-1]["id"], told[-1]["left_out"]) == ("2", PER_SECOND * 10)
+
+
+def test_logging_is_as_it_was_afterwards() -> None:
+    def state() -> list:
+        loggers = logging.root, logging.getLogger(LOGGER)
+        return [(each.level, list(each.handlers)) for each in loggers]
+
+    before = state()
+    with written_to(io.StringIO()):
+        assert state() != before
+
+    assert state() == before

@@ -1,0 +1,392 @@
+"""Connections that stall, flood or hold memory are ended, with a reason, and others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from contextlib import suppress
+
+import pytest
+from websockets.asyncio.client import connect
+
+from repl_server import connections
+from repl_server.listening import BoundedWebSocket
+from repl_server.settings import Quota, Settings
+from tests.server.wires import (
+    BINARY,
+    CONTINUED,
+    PING,
+    TEXT,
+    ask,
+    frame,
+    request,
+    serve,
+    until,
+    wire,
+)
+
+MIB = 1 << 20
+PUBLIC = {"host": "0.0.0.0", "no_auth": True}
+
+
+async def hello(scope, receive, send) -> None:
+    """Answers every request, without looking at it."""
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]}
+    )
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+async def echo(scope, receive, send) -> None:
+    """A WebSocket that repeats."""
+    await receive()
+    await send({"type": "websocket.accept"})
+    while (message := await receive())["type"] == "websocket.receive":
+        await send({"type": "websocket.send", "text": message.get("text") or "binary"})
+
+
+async def test_beyond_the_limit_of_all_connections_one_is_told_so() -> None:
+    async with serve(hello, Settings(connections=2)) as server:
+        async with wire(server.port) as first, wire(server.port), wire(server.port) as third:
+            refused = await third.reply()
+            assert (refused.status, refused.data["code"]) == (503, "CAPACITY_REACHED")
+            assert refused.headers["retry-after"] == "1"
+            assert await third.ended() == b""
+
+            first.writer.close()
+            await until(lambda: server.connections.open == 1)
+            assert (await ask(server.port, "GET", "/")).body == b"hello"
+        assert server.counted('repl_connections_refused_total{reason="total"}') == 1
+
+
+async def test_an_address_has_no_more_connections_than_its_quota() -> None:
+    settings = Settings(**PUBLIC, quota=Quota(connections=1))
+    async with serve(hello, settings) as server, wire(server.port), wire(server.port) as second:
+        assert (await second.reply()).data["code"] == "QUOTA_EXCEEDED"
+
+
+async def test_the_connections_of_a_proxy_are_not_one_client_s() -> None:
+    settings = Settings(**PUBLIC, quota=Quota(connections=1), trusted_proxies=("127.0.0.1",))
+    async with serve(hello, settings) as server, wire(server.port):
+        assert (await ask(server.port, "GET", "/")).status == 200
+
+
+async def test_connections_without_a_request_are_fewer(monkeypatch) -> None:
+    monkeypatch.setattr(connections, "HALF_OPEN", 2)
+    async with serve(hello, Settings(**PUBLIC)) as server:
+        async with wire(server.port) as first, wire(server.port), wire(server.port) as third:
+            assert (await third.reply()).status == 429
+            await first.send(request("GET", "/"))
+            await first.reply()
+            # It has asked, and so makes room for one that has not.
+            assert (await ask(server.port, "GET", "/")).status == 200
+
+
+@pytest.mark.parametrize("beginning", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: x\r\n"])
+async def test_a_request_that_does_not_come_is_not_waited_for(beginning) -> None:
+    async with serve(hello, Settings(body_s=0.05)) as server, wire(server.port) as slow:
+        await slow.send(beginning)
+        refused = await slow.reply()
+
+        assert (refused.status, refused.data["code"]) == (408, "TOO_SLOW")
+        assert await slow.ended() == b""
+
+
+@pytest.mark.parametrize("drop", [b"x: y\r\n", b"\r\n"])
+async def test_headers_that_come_drop_by_drop_end_all_the_same(drop) -> None:
+    """Blank lines before a request, too, which a parser skips."""
+    async with serve(hello, Settings(body_s=0.1)) as server, wire(server.port) as slow:
+        await slow.send(request("GET", "/"))
+        assert (await slow.reply()).status == 200
+        await slow.send(b"GET / HTTP/1.1\r\n" if drop != b"\r\n" else b"")
+        ended = asyncio.create_task(slow.ended())
+        while not ended.done():
+            with suppress(ConnectionError):
+                await slow.send(drop)
+            await asyncio.sleep(0.01)
+
+        assert b"TOO_SLOW" in ended.result()
+
+
+@pytest.mark.parametrize("behind", [False, True])
+async def test_headers_without_end_are_cut_off(behind) -> None:
+    """Behind a request that is being answered, too, where nothing can be said."""
+    stuck = asyncio.Event()
+
+    async def app(scope, receive, send) -> None:
+        await stuck.wait()
+
+    async with serve(app, Settings()) as server, wire(server.port) as endless:
+        ended = asyncio.create_task(endless.ended())
+        await endless.send(request("POST", "/") if behind else b"")
+        await endless.send(b"GET / HTTP/1.1\r\n")
+        sent = 0
+        while not ended.done() and sent < 4 * MIB:
+            with suppress(ConnectionError):
+                await endless.send(b"x-header: " + b"y" * 1000 + b"\r\n")
+            await asyncio.sleep(0)
+            sent += 1000
+
+        assert (b"TOO_LARGE" in await ended) is not behind
+        assert server.counted('repl_connections_refused_total{reason="headers"}') == 1
+        stuck.set()
+
+
+@pytest.mark.parametrize("noticed", ["here", "by the kernel"])
+async def test_a_client_that_reads_nothing_is_let_go(noticed, monkeypatch) -> None:
+    if noticed == "here":
+        monkeypatch.delattr(socket, "TCP_USER_TIMEOUT")
+    else:
+        monkeypatch.setattr(BoundedWebSocket, "_watch_reader", lambda self: None)
+    ended = asyncio.Event()
+
+    async def app(scope, receive, send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        try:
+            while True:
+                await send({"type": "websocket.send", "bytes": bytes(MIB)})
+        finally:
+            ended.set()
+
+    async with serve(app, Settings(send_s=0.1)) as server, wire(server.port) as deaf:
+        assert (await deaf.open_socket()).status == 101
+        await asyncio.wait_for(ended.wait(), 10)
+        await until(lambda: not server.connections.open)
+
+
+async def test_http_answers_that_nobody_takes_are_let_go() -> None:
+    async def app(scope, receive, send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(32 * MIB)})
+
+    async with serve(app, Settings(send_s=0.1)) as server, wire(server.port) as deaf:
+        await deaf.send(request("GET", "/"))
+        await deaf.reader.readuntil(b"\r\n\r\n")
+        await until(lambda: not server.connections.open)
+
+
+async def test_a_client_that_reads_slowly_is_waited_for() -> None:
+    async def app(scope, receive, send) -> None:
+        headers = [(b"content-length", b"%d" % (24 * MIB))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": bytes(24 * MIB)})
+
+    async with serve(app, Settings(send_s=0.3)) as server, wire(server.port) as slow:
+        await slow.send(request("GET", "/"))
+        await slow.reader.readuntil(b"\r\n\r\n")
+        for _ in range(24):
+            await slow.reader.readexactly(MIB)
+            await asyncio.sleep(0.03)
+
+
+async def test_pings_whose_answers_nobody_reads_do_not_pile_up() -> None:
+    async with serve(echo, Settings()) as server, wire(server.port) as deaf:
+        await deaf.open_socket()
+        deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        pings = frame(bytes(125), PING) * 1000
+        with suppress(TimeoutError):
+            for _ in range(500):  # what the buffers of the kernel take, several times
+                async with asyncio.timeout(0.5):
+                    await deaf.send(pings)
+                assert server.unsent < MIB
+        assert server.unsent
+
+
+async def test_a_peer_that_is_gone_is_noticed_by_its_silence() -> None:
+    async with serve(echo, Settings(ping_s=0.05)) as server, wire(server.port) as gone:
+        assert (await gone.open_socket()).status == 101
+
+        assert await gone.close_code() == 1011
+        assert server.counted('repl_connections_refused_total{reason="no_pong"}') == 1
+
+
+async def test_a_client_whose_message_waits_here_is_not_taken_for_gone() -> None:
+    """While it is not read, no pong of it can be."""
+    go_on = asyncio.Event()
+
+    async def app(scope, receive, send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        await receive()
+        await go_on.wait()
+        await send({"type": "websocket.send", "text": (await receive())["text"]})
+        await receive()
+
+    async with serve(app, Settings(ping_s=0.05)) as server, wire(server.port) as waiting:
+        await waiting.open_socket()
+        await waiting.send(frame(b"one") + frame(b"two") + frame(b"three"))
+        for _ in range(3):
+            assert (await waiting.frame())[0] == PING
+        go_on.set()
+        opcode, said = await waiting.frame()
+        while opcode == PING:
+            opcode, said = await waiting.frame()
+
+        assert (opcode, said) == (TEXT, b"two")
+
+
+async def test_a_client_that_sends_slowly_is_not_taken_for_gone() -> None:
+    async with serve(echo, Settings(ping_s=0.05)) as server, wire(server.port) as slow:
+        await slow.open_socket()
+        await slow.send(frame(b"", announced=1000))
+        for _ in range(100):
+            await slow.send(b"x" * 10)
+            if _ % 10 == 0:
+                assert (await slow.frame())[0] == PING  # which it cannot answer inside a frame
+
+        opcode, said = await slow.frame()
+        while opcode == PING:
+            opcode, said = await slow.frame()
+        assert (opcode, said) == (TEXT, b"x" * 1000)
+
+
+@pytest.mark.parametrize("opcode", [TEXT, BINARY])
+async def test_a_message_that_is_announced_too_large_is_refused_by_its_header(opcode) -> None:
+    async with serve(echo, Settings(message_bytes=MIB)) as server, wire(server.port) as large:
+        await large.open_socket()
+        await large.send(frame(b"", opcode, announced=1 << 30))
+
+        assert await large.close_code() == 1009
+
+
+async def test_who_goes_on_sending_still_learns_why_it_was_refused() -> None:
+    async with serve(echo, Settings(message_bytes=MIB)) as server, wire(server.port) as large:
+        await large.open_socket()
+        await large.send(frame(bytes(8 * MIB), announced=1 << 30))
+
+        assert await large.close_code() == 1009
+
+
+async def test_fragments_of_a_message_count_together() -> None:
+    async with serve(echo, Settings(message_bytes=1000)) as server, wire(server.port) as large:
+        await large.open_socket()
+        await large.send(frame(b"x" * 600, fin=False) + frame(b"x" * 600, CONTINUED, fin=False))
+
+        assert await large.close_code() == 1009
+
+
+async def test_half_messages_of_all_together_are_bounded_and_whole_ones_go_on() -> None:
+    settings = Settings(message_bytes=2 * MIB, inbound_bytes=4 * MIB)
+    async with serve(echo, settings) as server:
+        async with wire(server.port) as one, wire(server.port) as two, wire(server.port) as three:
+            for each in (one, two, three):
+                await each.open_socket()
+            for each in (one, two):
+                await each.send(frame(bytes(3 * MIB // 2), announced=2 * MIB))
+            await until(lambda: server.inbound.held == 3 * MIB)
+            await three.send(frame(bytes(3 * MIB // 2), announced=2 * MIB))
+            assert await three.close_code() == 1013
+            assert server.inbound.held <= 4 * MIB
+
+            async with connect(f"ws://127.0.0.1:{server.port}/ws", max_size=None) as fine:
+                await fine.send("x" * (MIB // 2))
+                assert len(await fine.recv()) == MIB // 2
+            await one.send(bytes(MIB // 2))
+            assert len((await one.frame())[1]) == 2 * MIB
+        await until(lambda: not server.inbound.held)
+
+
+async def test_a_stranger_holds_but_a_part_of_that() -> None:
+    settings = Settings(**PUBLIC, message_bytes=MIB // 2, inbound_bytes=4 * MIB, quota=Quota())
+    async with serve(echo, settings) as server:
+        async with wire(server.port) as one, wire(server.port) as two, wire(server.port) as three:
+            for each in (one, two, three):
+                await each.open_socket()
+                await each.send(frame(bytes(400_000), announced=MIB // 2))
+
+            assert await three.close_code() == 1013
+            assert server.inbound.held < MIB
+
+
+async def test_a_message_counts_until_the_application_comes_for_the_next() -> None:
+    held = []
+
+    async def app(scope, receive, send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        await receive()
+        held.append(server.inbound.held)
+        await send({"type": "websocket.send", "text": "one"})
+        await receive()
+
+    async with serve(app, Settings(ping_s=None)) as server, wire(server.port) as client:
+        await client.open_socket()
+        await client.send(frame(bytes(MIB)))
+        await client.frame()
+        await until(lambda: not server.inbound.held)
+
+        assert held == [MIB]
+
+
+async def test_empty_fragments_are_not_free() -> None:
+    settings = Settings(inbound_bytes=MIB, message_bytes=MIB)
+    async with serve(echo, settings) as server, wire(server.port) as flood:
+        await flood.open_socket()
+        with suppress(ConnectionError):
+            await flood.send(frame(b"", fin=False) + frame(b"", CONTINUED, fin=False) * 100_000)
+
+        assert await flood.close_code() == 1013
+
+
+async def test_a_message_that_stays_half_is_given_up() -> None:
+    async with serve(echo, Settings(body_s=0.05)) as server, wire(server.port) as slow:
+        await slow.open_socket()
+        await slow.send(frame(b"half", announced=1000))
+
+        assert await slow.close_code() == 1008
+
+
+async def test_a_message_that_waits_here_is_not_slow() -> None:
+    go_on = asyncio.Event()
+
+    async def app(scope, receive, send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        await receive()
+        await go_on.wait()
+        await send({"type": "websocket.send", "text": (await receive())["text"]})
+        await receive()
+
+    settings = Settings(body_s=0.05, ping_s=0.05)
+    async with serve(app, settings) as server, wire(server.port) as patient:
+        await patient.open_socket()
+        # The third is half; it is not read on before the first two are taken.
+        await patient.send(frame(b"one") + frame(b"two") + frame(b"three")[:5])
+        for _ in range(3):
+            assert (await patient.frame())[0] == PING
+        go_on.set()
+        opcode, said = await patient.frame()
+        while opcode == PING:
+            opcode, said = await patient.frame()
+
+        assert (opcode, said) == (TEXT, b"two")
+
+
+async def test_what_is_no_text_ends_the_socket_with_1007() -> None:
+    async with serve(echo, Settings()) as server, wire(server.port) as client:
+        await client.open_socket()
+        await client.send(frame(b"\xff\xfe"))
+
+        assert await client.close_code() == 1007
+
+
+async def test_a_library_s_client_sees_an_ordinary_server() -> None:
+    async with serve(echo, Settings()) as server:
+        async with connect(f"ws://127.0.0.1:{server.port}/ws", max_size=None) as client:
+            for text in ("x", "y" * 200_000, "z" * (4 * MIB)):
+                await client.send(text)
+                assert await client.recv() == text
+            await client.send(part for part in ("a", "b", "c"))
+            assert await client.recv() == "abc"
+        await until(lambda: not server.connections.open)
+        assert server.inbound.held == 0
+
+
+async def test_refusals_of_connections_are_json_with_an_id() -> None:
+    async with serve(hello, Settings(connections=0)) as server, wire(server.port) as client:
+        refused = await client.reply()
+
+        assert json.loads(refused.body).keys() == {"code", "message", "id", "retry_after"}
+        assert refused.headers["connection"] == "close"

@@ -1,0 +1,68 @@
+"""Numbers are per server, and no client can make up a label."""
+
+from __future__ import annotations
+
+from repl_server.metrics import CONTENT_TYPE, Metrics
+from repl_server.owners import Owner
+
+
+def lines_of(metrics: Metrics) -> list[str]:
+    return metrics.text().decode().splitlines()
+
+
+def test_what_happened_is_counted() -> None:
+    metrics = Metrics()
+    metrics.watch("sessions_open", lambda: 3)
+    metrics.reset()
+    metrics.step(None, 0.003)
+    metrics.step("timeout", 5)
+    metrics.refused("RATE_LIMITED")
+    metrics.uploaded(100)
+    metrics.sub_call("ok", 2)
+    metrics.session_closed("idle")
+    metrics.cpu(Owner("key", "alice"), 1.5)
+    lines = lines_of(metrics)
+
+    for line in (
+        "repl_sessions_open 3.0",
+        "repl_resets_total 1.0",
+        'repl_steps_total{outcome="ok"} 1.0',
+        'repl_steps_total{outcome="timeout"} 1.0',
+        'repl_step_seconds_bucket{le="0.005"} 1.0',
+        "repl_step_seconds_count 2.0",
+        'repl_refusals_total{code="RATE_LIMITED"} 1.0',
+        "repl_uploads_bytes_total 100.0",
+        'repl_sub_calls_total{outcome="ok"} 2.0',
+        'repl_sessions_closed_total{reason="idle"} 1.0',
+        'repl_cpu_seconds_total{key="alice"} 1.5',
+    ):
+        assert line in lines
+
+
+def test_two_servers_count_apart() -> None:
+    one, two = Metrics(), Metrics()
+    one.reset()
+
+    assert "repl_resets_total 1.0" in lines_of(one)
+    assert "repl_resets_total 0.0" in lines_of(two)
+
+
+def test_no_label_is_a_client_s_or_an_address() -> None:
+    metrics = Metrics()
+    for number in range(100):
+        metrics.step(f"made-up-{number}", 1)
+        metrics.refused(f"made-up-{number}")
+        metrics.session_closed(f"made-up-{number}")
+        metrics.sub_call(f"made-up-{number}")
+        metrics.cpu(Owner("address", f"198.51.100.{number}"), 1)
+    text = metrics.text().decode()
+
+    assert "made-up" not in text
+    assert "198.51.100" not in text
+    assert 'repl_steps_total{outcome="other"} 100.0' in text.splitlines()
+    assert 'repl_cpu_seconds_total{key=""} 100.0' in text.splitlines()
+
+
+def test_the_process_is_there_too() -> None:
+    assert any(line.startswith("process_open_fds ") for line in lines_of(Metrics()))
+    assert CONTENT_TYPE.startswith("text/plain")
