@@ -59,11 +59,11 @@ def starting(source: Source, *, plain: bool, terms: Terms, **arguments: Any) -> 
 
 
 def loading(session: Any, context: Context) -> Turn[None]:
-    """Put the context into a session, unless its sandbox has it already."""
-    if context.source is not None:
-        return
+    """Put the context into a session, but for what its sandbox has already."""
+    there = {} if context.source is None else context.source.shared
     for part in context.parts:
-        yield partial(session.set, part.name, part.value)
+        if part.name not in there:
+            yield partial(session.set, part.name, part.value)
 
 
 def filling(session: Any, files: dict[str, bytes]) -> Turn[None]:

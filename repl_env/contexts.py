@@ -7,8 +7,8 @@ One object may be given, or several under names of their own. A str is text and 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,20 +25,49 @@ NAME = "context"
 
 
 @dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """In place of a value that sessions begin with and this process does not hold.
+
+    `type` is the name of its type, `shown` its preview. `read` gets the value, which may take long
+    and raise OSError.
+    """
+
+    type: str
+    shown: str | None
+    read: Callable[[], str | bytes | JSON] = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """One variable of a context. `length` counts characters, bytes, or characters of JSON."""
 
     name: str
-    value: str | bytes | JSON
+    value: str | bytes | JSON | Elsewhere
     length: int
     unit: str
+
+    @property
+    def type(self) -> str:
+        """The name of the value's type."""
+        return self.value.type if isinstance(self.value, Elsewhere) else type(self.value).__name__
+
+    def read(self) -> str | bytes | JSON:
+        """The value; OSError if it is elsewhere and cannot be had."""
+        return self.value.read() if isinstance(self.value, Elsewhere) else self.value
+
+    def preview(self, mode: Preview, length: int) -> str | None:
+        """At most `length` characters about the value."""
+        if isinstance(self.value, Elsewhere):
+            return None if self.value.shown is None else self.value.shown[:length] or None
+        return preview(self.value, mode, length)
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
     """What an episode is about. `preview` is None where there is nothing to show.
 
-    `source` is where its session comes from, if sessions from there have the variables already.
+    `source` is where its session comes from, if sessions from there have variables of it already,
+    those in `source.shared`.
     """
 
     parts: tuple[Part, ...]
@@ -75,34 +104,43 @@ def resolve(
     mode: Preview,
     preview_length: int,
     source: Source | None = None,
+    held: tuple[Part, ...] = (),
 ) -> Context:
     """The context that these arguments ask for.
 
     One that was resolved before is taken as it is. `context` goes before `default`, and both being
     None means an empty text, unless `contexts` names other variables, or sessions from `source`
-    begin with a variable of that name: then it is that.
+    begin with a variable of that name: then it is that. `held` are more variables, which sessions
+    from `source` begin with.
 
     Raises:
         TypeError: a context is none of str, bytes, list, dict and Path, or holds what JSON cannot.
-        ValueError: `context` is given twice.
+        ValueError: a context is given twice.
         OSError: a Path cannot be read.
     """
     if isinstance(context, Context):
         return context
-    given = default if context is None else context
-    held = None
+    given = default if context is None and not _named(held, NAME) else context
+    origin = source if held else None
     named = dict(contexts or {})
     if given is not None:
         if NAME in named and context is not None:
             raise ValueError("contexts must not have the name 'context' when context is given")
         named = {NAME: given, **named}
-    elif not named and source is not None and NAME in source.shared:
-        named, held = {NAME: source.shared[NAME]}, source
-    elif not named:
+    elif not named and not held and source is not None and NAME in source.shared:
+        named, origin = {NAME: source.shared[NAME]}, source
+    elif not named and not held:
         named = {NAME: ""}
-    parts = tuple(_part(name, value) for name, value in named.items())
+    for name in named:
+        if _named(held, name):
+            raise ValueError(f"uploads: {name!r} is given as a context as well")
+    parts = *(_part(name, value) for name, value in named.items()), *held
     shown = _preview(parts, mode, preview_length)
-    return Context(parts, None if shown is None else clean(shown), held)
+    return Context(parts, None if shown is None else clean(shown), origin)
+
+
+def _named(parts: tuple[Part, ...], name: str) -> bool:
+    return any(part.name == name for part in parts)
 
 
 def _part(name: str, value: Given) -> Part:
@@ -135,8 +173,15 @@ def _json_length(name: str, value: JSON) -> int:
 
 
 def _preview(parts: tuple[Part, ...], mode: Preview, length: int) -> str | None:
+    each = share([part.name for part in parts], length)
     if len(parts) == 1 and parts[0].name == NAME:
-        return preview(parts[0].value, mode, length)
-    each = max(0, length // len(parts) - max(len(part.name) for part in parts) - 3)
-    shown = ((part.name, preview(part.value, mode, each)) for part in parts)
+        return parts[0].preview(mode, each)
+    shown = ((part.name, part.preview(mode, each)) for part in parts)
     return "\n".join(f"{name}: {text}" for name, text in shown if text is not None) or None
+
+
+def share(names: Sequence[str], length: int) -> int:
+    """Characters for each in a preview of `length` of all."""
+    if tuple(names) == (NAME,):
+        return length
+    return max(0, length // len(names) - max(map(len, names)) - 3)

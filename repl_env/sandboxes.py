@@ -90,9 +90,13 @@ class Sandboxes:
         return self._running.get(settings)
 
     def drop(self, sandbox: Sandbox) -> None:
-        """Give this one to nobody any more."""
+        """Give this one, which ended, to nobody any more, and let go of what is left of it."""
         with self._lock:
+            known = sandbox in self._running.values()
             self._running = {k: v for k, v in self._running.items() if v is not sandbox}
+        if known:
+            # It waits for the ends of processes, and this may be an event loop's thread.
+            threading.Thread(target=sandbox.close, name="repl-close").start()
 
     def close(self) -> None:
         """Close them all; another would be started."""

@@ -215,11 +215,12 @@ def _rows(header: bytes, length: int) -> list[tuple[str, str, str, int]]:
 
 
 def _part_as_bytes(part: Part) -> tuple[str, bytes]:
-    if isinstance(part.value, str):
-        return "str", part.value.encode("utf-8", "surrogatepass")
-    if isinstance(part.value, bytes):
-        return "bytes", part.value
-    return "json", json.dumps(part.value).encode()
+    value = part.read()
+    if isinstance(value, str):
+        return "str", value.encode("utf-8", "surrogatepass")
+    if isinstance(value, bytes):
+        return "bytes", value
+    return "json", json.dumps(value).encode()
 
 
 def _part(name: str, kind: str, data: bytes) -> Part:

@@ -16,13 +16,13 @@ from repl_env.remote.parcels import (
     LARGE,
     NEVER_LARGE,
     Parcel,
-    in_base64,
     is_small,
     json_text,
     packed,
     packed_files,
 )
 from repl_env.remote.patience import optional_seconds
+from repl_env.wire_values import encoded
 
 if TYPE_CHECKING:
     from repl_env.contexts import Given
@@ -152,9 +152,9 @@ def following_data(
 
 def _variable(name: str, value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return in_base64(bytes(value))
+        return encoded(bytes(value))
     json_text(f"variables: {name}", value)
-    return value
+    return encoded(value)
 
 
 def _llm(llm: LLM) -> dict[str, Any]:

@@ -75,6 +75,8 @@ class HFModel(ChatModel):
         max_retries: int = 2,
     ) -> None:
         _check_installed()
+        if _is_address(model):
+            raise ValueError("model is a name; the address of an endpoint goes into base_url")
         self.name = model
         self._token, self._base_url, self._provider = token, base_url, provider
         self._headers = dict(headers)
@@ -95,6 +97,9 @@ class HFModel(ChatModel):
         """
         if not (self._token or self._base_url):
             raise ModelError("authentication", "HFModel has no token: give it one (token=...)")
+        # Names come from code in sessions too, and the library would send the token there.
+        if request.model is not None and _is_address(request.model):
+            raise ModelError("request", "model must be a name, not an address")
         own = self._timeout * (self._max_retries + 1)
         limit = own if request.timeout is None else request.timeout
         arguments, reply = self._request(request), Reply(self._secrets)
@@ -172,6 +177,10 @@ class HFModel(ChatModel):
                 return ModelError("server", "the endpoint sent no completion", retryable=True)
         name = type(error).__name__
         return ModelError("connection", f"no connection, or it broke ({name})", retryable=True)
+
+
+def _is_address(model: str) -> bool:
+    return "://" in model
 
 
 async def _close(client: AsyncInferenceClient) -> None:

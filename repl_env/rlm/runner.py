@@ -440,4 +440,4 @@ def _notes(environment: Any, first: StepResult[Any]) -> tuple[ContextNote, ...]:
     parts = getattr(environment, "contexts", None)
     if parts is None:
         return (ContextNote("context", "str", first.observation.context_length),)
-    return tuple(ContextNote(part.name, type(part.value).__name__, part.length) for part in parts)
+    return tuple(ContextNote(part.name, part.type, part.length) for part in parts)

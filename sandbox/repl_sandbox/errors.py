@@ -2,7 +2,7 @@
 
     SandboxError
     ├── IsolationError      the operator: this system lacks a protection that was asked for
-    ├── SandboxClosed       the caller: the sandbox is closed
+    ├── SandboxClosed       the caller: the sandbox is closed, or was ended
     ├── SessionClosed       the caller: the session is closed
     ├── SessionBusy         the caller: two calls at once on one session
     ├── CheckpointError     the caller: a checkpoint cannot be made, read or restored
@@ -40,7 +40,7 @@ class IsolationError(SandboxError):
 
 
 class SandboxClosed(SandboxError):
-    """The sandbox is closed, or belongs to another process."""
+    """The sandbox is closed, its template was ended, or it belongs to another process."""
 
 
 class SessionClosed(SandboxError):

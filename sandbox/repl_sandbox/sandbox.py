@@ -10,6 +10,8 @@ import secrets
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, TypeVar
 
@@ -171,14 +173,33 @@ class Sandbox:
 
         self._check_alive()
         with shared.pack(objects, arrays=self._arrays) as parcel:
-            child = object.__new__(type(self))
-            # Every setting, whichever there are; then what cannot be another's.
-            child.__dict__.update(self.__dict__)
-            child._begin_life()
-            child._parent = self  # which would end with its last reference
-            child._shared = {**self._shared, **objects}
-            child._preloaded = self._preloaded or parcel.arrays
-            child._grow(self, parcel)
+            return self._child(parcel, objects, self._ready)
+
+    def with_parcel(self, parcel: Parcel) -> Sandbox:
+        """`with_shared` of objects that were packed before, perhaps by another process.
+
+        What a parcel says is believed: it must come from `repl_sandbox.shared`. It stays the
+        caller's to close. `shared` has `PACKED` in place of the objects. No session is made ahead
+        of time, whatever `ready` is.
+
+        Raises:
+            SandboxClosed, SandboxError: as `with_shared`.
+        """
+        from .shared import PACKED
+
+        self._check_alive()
+        return self._child(parcel, dict.fromkeys(parcel.names, PACKED), 0)
+
+    def _child(self, parcel: Parcel, objects: Mapping[str, Shareable], ready: int) -> Sandbox:
+        child = object.__new__(type(self))
+        # Every setting, whichever there are; then what cannot be another's.
+        child.__dict__.update(self.__dict__)
+        child._begin_life()
+        child._parent = self  # which would end with its last reference
+        child._shared = {**self._shared, **objects}
+        child._preloaded = self._preloaded or parcel.arrays
+        child._ready = ready
+        child._grow(self, parcel)
         with self._lock:
             if not self._closed:
                 self._children.add(child)
@@ -683,12 +704,28 @@ class AsyncSandbox:
 
     def with_shared(self, /, **objects: Shareable) -> SandboxRequest:
         """As `Sandbox.with_shared`; await it, or use it in `async with`."""
+        return self._growing(lambda sandbox: partial(sandbox.with_shared, **objects))
 
+    def with_parcel(self, parcel: Parcel) -> SandboxRequest:
+        """As `Sandbox.with_parcel`; who is cancelled meanwhile may close the parcel as well."""
+
+        def growing(sandbox: Sandbox) -> Callable[[], Sandbox]:
+            copy = replace(parcel, fd=os.dup(parcel.fd))
+
+            def grow() -> Sandbox:
+                with copy:
+                    return sandbox.with_parcel(copy)
+
+            return grow
+
+        return self._growing(growing)
+
+    def _growing(self, growing: Callable[[Sandbox], Callable[[], Sandbox]]) -> SandboxRequest:
         async def start() -> AsyncSandbox:
             await self.start()
             sandbox = self._sandbox
             assert sandbox is not None
-            making = asyncio.create_task(asyncio.to_thread(sandbox.with_shared, **objects))
+            making = asyncio.create_task(asyncio.to_thread(growing(sandbox)))
             try:
                 child = await asyncio.shield(making)
             except asyncio.CancelledError:

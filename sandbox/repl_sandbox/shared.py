@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
-from .session.requests import seal
+from .sealing import seal
 from .worker.namespace import REPL_NAMES
 from .zygote.parcel import FORMAT, Row
 
@@ -53,12 +53,23 @@ def check_names(names: Mapping[str, object]) -> None:
             raise ValueError(f"{name!r} is a name of the session's own")
 
 
+class Packed:
+    """In place of an object that was packed elsewhere: this process does not have it."""
+
+    def __repr__(self) -> str:
+        return "PACKED"
+
+
+PACKED = Packed()
+
+
 @dataclass(slots=True)
 class Parcel:
     """Packed objects: a file in memory, and where in it the manifest lies. A context manager."""
 
     fd: int
     manifest: tuple[int, int] = (0, 0)
+    names: tuple[str, ...] = ()
     arrays: bool = False
 
     def __enter__(self) -> Self:
@@ -73,6 +84,11 @@ class Parcel:
         os.close(self.fd)
 
 
+def empty() -> Parcel:
+    """A parcel to pack objects into."""
+    return Parcel(os.memfd_create("repl-shared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+
+
 def pack(objects: Mapping[str, Shareable], *, arrays: bool = True) -> Parcel:
     """The parcel of `objects`; without `arrays` a numpy array is refused.
 
@@ -82,25 +98,41 @@ def pack(objects: Mapping[str, Shareable], *, arrays: bool = True) -> Parcel:
             larger than 16 GiB.
     """
     check_names(objects)
-    parcel = Parcel(os.memfd_create("repl-shared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+    parcel = empty()
     try:
-        packing = _Packing(parcel.fd)
-        for name, value in objects.items():
-            packing.add(name, value, arrays=arrays)
-        parcel.manifest = packing.end()
-        parcel.arrays = any(row[1] == "array" for row in packing.rows)
-        seal(parcel.fd)
+        fill(parcel, objects, arrays=arrays)
     except BaseException:
         os.close(parcel.fd)
         raise
     return parcel
 
 
+def fill(
+    parcel: Parcel, objects: Mapping[str, Shareable], *, arrays: bool = True, parsed: bool = False
+) -> None:
+    """Pack `objects` into an empty parcel, and seal it; their names must have been checked.
+
+    `parsed`: those that are neither str nor bytes came from a JSON parser, so they are of plain
+    types, without cycles, and need not be copied to know it.
+
+    Raises:
+        TypeError, ValueError: as `pack`.
+    """
+    packing = _Packing(parcel.fd, parsed=parsed)
+    for name, value in objects.items():
+        packing.add(name, value, arrays=arrays)
+    parcel.manifest = packing.end()
+    parcel.names = tuple(objects)
+    parcel.arrays = any(row[1] == "array" for row in packing.rows)
+    seal(parcel.fd)
+
+
 class _Packing:
     """Writes objects into the file `fd`, and keeps the rows of the manifest."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, *, parsed: bool) -> None:
         self._fd = fd
+        self._parsed = parsed
         self._end = 0
         self.rows: list[Row] = []
 
@@ -120,7 +152,7 @@ class _Packing:
             kind, form = "array", self._array(name, value)
         else:
             kind = "value"
-            self._write(name, memoryview(_value(name, value)))
+            self._write(name, memoryview(_value(name, value, parsed=self._parsed)))
         self.rows.append((name, kind, start, self._end - start, form))
 
     def end(self) -> tuple[int, int]:
@@ -172,9 +204,9 @@ class _Packing:
         return described, tuple(array.shape), fortran
 
 
-def _value(name: str, value: Shareable) -> bytes:
+def _value(name: str, value: Shareable, *, parsed: bool) -> bytes:
     try:
-        if type(value) not in (str, bytes):
+        if not parsed and type(value) not in (str, bytes):
             # As `Session.set` has it: of plain types, without cycles, and of bounded depth.
             value = json.loads(json.dumps(value, allow_nan=False))
         return marshal.dumps(value, FORMAT)

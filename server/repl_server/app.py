@@ -10,15 +10,27 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import WebSocketRoute
 
 from repl_env.models import REPLAction, REPLObservation, REPLState, State
 
+from .guarding import Guard, Rules
 from .hosting import Host
+from .identity import Identity
+from .inbound import Inbound
+from .keys import Keys
+from .mcp_routes import mcp_router
+from .mcp_socket import MCPSocketRoute
+from .metrics import numbers
 from .refusal import Refusal
-from .routes import refused, router
+from .routes import SESSION, refused, router
 from .settings import Settings
 from .socket import SocketRoute
+from .upload_routes import upload_router
+
+# Headers of answers that pages of the operator's origins may read.
+_EXPOSED = [SESSION, "Retry-After", "Upload-Offset", "Range"]
 
 
 def create_app(
@@ -38,13 +50,16 @@ def create_app(
 
     Raises:
         TypeError: `environment` cannot be called.
+        ValueError: keys are asked for and there are none, or a setting is wrong.
+        OSError: the key file cannot be read.
     """
     if environment is not None and not callable(environment):
         kind = type(environment).__name__
         raise TypeError(f"environment must make environments, and a {kind} cannot be called")
     state = REPLState if environment is None else State
+    settings = settings or Settings()
     host = Host(
-        settings or Settings(),
+        settings,
         environment=environment,
         action=action,
         observation=observation,
@@ -54,11 +69,32 @@ def create_app(
         title="repl-env", version=_version(), lifespan=_lifespan, strict_content_type=False
     )
     app.state.host = host
+    app.state.rules = Rules(
+        settings=settings,
+        identity=Identity(settings, Keys.of(settings)),
+        quotas=host.quotas,
+        inbound=Inbound(settings),
+        watch=host.watch,
+    )
     app.include_router(router(host))
+    app.include_router(numbers(host.watch.metrics))
+    app.include_router(upload_router(host))
+    app.include_router(mcp_router(host))
     app.router.routes.append(WebSocketRoute("/ws", SocketRoute(host)))
+    app.router.routes.append(WebSocketRoute("/mcp", MCPSocketRoute(host)))
     app.add_exception_handler(Refusal, refused)
     app.add_exception_handler(RequestValidationError, refused)
-    app.add_exception_handler(Exception, refused)
+    app.add_middleware(Guard, rules=app.state.rules)
+    if settings.origins:
+        # Browsers ask before they send, without a key: this answers, and comes first.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=_EXPOSED,
+            allow_private_network=True,
+        )
     return app
 
 

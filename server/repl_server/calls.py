@@ -6,8 +6,10 @@ state, log or error.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import TypeVar
 
 from repl_env.rlm.budget import Budget, Spent
@@ -18,6 +20,16 @@ from repl_env.subcalls import Failed, GivenProvider, SubcallSettings
 from .quotas import Meter
 from .refusal import Refusal
 from .settings import Settings
+from .watching import Watch
+
+# What the first sub-call would load.
+_ASKING = (
+    "repl_env.rlm.recursion",
+    "repl_env.rlm.openai_model",
+    "repl_env.rlm.hf_model",
+    "openai.resources.chat.completions",
+    "huggingface_hub.inference._generated._async_client",
+)
 
 # Reserved of an owner's calls for a session without a limit of its own.
 _MANY = 1 << 20
@@ -53,15 +65,25 @@ class _Spending:
         )
 
 
+def warm_up(settings: Settings) -> None:
+    """Load what asks models, if any may be asked: it takes a second or two, of everybody's time."""
+    if not (settings.llm_urls or settings.llm):
+        return
+    for module in _ASKING:
+        with contextlib.suppress(ImportError):  # a reset that needs it is told
+            import_module(module)
+
+
 class SessionCalls:
     """A provider (`repl_env.subcalls.Provider`) for all episodes of one session.
 
     `settings.budget` is for them together.
     """
 
-    def __init__(self, settings: Settings, meter: Meter) -> None:
+    def __init__(self, settings: Settings, meter: Meter, watch: Watch) -> None:
         self._settings = settings
         self._meter = meter
+        self._watch = watch
         self._open: list[_Episode] = []
         self._spending = _Spending()
 
@@ -88,7 +110,7 @@ class SessionCalls:
 
     def branch(self) -> SessionCalls:
         """For a branch of the session, with the calls that were begun for it."""
-        other = SessionCalls(self._settings, self._meter)
+        other = SessionCalls(self._settings, self._meter, self._watch)
         other._spending = _Spending(self._spending.began, list(self._spending.spent))
         if len(self._open) > 1:
             other._open.append(self._open.pop())
@@ -101,6 +123,7 @@ class SessionCalls:
         for each in ended:
             spent = each.calling.account.total
             self._spending.spent.append(spent)
+            self._watch.sub_calls(spent)
             self._meter.return_calls(max(0, each.reserved - spent.calls))
 
     def _reserve(self, calls: int) -> int:

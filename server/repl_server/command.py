@@ -7,6 +7,7 @@ Each option can be given by a variable of the environment as well, which is what
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from enum import StrEnum
 from functools import wraps
@@ -177,6 +178,7 @@ def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
     @wraps(settings)
     def serve(**options: Any) -> None:
         from .app import create_app
+        from .journal import written_to
         from .serving import raise_open_files, server
 
         raise_open_files()
@@ -186,7 +188,8 @@ def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
             raise typer.BadParameter(str(error)) from error
         with opening():
             app.state.host.prepare()
-        server(app, lambda url: typer.echo(f"repl-env serves on {url}")).run()
+        with written_to(sys.stderr, contents=app.state.host.settings.log_contents):
+            server(app, lambda url: typer.echo(f"repl-env serves on {url}")).run()
 
     serve.__doc__ = """Serve environments over WebSockets and HTTP.
 

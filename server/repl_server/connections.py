@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from .addresses import is_loopback, subscriber
-from .journal import Journal
-from .metrics import Metrics
 from .proxies import Proxies
 from .refusal import Refusal
 from .settings import ADDRESS_QUOTA, Settings
+from .watching import Watch
 
 # From one address, connections whose first request has not come. A browser opens six, a client of
 # ours one for each session; each is through in one round trip.
@@ -23,9 +22,8 @@ class Connections:
     request in any case. The connections of a proxy that the operator named are many clients'.
     """
 
-    def __init__(self, settings: Settings, journal: Journal, metrics: Metrics) -> None:
-        self._journal = journal
-        self._metrics = metrics
+    def __init__(self, settings: Settings, watch: Watch) -> None:
+        self._watch = watch
         self._limit = settings.connections
         self._proxies = Proxies(settings.trusted_proxies)
         self._local = is_loopback(settings.host)
@@ -55,12 +53,10 @@ class Connections:
 
     def ended(self, host: str, reason: str) -> None:
         """A connection from `host` is ended by a limit."""
-        self._metrics.connection_refused(reason)
-        self._journal.note("connection_ended", peer=host, reason=reason)
+        self._watch.connection_ended(host, reason)
 
     def _refused(self, host: str, reason: str, code: str, limit: int) -> Refusal:
-        self._metrics.connection_refused(reason)
-        self._journal.note("connection_refused", peer=host, reason=reason)
+        self._watch.connection_refused(host, reason)
         return Refusal(code, f"The limit is {limit} connections.", retry_after=1.0)
 
     def count(self, address: str | None, *, open: int = 0, half_open: int = 0) -> None:

@@ -89,6 +89,8 @@ def llm_of(
         asked = LLM(model=llm_model, api_key=_open(hf_token))
     if not asked.answers:
         return _of_operator(settings.llm, asked)
+    if asked.base_url is not None and asked.model is None:
+        raise invalid("data.llm.model", "an endpoint has to be told which model")
     if not listed(asked.base_url or HUGGING_FACE, settings.llm_urls):
         raise Refusal("FORBIDDEN", "sub-calls may not go to this endpoint: the operator's list")
     return asked

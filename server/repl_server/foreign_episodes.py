@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from .episodes import Episodes, unsupported
+from .owned_uploads import OwnedUploads
 from .requests import AnyReset, FollowUp
 from .texts import checked
 
@@ -23,28 +24,36 @@ from .texts import checked
 class ForeignEpisodes:
     """An environment that `factory` makes."""
 
-    def __init__(self, environment: Any, thread: ThreadPoolExecutor | None) -> None:
+    def __init__(
+        self, environment: Any, thread: ThreadPoolExecutor | None, uploads: OwnedUploads
+    ) -> None:
         self.environment = environment
         self._thread = thread
+        self._uploads = uploads
         self._closed = False
 
     @classmethod
-    async def begin(cls, factory: Callable[[], Any]) -> ForeignEpisodes:
+    async def begin(cls, factory: Callable[[], Any], uploads: OwnedUploads) -> ForeignEpisodes:
         """Make one. Its class may bind it to one thread, which must then be there before it."""
         bound = getattr(factory, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)
         thread = ThreadPoolExecutor(1, "repl-environment") if bound else None
         loop = asyncio.get_running_loop()
         try:
-            return cls(await loop.run_in_executor(thread, factory), thread)
+            return cls(await loop.run_in_executor(thread, factory), thread, uploads)
         except BaseException:
             if thread is not None:
                 thread.shutdown(wait=False)
             raise
 
+    @property
+    def scored(self) -> bool:
+        """Not known of it."""
+        return False
+
     async def reset(self, data: AnyReset | dict[str, Any]) -> Any:
         """As `Episodes.reset`; arguments that it does not know are left out, as OpenEnv does."""
         asked: AnyReset = checked(AnyReset, data, ("data",))
-        data = asked.given()
+        data = await self._uploads.plain(asked.given())
         return _sound(await self._call("reset", **_known(self.environment.reset, data)))
 
     async def step(

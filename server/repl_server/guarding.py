@@ -16,12 +16,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .bodies import Body
 from .identity import Identity
 from .inbound import Inbound
-from .journal import Journal
-from .metrics import Metrics
 from .owners import Owner
 from .quotas import Meter, Quotas
 from .refusal import Refusal
 from .settings import Settings
+from .watching import Watch
 
 # Answered to everybody: it says nothing but that the process lives, and probes have no keys.
 OPEN = frozenset({"/health"})
@@ -34,23 +33,22 @@ _Headers = list[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """What watches over all requests of one server."""
+class Rules:
+    """What all requests of one server are judged by, and who is told of it."""
 
     settings: Settings
     identity: Identity
     quotas: Quotas
     inbound: Inbound
-    journal: Journal
-    metrics: Metrics
+    watch: Watch
 
 
 class Guard:
     """Lets requests through to `app`, with their `owner` and `meter` in the scope's `state`."""
 
-    def __init__(self, app: ASGIApp, watch: Watch) -> None:
+    def __init__(self, app: ASGIApp, rules: Rules) -> None:
         self._app = app
-        self._watch = watch
+        self._rules = rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -59,7 +57,7 @@ class Guard:
         elif scope["type"] == "http" and scope["path"] in OPEN:
             await self._app(scope, receive, _closing(send))
         else:
-            await self._guard(Exchange(scope, receive, send, self._watch), scope)
+            await self._guard(Exchange(scope, receive, send, self._rules), scope)
 
     async def _guard(self, exchange: Exchange, scope: Scope) -> None:
         try:
@@ -74,7 +72,7 @@ class Guard:
             meter.close_connection()
 
     def _admit(self, scope: Scope) -> tuple[Owner, Meter]:
-        identity, quotas = self._watch.identity, self._watch.quotas
+        identity, quotas = self._rules.identity, self._rules.quotas
         try:
             owner = identity.of(scope)
         except Refusal:
@@ -90,17 +88,17 @@ class Guard:
 class Exchange:
     """One request and its answer, or its refusal."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, watch: Watch) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, rules: Rules) -> None:
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._watch = watch
+        self._watch = rules.watch
         self._began = monotonic()
         self._status: int | None = None
         self._owner: Owner | None = None
         self._body: Body | None = None
         if scope["type"] == "http":
-            self._body = Body(scope, receive, watch.settings, watch.inbound)
+            self._body = Body(scope, receive, rules.settings, rules.inbound)
 
     async def run(self, app: ASGIApp, owner: Owner) -> None:
         """Let `app` answer."""
@@ -125,6 +123,8 @@ class Exchange:
             body.release()
         if body.refusal is not None:
             await self.refuse(body.refusal)
+        elif told := self._scope["state"].get("refusal"):
+            self._tell(told)
 
     async def _pass_on(self, message: Message) -> None:
         # What the application makes of a body that was refused is not the answer.
@@ -136,15 +136,7 @@ class Exchange:
 
     async def refuse(self, refusal: Refusal) -> None:
         """Answer with `refusal`, if nothing was answered yet."""
-        self._watch.metrics.refused(refusal.code)
-        self._watch.journal.note(
-            "refused",
-            id=refusal.id,
-            code=refusal.code,
-            owner=None if self._owner is None else str(self._owner),
-            path=self._scope["path"],
-            message=refusal.message,
-        )
+        self._tell(refusal)
         # An answer that has begun stays half: the server ends the connection.
         if self._status is None:
             self._status = refusal.status
@@ -174,6 +166,9 @@ class Exchange:
         start = {"type": "websocket.http.response.start", "status": refusal.status}
         await self._send({**start, "headers": [*headers, _CLOSE]})
         await self._send({"type": "websocket.http.response.body", "body": text})
+
+    def _tell(self, refusal: Refusal) -> None:
+        self._watch.refused(refusal, self._owner, path=self._scope["path"])
 
     def _note(self) -> None:
         self._watch.journal.note(

@@ -20,6 +20,7 @@ from repl_env.refusals import CODES, TAKEN_OVER
 from .episodes import Episodes
 from .faults import fault, refusal_of
 from .frames import Refused, Request
+from .mcp_played import SessionTools
 from .owners import Owner
 from .quotas import Meter
 from .refusal import Refusal
@@ -29,12 +30,15 @@ from .streaming import Streamed
 if TYPE_CHECKING:
     from .hosting import Host
 
-# Requests that one session may have waiting, and characters of them: then nothing is read.
+# Requests that one session may have waiting, and characters of them and of the one that runs: then
+# nothing is read, and what its client sends is held, and bounded, before it is a request.
 _MOST_WAITING = 16
 _MOST_SIZE = 1 << 20
 
 # What nobody may begin any more on a server that drains.
 _BEGINS = frozenset({"reset", "step", "follow_up", "branch"})
+# A request that was refused so was not begun, and may be sent again under its id.
+_NOT_RUN = frozenset({"RATE_LIMITED", "QUOTA_EXCEEDED"})
 
 
 class Outlet(Protocol):
@@ -73,6 +77,8 @@ class HostedSession:
         outlet: the socket that holds it; None for none.
         touched: when it was last asked for something, by `time.monotonic`.
         left: when its socket went; None while it has one, or if it never had.
+        ending: why it ends, by one of `metrics.ENDINGS`.
+        tools: by which a model plays it, over the Model Context Protocol.
     """
 
     def __init__(self, host: Host, owner: Owner, meter: Meter, episodes: Episodes) -> None:
@@ -82,12 +88,15 @@ class HostedSession:
         self.outlet: Outlet | None = None
         self.touched = time.monotonic()
         self.left: float | None = None
+        self.ending = "closed"
+        self.tools = SessionTools(self, episodes, host.settings.limits.timeout)
         self._host = host
         self._episodes = episodes
         self._waiting: deque[Asked] = deque()
         self._size = 0
         self._last: Asked | None = None
         self._running: Asked | None = None
+        self._stepping = False
         self._cancelled: Asked | None = None
         self._work = asyncio.Event()
         self._quiet = asyncio.Event()
@@ -147,6 +156,11 @@ class HostedSession:
         self._work.set()
 
     @property
+    def queued(self) -> int:
+        """How many requests wait behind the one that runs."""
+        return len(self._waiting)
+
+    @property
     def has_room(self) -> bool:
         """Whether more may be asked now."""
         return self._room.is_set()
@@ -183,6 +197,32 @@ class HostedSession:
         if self.outlet is outlet:
             self.outlet, self.left = None, time.monotonic()
             self._forget(outlet)
+            self._host.watch.session_left(self)
+
+    def detach(self, outlet: Outlet) -> None:
+        """A socket that was added to the session has gone; the session stays as before it came."""
+        if self.outlet is outlet:
+            self.outlet = None
+            self._forget(outlet)
+
+    async def play(
+        self, action: Any, timeout_s: float | None, on_output: Callable[[str, str], None] | None
+    ) -> Any:
+        """Take an action, which is counted; its observation. For whoever runs its requests."""
+        self.meter.step()
+        began = time.monotonic()
+        self._stepping = True
+        try:
+            observation = await self._episodes.step(action, timeout_s, on_output)
+        finally:
+            self._stepping = False
+        usage = observation.metadata.get("usage")
+        if isinstance(usage, dict):
+            cpu = usage.get("cpu_seconds", 0.0)
+            self.meter.spend_cpu(cpu)
+            self._host.watch.cpu(self.owner, cpu)
+        self._host.watch.step(self, action, observation, time.monotonic() - began)
+        return observation
 
     async def branched(self, seed: int | None) -> Episodes:
         """A copy of its environment. For whoever runs its requests."""
@@ -192,15 +232,16 @@ class HostedSession:
         """Wait until no request runs and all replies were sent."""
         await self._quiet.wait()
 
-    def end(self) -> asyncio.Task[None]:
+    def end(self, why: str = "closed") -> asyncio.Task[None]:
         """Begin to close it; the task is done when nothing of it is left."""
         if self._closing is None:
+            self.ending = why
             self._closing = asyncio.create_task(self._close())
         return self._closing
 
-    async def close(self) -> None:
+    async def close(self, why: str = "closed") -> None:
         """End it and everything that it holds."""
-        await asyncio.shield(self.end())
+        await asyncio.shield(self.end(why))
 
     # ── what happens ─────────────────────────────────────────────────────────────────────────────
 
@@ -212,15 +253,17 @@ class HostedSession:
                 await self._work.wait()
             self._quiet.clear()
             asked = self._waiting.popleft()
-            self._size -= asked.request.size
-            if not self._room.is_set() and self._size < _MOST_SIZE:
-                self._room.set()
             if asked.reply is None:
-                self._running = asked
+                self._running, before = asked, self._last
                 if asked.request.id is not None:
                     self._last = asked
                 asked.reply = await self._reply(asked)
+                if asked.reply.refusal is not None and asked.reply.refusal.code in _NOT_RUN:
+                    self._last = before
                 self._running = None
+            self._size -= asked.request.size
+            if not self._room.is_set() and self._size < _MOST_SIZE:
+                self._room.set()
             self.touched = time.monotonic()
             await asked.to.deliver(asked.request.id, asked.reply)
 
@@ -229,7 +272,6 @@ class HostedSession:
         if isinstance(request, Refused):
             return Reply.refusing(request.refusal)
         try:
-            self.meter.request()
             if request.type in _BEGINS:
                 self._host.check_open()
             return await _HANDLERS[request.type](self, asked, request)
@@ -248,20 +290,16 @@ class HostedSession:
             return Reply.refusing(refusal_of(error))
 
     async def _reset(self, asked: Asked, request: Request) -> Reply:
-        return _observed(await self._episodes.reset(request.data), request)
+        began = time.monotonic()
+        observation = await self._episodes.reset(request.data)
+        self._host.watch.reset(self, time.monotonic() - began)
+        return _observed(observation, request)
 
     async def _step(self, asked: Asked, request: Request) -> Reply:
-        self.meter.step()
         if not request.stream:
-            observation = await self._episodes.step(request.data, request.timeout_s, None)
-        else:
-            async with Streamed(asked) as streamed:
-                observation = await self._episodes.step(
-                    request.data, request.timeout_s, streamed.take
-                )
-        usage = observation.metadata.get("usage")
-        if isinstance(usage, dict):
-            self.meter.spend_cpu(usage.get("cpu_seconds", 0.0))
+            return _observed(await self.play(request.data, request.timeout_s, None), request)
+        async with Streamed(asked) as streamed:
+            observation = await self.play(request.data, request.timeout_s, streamed.take)
         return _observed(observation, request)
 
     async def _state(self, asked: Asked, request: Request) -> Reply:
@@ -281,7 +319,7 @@ class HostedSession:
         return Reply("branch", text_of({"session_id": branch.id, "token": branch.token}))
 
     async def _mcp(self, asked: Asked, request: Request) -> Reply:
-        return Reply("mcp", text_of(await self._host.mcp(self, request.data)))
+        return await self._host.mcp.about(self, asked)
 
     # ── the parts ────────────────────────────────────────────────────────────────────────────────
 
@@ -303,7 +341,8 @@ class HostedSession:
     def _forget(self, outlet: Outlet) -> None:
         kept = [each for each in self._waiting if each.to is not outlet]
         self._waiting = deque(kept)
-        self._size = sum(each.request.size for each in kept)
+        running = 0 if self._running is None else self._running.request.size
+        self._size = running + sum(each.request.size for each in kept)
         self._room.set()
 
     def _leave(self, asked: Asked) -> None:
@@ -318,8 +357,7 @@ class HostedSession:
 
     async def _close(self) -> None:
         try:
-            running = self._running
-            if running is not None and running.request.type == "step":  # type: ignore[union-attr]
+            if self._stepping:
                 # Its session is taken from under it, which is quicker than to wait for its end.
                 await self._episodes.close()
             self._runner.cancel()

@@ -19,16 +19,22 @@ from repl_env.refusals import DOES_NOT_READ, IDLE
 from repl_env.sandboxes import Sandboxes, SandboxSettings, Source
 
 from .admission import Admission
-from .calls import SessionCalls
+from .calls import SessionCalls, warm_up
 from .episodes import Episodes
 from .faults import fault
 from .foreign_episodes import ForeignEpisodes
 from .hosted import HostedSession
+from .mcp_answers import Answers
+from .owned_uploads import OwnedUploads
 from .owners import Owner
 from .quotas import Meter, Quotas
 from .refusal import Refusal
 from .repl_episodes import REPLEpisodes
+from .room import Room
 from .settings import Settings
+from .shared_uploads import SharedUploads
+from .uploads import Uploads
+from .watching import Watch
 
 logger = logging.getLogger("repl_server")
 
@@ -64,6 +70,12 @@ class Host:
         most = 1 if alone else settings.max_sessions
         self.admission = Admission(most, settings.max_waiting, settings.wait_s)
         self.quotas = Quotas(settings)
+        self.watch = Watch(contents=settings.log_contents)
+        self.watch.metrics.watch("sessions_open", lambda: self.admission.open)
+        self.watch.metrics.watch("sessions_waiting", lambda: self.admission.waiting)
+        room = Room(settings.uploads_bytes, self.quotas.of)
+        self.uploads = Uploads(settings, room)
+        self.shared_uploads = SharedUploads(self.uploads, room)
         self.sandboxes = Sandboxes()
         self.source = Source(
             None,
@@ -78,19 +90,22 @@ class Host:
             ),
             self.sandboxes,
         )
+        self.mcp = Answers(self)
         self._sessions: dict[bytes, HostedSession] = {}
         self._looking: asyncio.Task[None] | None = None
         self._metadata: EnvironmentMetadata | None = None
         self.draining = False
+        self.looks = 0  # for sessions that nobody uses, so far
 
     # ── its own life ─────────────────────────────────────────────────────────────────────────────
 
     def prepare(self) -> None:
-        """Start the sandbox, unless the environments are of another kind. Blocks.
+        """Load libraries and start the sandbox, if they will be needed. Blocks.
 
         Raises:
             IsolationError, SandboxError: as `repl_sandbox.Sandbox`.
         """
+        warm_up(self.settings)
         if self.environment is None:
             self.source.plain()
 
@@ -104,6 +119,8 @@ class Host:
             self._looking.cancel()
             await asyncio.wait([self._looking])
         await self.drain(0.0)
+        await self.shared_uploads.close()
+        self.uploads.close()
         await asyncio.to_thread(self.sandboxes.close)
 
     async def drain(self, within: float) -> None:
@@ -116,7 +133,7 @@ class Host:
         for session in self.sessions:
             if session.outlet is not None:
                 session.outlet.end(1012, _DRAINING)
-        await asyncio.gather(*(session.close() for session in self.sessions))
+        await asyncio.gather(*(session.close("drain") for session in self.sessions))
 
     def check_open(self) -> None:
         """Raises Refusal DRAINING if nothing new may begin."""
@@ -144,7 +161,7 @@ class Host:
         except BaseException:
             meter.close_session()
             raise
-        return await self._begun(owner, meter, self._episodes(meter))
+        return await self._begun(owner, meter, self._episodes(owner, meter))
 
     async def branch(self, parent: HostedSession, seed: int | None) -> HostedSession:
         """A session that is a copy of `parent`, to be resumed by a socket of its own.
@@ -178,6 +195,7 @@ class Host:
         if self._sessions.pop(_name(session.token), None) is not None:
             self.admission.leave()
             session.meter.close_session()
+            self.watch.session_closed(session, session.ending)
 
     async def metadata(self) -> EnvironmentMetadata:
         """What an environment says about itself."""
@@ -195,11 +213,6 @@ class Host:
         finally:
             environment.close()
 
-    async def mcp(self, session: HostedSession, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request of the Model Context Protocol, about `session`."""
-        error = {"code": -32601, "message": "Method not found"}
-        return {"jsonrpc": "2.0", "id": request.get("id"), "error": error}
-
     async def _begun(
         self, owner: Owner, meter: Meter, making: Awaitable[Episodes]
     ) -> HostedSession:
@@ -212,16 +225,20 @@ class Host:
                 raise fault("FACTORY_ERROR", "no environment could be made", error) from None
             raise
         self._sessions[_name(session.token)] = session
+        self.watch.session_opened(session)
         return session
 
-    async def _episodes(self, meter: Meter) -> Episodes:
+    async def _episodes(self, owner: Owner, meter: Meter) -> Episodes:
+        uploads = OwnedUploads(owner, self.shared_uploads)
         if self.environment is not None:
-            made = await ForeignEpisodes.begin(self.environment)
-            ours = isinstance(made.environment, REPLEnvironment)
-            return REPLEpisodes(made.environment, self.settings) if ours else made
+            made = await ForeignEpisodes.begin(self.environment, uploads)
+            if isinstance(made.environment, REPLEnvironment):
+                return REPLEpisodes(made.environment, self.settings, uploads)
+            return made
         environment = REPLEnvironment()
         environment.take_from(self.source)
-        return REPLEpisodes(environment, self.settings, SessionCalls(self.settings, meter))
+        calls = SessionCalls(self.settings, meter, self.watch)
+        return REPLEpisodes(environment, self.settings, uploads, calls)
 
     # ── the end of what nobody uses ──────────────────────────────────────────────────────────────
 
@@ -230,23 +247,27 @@ class Host:
         shortest = min(settings.idle_s, settings.grace_s, settings.send_s)
         while True:
             await asyncio.sleep(min(_LOOK, max(_LOOK_SOON, shortest / 4)))
+            self.looks += 1
             now = time.monotonic()
             for session in self.sessions:
                 self._look_at(session, now)
+            self.shared_uploads.sweep()
+            self.uploads.sweep()
 
     def _look_at(self, session: HostedSession, now: float) -> None:
         settings, outlet = self.settings, session.outlet
         blocked = None if outlet is None else outlet.blocked_since
-        if outlet is not None and blocked is not None and now - blocked > settings.send_s:
+        if outlet is not None and blocked is not None and now - blocked > 2 * settings.send_s:
+            # `listening` sees how fast a client reads, and acts first; other servers do not.
             outlet.end(DOES_NOT_READ, "what was sent was not read")
         if session.busy:
             return
         if now - session.touched > settings.idle_s:
             if outlet is not None:
                 outlet.end(IDLE, "the session was idle for too long")
-            session.end()
+            session.end("idle")
         elif session.left is not None and now - session.left > settings.grace_s:
-            session.end()
+            session.end("grace")
 
 
 def _name(token: str) -> bytes:

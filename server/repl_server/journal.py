@@ -47,9 +47,9 @@ def _event(fields: str, *, level: int = logging.INFO, contents: str = "") -> Eve
 
 EVENTS = {
     # The server.
-    "server_started": _event("host port keys tier"),
+    "server_started": _event("url keys"),
     "server_draining": _event("sessions"),
-    "server_stopped": _event("sessions"),
+    "server_stopped": _event(""),
     # Connections and requests. `peer` is an address, `owner` a key's name or an address.
     "connection_refused": _event("peer reason", level=logging.WARNING),
     "connection_ended": _event("peer reason", level=logging.WARNING),
@@ -57,16 +57,13 @@ EVENTS = {
     "refused": _event("id code owner path session", level=logging.WARNING, contents="message"),
     "fault": _event("id error traceback session", level=logging.ERROR, contents="message"),
     # Sessions. `session` is the id, which lets nobody in; the token is nowhere.
-    "session_opened": _event("session owner tier seconds"),
-    "session_detached": _event("session owner"),
+    "session_opened": _event("session owner"),
+    "session_left": _event("session owner"),
     "session_resumed": _event("session owner"),
-    "session_closed": _event("session owner reason steps seconds"),
-    "reset": _event("session episode context_length seconds"),
-    "step": _event("session episode iteration outcome seconds", contents="code stdout stderr"),
-    "sub_call": _event("session outcome seconds", contents="prompt answer"),
-    # Contexts. Their hashes would tell who has which document.
-    "upload_stored": _event("owner bytes seconds"),
-    "upload_forgotten": _event("owner bytes reason"),
+    "session_closed": _event("session owner reason"),
+    "reset": _event("session seconds"),
+    # A line takes as long as a tenth of a step.
+    "step": _event("session outcome seconds", level=logging.DEBUG, contents="code stdout stderr"),
     # What libraries log.
     "log": _event("logger message error traceback"),
 }
@@ -166,14 +163,17 @@ def frames(error: BaseException) -> list[str]:
 
 @contextmanager
 def written_to(stream: IO[str], *, contents: bool = False) -> Iterator[None]:
-    """Write the journal, and warnings of libraries, to `stream`."""
+    """Write the journal, and warnings of libraries, to `stream`.
+
+    Steps have a line of their own only with `contents`.
+    """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(Lines(contents=contents))
     root, ours = logging.getLogger(), logging.getLogger(LOGGER)
     levels = root.level, ours.level
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
-    ours.setLevel(logging.INFO)
+    ours.setLevel(logging.DEBUG if contents else logging.INFO)
     try:
         yield
     finally:

@@ -239,6 +239,19 @@ class BoundedWebSocket(_Bounded, WebSocketsSansIOProtocol):
         self._client: object = None
         self._message_due: asyncio.TimerHandle | None = None
 
+    async def run_asgi(self) -> None:
+        """Serve the application."""
+        app = self.app
+
+        async def answered(*asgi: Any) -> None:
+            await app(*asgi)
+            if self.initial_response is not None:
+                # An answer in HTTP; uvicorn takes it for a handshake that was forgotten.
+                self.handshake_complete = True
+
+        self.app = answered
+        await super().run_asgi()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """An HTTP connection becomes this one."""
         super().connection_made(transport)

@@ -7,7 +7,10 @@ codes from tables here, and addresses are told of nobody.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from fastapi import APIRouter, Response
+from fastapi.responses import PlainTextResponse
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
@@ -32,7 +35,7 @@ STEP_OUTCOMES = frozenset(
     " sandbox llm cancelled".split()
 )
 CALL_OUTCOMES = frozenset({"ok", "failed", "refused"})
-ENDINGS = frozenset({"closed", "idle", "grace", "drain", "lost", "failed"})
+ENDINGS = frozenset({"closed", "idle", "grace", "drain"})
 _OTHER = "other"
 
 
@@ -114,6 +117,21 @@ class Metrics:
     def text(self) -> bytes:
         """All of it as Prometheus reads it (`CONTENT_TYPE`)."""
         return generate_latest(self._registry)
+
+
+def numbers(metrics: Metrics) -> APIRouter:
+    """The route `/metrics`."""
+    router = APIRouter(tags=["server"])
+
+    async def read() -> Response:
+        """What Prometheus reads."""
+        return Response(metrics.text(), media_type=CONTENT_TYPE)
+
+    content: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
+    router.add_api_route(
+        "/metrics", read, methods=["GET"], response_class=PlainTextResponse, responses=content
+    )
+    return router
 
 
 def _known(value: str, table: object) -> str:

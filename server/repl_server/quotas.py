@@ -124,6 +124,11 @@ class Meter:
         """The bytes are forgotten."""
         self._let_go("uploaded_bytes", count)
 
+    def bytes_left(self) -> int | None:
+        """How many bytes more can be held; None: no limit."""
+        limit = self._quota.uploaded_bytes
+        return None if limit is None else limit - self._held["uploaded_bytes"]
+
     def reserve_calls(self, wanted: int) -> int:
         """Take up to `wanted` sub-calls; returns how many: at least one, if any is wanted."""
         bucket = self._buckets.get("calls_per_hour")

@@ -15,6 +15,7 @@ from repl_sandbox.errors import SandboxError
 from .calls import SessionCalls
 from .endpoints import llm_of
 from .faults import shown
+from .owned_uploads import OwnedUploads
 from .refusal import Refusal
 from .requests import AnyReset, FollowUp, ResetRequest
 from .settings import Settings
@@ -25,13 +26,23 @@ class REPLEpisodes:
     """One environment. `calls` answers its sub-calls; None: whoever it has for them."""
 
     def __init__(
-        self, environment: REPLEnvironment, settings: Settings, calls: SessionCalls | None = None
+        self,
+        environment: REPLEnvironment,
+        settings: Settings,
+        uploads: OwnedUploads,
+        calls: SessionCalls | None = None,
     ) -> None:
         self._environment = environment
         self._settings = settings
         self._calls = calls
+        self._uploads = uploads
         if calls is not None:
             environment.answer_by(calls)
+
+    @property
+    def scored(self) -> bool:
+        """As `Episodes.scored`."""
+        return self._environment.scored
 
     async def reset(self, data: AnyReset | dict[str, Any]) -> REPLObservation:
         """As `Episodes.reset`."""
@@ -40,7 +51,8 @@ class REPLEpisodes:
         named = {name: given.pop(name) for name in _OF_LLM & given.keys()}
         llm = llm_of(self._settings, **named)
         try:
-            return await self._environment.reset_async(**given, llm=llm if llm.answers else None)
+            given["llm"] = llm if llm.answers else None
+            return await self._uploads.reset(self._environment, given)
         except (TypeError, ValueError, OSError) as error:
             raise _misfit(error) from None
 
@@ -85,7 +97,7 @@ class REPLEpisodes:
         except (SandboxError, ValueError) as error:
             raise Refusal("EXECUTION_ERROR", f"no branch: {shown(error)}") from None
         calls = None if self._calls is None else self._calls.branch()
-        return REPLEpisodes(other, self._settings, calls)
+        return REPLEpisodes(other, self._settings, self._uploads, calls)
 
     async def interrupt(self) -> bool:
         """As `Episodes.interrupt`: raises KeyboardInterrupt in the cell."""

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, SecretStr
 
+from repl_env import wire_values
+
+from .references import References
+
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 # Of a request: chosen by the client, and compared with the last one.
 RequestId = Annotated[str, Field(min_length=1, max_length=64)]
-
-
-def _bytes_or_value(value: Any) -> Any:
-    """`{"$bytes": base64}` as the bytes that it stands for; anything else as it is."""
-    if not isinstance(value, dict) or value.keys() != {"$bytes"}:
-        return value
-    try:
-        return base64.b64decode(value["$bytes"], validate=True)
-    except (TypeError, ValueError, binascii.Error):
-        raise ValueError("$bytes must be base64") from None
 
 
 class Strict(BaseModel):
@@ -31,7 +23,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
 
-Content = Annotated[Any, BeforeValidator(_bytes_or_value)]
+Content = Annotated[Any, BeforeValidator(wire_values.decoded)]
 
 
 class Endpoint(Strict):
@@ -45,12 +37,16 @@ class Endpoint(Strict):
 
 
 class AnyReset(BaseModel):
-    """The arguments of a reset that OpenEnv names. Others may be there, for the environment."""
+    """The arguments of a reset that OpenEnv names, and `uploads`.
+
+    Others may be there, for the environment.
+    """
 
     model_config = ConfigDict(extra="allow")
 
     seed: Annotated[int, Field(ge=0)] | None = None
     episode_id: Annotated[str, Field(max_length=255)] | None = None
+    uploads: References | None = None
 
     def given(self) -> dict[str, Any]:
         """What was given, by name; nothing is copied."""
@@ -59,11 +55,11 @@ class AnyReset(BaseModel):
 
 
 class ResetRequest(AnyReset):
-    """The arguments of a reset of a `REPLEnvironment`."""
+    """The arguments of a reset of a `REPLEnvironment`, as `repl_env.wire_values` encodes them."""
 
-    context: Content = None
-    contexts: dict[str, Content] | None = None
-    files: dict[str, Content] | None = None
+    context: Any = None
+    contexts: dict[str, Any] | None = None
+    files: dict[str, Any] | None = None
     task_prompt: str | None = None
     max_iterations: Annotated[int, Field(ge=1)] | None = None
     hf_token: SecretStr | None = None

@@ -244,6 +244,7 @@ async def health() -> Health:
 def refused(request: HTTPRequest, error: Exception) -> Response:
     """The answer to a request that ended with `error`."""
     refusal = refusal_of(error)
+    request.scope.setdefault("state", {})["refusal"] = refusal  # for whoever counts them
     after = refusal.retry_after
     headers = {} if after is None else {"Retry-After": str(math.ceil(after))}
     return _json(text_of(refusal.data()), headers, refusal.status)

@@ -10,7 +10,10 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from .connections import Connections
+from .guarding import Rules
 from .hosting import Host
+from .listening import Shared, config
 
 # Seconds that open connections may take to end after they were told to.
 _GOODBYE = 5
@@ -20,10 +23,14 @@ class Server(uvicorn.Server):
     """Uvicorn, which lets the host's running requests end before it closes connections."""
 
     def __init__(
-        self, config: uvicorn.Config, host: Host, listening: Callable[[str], None] | None
+        self,
+        config: uvicorn.Config,
+        host: Host,
+        rules: Rules,
+        listening: Callable[[str], None] | None,
     ) -> None:
         super().__init__(config)
-        self._host, self._listening = host, listening
+        self._host, self._rules, self._listening = host, rules, listening
 
     @property
     def url(self) -> str:
@@ -36,37 +43,32 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: Any = None) -> None:
         """Begin to listen, and say so."""
         await super().startup(sockets)
-        if self.started and self._listening is not None:
-            self._listening(self.url)
+        if self.started:
+            keys = self._rules.identity.asks_for_keys
+            self._host.watch.journal.note("server_started", url=self.url, keys=keys)
+            if self._listening is not None:
+                self._listening(self.url)
 
     async def shutdown(self, sockets: Any = None) -> None:
         """Drain, then stop."""
+        journal = self._host.watch.journal
+        journal.note("server_draining", sessions=len(self._host.sessions))
         draining = asyncio.create_task(self._host.drain(self._host.settings.drain_s))
         while not draining.done() and not self.force_exit:
             await asyncio.wait([draining], timeout=0.1)
         await super().shutdown(sockets)
+        journal.note("server_stopped")
 
 
 def server(app: FastAPI, listening: Callable[[str], None] | None = None) -> Server:
     """A server of `app`, as its settings say. `listening` is told where, as soon as it does."""
-    host: Host = app.state.host
-    settings = host.settings
-    config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        ws="websockets-sansio",
-        ws_max_size=settings.message_bytes,
-        ws_ping_interval=settings.ping_s,
-        ws_ping_timeout=settings.ping_s,
-        # Compression costs ten times what a frame costs, and memory for each connection.
-        ws_per_message_deflate=False,
-        timeout_graceful_shutdown=_GOODBYE,
-        server_header=False,
-        log_level="warning",
-        access_log=False,
-    )
-    return Server(config, host, listening)
+    rules: Rules = app.state.rules
+    connections = Connections(rules.settings, rules.watch)
+    rules.watch.metrics.watch("connections", lambda: connections.open)
+    rules.watch.metrics.watch("inbound_bytes", lambda: rules.inbound.held)
+    shared = Shared(rules.settings, connections, rules.inbound)
+    made = config(app, shared, timeout_graceful_shutdown=_GOODBYE)
+    return Server(made, app.state.host, rules, listening)
 
 
 def raise_open_files() -> int:

@@ -23,7 +23,9 @@ class Quota:
         requests_per_second: of any kind, likewise.
         cpu_seconds_per_hour: of all sessions' processes.
         calls_per_hour: sub-calls of all sessions.
-        uploaded_bytes: of contexts kept.
+        uploaded_bytes: of contexts kept, as they were sent and as sessions have them: a text of
+            100 MB takes that once, and once more while sessions begin with it. The default is
+            enough for one of the largest.
         connections: sockets and requests at once.
     """
 
@@ -32,7 +34,7 @@ class Quota:
     requests_per_second: float | None = None
     cpu_seconds_per_hour: float | None = None
     calls_per_hour: int | None = None
-    uploaded_bytes: int | None = 1 << 30
+    uploaded_bytes: int | None = 2560 * MIB
     connections: int | None = None
 
 
@@ -43,7 +45,7 @@ ADDRESS_QUOTA = Quota(
     requests_per_second=200,
     cpu_seconds_per_hour=1800,
     calls_per_hour=500,
-    uploaded_bytes=256 * MIB,
+    uploaded_bytes=512 * MIB,
     connections=32,
 )
 
@@ -65,7 +67,7 @@ class Settings:
         idle_s: without a request, a session ends. grace_s: how long it outlives its socket.
         limits, policy, preload, pool: of the sessions' sandbox.
         message_bytes: of one WebSocket message or HTTP body. context_bytes: of one upload.
-        uploads_bytes: of all uploads kept, in memory.
+        uploads_bytes: of all uploads kept, in memory, likewise.
         inbound_bytes: of all messages that are half received.
         connections: open at once, whoever has them.
         body_s: within which a request must have come whole, headers and body.

@@ -1,11 +1,13 @@
 """`LocalREPLEnv`: episodes on the real engine, from reset to the end."""
 
 import json
+import os
+import signal
 
 import pytest
 
 from repl_env import LocalREPLEnv, sandboxes
-from repl_env.errors import EpisodeDone, NotReset
+from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
 from repl_sandbox import Limits
 
 
@@ -198,6 +200,22 @@ def test_equal_settings_share_one_sandbox():
         assert env.execute("1 + 1").observation.result.value == "2"
     again = sandboxes.Source(None, small).plain()
     assert again is not one
+    again.close()
+
+
+def test_a_shared_sandbox_that_was_ended_is_replaced():
+    """As the kernel does when memory is short: nobody closed it, and its template is gone."""
+    settings = sandboxes.SandboxSettings(limits=Limits(processes=11))
+    with LocalREPLEnv(limits=Limits(processes=11)) as env:
+        env.reset(context="a")
+        one = sandboxes.Source(None, settings).plain()
+        os.kill(one._zygote.pid, signal.SIGKILL)
+        with pytest.raises(EpisodeAborted):
+            env.execute("1")
+        env.reset(context="b")
+        assert env.execute("context").observation.result.value == "'b'"
+        again = sandboxes.Source(None, settings).plain()
+        assert again is not one
     again.close()
 
 

@@ -85,6 +85,7 @@ def test_an_address_that_is_none_is_an_error_without_what_is_secret_in_it(base_u
         ({"message_timeout_s": "60"}, TypeError),
         ({"max_message_size_mb": float("inf")}, ValueError),
         ({"ping_s": True}, TypeError),
+        ({"provider": object()}, TypeError),
     ],
 )
 def test_arguments_are_checked_before_anything_is_connected(arguments, error):

@@ -43,6 +43,19 @@ async def test_it_samples_as_openenv_does(endpoint) -> None:
     }.items()  # fmt: skip
 
 
+async def test_an_address_is_no_name_of_a_model(endpoint) -> None:
+    """The library would ask there, with the token; and names come from code in sessions too."""
+    served = endpoint()
+    model = HFModel("m", token="hf_x", max_retries=0)
+    with pytest.raises(ModelError, match="request"):
+        await model.complete(ModelRequest(messages=QUESTION, model=served.base_url))
+    await model.close()
+    with pytest.raises(ValueError, match="base_url"):
+        HFModel(served.base_url, token="hf_x")
+
+    assert served.requests == []
+
+
 async def test_settings_are_laid_over_those_and_can_leave_them_out(endpoint) -> None:
     served = endpoint()
     sampling = {"top_p": 0.5, "min_p": None, "seed": 7, "extra_body": {"top_k": 1, "x": 2}}

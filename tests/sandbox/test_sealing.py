@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from repl_sandbox.session.requests import memfd, seal
+from repl_sandbox.sealing import seal
+from repl_sandbox.session.requests import memfd
 
 
 def test_a_sealed_file_in_memory_can_neither_be_written_nor_resized() -> None:

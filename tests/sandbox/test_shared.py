@@ -419,3 +419,43 @@ def test_an_asynchronous_sandbox_shares_too() -> None:
             await made.session()
 
     asyncio.run(use())
+
+
+# ── packed elsewhere ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_objects_that_were_packed_before_are_there_without_the_host_having_them(
+    sandbox: Sandbox,
+) -> None:
+    with shared.empty() as parcel:
+        objects = {"text": "é" * 100_000, "table": {"a": [1, 2.5]}}
+        shared.fill(parcel, objects, parsed=True)
+        with sandbox.with_parcel(parcel) as made:
+            assert dict(made.shared) == dict.fromkeys(objects, shared.PACKED)
+            with made.session() as session:
+                assert value(session, "len(text), table") == "(100000, {'a': [1, 2.5]})"
+            with pytest.raises(ValueError, match="shared object"):
+                made.session(host={"text": len})
+        # And again: it is the caller's to close.
+        with sandbox.with_parcel(parcel) as made, made.session() as session:
+            assert value(session, "len(text)") == "100000"
+
+
+def test_who_grows_a_template_on_an_event_loop_may_be_cancelled_and_close_the_parcel() -> None:
+    async def use() -> None:
+        async with AsyncSandbox(isolation="jailed") as parent:
+            with shared.empty() as parcel:
+                shared.fill(parcel, {"x": [1]})
+                async with parent.with_parcel(parcel) as made, made.session() as session:
+                    assert (await session.run("x")).value == "[1]"
+                growing = asyncio.ensure_future(parent.with_parcel(parcel)._start())
+                await asyncio.sleep(0)
+                growing.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await growing
+            async with parent.session() as session:
+                assert (await session.run("1")).value == "1"
+            process = psutil.Process(parent.plain._zygote.pid)
+        assert not process.is_running()
+
+    asyncio.run(use())

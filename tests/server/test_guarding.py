@@ -78,7 +78,7 @@ async def test_the_application_learns_who_asks() -> None:
             assert await socket.recv() == "key alice: hello"
 
 
-async def test_without_a_key_the_answer_is_401_for_routes_and_sockets() -> None:
+async def test_without_a_key_the_answer_is_401_for_routes_and_sockets(caplog) -> None:
     async with serve(APP, Settings(), KEYS) as server:
         refused = await ask(server.port, "GET", "/who")
         assert refused.status == 401
@@ -91,6 +91,7 @@ async def test_without_a_key_the_answer_is_401_for_routes_and_sockets() -> None:
         assert error.value.response.status_code == 401
         assert json.loads(error.value.response.body)["code"] == "UNAUTHENTICATED"
         assert server.counted('repl_refusals_total{code="UNAUTHENTICATED"}') == 2
+    assert {record.name for record in caplog.records} == {"repl_server"}
 
 
 async def test_pages_of_other_sites_are_refused_for_routes_and_sockets() -> None:
@@ -244,22 +245,22 @@ async def test_bodies_of_all_together_are_bounded() -> None:
         for each in (one, two):
             await each.send(request("POST", "/length", content_length=str(MIB)))
         await one.send(bytes(MIB - 1))
-        await until(lambda: server.watch.inbound.held == MIB - 1)
+        await until(lambda: server.inbound.held == MIB - 1)
         await two.send(bytes(1000))
         refused = await two.reply()
         assert (refused.status, refused.data["code"]) == (429, "RATE_LIMITED")
 
         await one.send(b"x")
         assert (await one.reply()).body == b"%d" % MIB
-        await until(lambda: not server.watch.inbound.held)
+        await until(lambda: not server.inbound.held)
 
 
 async def test_a_client_that_leaves_in_the_middle_of_a_body_leaves_nothing() -> None:
     async with serve(APP, Settings()) as server:
         async with wire(server.port) as gone:
             await gone.send(request("POST", "/length", content_length=str(MIB)) + bytes(1000))
-            await until(lambda: server.watch.inbound.held == 1000)
-        await until(lambda: not server.watch.inbound.held)
+            await until(lambda: server.inbound.held == 1000)
+        await until(lambda: not server.inbound.held)
 
 
 async def test_a_fault_is_told_by_an_id_and_kept_in_the_log_without_contents(caplog) -> None:

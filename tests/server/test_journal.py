@@ -101,7 +101,7 @@ def test_a_flood_of_one_event_is_thinned_and_counted() -> None:
         journal = Journal(clock=clock)
         for _ in range(PER_SECOND * 20):
             journal.note("refused", id="1")
-        journal.note("server_stopped", sessions=0)
+        journal.note("server_stopped")
         clock.now += 1
         journal.note("refused", id="2")
     told = lines_of(stream)

@@ -275,17 +275,17 @@ async def test_half_messages_of_all_together_are_bounded_and_whole_ones_go_on() 
                 await each.open_socket()
             for each in (one, two):
                 await each.send(frame(bytes(3 * MIB // 2), announced=2 * MIB))
-            await until(lambda: server.watch.inbound.held == 3 * MIB)
+            await until(lambda: server.inbound.held == 3 * MIB)
             await three.send(frame(bytes(3 * MIB // 2), announced=2 * MIB))
             assert await three.close_code() == 1013
-            assert server.watch.inbound.held <= 4 * MIB
+            assert server.inbound.held <= 4 * MIB
 
             async with connect(f"ws://127.0.0.1:{server.port}/ws", max_size=None) as fine:
                 await fine.send("x" * (MIB // 2))
                 assert len(await fine.recv()) == MIB // 2
             await one.send(bytes(MIB // 2))
             assert len((await one.frame())[1]) == 2 * MIB
-        await until(lambda: not server.watch.inbound.held)
+        await until(lambda: not server.inbound.held)
 
 
 async def test_a_stranger_holds_but_a_part_of_that() -> None:
@@ -297,7 +297,7 @@ async def test_a_stranger_holds_but_a_part_of_that() -> None:
                 await each.send(frame(bytes(400_000), announced=MIB // 2))
 
             assert await three.close_code() == 1013
-            assert server.watch.inbound.held < MIB
+            assert server.inbound.held < MIB
 
 
 async def test_a_message_counts_until_the_application_comes_for_the_next() -> None:
@@ -307,7 +307,7 @@ async def test_a_message_counts_until_the_application_comes_for_the_next() -> No
         await receive()
         await send({"type": "websocket.accept"})
         await receive()
-        held.append(server.watch.inbound.held)
+        held.append(server.inbound.held)
         await send({"type": "websocket.send", "text": "one"})
         await receive()
 
@@ -315,7 +315,7 @@ async def test_a_message_counts_until_the_application_comes_for_the_next() -> No
         await client.open_socket()
         await client.send(frame(bytes(MIB)))
         await client.frame()
-        await until(lambda: not server.watch.inbound.held)
+        await until(lambda: not server.inbound.held)
 
         assert held == [MIB]
 
@@ -381,7 +381,7 @@ async def test_a_library_s_client_sees_an_ordinary_server() -> None:
             await client.send(part for part in ("a", "b", "c"))
             assert await client.recv() == "abc"
         await until(lambda: not server.connections.open)
-        assert server.watch.inbound.held == 0
+        assert server.inbound.held == 0
 
 
 async def test_refusals_of_connections_are_json_with_an_id() -> None:

@@ -13,15 +13,14 @@ from typing import Any
 from uvicorn.server import ServerState
 
 from repl_server.connections import Connections
-from repl_server.guarding import Guard, Watch
+from repl_server.guarding import Guard, Rules
 from repl_server.identity import Identity
 from repl_server.inbound import Inbound
-from repl_server.journal import Journal
 from repl_server.keys import Keys
 from repl_server.listening import Shared, config
-from repl_server.metrics import Metrics
 from repl_server.quotas import Quotas
 from repl_server.settings import Settings
+from repl_server.watching import Watch
 
 TEXT, BINARY, CONTINUED, CLOSE, PING, PONG = 1, 2, 0, 8, 9, 10
 
@@ -32,6 +31,7 @@ class Served:
 
     port: int
     watch: Watch
+    inbound: Inbound
     connections: Connections
     state: ServerState
 
@@ -51,12 +51,11 @@ class Served:
 @asynccontextmanager
 async def serve(app: Any, settings: Settings, keys: Keys | None = None) -> AsyncIterator[Served]:
     """Serve `app` behind the guard, by the protocols with limits, whatever `settings.host` is."""
-    journal, metrics, inbound = Journal(), Metrics(), Inbound(settings)
-    keys = keys or Keys.of(settings)
-    identity = Identity(settings, keys)
-    watch = Watch(settings, identity, Quotas(settings), inbound, journal, metrics)
-    connections = Connections(settings, journal, metrics)
-    made = config(Guard(app, watch), Shared(settings, connections, inbound))
+    watch, inbound = Watch(), Inbound(settings)
+    identity = Identity(settings, keys or Keys.of(settings))
+    rules = Rules(settings, identity, Quotas(settings), inbound, watch)
+    connections = Connections(settings, watch)
+    made = config(Guard(app, rules), Shared(settings, connections, inbound))
     made.load()
     state = ServerState()
 
@@ -66,7 +65,7 @@ async def serve(app: Any, settings: Settings, keys: Keys | None = None) -> Async
     loop = asyncio.get_running_loop()
     server = await loop.create_server(protocol, "127.0.0.1", 0)
     try:
-        yield Served(server.sockets[0].getsockname()[1], watch, connections, state)
+        yield Served(server.sockets[0].getsockname()[1], watch, inbound, connections, state)
     finally:
         server.close()
         for connection in list(state.connections):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Generator
 from typing import Any
 
 from ..errors import RemoteProtocolError, SandboxError
+from ..sealing import seal
 from ..types import JSON, Limits, Variable, check_seconds
 from ..wire.messages import (
     Assign,
@@ -27,9 +27,6 @@ from .core import Core
 MAX_CODE = 8 << 20
 # Below this a copy through the socket is cheaper than making and mapping a memfd.
 _BULK = 1 << 16
-# fcntl(2), Linux 5.1; not in the module. F_SEAL_WRITE would wait until nobody in the kernel holds a
-# page of the file, and give up with EBUSY; this does not, and nobody has it mapped to write.
-_F_SEAL_FUTURE_WRITE = 0x10
 # Encoding in pieces keeps the copy in the processor's cache.
 _PIECE = 1 << 20
 
@@ -113,12 +110,6 @@ def memfd(source: str | bytes) -> tuple[int, int]:
         os.close(fd)
         raise
     return fd, size
-
-
-def seal(fd: int) -> None:
-    """Have the kernel refuse every later change of a file in memory."""
-    seals = _F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
 
 
 def fetch(core: Core, name: str) -> Generator[float, Any, JSON]:

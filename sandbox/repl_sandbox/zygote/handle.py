@@ -121,8 +121,8 @@ class Links:
             group.release()
 
 
-class Gone(SandboxError):
-    """There is no zygote any more, and so none of its sessions."""
+class Gone(SandboxClosed):
+    """There is no zygote any more, and so none of its sessions: whoever can, starts another."""
 
     def __init__(self) -> None:
         super().__init__("the zygote is gone; its standard error says why")

@@ -1,0 +1,81 @@
+"""Uploaded bytes as the values that sessions begin with.
+
+Standard library only: a process of its own does it for large ones (`packer.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
+
+if TYPE_CHECKING:
+    from mmap import mmap
+
+    from repl_sandbox.types import JSON
+
+Type: TypeAlias = Literal["text", "bytes", "json"]
+Data: TypeAlias = "bytes | mmap"
+
+# Deeper values can be made, and then neither be shown, copied nor saved: each of these asks for
+# several of the thousand calls that the interpreter nests.
+MAX_DEPTH = 200
+
+
+def decoded(data: Data, kind: Type) -> str | bytes | JSON:
+    """The value of type `kind` that `data` stands for.
+
+    Raises:
+        ValueError: it stands for none; says where in `data`, and nothing of what is there.
+    """
+    value: str | bytes | JSON = _DECODE[kind](data)
+    return value
+
+
+def _text(data: Data) -> str:
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"no UTF-8 at byte {error.start:,}: {error.reason}") from None
+
+
+def _json(data: Data) -> JSON:
+    try:
+        value: Any = json.loads(_text(data), parse_constant=_no_number, parse_float=_float)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON: {error}") from None
+    except RecursionError:
+        raise ValueError(f"JSON that is nested deeper than {MAX_DEPTH}") from None
+    if not isinstance(value, (str, list, dict)):
+        raise ValueError(f"JSON of {type(value).__name__}, not an object, an array or a string")
+    if not _is_flat(value):
+        raise ValueError(f"JSON that is nested deeper than {MAX_DEPTH}")
+    return value
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError("a number that is too large for a float")
+    return value
+
+
+def _is_flat(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) in (list, dict)
+        ]
+        if not level:
+            return True
+    return False
+
+
+_DECODE: dict[str, Callable[[Data], Any]] = {"text": _text, "bytes": bytes, "json": _json}

@@ -1,0 +1,161 @@
+"""Large uploads made into a parcel for a template, by a process of its own (`packer.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import repl_env
+import repl_sandbox
+import repl_server
+from repl_env.contexts import Elsewhere, Part, share
+from repl_env.previews import Preview
+from repl_sandbox import shared
+from repl_sandbox.shared import Parcel
+from repl_sandbox.types import JSON
+
+from .arriving import Content
+from .decoding import Type, decoded
+from .refusal import Refusal
+
+# The slowest that was seen, JSON of small objects, is read at 15 MB a second; a busy machine may
+# take four times as long.
+_SECONDS = 30.0
+_BYTES_PER_SECOND = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A variable, and the upload that it begins with."""
+
+    name: str
+    type: Type
+    content: Content
+
+    def decoded(self) -> str | bytes | JSON:
+        """The value, in this process.
+
+        Raises:
+            Refusal: VALIDATION_ERROR: it is of another type; UNKNOWN_CONTEXT: it was forgotten.
+        """
+        try:
+            return decoded(self.content.read(), self.type)
+        except ValueError as error:
+            raise wrong(self.name, str(error)) from None
+        except OSError:
+            raise Refusal("UNKNOWN_CONTEXT", "The upload was forgotten.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Variables in a parcel. `bytes` is what they take in a template."""
+
+    parcel: Parcel
+    parts: tuple[Part, ...]
+    bytes: int
+
+
+@asynccontextmanager
+async def packed(
+    items: Sequence[Item],
+    *,
+    mode: Preview,
+    length: int,
+    memory: int,
+    spend: Callable[[float], None],
+) -> AsyncIterator[Packed]:
+    """The parcel of `items`, with previews of `length` characters for all; closed in the end.
+
+    `memory`: how many bytes the values may take. `spend` is told the CPU seconds that it took,
+    whatever came of it.
+
+    Raises:
+        Refusal: VALIDATION_ERROR, naming the variable; TOO_LARGE.
+    """
+    with ExitStack() as files:
+        parcel = files.enter_context(shared.empty())
+        fds = [files.enter_context(item.content.file()) for item in items]
+        job = {
+            "memory": memory,
+            "preview": mode,
+            "each": share([item.name for item in items], length),
+            "parcel": parcel.fd,
+            "objects": [
+                (item.name, item.type, fd, item.content.size)
+                for item, fd in zip(items, fds, strict=True)
+            ],
+        }
+        size = sum(item.content.size for item in items)
+        seconds = _SECONDS + size / _BYTES_PER_SECOND
+        answer = await _ask(job, (parcel.fd, *fds), seconds, spend)
+        parcel.manifest = tuple(answer["manifest"])
+        parcel.names = tuple(item.name for item in items)
+        parts = tuple(_part(item, told) for item, told in zip(items, answer["parts"], strict=True))
+        yield Packed(parcel, parts, answer["bytes"])
+
+
+def _part(item: Item, told: dict[str, Any]) -> Part:
+    def read() -> Any:
+        return decoded(item.content.read(), item.type)
+
+    value = Elsewhere(told["type"], told["shown"], read)
+    return Part(item.name, value, told["length"], told["unit"])
+
+
+async def _ask(
+    job: dict[str, Any], fds: tuple[int, ...], seconds: float, spend: Callable[[float], None]
+) -> dict[str, Any]:
+    began, spent = time.monotonic(), None
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-s", "-S", "-P", "-m", "repl_server.packer"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        pass_fds=fds,
+        env={"PYTHONPATH": os.pathsep.join(_roots())},
+    )
+    try:
+        async with asyncio.timeout(seconds):
+            text, _ = await process.communicate(json.dumps(job).encode())
+        if process.returncode:
+            # By the kernel, for its memory, if by anybody: what it can refuse, it says.
+            raise Refusal("TOO_LARGE", "The uploads could not be read.")
+        answer = json.loads(text)
+        spent = answer["cpu_seconds"]
+        return _checked(answer)
+    except TimeoutError:
+        raise Refusal("TOO_LARGE", "To read the uploads takes too long.") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        spend(time.monotonic() - began if spent is None else spent)
+
+
+def _checked(answer: dict[str, Any]) -> dict[str, Any]:
+    if answer.get("too_large"):
+        raise Refusal("TOO_LARGE", "As values, the uploads take too much memory.")
+    if "wrong" in answer:
+        raise wrong(answer["wrong"], answer["problem"])
+    return answer
+
+
+def wrong(variable: str, problem: str) -> Refusal:
+    """The refusal of an upload that is no value of its type."""
+    place = ["data", "uploads", variable]
+    errors = [{"type": "value_error", "loc": place, "msg": problem}]
+    return Refusal("VALIDATION_ERROR", f"{'.'.join(place)}: {problem}", errors=errors)
+
+
+def _roots() -> list[str]:
+    """Where our packages lie, for an interpreter without what is installed."""
+    packages = (repl_server, repl_env, repl_sandbox)
+    return [str(Path(package.__file__ or "").parents[1]) for package in packages]

@@ -1,0 +1,114 @@
+"""`Watch`: what happens on a server, written down and counted."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from repl_env.rlm.budget import Spent
+
+from .journal import Journal
+from .metrics import Metrics
+from .owners import Owner
+from .refusal import Refusal
+
+if TYPE_CHECKING:
+    from .hosted import HostedSession
+
+
+class Watch:
+    """The journal and the numbers of one server, which are told the same.
+
+    Args:
+        contents: write down code and output too.
+    """
+
+    def __init__(self, *, contents: bool = False) -> None:
+        self.journal = Journal(contents=contents)
+        self.metrics = Metrics()
+
+    # ── connections and requests ─────────────────────────────────────────────────────────────────
+
+    def connection_refused(self, peer: str, reason: str) -> None:
+        """A connection from `peer` was not let in."""
+        self.metrics.connection_refused(reason)
+        self.journal.note("connection_refused", peer=peer, reason=reason)
+
+    def connection_ended(self, peer: str, reason: str) -> None:
+        """A connection from `peer` was ended by a limit."""
+        self.metrics.connection_refused(reason)
+        self.journal.note("connection_ended", peer=peer, reason=reason)
+
+    def refused(
+        self,
+        refusal: Refusal,
+        owner: Owner | None,
+        *,
+        path: str | None = None,
+        session: str | None = None,
+    ) -> None:
+        """A request was refused; its id can be found by this."""
+        self.metrics.refused(refusal.code)
+        told = {
+            "id": refusal.id,
+            "code": refusal.code,
+            "owner": None if owner is None else str(owner),
+            "path": path,
+            "session": session,
+            "message": refusal.message,
+        }
+        self.journal.note("refused", **{name: value for name, value in told.items() if value})
+
+    # ── sessions ─────────────────────────────────────────────────────────────────────────────────
+
+    def session_opened(self, session: HostedSession) -> None:
+        """A session began."""
+        self.journal.note("session_opened", session=session.id, owner=str(session.owner))
+
+    def session_left(self, session: HostedSession) -> None:
+        """Its socket has gone; it waits to be resumed."""
+        self.journal.note("session_left", session=session.id, owner=str(session.owner))
+
+    def session_resumed(self, session: HostedSession) -> None:
+        """A socket took it up again."""
+        self.journal.note("session_resumed", session=session.id, owner=str(session.owner))
+
+    def session_closed(self, session: HostedSession, reason: str) -> None:
+        """It ended, by one of `metrics.ENDINGS`."""
+        self.metrics.session_closed(reason)
+        owner = str(session.owner)
+        self.journal.note("session_closed", session=session.id, owner=owner, reason=reason)
+
+    def reset(self, session: HostedSession, seconds: float) -> None:
+        """An episode began."""
+        self.metrics.reset()
+        self.journal.note("reset", session=session.id, seconds=_rounded(seconds))
+
+    def step(self, session: HostedSession, action: Any, observation: Any, seconds: float) -> None:
+        """A step was answered."""
+        metadata = getattr(observation, "metadata", None) or {}
+        outcome = metadata.get("error_kind")
+        self.metrics.step(outcome if isinstance(outcome, str) else None, seconds)
+        result = getattr(observation, "result", None)
+        self.journal.note(
+            "step",
+            session=session.id,
+            outcome=outcome or "ok",
+            seconds=_rounded(seconds),
+            code=getattr(action, "code", None),
+            stdout=getattr(result, "stdout", None),
+            stderr=getattr(result, "stderr", None),
+        )
+
+    def cpu(self, owner: Owner, seconds: float) -> None:
+        """CPU time that a session of `owner` took."""
+        self.metrics.cpu(owner, seconds)
+
+    def sub_calls(self, spent: Spent) -> None:
+        """An episode is over that asked models this often."""
+        self.metrics.sub_call("failed", spent.failed_calls)
+        self.metrics.sub_call("ok", spent.calls - spent.failed_calls)
+
+
+def _rounded(seconds: float) -> float:
+    return round(seconds, 6) if math.isfinite(seconds) else 0.0

@@ -1,0 +1,152 @@
+"""How many sessions there are, the line before them, and what who comes too late is told."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from repl_server.admission import Admission
+from repl_server.refusal import Refusal
+from repl_server.settings import Quota
+from tests.server.conftest import ask, eventually, peer, serving
+from tests.server.toys import Add, Adder, LonelyAdder, Sum
+
+TOYS = {"environment": Adder, "action": Add, "observation": Sum}
+
+
+async def test_who_waits_first_gets_in_first():
+    admission = Admission(1, 2, 20.0)
+    await admission.enter()
+    order = []
+
+    async def enter(name):
+        await admission.enter()
+        order.append(name)
+
+    first, second = asyncio.create_task(enter("first")), asyncio.create_task(enter("second"))
+    await asyncio.sleep(0)
+    assert admission.waiting == 2
+    with pytest.raises(Refusal, match="CAPACITY_REACHED") as caught:
+        await admission.enter()
+    assert caught.value.details == {"active_sessions": 1, "max_sessions": 1}
+    admission.leave()
+    await first
+    admission.leave()
+    await second
+    assert order == ["first", "second"] and admission.open == 1
+
+
+async def test_the_line_has_an_end():
+    admission = Admission(1, 5, 0.01)
+    await admission.enter()
+    with pytest.raises(Refusal, match="CAPACITY_REACHED"):
+        await admission.enter()
+    assert (admission.open, admission.waiting) == (1, 0)
+    admission.leave()
+    assert admission.free == 1
+
+
+async def test_who_leaves_the_line_as_room_comes_gives_it_on():
+    admission = Admission(1, 5, 20.0)
+    await admission.enter()
+    leaver, stayer = (asyncio.create_task(admission.enter()) for _ in range(2))
+    await asyncio.sleep(0)
+    admission.leave()
+    leaver.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await leaver
+    await stayer
+    assert admission.open == 1
+
+
+async def test_nobody_is_let_in_after_the_end():
+    admission = Admission(1, 5, 20.0)
+    await admission.enter()
+    waiting = asyncio.create_task(admission.enter())
+    await asyncio.sleep(0)
+    admission.close(Refusal("DRAINING", "over"))
+    with pytest.raises(Refusal, match="DRAINING"):
+        await waiting
+    admission.leave()
+    with pytest.raises(Refusal, match="DRAINING"):
+        await admission.enter()
+
+
+def test_a_socket_waits_for_a_session():
+    with serving({"max_sessions": 1, "wait_s": 20.0}, **TOYS) as server:
+        with contextlib.ExitStack() as stack:
+            with peer(server) as one:
+                one.reset()
+                late = stack.enter_context(peer(server))
+                late.send("reset", {"start": 3})
+                eventually(lambda: server.host.admission.waiting == 1)
+            assert late.take()["data"]["observation"]["total"] == 3
+
+
+def test_capacity_is_refused_clearly_and_comes_back():
+    with serving({"max_sessions": 1, "max_waiting": 1, "wait_s": 0.05}, **TOYS) as server:
+        with peer(server) as one:
+            one.reset()
+            assert ask(server, "GET", "/ready")[::2] == (
+                503,
+                {"ready": False, "sessions": 1, "free": 0, "waiting": 0},
+            )
+            with peer(server) as late:
+                error = late.take()
+                assert error["type"] == "error"
+                assert error["data"]["code"] == "CAPACITY_REACHED"
+                assert error["data"]["active_sessions"] == error["data"]["max_sessions"] == 1
+                assert late.closed() == 1000
+            with peer(server, named=True) as late:
+                reply = late.ask("open", {}, id="o")
+                assert (reply["id"], reply["data"]["code"]) == ("o", "CAPACITY_REACHED")
+            status, _, body = ask(server, "POST", "/reset", {})
+            assert (status, body["code"]) == (503, "CAPACITY_REACHED")
+        eventually(lambda: ask(server, "GET", "/ready")[0] == 200)
+        with peer(server) as one:
+            assert one.reset()["done"] is False
+
+
+def test_who_hangs_up_leaves_the_line():
+    with serving({"max_sessions": 1, "wait_s": 20.0}, **TOYS) as server:
+        with peer(server) as one:
+            one.reset()
+            with peer(server):
+                eventually(lambda: server.host.admission.waiting == 1)
+            eventually(lambda: server.host.admission.waiting == 0)
+        eventually(lambda: server.host.admission.open == 0)
+
+
+def test_an_environment_that_must_be_alone_is():
+    toys = {**TOYS, "environment": LonelyAdder}
+    with serving({"max_sessions": 8, "max_waiting": 0}, **toys) as server:
+        with peer(server) as one, peer(server) as other:
+            one.reset()
+            assert other.take()["data"]["code"] == "CAPACITY_REACHED"
+
+
+def test_an_owner_has_no_more_than_its_quota():
+    with serving({"quota": Quota(sessions=1, steps_per_second=1e-9)}, **TOYS) as server:
+        with peer(server) as one:
+            one.reset()
+            with peer(server) as other:
+                assert other.take()["data"]["code"] == "QUOTA_EXCEEDED"
+                assert other.closed() == 1000
+            one.ask("step", {"number": 1})
+            assert one.refusal("step", {"number": 1}) == "RATE_LIMITED"
+            assert one.ask("state")["data"]["total"] == 1
+        eventually(lambda: not server.host.sessions)
+        with peer(server) as one:
+            one.reset()
+
+
+def test_no_environment_could_be_made():
+    def broken():
+        raise RuntimeError("/secret/path")
+
+    with serving(environment=broken, action=Add, observation=Sum) as server:
+        with peer(server) as one:
+            error = one.take()["data"]
+            assert error["code"] == "FACTORY_ERROR" and "/secret" not in str(error)
+            assert one.closed() == 1011
+        assert server.host.admission.open == 0

@@ -1,0 +1,79 @@
+"""Environments of others: on the loop, in threads, in one thread of their own; of the same base."""
+
+import threading
+
+import pytest
+
+from repl_env import REPLEnvironment
+from repl_env.rubrics import ExactMatchRubric
+from repl_sandbox import Limits, Sandbox
+from repl_server.app import create_app
+from tests.server.conftest import eventually, peer, serving
+from tests.server.toys import Add, Adder, AsyncAdder, BoundAdder, Sum
+
+MODELS = {"action": Add, "observation": Sum}
+
+
+@pytest.mark.parametrize("kind", [Adder, AsyncAdder, BoundAdder, lambda: Adder()])
+def test_each_kind_is_served_and_closed(kind):
+    Adder.closed.clear()
+    with serving(environment=kind, **MODELS) as server:
+        with peer(server) as one:
+            one.reset(start=1)
+            assert one.ask("step", {"number": 2})["data"]["observation"]["total"] == 3
+            assert one.ask("state")["data"]["total"] == 3
+        eventually(lambda: Adder.closed)
+    assert len(Adder.closed) == 1
+
+
+def test_one_that_blocks_holds_up_nobody():
+    Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
+    with serving(environment=Adder, **MODELS) as server:
+        with peer(server) as one, peer(server) as other:
+            one.reset()
+            other.reset()
+            one.send("step", {"number": 1, "note": "wait"})
+            assert Adder.waiting.acquire(timeout=20)
+            assert other.ask("step", {"number": 2})["data"]["observation"]["total"] == 2
+            Adder.gate.set()
+            assert one.take()["data"]["observation"]["total"] == 1
+
+
+def test_a_socket_that_goes_amid_a_step_leaves_nothing():
+    Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
+    Adder.closed.clear()
+    with serving(environment=BoundAdder, **MODELS) as server:
+        with peer(server) as one:
+            one.reset()
+            one.send("step", {"number": 1, "note": "wait"})
+            assert Adder.waiting.acquire(timeout=20)
+        eventually(lambda: server.host.sessions[0].closing)
+        assert not Adder.closed  # a thread cannot be ended: it is waited for
+        Adder.gate.set()
+        eventually(lambda: not server.host.sessions)
+        assert len(Adder.closed) == 1
+
+
+def test_environments_of_this_package_have_all_of_it():
+    with Sandbox(limits=Limits(memory="512MiB"), recovery="restart") as sandbox:
+
+        def environment():
+            return REPLEnvironment(sandbox=sandbox, rubric=ExactMatchRubric())
+
+        with serving(environment=environment) as server:
+            with peer(server, named=True) as one:
+                one.open()
+                one.reset(expected_answer="1")
+                one.send("step", {"code": "print('on', flush=True)"}, id="s", stream=True)
+                one.until("on\n")
+                one.replies("s")
+                assert "context" in one.ask("variables")["data"]["names"]
+                assert one.ask("step", {"code": "FINAL(1)"})["data"]["reward"] == 1.0
+                forbidden = {"hf_token": "hf_x"}
+                assert one.refusal("reset", forbidden) == "FORBIDDEN"
+            eventually(lambda: not [each for each in server.host.sessions if each.outlet])
+
+
+def test_what_makes_no_environments():
+    with pytest.raises(TypeError, match="Adder"):
+        create_app(environment=Adder())

@@ -1,0 +1,204 @@
+"""The HTTP routes: OpenEnv's, each in an environment of its own, and those of a session."""
+
+import json
+import threading
+
+import pytest
+
+from tests.server.conftest import ask, eventually, peer, serving
+from tests.server.toys import Add, Adder, Sum
+
+SESSION = "X-Session-Id"
+
+
+@pytest.fixture(scope="module")
+def adders():
+    with serving(environment=Adder, action=Add, observation=Sum) as running:
+        yield running
+
+
+def make(server, **reset):
+    """A new session; the headers that name it."""
+    status, headers, _ = ask(server, "POST", "/reset", reset, X_Session_Id="new")
+    assert status == 200
+    return {"X_Session_Id": headers[SESSION]}
+
+
+def test_a_reset_without_a_session_leaves_nothing(server):
+    before = len(server.host.sessions)
+    status, headers, body = ask(server, "POST", "/reset", {"context": "abc", "task_prompt": "?"})
+
+    assert status == 200 and headers[SESSION] is None
+    assert body["observation"]["context_length"] == 3
+    assert body["reward"] == 0.0 and body["done"] is False
+    assert len(server.host.sessions) == before
+
+
+def test_a_reset_needs_no_body(server):
+    assert ask(server, "POST", "/reset")[0] == 200
+
+
+def test_a_step_without_a_session_is_in_a_fresh_environment(server, adders):
+    assert ask(server, "POST", "/step", {"action": {"code": "1"}})[2]["code"] == "NOT_RESET"
+    status, _, body = ask(adders, "POST", "/step", {"action": {"number": 1}})
+    assert (status, body["code"]) == (409, "EXECUTION_ERROR")
+    assert ask(server, "GET", "/state")[::2][0] == 409
+
+
+def test_a_session_by_http(server):
+    session = make(server, context="abc", expected_answer="3")
+    step = {"action": {"code": "x = len(context); print(x)"}, "timeout_s": 5}
+    status, _, body = ask(server, "POST", "/step", step, **session)
+    assert status == 200 and body["observation"]["result"]["stdout"] == "3\n"
+    assert body["metadata"] == body["observation"]["metadata"]
+    assert ask(server, "GET", "/state", **session)[2]["step_count"] == 1
+    last = ask(server, "POST", "/step", {"action": {"code": "FINAL(x)"}}, **session)[2]
+    assert last["done"] is True and last["reward"] == 1.0
+    status, _, body = ask(server, "POST", "/step", {"action": {"code": "1"}}, **session)
+    assert (status, body["code"], body["result"]["reward"]) == (409, "EPISODE_DONE", 1.0)
+    assert ask(server, "POST", "/reset", {}, **session)[0] == 200
+    assert ask(server, "GET", "/state", **session)[2]["step_count"] == 0
+    assert ask(server, "DELETE", "/session", **session)[0] == 204
+    assert ask(server, "GET", "/state", **session)[0] == 404
+    assert ask(server, "DELETE", "/session", **session)[0] == 404
+
+
+def test_a_step_has_its_own_limit(server):
+    session = make(server)
+    step = {"action": {"code": "while True: pass"}, "timeout_s": 0.1}
+    body = ask(server, "POST", "/step", step, **session)[2]
+
+    assert body["observation"]["metadata"]["error_kind"] == "timeout"
+    assert ask(server, "DELETE", "/session", **session)[0] == 204
+
+
+def test_a_session_by_http_can_be_resumed_by_a_socket(adders):
+    session = make(adders, start=4)
+    with peer(adders, named=True) as one:
+        assert one.resume(session["X_Session_Id"])["resumed"] is True
+        assert one.ask("state")["data"]["total"] == 4
+
+
+def test_a_request_id_is_taken_once(adders):
+    session = make(adders, start=1)
+    step = {"action": {"number": 2}, "request_id": "r"}
+    totals = [ask(adders, "POST", "/step", step, **session)[2] for _ in range(2)]
+
+    assert [each["observation"]["total"] for each in totals] == [3, 3]
+
+
+def test_requests_of_one_session_are_taken_one_after_another(adders):
+    session = make(adders, start=0)
+    Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
+    totals = []
+
+    def step(number, note):
+        body = {"action": {"number": number, "note": note}}
+        totals.append(ask(adders, "POST", "/step", body, **session)[2]["observation"]["total"])
+
+    first = threading.Thread(target=step, args=(1, "wait"))
+    first.start()
+    assert Adder.waiting.acquire(timeout=20)
+    second = threading.Thread(target=step, args=(2, ""))
+    second.start()
+    (session_,) = [each for each in adders.host.sessions if each.busy]
+    eventually(lambda: session_.queued == 1)
+    Adder.gate.set()
+    for thread in (first, second):
+        thread.join(20)
+    assert sorted(totals) == [1, 3]
+
+
+def test_a_session_that_ends_tells_who_waits(adders):
+    session = make(adders)
+    Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
+    found = []
+
+    def step():
+        body = {"action": {"number": 1, "note": "wait"}}
+        found.append(ask(adders, "POST", "/step", body, **session))
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    assert Adder.waiting.acquire(timeout=20)
+    ending = threading.Thread(target=ask, args=(adders, "DELETE", "/session"), kwargs=session)
+    ending.start()
+    thread.join(20)
+    Adder.gate.set()
+    ending.join(20)
+    assert found[0][0] == 404 and found[0][2]["code"] == "UNKNOWN_SESSION"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"{", 400, "INVALID_JSON"),
+        (b"[1]", 400, "INVALID_JSON"),
+        (b"\xff\xfe", 400, "INVALID_JSON"),
+        (b'{"action": {"number": NaN}}', 400, "INVALID_JSON"),
+        (b'{"action": ' + b"[" * 90_000, 400, "INVALID_JSON"),
+        (b'{"action": {"note": "\\ud800"}}', 400, "INVALID_JSON"),
+        ({}, 422, "VALIDATION_ERROR"),
+        ({"action": 1}, 422, "VALIDATION_ERROR"),
+        ({"action": {"number": "one"}}, 422, "VALIDATION_ERROR"),
+        ({"action": {"number": 1, "note": "bad"}}, 422, "VALIDATION_ERROR"),
+        ({"action": {"number": 1, "more": 1}}, 422, "VALIDATION_ERROR"),
+        ({"action": {"number": 1}, "timeout_s": -1}, 422, "VALIDATION_ERROR"),
+        ({"action": {"number": 1}, "request_id": ""}, 422, "VALIDATION_ERROR"),
+    ],
+)
+def test_bad_steps(adders, body, status, code):
+    found, _, told = ask(adders, "POST", "/step", body)
+
+    assert (found, told["code"]) == (status, code)
+    assert len(told["id"]) == 32 and told["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"seed": -1}, "VALIDATION_ERROR"),
+        ({"context": 7}, "VALIDATION_ERROR"),
+        ({"contexts": {"a b": "x"}}, "VALIDATION_ERROR"),
+        ({"llm": {"model": "m", "base_url": "http://169.254.169.254/"}}, "FORBIDDEN"),
+    ],
+)
+def test_bad_resets(server, body, code):
+    status, headers, told = ask(server, "POST", "/reset", body, X_Session_Id="new")
+
+    assert (status, told["code"]) == (422 if code == "VALIDATION_ERROR" else 403, code)
+    assert headers[SESSION] is None
+    eventually(lambda: not [each for each in server.host.sessions if each.outlet is None])
+
+
+@pytest.mark.parametrize("token", ["unknown", "%2e%2e", "x" * 199])
+def test_unknown_sessions(adders, token):
+    for method, path, body in [
+        ("POST", "/reset", {}),
+        ("POST", "/step", {"action": {"number": 1}}),
+        ("GET", "/state", None),
+        ("DELETE", "/session", None),
+    ]:
+        status, _, told = ask(adders, method, path, body, X_Session_Id=token)
+        assert (status, told["code"]) == (404, "UNKNOWN_SESSION")
+
+
+def test_what_is_said_about_the_server(server):
+    assert ask(server, "GET", "/health")[::2] == (200, {"status": "healthy"})
+    ready = ask(server, "GET", "/ready")[2]
+    assert ready["ready"] is True and ready["free"] + ready["sessions"] == 64
+    told = ask(server, "GET", "/metadata")[2]
+    assert told["name"] == "repl_env" and told["description"] and told["version"]
+    schema = ask(server, "GET", "/schema")[2]
+    assert schema["action"]["required"] == ["code"]
+    assert "result" in schema["observation"]["properties"]
+    assert "episode_id" in schema["state"]["properties"]
+    document = ask(server, "GET", "/openapi.json")[2]
+    assert document["info"]["version"]
+    assert {"/reset", "/step", "/state", "/session", "/health"} <= document["paths"].keys()
+    assert "hf_token" in json.dumps(document["components"]["schemas"]["ResetRequest"])
+
+
+def test_no_such_route(server):
+    assert ask(server, "GET", "/nothing")[0] == 404
+    assert ask(server, "GET", "/reset")[0] == 405

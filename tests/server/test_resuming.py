@@ -1,0 +1,182 @@
+"""A session outlives its socket: resumed by token, taken over, ended when nobody comes back."""
+
+import threading
+
+import pytest
+
+from repl_server.owners import Owner
+from tests.server.conftest import ask, eventually, peer, serving
+from tests.server.toys import Add, Adder, Sum
+
+
+@pytest.fixture(scope="module")
+def adders():
+    with serving({"grace_s": 30.0}, environment=Adder, action=Add, observation=Sum) as running:
+        yield running
+
+
+@pytest.fixture
+def gate():
+    """What steps with the note "wait" wait for."""
+    Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
+    Adder.steps.clear()
+    yield Adder.gate
+    Adder.gate.set()
+
+
+def drop(one) -> None:
+    """Cut the connection, without a word."""
+    one.socket.close_socket()
+
+
+def test_a_dropped_connection_amid_a_step_gets_its_result_exactly_once(adders, gate):
+    step = {"number": 5, "note": "wait"}
+    with peer(adders, named=True) as one:
+        token = one.open()["token"]
+        one.reset(start=1)
+        one.send("step", step, id="long")
+        assert Adder.waiting.acquire(timeout=20)
+        drop(one)
+    with peer(adders, named=True) as one:
+        facts = one.resume(token)
+        assert facts["resumed"] is True and facts["running"] == "long"
+        one.send("step", step, id="long")
+        one.send("state", id="behind")
+        gate.set()
+        first = one.take()
+        assert (first["id"], first["data"]["observation"]["total"]) == ("long", 6)
+        assert one.take()["data"]["total"] == 6
+    assert Adder.steps == [5]
+
+
+def test_a_result_that_came_while_nobody_was_there(adders, gate):
+    step = {"number": 5, "note": "wait"}
+    with peer(adders, named=True) as one:
+        token = one.open()["token"]
+        one.reset(start=1)
+        one.send("step", step, id="long")
+        assert Adder.waiting.acquire(timeout=20)
+        drop(one)
+    session = adders.host.find(Owner("address", "127.0.0.1"), token)
+    eventually(lambda: session.outlet is None)
+    gate.set()
+    eventually(lambda: not session.busy)
+    with peer(adders, named=True) as one:
+        assert one.resume(token)["running"] is None
+        assert one.ask("step", step, id="long")["data"]["observation"]["total"] == 6
+        assert one.ask("step", step, id="long")["data"]["observation"]["total"] == 6
+    assert Adder.steps == [5]
+
+
+def test_what_was_not_begun_when_the_socket_went_is_not_run(adders, gate):
+    with peer(adders, named=True) as one:
+        token = one.open()["token"]
+        one.reset(start=0)
+        one.send("step", {"number": 1, "note": "wait"}, id="1")
+        one.send("step", {"number": 2}, id="2")
+        assert Adder.waiting.acquire(timeout=20)
+        session = adders.host.find(Owner("address", "127.0.0.1"), token)
+        drop(one)
+    eventually(lambda: session.outlet is None)
+    gate.set()
+    with peer(adders, named=True) as one:
+        one.resume(token)
+        assert one.ask("step", {"number": 2}, id="2")["data"]["observation"]["total"] == 3
+    assert Adder.steps == [1, 2]
+
+
+def test_resuming_takes_a_session_away_from_a_socket_that_holds_it(adders, gate):
+    with peer(adders, named=True) as one, peer(adders, named=True) as other:
+        token = one.open()["token"]
+        one.reset(start=1)
+        one.send("step", {"number": 2, "note": "wait"}, id="long")
+        assert Adder.waiting.acquire(timeout=20)
+        assert other.resume(token)["running"] == "long"
+        assert one.closed() == 4001
+        other.send("step", {"number": 2, "note": "wait"}, id="long")
+        gate.set()
+        assert other.take()["data"]["observation"]["total"] == 3
+        assert other.ask("step", {"number": 1})["data"]["observation"]["total"] == 4
+
+
+def test_a_socket_can_resume_what_it_holds_by_another_name(adders):
+    with peer(adders, named=True) as one:
+        token = one.open()["token"]
+    with peer(adders, named=True) as one, peer(adders, named=True) as other:
+        one.resume(token)
+        one.reset(start=1)
+        other.resume(token)
+        assert other.ask("state")["data"]["total"] == 1
+
+
+def test_after_close_there_is_nothing_to_resume(adders):
+    with peer(adders, named=True) as one:
+        token = one.open()["token"]
+        one.send("close", id="1")
+        assert one.closed() == 1000
+    with peer(adders, named=True) as one:
+        assert one.refusal("resume", {"token": token}) == "UNKNOWN_SESSION"
+        assert one.closed() == 4404
+
+
+@pytest.mark.parametrize("token", ["", "x", "é", "x" * 200, "../../etc"])
+def test_unknown_tokens(adders, token):
+    with peer(adders, named=True) as one:
+        assert one.refusal("resume", {"token": token}) == "UNKNOWN_SESSION"
+        assert one.closed() == 4404
+
+
+def test_a_token_is_of_no_use_to_another_owner(adders):
+    with peer(adders, named=True) as one:
+        token = one.open()["token"]
+        session = adders.host.find(Owner("address", "127.0.0.1"), token)
+        session.owner = Owner("key", "somebody")
+        with peer(adders, named=True) as other:
+            assert other.refusal("resume", {"token": token}) == "UNKNOWN_SESSION"
+        one.reset()
+        assert one.ask("step", {"number": 1})["type"] == "observation"
+
+
+def test_the_name_of_a_session_is_not_its_token(adders):
+    with peer(adders, named=True) as one:
+        facts = one.open()
+        with peer(adders, named=True) as other:
+            assert other.refusal("resume", {"token": facts["session_id"]}) == "UNKNOWN_SESSION"
+
+
+def test_nobody_comes_back():
+    with serving({"grace_s": 0.05}, environment=Adder, action=Add, observation=Sum) as server:
+        with peer(server, named=True) as one:
+            token = one.open()["token"]
+            one.reset()
+            assert len(server.host.sessions) == 1
+            drop(one)
+        eventually(lambda: not server.host.sessions)
+        assert ask(server, "GET", "/ready")[2]["sessions"] == 0
+        with peer(server, named=True) as one:
+            assert one.refusal("resume", {"token": token}) == "UNKNOWN_SESSION"
+
+
+def test_a_session_that_nobody_uses_ends():
+    settings = {"idle_s": 0.05}
+    with serving(settings, environment=Adder, action=Add, observation=Sum) as server:
+        with peer(server) as plain, peer(server, named=True) as named:
+            plain.reset()
+            named.open()
+            assert plain.closed() == 4408
+            assert named.closed() == 4408
+        eventually(lambda: not server.host.sessions)
+
+
+def test_a_long_step_is_not_idleness(gate):
+    settings = {"idle_s": 0.02, "grace_s": 0.02}
+    with serving(settings, environment=Adder, action=Add, observation=Sum) as server:
+        with peer(server, named=True) as one:
+            one.open()
+            one.reset()
+            one.send("step", {"number": 1, "note": "wait"}, id="1")
+            assert Adder.waiting.acquire(timeout=20)
+            looks = server.host.looks
+            eventually(lambda: server.host.looks > looks + 5)
+            gate.set()
+            assert one.take()["data"]["observation"]["total"] == 1

@@ -1,0 +1,99 @@
+"""Memory that uploads take: who may have how much, and who goes when there is not enough."""
+
+from __future__ import annotations
+
+import pytest
+
+from repl_server.owners import Owner
+from repl_server.quotas import Quotas
+from repl_server.refusal import Refusal
+from repl_server.room import Room
+from repl_server.settings import Quota, Settings
+
+ANN, BOB = Owner("key", "ann"), Owner("key", "bob")
+
+
+class Thing:
+    """Something that is held, until it is forgotten."""
+
+    def __init__(self, room: Room, owner: Owner, count: int) -> None:
+        self.room, self.busy, self.gone = room, False, False
+        self.holding = room.hold(owner, self)
+        room.take(self.holding, count)
+
+    def forget(self) -> None:
+        self.gone = True
+        self.room.give_back(self.holding)
+
+
+def room_of(limit: int, each: int | None = None) -> Room:
+    return Room(limit, Quotas(Settings(quota=Quota(uploaded_bytes=each))).of)
+
+
+def refused(room: Room, owner: Owner, count: int) -> str:
+    with pytest.raises(Refusal) as caught:
+        Thing(room, owner, count)
+    return caught.value.code
+
+
+def test_what_was_used_longest_ago_goes_first() -> None:
+    room = room_of(100)
+    first, second, third = (Thing(room, owner, 30) for owner in (ANN, BOB, ANN))
+    room.touch(first.holding)
+
+    Thing(room, BOB, 40)
+
+    assert [each.gone for each in (first, second, third)] == [False, True, False]
+    assert room.taken == 100
+
+
+def test_what_is_used_stays_and_what_cannot_fit_takes_nothing_from_anybody() -> None:
+    room = room_of(100)
+    used, idle = Thing(room, ANN, 60), Thing(room, BOB, 40)
+    used.busy = True
+
+    room.check(BOB, 40)
+    with pytest.raises(Refusal, match="NO_ROOM"):
+        room.check(BOB, 41)
+    assert not idle.gone
+    Thing(room, BOB, 40)
+    assert idle.gone and not used.gone
+
+
+def test_an_owner_whose_allowance_is_used_up_loses_its_own_and_nobody_elses() -> None:
+    room = room_of(1000, each=100)
+    theirs, oldest, newest = Thing(room, BOB, 100), Thing(room, ANN, 50), Thing(room, ANN, 50)
+
+    room.check(ANN, 100)
+    Thing(room, ANN, 50)
+    assert (theirs.gone, oldest.gone, newest.gone) == (False, True, False)
+    newest.busy = True
+    with pytest.raises(Refusal, match="QUOTA_EXCEEDED"):
+        room.check(ANN, 51)
+    assert refused(room, ANN, 51) == "QUOTA_EXCEEDED"
+    assert room.taken == 150  # it gave up what it could, and kept what is used
+
+
+def test_a_refusal_for_want_of_room_books_nothing_with_the_owner() -> None:
+    room = room_of(100, each=100)
+    Thing(room, ANN, 60).busy = True
+
+    assert refused(room, BOB, 41) == "NO_ROOM"
+    for _ in range(3):
+        Thing(room, BOB, 40).forget()
+    assert room.taken == 60
+
+
+def test_a_holding_grows_and_shrinks_and_never_gives_up_itself() -> None:
+    room = room_of(100)
+    thing = Thing(room, ANN, 60)
+
+    room.give_back(thing.holding, 20)
+    room.take(thing.holding, 60)
+    assert (room.taken, thing.holding.bytes) == (100, 100)
+    with pytest.raises(Refusal, match="NO_ROOM"):
+        room.take(thing.holding, 1)
+    assert not thing.gone
+    thing.forget()
+    thing.forget()
+    assert room.taken == 0

@@ -1,0 +1,502 @@
+"""Resets that name uploads: decoded once, in memory once, each owner's own, gone when unused."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import http.client
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import psutil
+import pytest
+
+from repl_env.environment import REPLEnvironment
+from repl_env.interfaces import Environment
+from repl_env.models import Action, Observation, REPLAction, State
+from repl_env.sandboxes import Source
+from repl_sandbox import AsyncSandbox
+from repl_server.owners import Owner
+from repl_server.packing import Item, packed
+from repl_server.quotas import Quotas
+from repl_server.references import Reference
+from repl_server.refusal import Refusal
+from repl_server.room import Room
+from repl_server.settings import Settings
+from repl_server.shared_uploads import SharedUploads
+from repl_server.uploads import Uploads
+from tests.server.conftest import Peer, peer, serving
+
+MIB = 1 << 20
+ME, OTHER = "127.0.0.1", "127.0.0.2"
+
+TEXT = "the quick brown fox jumps over the lazy dog, déjà vu\n" * (MIB // 50)
+JSON = [{"id": i, "text": f"number {i}", "half": i / 2} for i in range(20_000)]
+LARGE: dict[str, tuple[str, Any, bytes]] = {
+    "text": ("text", TEXT, TEXT.encode()),
+    "wide": ("text", "漢字😀" * 150_000, ("漢字😀" * 150_000).encode()),
+    "bytes": ("bytes", b"\x00\xff" * MIB, b"\x00\xff" * MIB),
+    "list": ("json", JSON, json.dumps(JSON).encode()),
+    "dict": ("json", {"rows": JSON}, json.dumps({"rows": JSON}, indent=1).encode()),
+    "string": ("json", 'a"\n' * 200_000, json.dumps('a"\n' * 200_000).encode()),
+}
+SMALL: dict[str, tuple[str, Any, bytes]] = {
+    "text": ("text", "kurz: ü", "kurz: ü".encode()),
+    "nothing": ("text", "", b""),
+    "bytes": ("bytes", b"\xff", b"\xff"),
+    "json": ("json", {"a": [1, None]}, b'{"a": [1, null]}'),
+}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving({"max_sessions": 16, "recovery": "snapshot"}) as server:
+        yield server
+
+
+def name(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def send(server, data: bytes, source: str = ME) -> str:
+    """Upload it; its name."""
+    line = http.client.HTTPConnection(ME, server.port, timeout=20, source_address=(source, 0))
+    line.request("PUT", f"/contexts/{name(data)}", body=data)
+    response = line.getresponse()
+    assert response.status in (200, 201), response.read()
+    response.read()
+    line.close()
+    return name(data)
+
+
+def named(server, **given: tuple[str, bytes]) -> dict[str, Any]:
+    """References to these, which are uploaded."""
+    return {
+        variable: {"sha256": send(server, data), "type": kind}
+        for variable, (kind, data) in given.items()
+    }
+
+
+@contextmanager
+def session(server, source: str = ME) -> Iterator[Peer]:
+    """A session of its own, closed after."""
+    with peer(server, named=True, source_address=(source, 0)) as one:
+        one.open()
+        yield one
+        one.send("close", id="close")
+
+
+def shown(one: Peer, code: str) -> Any:
+    result = one.run(code)
+    assert result["success"], result["stderr"]
+    return result["value"]
+
+
+# Type, length, and what tells values apart.
+ABOUT = "type(context).__name__, len(context), hashlib.sha256(repr(context).encode()).hexdigest()"
+
+
+# ── what a session sees ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "data"),
+    [*LARGE.values(), *SMALL.values()],
+    ids=[*LARGE, *(f"small {each}" for each in SMALL)],
+)
+def test_an_uploaded_context_is_what_it_would_be_if_it_were_given(
+    server, kind: str, value: Any, data: bytes
+) -> None:
+    given = {"$bytes": base64.b64encode(value).decode()} if kind == "bytes" else value
+    code = f"import hashlib\n{ABOUT}"
+    with session(server) as one:
+        uploaded = one.reset(uploads=named(server, context=(kind, data)), task_prompt="go")
+        there = shown(one, code)
+        inline = one.reset(context=given, task_prompt="go")
+
+        for field in ("context_preview", "context_length", "available_variables", "result"):
+            assert uploaded["observation"][field] == inline["observation"][field]
+        assert shown(one, code) == there
+
+
+def test_uploads_go_beside_contexts_that_are_given(server) -> None:
+    uploads = named(server, doc=("text", TEXT.encode()), table=("json", LARGE["list"][2]))
+    with session(server) as one:
+        told = one.reset(context="short", contexts={"more": [1]}, uploads=uploads)["observation"]
+
+        assert told["available_variables"][:4] == ["context", "more", "doc", "table"]
+        assert told["context_preview"].startswith("context: short\nmore: [1]\ndoc: the quick")
+        assert len(told["context_preview"]) <= 500
+        assert shown(one, "context, more, len(doc), len(table)") == (
+            f"('short', [1], {len(TEXT)}, {len(JSON)})"
+        )
+
+
+def test_a_session_on_an_upload_goes_back_and_branches_as_any_other(server) -> None:
+    uploads = named(server, context=("text", TEXT.encode()))
+    with session(server) as one:
+        one.reset(uploads=uploads, contexts={"small": "s"})
+        one.run("mine = 1")
+        branched = one.ask("branch", {})["data"]
+        with peer(server, named=True) as other:
+            assert other.resume(branched["token"])["resumed"]
+            assert shown(other, "mine, len(context), small") == f"(1, {len(TEXT)}, 's')"
+            one.run("mine = 2\nimport os\nos._exit(1)")
+            assert shown(one, "mine, len(context), small") == f"(1, {len(TEXT)}, 's')"
+            other.send("close", id="close")
+
+
+# ── once ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def private(process: psutil.Process) -> int:
+    """Bytes that no other process maps (proc_pid_smaps(5))."""
+    with open(f"/proc/{process.pid}/smaps_rollup", encoding="ascii") as rollup:
+        return 1024 * sum(int(row.split()[1]) for row in rollup if row.startswith("Private_"))
+
+
+def test_sessions_that_ask_at_once_share_one_template_and_its_memory(server) -> None:
+    size = 40 * MIB
+    uploads = named(server, context=("text", b"x" * size))
+    before = {each.pid for each in psutil.Process().children(recursive=True)}
+    made = server.host.shared_uploads.made
+
+    def use(one: Peer) -> Any:
+        one.reset(uploads=uploads)
+        return shown(one, "context.count('y') + len(context)")
+
+    with ExitStack() as stack, ThreadPoolExecutor(8) as threads:
+        peers = [stack.enter_context(session(server)) for _ in range(8)]
+        assert list(threads.map(use, peers)) == [str(size)] * 8
+        assert server.host.shared_uploads.made == made + 1
+        processes = [
+            each for each in psutil.Process().children(recursive=True) if each.pid not in before
+        ]
+        # All sessions' processes, and the template's, which has what was never written to.
+        assert len(processes) > 8
+        assert sum(map(private, processes)) < 2 * size
+
+
+def test_a_template_that_died_is_replaced(server) -> None:
+    uploads = named(server, context=("text", b"another\n" * MIB))
+    with session(server) as one:
+        one.reset(uploads=uploads)
+        (template,) = [
+            each
+            for each in server.host.shared_uploads.templates
+            if each.parts[0].length == 8 * MIB and each.busy
+        ]
+        zygote = psutil.Process(template.sandbox.plain._zygote.pid)
+        sessions = zygote.children(recursive=True)
+        zygote.kill()
+        assert sessions and psutil.wait_procs(sessions, timeout=20)[1] == []
+        assert one.refusal("step", {"code": "1"}) == "EPISODE_ABORTED"
+        one.reset(uploads=uploads)
+        assert shown(one, "len(context)") == str(8 * MIB)
+
+
+# ── refusals ─────────────────────────────────────────────────────────────────────────────────────
+
+PAD = b'["' + b"x" * MIB + b'", '
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
+@pytest.mark.parametrize(
+    ("kind", "data", "problem"),
+    [
+        ("text", b"ab\xff", "no UTF-8 at byte 2: invalid start byte"),
+        ("text", b"\xed\xa0\x80", "no UTF-8 at byte 0: invalid continuation byte"),
+        ("json", b"[\xff]", "no UTF-8 at byte 1: invalid start byte"),
+        ("json", b"", "no JSON: Expecting value"),
+        ("json", b"[1,", "no JSON: Expecting value"),
+        ("json", b"[1] 2", "no JSON: Extra data"),
+        ("json", b"[NaN]", "NaN is no JSON"),
+        ("json", b"[-Infinity]", "-Infinity is no JSON"),
+        ("json", b"[1e999]", "a number that is too large for a float"),
+        ("json", b"[" + b"1" * 5000 + b"]", "Exceeds the limit"),
+        ("json", b"[" * 201 + b"]" * 201, "JSON that is nested deeper than 200"),
+        ("json", b"[" * 100_000, "JSON that is nested deeper than 200"),
+        ("json", b"42", "JSON of int, not an object, an array or a string"),
+    ],
+)
+def test_an_upload_of_another_type_is_refused_by_name(
+    server, kind: str, data: bytes, problem: str, large: bool
+) -> None:
+    if large:
+        padding = b" " * MIB
+        data, problem = (data + padding, problem.replace("no JSON: Expecting value", "no JSON"))
+    with session(server) as one:
+        told = one.reset(uploads=named(server, odd=(kind, data)))
+        assert told["code"] == "VALIDATION_ERROR"
+        assert told["errors"][0]["loc"] == ["data", "uploads", "odd"]
+        assert told["errors"][0]["msg"].startswith(problem)
+        assert one.reset(context="x")["observation"]["context_length"] == 1
+
+
+@pytest.mark.parametrize(
+    "uploads",
+    [
+        {"context": {"sha256": "x", "type": "text"}},
+        {"context": {"sha256": "0" * 64}},
+        {"context": {"sha256": "0" * 64, "type": "int"}},
+        {"context": {"sha256": "0" * 64, "type": "text", "more": 1}},
+        {"context": "0" * 64},
+        {"no name": {"sha256": "0" * 64, "type": "text"}},
+        {"FINAL": {"sha256": "0" * 64, "type": "text"}},
+        {"_": {"sha256": "0" * 64, "type": "text"}},
+        {f"v{i}": {"sha256": "0" * 64, "type": "text"} for i in range(257)},
+        [],
+    ],
+    ids=lambda given: str(given)[:60],
+)
+def test_references_that_are_none_are_refused(server, uploads: Any) -> None:
+    with session(server) as one:
+        assert one.reset(uploads=uploads)["code"] == "VALIDATION_ERROR"
+
+
+def test_a_variable_that_is_given_twice_is_refused(server) -> None:
+    uploads = named(server, context=("text", b"x"))
+    with session(server) as one:
+        for more in ({"context": "y"}, {"contexts": {"context": "y"}}):
+            assert one.reset(uploads=uploads, **more)["code"] == "VALIDATION_ERROR"
+
+
+@pytest.mark.parametrize("data", [b"mine", b"mine\n" * MIB], ids=["small", "large"])
+def test_another_owner_s_upload_is_unknown(server, data: bytes) -> None:
+    uploads = named(server, context=("text", data))
+    with session(server) as mine, session(server, OTHER) as theirs:
+        assert "observation" in mine.reset(uploads=uploads)
+        assert theirs.reset(uploads=uploads)["code"] == "UNKNOWN_CONTEXT"
+        send(server, data, OTHER)
+        there = len(server.host.shared_uploads.templates)
+        assert "observation" in theirs.reset(uploads=uploads)
+        # What is in one owner's memory is not in another's.
+        assert len(server.host.shared_uploads.templates) == there + 1
+
+
+def test_bytes_that_are_none_are_refused_by_their_place(server) -> None:
+    with session(server) as one:
+        told = one.reset(files={"a/b": {"$bytes": "x"}})
+        assert told["code"] == "VALIDATION_ERROR"
+        assert told["errors"][0]["loc"] == ["data", "files", "a/b"]
+        one.reset(files={"f": {"$bytes": "/w=="}}, context={"$json": {"$bytes": 1}})
+        assert shown(one, "open('f', 'rb').read(), context") == "(b'\\xff', {'$bytes': 1})"
+
+
+# ── without a server ─────────────────────────────────────────────────────────────────────────────
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Bench:
+    """Uploads and templates, with environments to use them."""
+
+    def __init__(self, sandbox: AsyncSandbox, **limits: Any) -> None:
+        self.sandbox, self.clock = sandbox, Clock()
+        settings = Settings(**limits)
+        self.room = Room(settings.uploads_bytes, Quotas(settings).of)
+        self.uploads = Uploads(settings, self.room, self.clock)
+        self.shared = SharedUploads(self.uploads, self.room, self.clock)
+        self.owner = Owner("key", "ann")
+
+    async def put(self, data: bytes) -> dict[str, Reference]:
+        async def body():
+            yield data
+
+        await self.uploads.put(self.owner, name(data), None, None, body())
+        return {"context": Reference(sha256=name(data), type="text")}
+
+    async def begin(self, references: dict[str, Reference]) -> REPLEnvironment:
+        environment = REPLEnvironment(sandbox=self.sandbox)
+        try:
+            await self.shared.reset(environment, self.owner, references, {})
+        except BaseException:
+            await environment.close_async()
+            raise
+        return environment
+
+    async def close(self) -> None:
+        await self.shared.close()
+        self.uploads.close()
+        assert self.room.taken == 0
+
+
+@pytest.fixture
+async def sandbox():
+    async with AsyncSandbox(recovery="restart") as sandbox:
+        yield sandbox
+
+
+def descendants() -> set[int]:
+    return {each.pid for each in psutil.Process().children(recursive=True)}
+
+
+async def test_a_template_is_kept_while_it_is_used_and_a_while_after(sandbox) -> None:
+    bench = Bench(sandbox)
+    references = await bench.put(b"x" * (2 * MIB))
+    environment = await bench.begin(references)
+    (template,) = bench.shared.templates
+
+    bench.clock.now = 1000.0
+    bench.shared.sweep()
+    assert template in bench.shared.templates
+    await environment.close_async()
+    assert not template.busy
+    bench.clock.now = 1060.0
+    bench.shared.sweep()
+    assert template in bench.shared.templates
+    again = await bench.begin(references)
+    assert list(bench.shared.templates) == [template]
+    await again.close_async()
+    bench.clock.now = 1120.1
+    bench.shared.sweep()
+    assert not bench.shared.templates
+    await bench.close()
+
+
+async def test_what_sessions_use_is_not_given_up_for_others(sandbox) -> None:
+    # Each takes its size twice: as it was sent, and in its template.
+    bench = Bench(sandbox, uploads_bytes=25 * MIB)
+    first, second = b"1" * (4 * MIB), b"2" * (4 * MIB)
+    environment = await bench.begin(await bench.put(first))
+    used = bench.room.taken
+    references = await bench.put(second)
+
+    await (await bench.begin(references)).close_async()
+    assert len(bench.shared.templates) == 2
+    await bench.put(b"3" * (4 * MIB))  # for which the idle template goes, not what it is made of
+    assert len(bench.shared.templates) == 1
+    assert bench.uploads.find(bench.owner, name(second)) is not None
+    with pytest.raises(Refusal, match="NO_ROOM"):
+        await bench.put(b"4" * (25 * MIB - used + 1))
+    step = await environment.step_async(REPLAction(code="len(context)"))
+    assert step.result.value == str(len(first))
+    await environment.close_async()
+    await bench.put(b"4" * (20 * MIB))
+    assert not bench.shared.templates
+    await bench.close()
+
+
+async def test_what_is_empty_after_a_death_begins_with_the_context_again(sandbox) -> None:
+    bench = Bench(sandbox)
+    references = await bench.put(b"x" * (2 * MIB))
+    environment = REPLEnvironment(sandbox=sandbox)
+    given = {"contexts": {"small": "s"}}
+    await bench.shared.reset(environment, bench.owner, references, given)
+
+    await environment.step_async(REPLAction(code="mine = 1\nimport os\nos._exit(1)"))
+    code = "'mine' in globals(), len(context), small"
+    step = await environment.step_async(REPLAction(code=code))
+    assert step.result.value == f"(False, {2 * MIB}, 's')"
+    await environment.close_async()
+    await bench.close()
+
+
+async def test_a_deleted_upload_is_unknown_at_once_and_its_sessions_go_on(sandbox) -> None:
+    bench = Bench(sandbox)
+    references = await bench.put(b"x" * (2 * MIB))
+    environment = await bench.begin(references)
+
+    bench.uploads.delete(bench.owner, references["context"].sha256)
+    with pytest.raises(Refusal, match="UNKNOWN_CONTEXT"):
+        await bench.begin(references)
+    step = await environment.step_async(REPLAction(code="len(context)"))
+    assert step.result.value == str(2 * MIB)
+    await bench.put(b"x" * (2 * MIB))  # and there again, with the template that is there
+    other = await bench.begin(references)
+    assert bench.shared.made == 1
+    for each in (environment, other):
+        await each.close_async()
+    await bench.close()
+
+
+async def test_an_episode_on_an_upload_can_be_saved(sandbox, tmp_path) -> None:
+    bench = Bench(sandbox)
+    environment = await bench.begin(await bench.put("é".encode() * MIB))
+    await environment.step_async(REPLAction(code="x = context[0]"))
+    await environment.save_async(tmp_path / "episode")
+    await environment.load_async(tmp_path / "episode")
+    step = await environment.step_async(REPLAction(code="x, len(context)"))
+    assert step.result.value == f"('é', {MIB})"
+    await environment.close_async()
+    await bench.close()
+
+
+async def test_closing_ends_what_is_being_made_and_leaves_nothing(sandbox) -> None:
+    bench = Bench(sandbox)
+    references = await bench.put(json.dumps(JSON * 20).encode())
+    references = {"context": references["context"].model_copy(update={"type": "json"})}
+    await sandbox.start()
+    before = descendants()
+    beginning = asyncio.create_task(bench.begin(references))
+    while descendants() <= before and not beginning.done():
+        await asyncio.wait([beginning], timeout=0.001)
+
+    await bench.close()
+    with pytest.raises(Refusal, match="DRAINING"):
+        await beginning
+    assert descendants() <= before
+
+
+async def test_values_that_take_more_memory_than_there_is_are_refused(sandbox) -> None:
+    bench = Bench(sandbox)
+    references = await bench.put(b"[" + b"[]," * MIB + b"0]")
+    content = bench.uploads.get(bench.owner, references["context"].sha256).content
+    spent: list[float] = []
+    with pytest.raises(Refusal, match="TOO_LARGE"):
+        async with packed(
+            [Item("context", "json", content)],
+            mode="head",
+            length=100,
+            memory=20 * MIB,
+            spend=spent.append,
+        ):
+            pass
+    assert len(spent) == 1 and spent[0] > 0
+    await bench.close()
+
+
+class Told(Observation):
+    text: str = ""
+
+
+class Foreign(Environment):
+    """An environment of another kind, which says what it was given."""
+
+    def reset(self, seed=None, episode_id=None, **kwargs):
+        return Told(text=repr(sorted(kwargs.items())))
+
+    def step(self, action, timeout_s=None, **kwargs):
+        return Told()
+
+    @property
+    def state(self):
+        return State()
+
+
+def test_an_environment_of_another_kind_is_given_the_values() -> None:
+    with serving(environment=Foreign, action=Action, observation=Told) as server:
+        uploads = named(server, context=("text", b"abc"), rows=("json", b"[1]"))
+        with session(server) as one:
+            told = one.reset(uploads=uploads, contexts={"more": {"$bytes": "/w=="}})
+            assert told["observation"]["text"] == (
+                "[('context', 'abc'), ('contexts', {'more': b'\\xff', 'rows': [1]})]"
+            )
+            refused = one.reset(uploads=named(server, context=("json", b"[")))
+            assert refused["code"] == "VALIDATION_ERROR"
+
+
+# Of sources that are equal: two environments of one server can share.
+def test_environments_of_one_source_are_equal_to_it() -> None:
+    settings = REPLEnvironment().source.settings
+    assert Source(None, settings) == REPLEnvironment().source
+    assert hash(Source(None, settings)) == hash(REPLEnvironment().source)

@@ -1,0 +1,274 @@
+"""Without a key one gets nothing, with one what is one's own, and floods harm who sends them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import socket
+
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+from websockets.typing import Origin
+
+from repl_server.keys import new_key
+from repl_server.settings import Quota
+from tests.server.conftest import ask, eventually, peer, serving
+from tests.server.toys import Add, Adder, Sum
+from tests.server.wires import frame
+
+ALICE, ALICE_LINE = new_key("alice")
+BOB, BOB_LINE = new_key("bob")
+MIB = 1 << 20
+KEYED = {"hashed_keys": (ALICE_LINE, BOB_LINE), "max_sessions": 6}
+
+
+def as_owner(key: str) -> dict:
+    """How a socket says whose it is."""
+    return {"additional_headers": {"Authorization": f"Bearer {key}"}}
+
+
+@pytest.fixture(scope="module")
+def keyed():
+    """A server with keys."""
+    quota = Quota(sessions=3)
+    with serving({**KEYED, "quota": quota}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def open_to_all():
+    """A server for this machine, without keys."""
+    with serving({"message_bytes": MIB, "body_s": 0.3, "origins": ("https://app.example",)}) as one:
+        yield one
+
+
+def routes_of(app) -> list[tuple[str, str]]:
+    """Each route of the application, as a request for it."""
+    described = [
+        (method.upper(), re.sub(r"{\w+}", "0" * 64, path))
+        for path, methods in app.openapi()["paths"].items()
+        for method in methods
+    ]
+    return [*described, ("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/nowhere")]
+
+
+def sessions_of(server, name: str) -> int:
+    """How many sessions an owner has."""
+    return sum(session.owner.name == name for session in server.host.sessions)
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"X_API_Key": "repl_wrong"}, {"Authorization": "Bearer repl_wrong"}]
+)
+def test_no_route_but_one_answers_without_a_key(keyed, headers) -> None:
+    answers = {route: ask(keyed, *route, **headers)[0] for route in routes_of(keyed.app)}
+
+    assert answers.pop(("GET", "/health")) == 200
+    assert {path for _, path in answers} >= {"/reset", "/step", "/state", "/session", "/metrics"}
+    assert set(answers.values()) == {401}
+
+
+@pytest.mark.parametrize("options", [{}, as_owner("repl_wrong")])
+@pytest.mark.parametrize("path", ["/ws", "/mcp", "/nowhere"])
+def test_no_socket_opens_without_a_key(keyed, options, path) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        connect(f"ws://127.0.0.1:{keyed.port}{path}", **options)
+
+    assert refused.value.response.status_code == 401
+    assert json.loads(refused.value.response.body)["code"] == "UNAUTHENTICATED"
+
+
+def test_a_key_opens_both_ways(keyed) -> None:
+    with peer(keyed, **as_owner(ALICE)) as alice:
+        alice.reset()
+        assert alice.run("print(6 * 7)")["stdout"] == "42\n"
+    status, _, ready = ask(keyed, "GET", "/ready", X_API_Key=BOB)
+    assert status == 200
+    assert ready["ready"]
+
+
+def test_pages_of_other_sites_reach_neither_sockets_nor_routes(open_to_all) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        connect(f"ws://127.0.0.1:{open_to_all.port}/ws", origin=Origin("https://evil.example"))
+    assert refused.value.response.status_code == 403
+    for method, path in (("POST", "/reset"), ("POST", "/step"), ("GET", "/state")):
+        status, _, told = ask(open_to_all, method, path, Origin="https://evil.example")
+        assert (status, told["code"]) == (403, "FORBIDDEN")
+
+
+def test_a_page_that_points_its_name_here_is_refused(open_to_all) -> None:
+    name = f"evil.example:{open_to_all.port}"
+    for headers in ({}, {"Origin": f"http://{name}"}):
+        assert ask(open_to_all, "POST", "/reset", {}, Host=name, **headers)[0] == 403
+        assert ask(open_to_all, "GET", "/metrics", Host=name, **headers)[0] == 403
+
+
+def test_a_page_that_the_operator_named_may_ask_from_a_browser(open_to_all) -> None:
+    asks = {"Origin": "https://app.example", "Access_Control_Request_Method": "POST"}
+    status, headers, _ = ask(open_to_all, "OPTIONS", "/reset", **asks)
+    assert (status, headers["Access-Control-Allow-Origin"]) == (200, "https://app.example")
+    status, headers, _ = ask(open_to_all, "GET", "/ready", Origin="https://app.example")
+    assert (status, headers["Access-Control-Allow-Origin"]) == (200, "https://app.example")
+    foreign = {**asks, "Origin": "https://evil.example"}
+    assert ask(open_to_all, "OPTIONS", "/reset", **foreign)[0] == 400
+    with connect(f"ws://127.0.0.1:{open_to_all.port}/ws", origin=Origin("https://app.example")):
+        pass
+
+
+def test_the_token_of_another_owner_is_no_token(keyed) -> None:
+    with peer(keyed, named=True, **as_owner(ALICE)) as alice:
+        token = alice.open()["token"]
+        alice.reset()
+        alice.run("secret = 42")
+        told = []
+        for tried in (token, "made-up"):
+            with peer(keyed, named=True, **as_owner(BOB)) as bob:
+                refused = bob.ask("resume", {"token": tried})["data"]
+                assert refused["code"] == "UNKNOWN_SESSION"
+                assert bob.closed() == 4404
+            headers = {"X_API_Key": BOB, "X_Session_Id": tried}
+            for method, path, body in (
+                ("POST", "/step", {"action": {"code": "secret"}}),
+                ("POST", "/reset", {}),
+                ("GET", "/state", None),
+                ("DELETE", "/session", None),
+            ):
+                status, _, data = ask(keyed, method, path, body, **headers)
+                assert (status, data["code"]) == (404, "UNKNOWN_SESSION")
+            told.append({**refused, "id": ""})
+
+        assert told[0] == told[1]
+        assert alice.run("print(secret)")["stdout"] == "42\n"
+
+
+def test_an_owner_s_sessions_are_bounded_and_another_s_are_not_touched(keyed) -> None:
+    with (
+        peer(keyed, named=True, **as_owner(BOB)) as one,
+        peer(keyed, named=True, **as_owner(BOB)) as two,
+        peer(keyed, named=True, **as_owner(BOB)) as three,
+        peer(keyed, named=True, **as_owner(BOB)) as four,
+    ):
+        for each in (one, two, three):
+            each.open()
+        assert four.refusal("open", {}) == "QUOTA_EXCEEDED"
+        one.send("close", {}, id="last")
+        assert one.closed() == 1000
+        eventually(lambda: sessions_of(keyed, "bob") == 2)
+        assert "token" in four.open()
+        with peer(keyed, named=True, **as_owner(ALICE)) as alice:
+            assert "token" in alice.open()
+            alice.send("close", {}, id="last")
+        for each in (two, three, four):
+            each.send("close", {}, id="last")
+    eventually(lambda: not sessions_of(keyed, "bob"))
+
+
+@pytest.mark.parametrize("flood", ['{"type":"state"}', "[1, 2]", "no json", b"binary", ""])
+def test_a_flood_of_frames_is_its_own(flood) -> None:
+    """Those that are no requests, too; and whoever stops is heard again."""
+    toy = {"environment": Adder, "action": Add, "observation": Sum}
+    with serving({**KEYED, "quota": Quota(requests_per_second=50)}, **toy) as server:
+        with peer(server, **as_owner(BOB)) as bob, peer(server, **as_owner(ALICE)) as alice:
+            codes = []
+            while "RATE_LIMITED" not in codes:
+                for _ in range(25):
+                    bob.socket.send(flood)
+                codes += [bob.take()["data"].get("code") for _ in range(25)]
+                assert len(codes) < 2000
+            alice.reset()
+            eventually(lambda: bob.ask("state")["type"] == "state")
+
+
+def test_cpu_time_that_is_used_up_refuses_the_next_step() -> None:
+    with serving({**KEYED, "quota": Quota(cpu_seconds_per_hour=1.2)}) as server:
+        with peer(server, **as_owner(BOB)) as bob, peer(server, **as_owner(ALICE)) as alice:
+            bob.reset()
+            bob.run("import time\nend = time.process_time() + 0.5")
+            bob.run("while time.process_time() < end: pass")
+            reply = bob.ask("step", {"code": "1"})["data"]
+            assert reply["code"] == "QUOTA_EXCEEDED"
+            assert reply["retry_after"] > 60
+            alice.reset()
+            assert alice.run("print(1)")["stdout"] == "1\n"
+
+
+def test_frames_and_bodies_have_their_limit(open_to_all) -> None:
+    with socket.create_connection(("127.0.0.1", open_to_all.port)) as raw:
+        raw.sendall(
+            b"GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        raw.settimeout(20)
+        assert b" 101 " in raw.recv(1 << 16)
+        raw.sendall(frame(b"", announced=1 << 30))
+        seen = b""
+        while piece := raw.recv(1 << 16):
+            seen += piece
+    assert (1009).to_bytes(2) in seen
+
+    status, _, told = ask(open_to_all, "POST", "/reset", {"context": "x" * MIB})
+    assert (status, told["code"]) == (413, "TOO_LARGE")
+
+
+@pytest.mark.parametrize("beginning", [b"", b"POST /reset HTTP/1.1\r\nHost: localhost\r\n"])
+def test_a_request_that_does_not_come_is_not_waited_for(open_to_all, beginning) -> None:
+    with socket.create_connection(("127.0.0.1", open_to_all.port)) as slow:
+        slow.sendall(beginning)
+        slow.settimeout(20)
+
+        assert b"408" in slow.recv(1 << 16)
+
+
+def test_more_connections_than_there_may_be_are_told_so() -> None:
+    with serving({"connections": 3, "max_sessions": 2}) as server:
+        held = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
+        try:
+            with socket.create_connection(("127.0.0.1", server.port)) as late:
+                late.settimeout(20)
+                assert b"CAPACITY_REACHED" in late.recv(1 << 16)
+        finally:
+            for each in held:
+                each.close()
+        eventually(lambda: ask(server, "GET", "/health")[0] == 200)
+
+
+def test_neither_keys_nor_tokens_nor_contents_are_told_to_the_log_or_the_numbers(
+    keyed, caplog
+) -> None:
+    caplog.set_level(logging.DEBUG, "repl_server")
+    with peer(keyed, named=True, **as_owner(ALICE)) as alice:
+        token = alice.open()["token"]
+        alice.reset(hf_token="hf_secret", llm_model="the model")
+        alice.reset(context="the document", expected_answer="the answer")
+        alice.run("print('the output')")
+        alice.run("raise ValueError('the message')")
+        alice.ask("step", {"code": 5, "is_final": "the field"})
+    headers = {"X_API_Key": ALICE, "X_Session_Id": token}
+    ask(keyed, "POST", "/step?key=the-query", {"action": {"codes": "the field"}}, **headers)
+    numbers = ask(keyed, "GET", "/metrics", X_API_Key=ALICE)[2].decode()
+    logged = str([record.__dict__ for record in caplog.records])
+
+    assert 'repl_steps_total{outcome="ok"}' in numbers
+    assert 'repl_steps_total{outcome="exception"}' in numbers
+    assert 'code="VALIDATION_ERROR"' in numbers
+    assert "127.0.0.1" not in numbers
+    secrets = (ALICE, token, "the document", "the answer", "hf_secret", "the output", "the message")
+    for secret in (*secrets, "the field", "the-query"):
+        assert secret not in logged
+        assert secret not in numbers
+
+
+def test_a_refusal_is_found_in_the_log_by_its_id(keyed, caplog) -> None:
+    caplog.set_level(logging.INFO, "repl_server")
+    ids = [ask(keyed, "GET", "/state", X_API_Key=BOB, X_Session_Id="none")[2]["id"]]
+    with peer(keyed, named=True, **as_owner(BOB)) as bob:
+        ids.append(bob.ask("state")["data"]["id"])
+        bob.open()
+        ids.append(bob.ask("step", {"code": "1"})["data"]["id"])
+        bob.send("close", {}, id="last")
+        bob.closed()
+
+    noted = [record.fields.get("id") for record in caplog.records if record.message == "refused"]
+    assert [each for each in noted if each in ids] == ids

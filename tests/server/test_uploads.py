@@ -1,0 +1,474 @@
+"""Contexts by hash over HTTP: sent whole or in pieces, asked for, deleted; never another's."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import http.client
+import json
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from repl_server.half import LEAST_BYTES, Piece
+from repl_server.owners import Owner
+from repl_server.quotas import Quotas
+from repl_server.refusal import Refusal
+from repl_server.room import Room
+from repl_server.settings import Quota, Settings
+from repl_server.uploads import Uploads
+from tests.server.conftest import eventually, serving
+
+MIB = 1 << 20
+# Room for three of the largest, one owner may have two.
+LIMITS = {
+    "context_bytes": 4 * MIB,
+    "uploads_bytes": 12 * MIB,
+    "quota": Quota(uploaded_bytes=8 * MIB),
+}
+# By addresses: each of these is an owner.
+ME, OTHER = "127.0.0.1", "127.0.0.2"
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving(LIMITS) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(server) -> Iterator[None]:
+    yield
+    server.host.uploads.close()
+    assert server.host.uploads._room.taken == 0
+    eventually(lambda: not memory_files())
+
+
+def memory_files() -> list[str]:
+    """Files in memory of uploads that this process, in which the server is, has open."""
+    links = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            links.append(os.readlink(f"/proc/self/fd/{fd}"))
+        except FileNotFoundError:  # the one that lists them
+            continue
+    return [link for link in links if "repl-upload" in link]
+
+
+def content(size: int, seed: int = 0) -> bytes:
+    return hashlib.shake_128(f"{seed}".encode()).digest(size)
+
+
+def name(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@contextmanager
+def connection(server, source: str = ME) -> Iterator[http.client.HTTPConnection]:
+    line = http.client.HTTPConnection(ME, server.port, timeout=20, source_address=(source, 0))
+    try:
+        yield line
+    finally:
+        line.close()
+
+
+def answer(line: http.client.HTTPConnection) -> tuple[int, Any]:
+    response = line.getresponse()
+    text = response.read()
+    return response.status, json.loads(text) if text else {}
+
+
+def ask(server, method: str, sha: str, body: Any = None, source: str = ME, **headers: Any):
+    """One request: the status, and the body with the headers laid over it."""
+    named = {key.replace("_", "-"): str(value) for key, value in headers.items()}
+    with connection(server, source) as line:
+        line.request(method, f"/contexts/{sha}", body=body, headers=named)
+        response = line.getresponse()
+        text = response.read()
+        return response.status, {
+            **(json.loads(text) if text else {}),
+            **dict(response.getheaders()),
+        }
+
+
+def span(first: int, last: int, total: int) -> dict[str, str]:
+    return {"Content_Range": f"bytes {first}-{last}/{total}"}
+
+
+def put_pieces(server, data: bytes, size: int, source: str = ME) -> Any:
+    """The status of the last of its pieces."""
+    for first in range(0, len(data), size):
+        piece = data[first : first + size]
+        last = first + len(piece) - 1
+        status, told = ask(server, "PUT", name(data), piece, source, **span(first, last, len(data)))
+        if last < len(data) - 1:
+            assert (status, told["received"], told["range"]) == (202, last + 1, f"bytes=0-{last}")
+    return status
+
+
+def stored(server, data: bytes, source: str = ME) -> bool:
+    """Whether the server has exactly this."""
+    status, _ = ask(server, "HEAD", name(data), source=source)
+    found = server.host.uploads.find(Owner("address", source), name(data))
+    assert (status == 200) == (found is not None)
+    return found is not None and found.content.read() == data
+
+
+# ── what comes in ────────────────────────────────────────────────────────────────────────────────
+
+SIZES = (0, 1, MIB - 1, MIB, MIB + 1, 3 * MIB + 7)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_context_is_sent_asked_for_and_deleted(server, size: int) -> None:
+    data = content(size)
+
+    assert ask(server, "HEAD", name(data))[0] == 404
+    status, told = ask(server, "PUT", name(data), data)
+    assert (status, told["sha256"], told["bytes"]) == (201, name(data), size)
+    assert stored(server, data)
+    status, told = ask(server, "PUT", name(data), data)
+    assert (status, told["bytes"]) == (200, size)
+    assert ask(server, "DELETE", name(data))[0] == 204
+    assert ask(server, "HEAD", name(data))[0] == 404
+    status, told = ask(server, "DELETE", name(data))
+    assert (status, told["code"]) == (404, "UNKNOWN_CONTEXT")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_body_whose_length_is_not_said_is_taken_as_well(server, size: int) -> None:
+    data = content(size)
+
+    pieces = (data[at : at + 100_000] for at in range(0, size, 100_000))
+    assert ask(server, "PUT", name(data), pieces)[0] == 201  # chunked
+    assert stored(server, data)
+
+
+@pytest.mark.parametrize("size", [1, 70_000, MIB, 3 * MIB])
+def test_a_context_comes_in_pieces_of_any_size(server, size: int) -> None:
+    data = content(min(2 * MIB + 5, 9 * size + 1))
+
+    assert put_pieces(server, data, size) == 201
+    assert stored(server, data)
+    assert ask(server, "PUT", name(data), b"x", **span(0, 0, 9))[0] == 200
+
+
+def test_a_piece_that_does_not_follow_is_told_where_to_go_on(server) -> None:
+    data = content(100)
+    sha = name(data)
+
+    status, told = ask(server, "PUT", sha, data[1:], **span(1, 99, 100))
+    assert (status, told["code"], told["received"]) == (409, "OUT_OF_ORDER", 0)
+    assert ask(server, "PUT", sha, data[:40], **span(0, 39, 100))[0] == 202
+    for first in (0, 39, 41, 99):
+        status, told = ask(server, "PUT", sha, data[first:], **span(first, 99, 100))
+        assert (status, told["received"]) == (409, 40)
+    assert ask(server, "HEAD", sha)[1]["upload-offset"] == "40"
+    assert ask(server, "PUT", sha, data[40:], **span(40, 99, 100))[0] == 201
+
+
+@pytest.mark.parametrize("size", [100, 3 * MIB])
+def test_a_wrong_hash_drops_everything(server, size: int) -> None:
+    data, sha = content(size), name(b"another")
+
+    status, told = ask(server, "PUT", sha, data)
+    assert (status, told["code"]) == (422, "VALIDATION_ERROR")
+    half = size // 2
+    assert ask(server, "PUT", sha, data[:half], **span(0, half - 1, size))[0] == 202
+    assert ask(server, "PUT", sha, data[half:], **span(half, size - 1, size))[0] == 422
+    status, told = ask(server, "HEAD", sha)
+    assert status == 404 and "upload-offset" not in told
+    assert server.host.uploads._room.taken == 0
+
+
+# ── lies ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "bytes",
+        "bytes 0-9",
+        "bytes 0-9/*",
+        "bytes */10",
+        "bytes 5-4/10",
+        "bytes 0-10/10",
+        "bytes -1-9/10",
+        "bytes 0-9/10, bytes 0-9/10",
+        "items 0-9/10",
+        "bytes 0-9999999999999999/99999999999999999",
+        "bytes ٠-٩/10".encode().decode("latin-1"),
+    ],
+)
+def test_a_range_that_is_none_is_refused(server, given: str) -> None:
+    status, told = ask(server, "PUT", name(b"x"), content(10), Content_Range=given)
+    assert (status, told["code"]) == (422, "VALIDATION_ERROR")
+
+
+def test_a_body_of_another_length_than_its_range_is_refused_and_leaves_no_trace(server) -> None:
+    data = content(3 * MIB)
+    sha, total = name(data), len(data)
+    ask(server, "PUT", sha, data[:MIB], **span(0, MIB - 1, total))
+
+    wrong = [data[MIB:], data[MIB : MIB + 10], b""]
+    for body in (*wrong, *(iter([each]) for each in wrong)):  # with Content-Length, and chunked
+        status, told = ask(server, "PUT", sha, body, **span(MIB, 2 * MIB, total))
+        assert (status, told["code"]) == (422, "VALIDATION_ERROR")
+        assert ask(server, "HEAD", sha)[1]["upload-offset"] == str(MIB)
+    status, told = ask(server, "PUT", sha, data[MIB:], **span(MIB, total - 1, total + 1))
+    assert status == 422
+    status, told = ask(server, "PUT", sha, data[MIB : 2 * MIB], **span(MIB, 2 * MIB - 1, total + 1))
+    assert (status, told["message"]) == (422, f"the context has {total} bytes, not {total + 1}")
+    assert ask(server, "PUT", sha, data[MIB:], **span(MIB, total - 1, total))[0] == 201
+    assert stored(server, data)
+
+
+@pytest.mark.parametrize("sha", ["x", "A" * 64, "0" * 63, "0" * 65, "%00" * 64, "é" * 32])
+def test_a_name_that_is_no_hash_is_refused(server, sha: str) -> None:
+    quoted = "".join(each if each.isascii() else "%C3%A9" for each in sha)
+    for method in ("PUT", "HEAD", "DELETE"):
+        assert ask(server, method, quoted, b"x" if method == "PUT" else None)[0] == 422
+
+
+def test_a_compressed_body_is_refused(server) -> None:
+    assert ask(server, "PUT", name(b"x"), b"x", Content_Encoding="gzip")[0] == 422
+    assert ask(server, "PUT", name(b"x"), b"x", Content_Encoding="identity")[0] == 201
+
+
+# ── senders who go away, or come together ────────────────────────────────────────────────────────
+
+
+def begin(server, line, sha: str, body: bytes, length: int, **headers: Any) -> None:
+    """Send the head of a request that announces `length` bytes, and the first of them."""
+    line.putrequest("PUT", f"/contexts/{sha}")
+    line.putheader("Content-Length", str(length))
+    for key, value in headers.items():
+        line.putheader(key.replace("_", "-"), value)
+    line.endheaders(body)
+
+
+def test_what_came_of_a_piece_stays_when_its_sender_goes_away(server) -> None:
+    data = content(3 * MIB)
+    sha = name(data)
+
+    with connection(server) as line:
+        begin(server, line, sha, data[: 2 * MIB], len(data), **span(0, len(data) - 1, len(data)))
+        eventually(lambda: ask(server, "HEAD", sha)[1].get("upload-offset") == str(2 * MIB))
+    rest = span(2 * MIB, len(data) - 1, len(data))
+    assert ask(server, "PUT", sha, data[2 * MIB :], **rest)[0] == 201
+    assert stored(server, data)
+
+
+def test_a_whole_context_that_breaks_off_leaves_nothing(server) -> None:
+    data = content(3 * MIB)
+
+    with connection(server) as line:
+        begin(server, line, name(data), data[: 2 * MIB], len(data))
+        eventually(lambda: server.host.uploads._room.taken >= 2 * MIB)
+    eventually(lambda: server.host.uploads._room.taken == 0)
+    assert "upload-offset" not in ask(server, "HEAD", name(data))[1]
+
+
+def test_two_who_send_the_same_both_succeed_and_it_is_kept_once(server) -> None:
+    data = content(3 * MIB)
+
+    with connection(server) as first, connection(server) as second:
+        for line in (first, second):
+            begin(server, line, name(data), data[:MIB], len(data))
+        eventually(lambda: server.host.uploads._room.taken == 2 * MIB)
+        second.send(data[MIB:])
+        assert answer(second)[0] == 201
+        first.send(data[MIB:])
+        assert answer(first)[0] == 200
+    assert stored(server, data)
+    assert server.host.uploads._room.taken == 3 * MIB
+
+
+def test_two_who_send_the_same_pieces_take_turns(server) -> None:
+    data = content(3 * MIB)
+    sha, piece = name(data), span(0, 2 * MIB - 1, len(data))
+
+    with connection(server) as first, connection(server) as second:
+        begin(server, first, sha, data[:MIB], 2 * MIB, **piece)
+        eventually(lambda: ask(server, "HEAD", sha)[1].get("upload-offset") == str(MIB))
+        begin(server, second, sha, data[:MIB], 2 * MIB, **piece)
+        first.send(data[MIB : 2 * MIB])
+        assert answer(first)[0] == 202
+        status, told = answer(second)
+        assert (status, told["received"]) == (409, 2 * MIB)
+    rest = span(2 * MIB, len(data) - 1, len(data))
+    assert ask(server, "PUT", sha, data[2 * MIB :], **rest)[0] == 201
+    assert stored(server, data)
+
+
+def test_a_context_that_is_there_is_not_read_again_and_the_connection_goes_on(server) -> None:
+    data = content(3 * MIB)
+    ask(server, "PUT", name(data), data)
+
+    with connection(server) as line:
+        for _ in range(2):
+            begin(server, line, name(data), b"", len(data))
+            assert answer(line)[0] == 200
+            line.send(data)
+        line.request("HEAD", f"/contexts/{name(data)}")
+        assert answer(line)[0] == 200
+
+
+def test_deleting_ends_what_comes_in(server) -> None:
+    data = content(3 * MIB)
+    sha = name(data)
+
+    with connection(server) as line:
+        begin(server, line, sha, data[: 2 * MIB], len(data), **span(0, len(data) - 1, len(data)))
+        eventually(lambda: ask(server, "HEAD", sha)[1].get("upload-offset") == str(2 * MIB))
+        assert ask(server, "DELETE", sha)[0] == 204
+        assert "upload-offset" not in ask(server, "HEAD", sha)[1]
+        line.send(data[2 * MIB :])
+        status, told = answer(line)
+        assert (status, told["code"]) == (404, "UNKNOWN_CONTEXT")
+
+
+# ── whose, and how much ──────────────────────────────────────────────────────────────────────────
+
+
+def test_a_hash_says_nothing_about_what_others_have(server) -> None:
+    data = content(2 * MIB)
+    ask(server, "PUT", name(data), data)
+    ask(server, "PUT", name(b"half"), b"h", **span(0, 0, 4))
+
+    for sha in (name(data), name(b"half")):
+        status, told = ask(server, "HEAD", sha, source=OTHER)
+        assert status == 404 and "upload-offset" not in told
+        assert ask(server, "DELETE", sha, source=OTHER)[0] == 404
+    status, told = ask(server, "PUT", name(b"half"), b"f", OTHER, **span(3, 3, 4))
+    assert (status, told["received"]) == (409, 0)
+    assert ask(server, "PUT", name(data), data, OTHER)[0] == 201
+    assert ask(server, "DELETE", name(data), source=OTHER)[0] == 204
+    assert stored(server, data)
+
+
+def test_a_context_over_the_limit_is_refused_before_it_is_sent(server) -> None:
+    total = 4 * MIB + 1
+    for headers in ({}, span(0, 9, total)):
+        with connection(server) as line:
+            begin(server, line, name(b"x"), b"", 10 if headers else total, **headers)
+            status, told = answer(line)
+        assert (status, told["code"], told["limit"]) == (413, "TOO_LARGE", 4 * MIB)
+    status, told = ask(server, "PUT", name(b"x"), (bytes(MIB) for _ in range(5)))
+    assert (status, told["code"]) == (413, "TOO_LARGE")
+
+
+def test_an_owner_s_oldest_goes_when_its_quota_is_used_up(server) -> None:
+    first, second, third = (content(4 * MIB, seed) for seed in range(3))
+    for data in (first, second):
+        ask(server, "PUT", name(data), data)
+    ask(server, "PUT", name(first), first)  # which uses it
+
+    assert ask(server, "PUT", name(third), third)[0] == 201
+    assert [stored(server, each) for each in (first, second, third)] == [True, False, True]
+
+
+def test_what_comes_in_may_not_push_out_what_comes_in(server) -> None:
+    parts = [content(4 * MIB, seed) for seed in range(3)]
+    with connection(server) as first, connection(server) as second:
+        for line, data in ((first, parts[0]), (second, parts[1])):
+            begin(server, line, name(data), data[: 3 * MIB], len(data))
+        eventually(lambda: server.host.uploads._room.taken == 6 * MIB)
+        status, told = ask(server, "PUT", name(parts[2]), parts[2])
+        assert (status, told["code"]) == (429, "QUOTA_EXCEEDED")
+        # Somebody else's quota is another; there the room is what ends.
+        with connection(server, OTHER) as third:
+            begin(server, third, name(parts[2]), parts[2][: 3 * MIB], len(parts[2]))
+            eventually(lambda: server.host.uploads._room.taken == 9 * MIB)
+            status, told = ask(server, "PUT", name(parts[1]), parts[1], "127.0.0.3")
+            assert (status, told["code"]) == (507, "NO_ROOM")
+        for line, data in ((first, parts[0]), (second, parts[1])):
+            line.send(data[3 * MIB :])
+            assert answer(line)[0] == 201
+
+
+# ── time ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def body(*pieces: bytes) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+def kept(clock: Clock, **limits: Any) -> Uploads:
+    settings = Settings(body_s=30, **limits)
+    return Uploads(settings, Room(settings.uploads_bytes, Quotas(settings).of), clock)
+
+
+async def test_pieces_that_nobody_goes_on_with_are_forgotten_after_a_while() -> None:
+    clock, owner = Clock(), Owner("key", "ann")
+    uploads = kept(clock)
+    data = content(2 * MIB)
+    await uploads.put(owner, name(data), Piece(0, MIB - 1, 2 * MIB), MIB, body(data[:MIB]))
+
+    clock.now = 30.0
+    uploads.sweep()
+    assert uploads.received(owner, name(data)) == MIB
+    clock.now = 30.1
+    uploads.sweep()
+    assert uploads.received(owner, name(data)) is None
+    assert uploads._room.taken == 0
+
+
+async def test_pieces_that_nobody_sends_just_now_go_when_room_is_needed() -> None:
+    owner, other = Owner("key", "ann"), Owner("key", "bob")
+    uploads = kept(Clock(), uploads_bytes=3 * MIB)
+    half, data = content(4 * MIB), content(3 * MIB)
+    await uploads.put(owner, name(half), Piece(0, MIB - 1, 2 * MIB), MIB, body(half[:MIB]))
+
+    assert (await uploads.put(other, name(data), None, None, body(data))).kind == "made"
+    assert uploads.received(owner, name(half)) is None
+    piece = Piece(MIB, 2 * MIB - 1, 2 * MIB)
+    with pytest.raises(Refusal, match="OUT_OF_ORDER"):
+        await uploads.put(owner, name(half), piece, MIB, body(half[MIB : 2 * MIB]))
+    uploads.close()
+
+
+async def test_each_upload_counts_for_something() -> None:
+    uploads = kept(Clock(), uploads_bytes=3 * LEAST_BYTES)
+    owner = Owner("key", "ann")
+    for each in range(5):
+        data = content(10, each)
+        await uploads.put(owner, name(data), None, None, body(data))
+    found = [uploads.find(owner, name(content(10, each))) is not None for each in range(5)]
+    assert found == [False, False, True, True, True]
+    uploads.close()
+
+
+async def test_a_sender_that_is_given_up_on_amid_a_write_leaves_a_whole_state() -> None:
+    """As when the server stops: the thread that writes is not waited for, and goes on."""
+    uploads, owner, data = kept(Clock()), Owner("key", "ann"), content(8 * MIB)
+    came = asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        for at in range(0, 6 * MIB, MIB):
+            yield data[at : at + MIB]
+        came.set()
+        await asyncio.Event().wait()
+
+    piece = Piece(0, len(data) - 1, len(data))
+    sending = asyncio.create_task(uploads.put(owner, name(data), piece, None, slow()))
+    await came.wait()
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    assert uploads.received(owner, name(data)) == 6 * MIB
+    rest = Piece(6 * MIB, len(data) - 1, len(data))
+    put = await uploads.put(owner, name(data), rest, None, body(data[6 * MIB :]))
+    assert put.kind == "made"
+    uploads.close()
