@@ -73,6 +73,7 @@ class REPLEnv:
         ping_s: between pings on the connection, which is lost after three times as long without an
             answer. None: no pings, for tunnels that drop them.
         tls: the certificates to trust, if not those of the system.
+        provider: None, which OpenEnv's `AutoEnv` says; a client starts no servers.
 
     Raises:
         TypeError, ValueError: naming the argument. Nothing is connected yet.
@@ -89,7 +90,10 @@ class REPLEnv:
         max_message_size_mb: float = 100.0,
         ping_s: float | None = 20.0,
         tls: ssl.SSLContext | None = None,
+        provider: None = None,
     ) -> None:
+        if provider is not None:
+            raise TypeError("provider: a client starts no servers; give the URL of one that runs")
         self._access = Access.of(base_url, api_key, headers, tls)
         self._patience = Patience.of(
             connect_timeout_s=connect_timeout_s,

@@ -233,6 +233,11 @@ class REPLEnvironment(EpisodeTurns):
         return self._calling
 
     @property
+    def scored(self) -> bool:
+        """Whether an answer is expected of the episode that has begun, if one has."""
+        return self._asked is not None and self._asked.expected_answer is not None
+
+    @property
     def contexts(self) -> tuple[Part, ...]:
         """The context of this episode, variable by variable; NotReset if none has begun."""
         return self._episode().terms.context.parts

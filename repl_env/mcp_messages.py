@@ -29,25 +29,26 @@ MAX_DEPTH = 64
 
 
 class BadMessage(Exception):
-    """A text that is no message: `code` of JSON-RPC, and the `id` of the request if it has one."""
+    """What is no message, or asks for what is not there.
 
-    def __init__(self, code: int, message: str, id: RequestId | None = None) -> None:
+    `code` is JSON-RPC's, `id` that of the request if it has one, `data` what there is to know.
+    """
+
+    def __init__(
+        self, code: int, message: str, id: RequestId | None = None, data: Any = None
+    ) -> None:
         self.code = code
         self.message = message
         self.id = id
+        self.data = data
         super().__init__(message)
 
     def answer(self) -> JSONRPCError:
         """The message that says so to whoever sent it."""
-        return error(self.id, self.code, self.message)
-
-
-def error(id: RequestId | None, code: int, message: str, data: Any = None) -> JSONRPCError:
-    """An error as the answer to the request `id`; None stands for one that could not be read."""
-    told = ErrorData(code=code, message=message)
-    if data is not None:
-        told.data = data
-    return JSONRPCError(jsonrpc="2.0", id=id, error=told)
+        told = ErrorData(code=self.code, message=self.message)
+        if self.data is not None:
+            told.data = self.data
+        return JSONRPCError(jsonrpc="2.0", id=self.id, error=told)
 
 
 def parse(text: str | bytes) -> JSONRPCMessage:

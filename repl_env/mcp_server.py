@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import metadata
 from typing import Any, TypeAlias, TypeVar
 
@@ -37,20 +37,39 @@ Context: TypeAlias = ServerRequestContext[Any, Any]
 T = TypeVar("T")
 
 
-def server(calls: ToolCalls, instructions: str) -> Server[Any]:
-    """A server for one client, whose calls go to `calls`."""
+def server(instructions: str, calls: ToolCalls | None = None) -> Server[Any]:
+    """A server of the tools, whose calls go to `calls`.
 
-    async def call_tool(context: Context, asked: CallToolRequestParams) -> CallToolResult:
-        return await settled(_call(calls, context, asked))
+    None: whoever drives the server by the SDK's `serve_one` gives the calls as its lifespan state.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: Server[Any]) -> AsyncIterator[ToolCalls | None]:
+        yield calls
 
     return Server(
         "repl-env",
         version=metadata.version("repl-env"),
         title="Python REPL",
         instructions=instructions,
+        lifespan=lifespan,
         on_list_tools=_list_tools,
-        on_call_tool=call_tool,
+        on_call_tool=_call_tool,
     )
+
+
+def instructions(*, isolated: bool, more: str = "") -> str:
+    """What a client tells its model of a session."""
+    held = (
+        "It is held by a sandbox, without network or files of the machine it runs on."
+        if isolated
+        else "Nothing isolates it from the machine it runs on."
+    )
+    return f"A Python session that stays from call to call. {held}{more}"
+
+
+async def _call_tool(context: Context, asked: CallToolRequestParams) -> CallToolResult:
+    return await settled(_call(context.lifespan_context, context, asked))
 
 
 async def _list_tools(context: Context, asked: PaginatedRequestParams | None) -> ListToolsResult:

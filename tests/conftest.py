@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -12,6 +13,15 @@ from tests.security.abuse.interpreters import open_to_all
 
 if TYPE_CHECKING:
     from tests.rlm.endpoint import Answers, Endpoint
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now, hundreds of thousands of objects of libraries, stays until the end.
+
+    Each later collection would look through all of them, and some tests ask for many.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

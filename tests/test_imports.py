@@ -101,12 +101,12 @@ def test_the_remote_client_loads_no_engine_and_no_server(module: str) -> None:
     assert not modules & {"websockets", "http.client"}  # until it connects
 
 
-@pytest.mark.parametrize("command", ["doctor", "repl", "run"])
+@pytest.mark.parametrize("command", ["doctor", "mcp", "repl", "run"])
 def test_the_command_line_loads_no_engine_until_a_command_needs_it(command: str) -> None:
     modules = loaded_by(f"repl_env.cli.{command}", "")
 
     assert not any(name.startswith("repl_sandbox") for name in modules)
-    assert not modules & {"prompt_toolkit", "pydantic", "rich.live", "jsonschema"}
+    assert not modules & {"prompt_toolkit", "pydantic", "rich.live", "jsonschema", "mcp"}
 
 
 @pytest.mark.parametrize("package", ["repl_env", "repl_env.rlm", "repl_sandbox"])

@@ -60,13 +60,7 @@ def mcp(
         environment = _environment(
             isolation, require, modules_of(preload), timeout, memory, language
         )
-    try:
-        from repl_env import mcp_stdio  # noqa: F401 - heavy, and perhaps not installed
-    except ImportError as error:
-        typer.echo(
-            f"repl-env mcp: {error}. pip install 'repl-env[mcp]' has what it needs", err=True
-        )
-        raise typer.Exit(Status.FAILED) from error
+    _check_library()
     if sys.stdin.isatty():
         typer.echo(_HINT, err=True)
     interrupted = asyncio.run(_serve(environment, values, max(timeout, max_timeout), memory))
@@ -74,6 +68,7 @@ def mcp(
 
 
 def _check_library() -> None:
+    """Say what to install, and leave, where there is no SDK."""
     try:
         import mcp.server.lowlevel  # noqa: F401
     except ImportError as error:
@@ -131,21 +126,19 @@ async def _serve(
         with opening():
             await calls.begin()
         with standard_streams() as (source, sink):
-            await serve(server(calls, _instructions(environment, memory)), source, sink, stop)
+            await serve(server(_told(environment, memory), calls), source, sink, stop)
     finally:
         await environment.close_async()
     return signal.SIGINT in signals
 
 
-def _instructions(environment: REPLEnvironment, memory: str) -> str:
+def _told(environment: REPLEnvironment, memory: str) -> str:
     """What the client tells its model of the session."""
+    from repl_env.mcp_server import instructions
+
     tier = environment.session.isolation.tier
-    held = (
-        "Nothing isolates it from this machine."
-        if tier == Isolation.PROCESS
-        else f"It is held by a sandbox (tier {tier}), without network or files of this machine."
-    )
     parts = [part for part in environment.contexts if part.length]
     listed = ", ".join(f"{part.name} ({part.length} {part.unit})" for part in parts)
     given = f" It begins with the variables {listed}." if parts else ""
-    return f"A Python session with {memory} of memory that stays from call to call. {held}{given}"
+    more = f" It may use {memory} of memory (tier {tier}).{given}"
+    return instructions(isolated=tier != Isolation.PROCESS, more=more)

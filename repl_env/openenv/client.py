@@ -7,6 +7,7 @@ from typing import Any
 from openenv.core.client_types import StepResult
 from openenv.core.env_client import EnvClient
 
+from repl_env.models import showing
 from repl_env.openenv.models import REPLAction, REPLObservation, REPLState
 
 # OpenEnv's 60 seconds are less than a step with sub-calls may take. When they are over, its client
@@ -45,8 +46,6 @@ class REPLEnv(EnvClient[REPLAction, REPLObservation, REPLState]):
 
     def get_variable(self, name: str) -> Any:
         """One step that prints the repr of a variable, or of a dotted path from one."""
-        from repl_env.models import showing
-
         return self.execute(showing(name))
 
     def list_variables(self) -> Any:

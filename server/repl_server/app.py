@@ -20,6 +20,8 @@ from .hosting import Host
 from .identity import Identity
 from .inbound import Inbound
 from .keys import Keys
+from .mcp_routes import mcp_router
+from .mcp_socket import MCPSocketRoute
 from .metrics import numbers
 from .refusal import Refusal
 from .routes import SESSION, refused, router
@@ -77,7 +79,9 @@ def create_app(
     app.include_router(router(host))
     app.include_router(numbers(host.watch.metrics))
     app.include_router(upload_router(host))
+    app.include_router(mcp_router(host))
     app.router.routes.append(WebSocketRoute("/ws", SocketRoute(host)))
+    app.router.routes.append(WebSocketRoute("/mcp", MCPSocketRoute(host)))
     app.add_exception_handler(Refusal, refused)
     app.add_exception_handler(RequestValidationError, refused)
     app.add_middleware(Guard, rules=app.state.rules)

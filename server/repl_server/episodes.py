@@ -17,6 +17,10 @@ class Episodes(Protocol):
     Every method raises `Refusal`, errors of `repl_env.errors`, or what the environment raises.
     """
 
+    @property
+    def scored(self) -> bool:
+        """Whether an answer is expected of the episode that is played."""
+
     async def reset(self, data: AnyReset | dict[str, Any]) -> Any:
         """Begin an episode with the arguments in `data`; the first observation."""
 

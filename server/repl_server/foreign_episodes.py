@@ -45,6 +45,11 @@ class ForeignEpisodes:
                 thread.shutdown(wait=False)
             raise
 
+    @property
+    def scored(self) -> bool:
+        """Not known of it."""
+        return False
+
     async def reset(self, data: AnyReset | dict[str, Any]) -> Any:
         """As `Episodes.reset`; arguments that it does not know are left out, as OpenEnv does."""
         asked: AnyReset = checked(AnyReset, data, ("data",))

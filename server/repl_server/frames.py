@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from .refusal import Refusal
+from .replies import Reply
 from .requests import KINDS, AnyObject, Kind, Seconds
 from .texts import checked, invalid, read_object, validation
 
@@ -60,6 +61,10 @@ class Dialect:
         except Refusal as refusal:
             name = given.get("id") if self.named else None
             return Refused(refusal, name if _is_id(name) else None, len(frame))
+
+    def frame(self, id: str | None, reply: Reply) -> str:
+        """The frame of a reply."""
+        return reply.frame(id)
 
     def _request(self, given: dict[str, Any], size: int) -> Request:
         kind = self._kind(given.get("type"))

@@ -20,6 +20,7 @@ from repl_env.refusals import CODES, TAKEN_OVER
 from .episodes import Episodes
 from .faults import fault, refusal_of
 from .frames import Refused, Request
+from .mcp_played import SessionTools
 from .owners import Owner
 from .quotas import Meter
 from .refusal import Refusal
@@ -77,6 +78,7 @@ class HostedSession:
         touched: when it was last asked for something, by `time.monotonic`.
         left: when its socket went; None while it has one, or if it never had.
         ending: why it ends, by one of `metrics.ENDINGS`.
+        tools: by which a model plays it, over the Model Context Protocol.
         cpu: the account of its processes.
     """
 
@@ -88,6 +90,7 @@ class HostedSession:
         self.touched = time.monotonic()
         self.left: float | None = None
         self.ending = "closed"
+        self.tools = SessionTools(self, episodes, host.settings.limits.timeout)
         self.cpu = host.cpu_account(self)
         self._host = host
         self._episodes = episodes
@@ -95,6 +98,7 @@ class HostedSession:
         self._size = 0
         self._last: Asked | None = None
         self._running: Asked | None = None
+        self._stepping = False
         self._cancelled: Asked | None = None
         self._work = asyncio.Event()
         self._quiet = asyncio.Event()
@@ -197,6 +201,29 @@ class HostedSession:
             self._forget(outlet)
             self._host.watch.session_left(self)
 
+    def detach(self, outlet: Outlet) -> None:
+        """A socket that was added to the session has gone; the session stays as before it came."""
+        if self.outlet is outlet:
+            self.outlet = None
+            self._forget(outlet)
+
+    async def play(
+        self, action: Any, timeout_s: float | None, on_output: Callable[[str, str], None] | None
+    ) -> Any:
+        """Take an action, which is counted; its observation. For whoever runs its requests."""
+        self.meter.step()
+        began = time.monotonic()
+        self._stepping = True
+        try:
+            observation = await self._episodes.step(action, timeout_s, on_output)
+        finally:
+            self._stepping = False
+        usage = observation.metadata.get("usage")
+        if isinstance(usage, dict):
+            self.cpu.step(usage.get("cpu_seconds", 0.0))
+        self._host.watch.step(self, action, observation, time.monotonic() - began)
+        return observation
+
     def look_at_cpu(self) -> bool:
         """Book what its processes used; whether some are busy beside its steps."""
         if not self.meter.counts_cpu:
@@ -278,19 +305,10 @@ class HostedSession:
         return _observed(observation, request)
 
     async def _step(self, asked: Asked, request: Request) -> Reply:
-        self.meter.step()
-        began = time.monotonic()
         if not request.stream:
-            observation = await self._episodes.step(request.data, request.timeout_s, None)
-        else:
-            async with Streamed(asked) as streamed:
-                observation = await self._episodes.step(
-                    request.data, request.timeout_s, streamed.take
-                )
-        usage = observation.metadata.get("usage")
-        if isinstance(usage, dict):
-            self.cpu.step(usage.get("cpu_seconds", 0.0))
-        self._host.watch.step(self, request.data, observation, time.monotonic() - began)
+            return _observed(await self.play(request.data, request.timeout_s, None), request)
+        async with Streamed(asked) as streamed:
+            observation = await self.play(request.data, request.timeout_s, streamed.take)
         return _observed(observation, request)
 
     async def _state(self, asked: Asked, request: Request) -> Reply:
@@ -311,7 +329,7 @@ class HostedSession:
         return Reply("branch", text_of({"session_id": branch.id, "token": branch.token}))
 
     async def _mcp(self, asked: Asked, request: Request) -> Reply:
-        return Reply("mcp", text_of(await self._host.mcp(self, request.data)))
+        return await self._host.mcp.about(self, asked)
 
     # ── the parts ────────────────────────────────────────────────────────────────────────────────
 
@@ -350,8 +368,7 @@ class HostedSession:
     async def _close(self) -> None:
         try:
             self.look_at_cpu()
-            running = self._running
-            if running is not None and running.request.type == "step":  # type: ignore[union-attr]
+            if self._stepping:
                 # Its session is taken from under it, which is quicker than to wait for its end.
                 await self._episodes.close()
             self._runner.cancel()

@@ -25,6 +25,7 @@ from .episodes import Episodes
 from .faults import fault
 from .foreign_episodes import ForeignEpisodes
 from .hosted import HostedSession
+from .mcp_answers import Answers
 from .owned_uploads import OwnedUploads
 from .owners import Owner
 from .quotas import Meter, Quotas
@@ -92,6 +93,7 @@ class Host:
             ),
             self.sandboxes,
         )
+        self.mcp = Answers(self)
         self._sessions: dict[bytes, HostedSession] = {}
         self._looking: asyncio.Task[None] | None = None
         self._metadata: EnvironmentMetadata | None = None
@@ -219,11 +221,6 @@ class Host:
         finally:
             environment.close()
 
-    async def mcp(self, session: HostedSession, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request of the Model Context Protocol, about `session`."""
-        error = {"code": -32601, "message": "Method not found"}
-        return {"jsonrpc": "2.0", "id": request.get("id"), "error": error}
-
     async def _begun(
         self, owner: Owner, meter: Meter, making: Awaitable[Episodes]
     ) -> HostedSession:
@@ -269,7 +266,8 @@ class Host:
     def _look_at(self, session: HostedSession, now: float) -> None:
         settings, outlet = self.settings, session.outlet
         blocked = None if outlet is None else outlet.blocked_since
-        if outlet is not None and blocked is not None and now - blocked > settings.send_s:
+        if outlet is not None and blocked is not None and now - blocked > 2 * settings.send_s:
+            # `listening` sees how fast a client reads, and acts first; other servers do not.
             outlet.end(DOES_NOT_READ, "what was sent was not read")
         if session.busy:
             return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .addresses import is_loopback, subscriber
@@ -69,16 +71,28 @@ def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, list[str]]:
     return headers
 
 
+def _password(token: str) -> str:
+    """The password in what a client makes of `http://name:password@host`; "" if it is none."""
+    try:
+        return base64.b64decode(token, validate=True).decode("latin-1").partition(":")[2]
+    except binascii.Error:
+        return ""
+
+
+# Basic: for clients that can be told a URL and no headers, as OpenEnv's of 0.4.1 and older.
+_SCHEMES: Mapping[str, Callable[[str], str]] = {"bearer": str, "basic": _password}
+
+
 def _presented(headers: dict[str, list[str]]) -> str | None:
     """The key in a request. `X-API-Key` counts first: a proxy may use `Authorization` itself."""
     values = headers.get("x-api-key")
     if values is None:
         values = [
-            token.strip()
+            _SCHEMES[scheme.lower()](token.strip())
             for scheme, _, token in (
                 value.strip().partition(" ") for value in headers.get("authorization", ())
             )
-            if scheme.lower() == "bearer"
+            if scheme.lower() in _SCHEMES
         ]
     if len(values) > 1:
         raise Refusal("UNAUTHENTICATED", "More than one API key came.")

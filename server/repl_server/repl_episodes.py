@@ -39,6 +39,11 @@ class REPLEpisodes:
         if calls is not None:
             environment.answer_by(calls)
 
+    @property
+    def scored(self) -> bool:
+        """As `Episodes.scored`."""
+        return self._environment.scored
+
     async def reset(self, data: AnyReset | dict[str, Any]) -> REPLObservation:
         """As `Episodes.reset`."""
         asked: ResetRequest = checked(ResetRequest, data, ("data",))

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
+from urllib.parse import parse_qs
 
 from repl_env.refusals import SUBPROTOCOL
 
@@ -46,18 +47,46 @@ class SocketRoute:
         named = SUBPROTOCOL in scope.get("subprotocols", ())
         accepted = {"type": "websocket.accept", "subprotocol": SUBPROTOCOL if named else None}
         await send(accepted)
-        await Socket(self._host, scope, receive, send, named).serve()
+        speech = Dialect(self._host.action, named)
+        await Socket(self._host, scope, receive, send, speech, _named_session(scope)).serve()
+
+
+class Speech(Protocol):
+    """How a socket's frames are read and written."""
+
+    @property
+    def named(self) -> bool:
+        """Whether the client says by a frame which session it plays."""
+
+    def read(self, frame: str | bytes | None) -> Request | Refused | None:
+        """What a frame asks for; None: nothing."""
+
+    def frame(self, id: str | None, reply: Reply) -> str | None:
+        """The frame of a reply; None: there is none."""
 
 
 class Socket:
-    """One open WebSocket. An `Outlet` of the session that it plays."""
+    """One open WebSocket. An `Outlet` of the session that it plays.
 
-    def __init__(self, host: Host, scope: Scope, receive: Receive, send: Send, named: bool) -> None:
+    `token`: of a session that is there, to which the socket is added while it is open, as OpenEnv
+    has it; None: one of its own, or that its frames name.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        speech: Speech,
+        token: str | None = None,
+    ) -> None:
         self._host = host
         self._owner = owner_of(scope)
         self._meter = host.quotas.of(self._owner)
         self._receive, self._send = receive, send
-        self._dialect = Dialect(host.action, named)
+        self._dialect = speech
+        self._token = None if speech.named else token
         self._session: HostedSession | None = None
         self._early: asyncio.Task[Message] | None = None
         self._reader = asyncio.current_task()
@@ -90,13 +119,16 @@ class Socket:
         if reply.refusal is not None:
             session = None if self._session is None else self._session.id
             self._host.watch.refused(reply.refusal, self._owner, session=session)
+        frame = self._dialect.frame(id, reply)
+        if frame is None:
+            return
         task = asyncio.current_task()
         assert task is not None
         if not self._senders:
             self.blocked_since = time.monotonic()
         self._senders.add(task)
         try:
-            await self._send({"type": "websocket.send", "text": reply.frame(id)})
+            await self._send({"type": "websocket.send", "text": frame})
         except OSError:
             self.gone = True
         except asyncio.CancelledError:
@@ -128,8 +160,10 @@ class Socket:
     # ── its frames ───────────────────────────────────────────────────────────────────────────────
 
     async def _serve(self) -> None:
-        if not self._dialect.named and not await self._begin(None, self._open()):
-            return
+        if not self._dialect.named:
+            opening = self._open() if self._token is None else self._resume(self._token)
+            if not await self._begin(None, opening):
+                return
         while True:
             message = await self._message()
             if message["type"] != "websocket.receive":
@@ -140,11 +174,12 @@ class Socket:
             try:
                 self._meter.request()
             except Refusal as refusal:
-                await self._take(Refused(refusal, asked.id, asked.size))
+                if asked is not None:
+                    await self._take(Refused(refusal, asked.id, asked.size))
                 # Whoever asks too often is not read meanwhile: refusals cost time as well.
                 await asyncio.sleep(min(refusal.retry_after or _PENALTY, _PENALTY))
             else:
-                if not await self._take(asked):
+                if asked is not None and not await self._take(asked):
                     return
 
     async def _take(self, asked: Request | Refused) -> bool:
@@ -158,8 +193,9 @@ class Socket:
         elif session is None or name in _OPENINGS:
             await self.deliver(asked.id, Reply.refusing(_out_of_order(asked, session is None)))
         elif name == "close":
-            self._session = None
-            session.end()
+            if self._token is None:
+                self._session = None
+                session.end()
             self._leaving = 1000, ""
             return False
         elif name == "cancel":
@@ -231,6 +267,8 @@ class Socket:
             return
         if self._dialect.named:
             session.leave(self)
+        elif self._token is not None:
+            session.detach(self)
         else:
             session.end()
 
@@ -249,6 +287,11 @@ class Socket:
 
 _ENDS_SESSIONS = frozenset({"DRAINING", "SESSION_ERROR"})
 _OPENINGS = frozenset({"open", "resume"})
+
+
+def _named_session(scope: Scope) -> str | None:
+    named = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("session_id")
+    return named[0] if named else None
 
 
 def _out_of_order(asked: Request | Refused, first: bool) -> Refusal:

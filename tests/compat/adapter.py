@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from openenv.core import EnvClient
@@ -215,10 +216,48 @@ def discovery(url: str) -> dict[str, Any]:
     return {"found": found, "generic": type(generic).__name__, "value": value}
 
 
+def discovery_of_a_space(url: str) -> dict[str, Any]:
+    """What it finds of one that is called `openenv-repl-env`, as a Space may call its own."""
+    from openenv import AutoAction, AutoEnv
+    from openenv.auto._discovery import reset_discovery
+
+    with tempfile.TemporaryDirectory() as folder, cache_in(folder):
+        described = Path(folder) / "openenv_repl_env-0.1.0.dist-info"
+        described.mkdir()
+        (described / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: openenv-repl-env\nVersion: 0.1.0\n"
+        )
+        sys.path.insert(0, folder)
+        reset_discovery()
+        try:
+            client = AutoEnv.from_env("repl-env", base_url=url)
+            action = AutoAction.from_env("repl-env")
+        finally:
+            sys.path.remove(folder)
+    with client.sync() as env:
+        env.reset()
+        value = env.step(action(code="6 * 7")).observation.result.value
+    kind = f"{type(client).__module__}.{type(client).__name__}"
+    return {"client": kind, "value": value}
+
+
+STORIES = (
+    kinds,
+    own_parts,
+    inside,
+    long_context,
+    asynchronous,
+    schema,
+    client,
+    discovery,
+    discovery_of_a_space,
+)
+
+
 def main() -> None:
     """See the module."""
     (url,) = sys.argv[1:]
-    for story in (kinds, own_parts, inside, long_context, asynchronous, schema, client, discovery):
+    for story in STORIES:
         result = story(url) if inspect.signature(story).parameters else story()
         print(json.dumps({"story": story.__name__, "told": result}), flush=True)
     version = metadata.version("repl-env")

@@ -82,6 +82,12 @@ def test_auto_env_knows_the_server_and_not_the_distribution(stories: dict[str, A
     assert (found["generic"], found["value"]) == ("GenericEnvClient", "42")
 
 
+def test_auto_env_makes_our_client_of_a_distribution_with_its_prefix(
+    stories: dict[str, Any],
+) -> None:
+    assert stories["discovery_of_a_space"] == {"client": "repl_env.client.REPLEnv", "value": "42"}
+
+
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_openenv_s_server_hosts_the_environment(generation: str, their_server: str) -> None:
     """The same episode as against our server, by each generation's client."""

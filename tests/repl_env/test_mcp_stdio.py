@@ -38,7 +38,7 @@ def pipes():
 
 
 def serving(source, sink, stop):
-    return serve(server(ToolCalls(None), "what it is"), source, sink, stop)
+    return serve(server("what it is", ToolCalls(None)), source, sink, stop)
 
 
 def line(request):

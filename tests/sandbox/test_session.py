@@ -534,6 +534,27 @@ def test_a_stream_that_a_cell_takes_away_is_there_again_in_the_next(
             assert outcome.stdout == "1\n"
 
 
+@pytest.mark.parametrize("cell", ["exit()", "sys.stdin.close()", "sys.__stdin__.close()"])
+def test_standard_input_that_a_cell_closes_is_there_again_in_the_next(
+    sandbox: Sandbox, cell: str
+) -> None:
+    """exit() closes it, and help() looks at it."""
+    with sandbox.session() as session:
+        session.run("import sys")
+        session.run(cell)
+
+        assert session.run("help(len)").ok
+        assert session.run("sys.stdin.read()").value == "''"
+
+
+def test_standard_input_of_the_users_stays_in_place(sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
+        session.run("import io, sys\nsys.__stdin__.close()\nsys.stdin = io.StringIO('mine')")
+
+        assert session.run("sys.stdin.read()").value == "'mine'"
+        assert session.run("sys.__stdin__.read()").value == "''"
+
+
 def test_an_open_stream_of_the_users_stays_in_place(sandbox: Sandbox) -> None:
     with sandbox.session() as session:
         session.run("import io, sys\nsys.stdout = mine = io.StringIO()")

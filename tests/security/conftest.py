@@ -25,7 +25,6 @@ from repl_sandbox import Finished, Limits, Sandbox, Session
 # No account has it on common systems, and nobody's (65534) files may lie about.
 ORDINARY_UID = 64321
 
-_IS_RECENT = "import sys, repl_sandbox; print(sys.version_info >= (3, 11))"
 _NAMESPACES_ALLOWED = """
 from repl_sandbox.jail import libc
 try:
@@ -97,6 +96,9 @@ class _Runner:
     def __init__(self, library: Path) -> None:
         self._library = library
         self._python = self._interpreter()
+        # The user cannot write there: else each process would compile what it imports.
+        compiling = [self._python, "-I", "-m", "compileall", "-q", str(library)]
+        subprocess.run(compiling, cwd="/", check=True)
 
     def __call__(self, script: str) -> Any:
         return json.loads(self.text(script).splitlines()[-1])

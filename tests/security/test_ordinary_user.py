@@ -6,16 +6,20 @@ filter must. What such a session sees is in test_jail_view.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import select
+import subprocess
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import pytest
 
 User: TypeAlias = Callable[[str], Any]
 
-# `code` runs in one session; then that session, its neighbour and a new one must answer.
-ATTACK = """
-import json
+# Reads [code, timeout] a line. `code` runs in one session; then that session, its neighbour and a
+# new one must answer.
+ATTACKED = """
+import json, sys
 from repl_sandbox import Limits, Sandbox
 
 def value(session):
@@ -25,23 +29,50 @@ def value(session):
     except Exception as error:
         return repr(error)
 
-with Sandbox(limits=Limits(timeout=1, grace=0.2)) as sandbox:
-    neighbour, session = sandbox.session(), sandbox.session()
-    neighbour.run("x = 42")
-    outcome = session.run({code!r})
-    found = [value(neighbour), neighbour.run("x").value, value(session)]
-    with sandbox.session() as third:
-        found.append(value(third))
-    error = None if outcome.error is None else outcome.error.type
-    print(json.dumps([type(outcome).__name__, error, *found]))
+with Sandbox(limits=Limits(timeout=20, grace=0.2)) as sandbox:
+    for line in sys.stdin:
+        code, timeout = json.loads(line)
+        with sandbox.session() as neighbour, sandbox.session() as session:
+            neighbour.run("x = 42")
+            outcome = session.run(code, timeout=timeout)
+            found = [value(neighbour), neighbour.run("x").value, value(session)]
+            with sandbox.session() as third:
+                found.append(value(third))
+        error = None if outcome.error is None else outcome.error.type
+        print(json.dumps([type(outcome).__name__, error, *found]), flush=True)
 """
 
+Attack: TypeAlias = Callable[..., Any]
 
-def attack(user: User, code: str) -> Any:
-    """[outcome, error] of `code`, after which all sessions must work, the neighbour untouched."""
-    outcome, error, *answers = user(ATTACK.format(code=code))
-    assert answers == ["42"] * 4
-    return [outcome, error]
+
+@pytest.fixture(scope="module")
+def attack(user: Any) -> Iterator[Attack]:
+    """[outcome, error] of code, after which all sessions must work, the neighbour untouched.
+
+    All run below one template, which must outlive each; one that did not is replaced.
+    """
+    hosts: list[subprocess.Popen[str]] = []
+
+    def run(code: str, timeout: float = 10.0) -> Any:
+        if not hosts:
+            hosts.append(user.start(ATTACKED))
+        host = hosts.pop()
+        assert host.stdin is not None and host.stdout is not None
+        host.stdin.write(json.dumps([code, timeout]) + "\n")
+        host.stdin.flush()
+        answer = host.stdout.readline() if select.select([host.stdout], [], [], 60)[0] else ""
+        if not answer:
+            with host:
+                host.kill()
+        assert answer, "the host hangs, or ended: its standard error says why"
+        hosts.append(host)
+        outcome, error, *answers = json.loads(answer)
+        assert answers == ["42"] * 4
+        return [outcome, error]
+
+    yield run
+    for host in hosts:
+        host.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP", "SIGTERM", "SIGINT", "SIGHUP"])
@@ -49,27 +80,28 @@ def attack(user: User, code: str) -> Any:
     "call", ["os.kill(0, {})", "os.killpg(0, {})", "os.killpg(os.getpgrp(), {})"]
 )
 def test_a_signal_to_the_process_group_stays_in_the_session(
-    user: User, call: str, signal: str
+    attack: Attack, call: str, signal: str
 ) -> None:
     """A group reaches across pid namespaces: the template's must not be the session's."""
-    attack(user, f"import os, signal\n{call.format(f'signal.{signal}')}")
+    # One that is stopped, and no other, uses up its time.
+    attack(f"import os, signal\n{call.format(f'signal.{signal}')}", timeout=0.3)
 
 
-def test_every_signal_to_init_is_without_effect(user: User) -> None:
+def test_every_signal_to_init_is_without_effect(attack: Attack) -> None:
     code = (
         "import os\n"
         "for number in range(1, 65):\n"
         "    try: os.kill(1, number)\n"
         "    except OSError: pass"
     )
-    assert attack(user, code) == ["Finished", None]
+    assert attack(code) == ["Finished", None]
 
 
 @pytest.mark.parametrize("limit", ["RLIMIT_CPU", "RLIMIT_NPROC", "RLIMIT_NOFILE", "RLIMIT_DATA"])
-def test_the_limits_of_init_are_not_the_codes_to_set(user: User, limit: str) -> None:
+def test_the_limits_of_init_are_not_the_codes_to_set(attack: Attack, limit: str) -> None:
     """prlimit(2) asks for equal uids only, and init has none of its own here."""
     code = f"import resource\nresource.prlimit(1, resource.{limit}, (0, 0))"
-    assert attack(user, code) == ["Raised", "PermissionError"]
+    assert attack(code) == ["Raised", "PermissionError"]
 
 
 @pytest.mark.parametrize(
@@ -92,8 +124,8 @@ def test_the_limits_of_init_are_not_the_codes_to_set(user: User, limit: str) -> 
         "open('/proc/self/uid_map', 'w').write('0 0 1')",
     ],
 )
-def test_init_and_the_kernels_settings_are_closed(user: User, code: str) -> None:
-    outcome, error = attack(user, code)
+def test_init_and_the_kernels_settings_are_closed(attack: Attack, code: str) -> None:
+    outcome, error = attack(code)
     assert outcome == "Raised"
     assert error in ("PermissionError", "ProcessLookupError", "OSError")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
 from repl_server.identity import Identity
@@ -33,6 +35,11 @@ def scope(client="198.51.100.7", kind="http", scheme=None, **headers: str | list
     }
 
 
+def basic(login: str) -> str:
+    """What a client makes of `http://login@host`."""
+    return f"Basic {base64.b64encode(login.encode()).decode()}"
+
+
 def code_of(identity: Identity, request: dict) -> str:
     """How a request is refused."""
     with pytest.raises(Refusal) as refused:
@@ -60,6 +67,8 @@ def public(keys=KEYS, **more) -> Identity:
         {"x_api_key": KEY},
         {"x_api_key": KEY, "authorization": "Bearer of-the-proxy"},
         {"x_api_key": KEY, "authorization": f"Bearer {OTHER}"},
+        {"authorization": basic(f"openenv:{KEY}")},
+        {"authorization": basic(f":{KEY}")},
     ],
 )
 def test_a_key_says_who_asks(headers) -> None:
@@ -72,6 +81,10 @@ def test_a_key_says_who_asks(headers) -> None:
         {},
         {"authorization": f"Bearer {KEY}x"},
         {"authorization": f"Basic {KEY}"},
+        {"authorization": basic(KEY)},
+        {"authorization": basic(f"openenv:{KEY}x")},
+        {"authorization": basic(f"openenv:{KEY}")[:-3]},
+        {"authorization": [basic(f"openenv:{KEY}"), f"Bearer {KEY}"]},
         {"authorization": KEY},
         {"authorization": "Bearer"},
         {"x_api_key": ""},

@@ -51,7 +51,7 @@ class _Stream(io.TextIOWrapper):
 
 def open_streams() -> None:
     """Put text streams over descriptors 0 to 2; done once, in the template."""
-    sys.stdin = io.TextIOWrapper(io.FileIO(STDIN, "r", closefd=False), "utf-8")
+    _open_stdin()
     _install("stdout", STDOUT)
     _install("stderr", STDERR)
     _unbuffer_c()
@@ -72,6 +72,17 @@ def _install(name: str, fd: int) -> _Stream:
     return stream
 
 
+def _open_stdin() -> _Descriptor:
+    """Put standard input in place, unless the user's is there and open."""
+    before = _stream("stdin")
+    descriptor = _Descriptor(STDIN, "r", closefd=False)
+    stream = io.TextIOWrapper(descriptor, "utf-8")
+    if before is None or before is _stream("__stdin__") or _is_closed(before):
+        sys.stdin = stream
+    setattr(sys, "__stdin__", stream)  # noqa: B010 - to mypy it is final
+    return descriptor
+
+
 def _no_input(prompt: object = "", /) -> str:
     """Fail at once: there is nobody at a terminal to answer."""
     raise EOFError("input() is not available: this session has no terminal")
@@ -81,6 +92,7 @@ class Streams:
     """The streams of one worker, flushed and put back after each cell."""
 
     def __init__(self) -> None:
+        self._stdin = _open_stdin()
         self._stdout = _install("stdout", STDOUT)
         self._stderr = _install("stderr", STDERR)
 
@@ -93,8 +105,11 @@ class Streams:
             _stream("stdout") is self._stdout
             and _stream("stderr") is self._stderr
             and not (self._stdout.descriptor.lost or self._stderr.descriptor.lost)
+            and not self._stdin.lost
         ):
             return
+        if self._stdin.lost:  # exit() closes it
+            self._stdin = _open_stdin()
         self._stdout = _put_back("stdout", STDOUT, self._stdout)
         self._stderr = _put_back("stderr", STDERR, self._stderr)
 
@@ -111,15 +126,21 @@ def _put_back(name: str, fd: int, ours: _Stream) -> _Stream:
 
 def _flushed(stream: Any) -> bool:
     """Flush a stream of the user's; whether it is open."""
-    try:
-        if getattr(stream, "closed", False):
-            return False
-    # Boundary, twice: the stream is the user's and may do anything.
-    except BaseException:  # noqa: BLE001
+    if _is_closed(stream):
         return False
     try:
         stream.flush()
+    # Boundary: the stream is the user's and may do anything.
     except BaseException as error:  # noqa: BLE001
         note = f"flushing {type_name(stream)} failed: {type_name(error)}\n"
         os.write(STDERR, note.encode("utf-8", "backslashreplace"))
     return True
+
+
+def _is_closed(stream: Any) -> bool:
+    """Whether a stream of the user's is closed; or does not say, and so is of no use."""
+    try:
+        return bool(getattr(stream, "closed", False))
+    # Boundary, as above.
+    except BaseException:  # noqa: BLE001
+        return True

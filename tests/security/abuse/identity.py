@@ -92,6 +92,9 @@ def _found(library: Path) -> Identity | str:
                 **options,
             )
             if done.stdout.strip() == "True":
+                # The user cannot write there: else each process would compile what it imports.
+                compiling = [python, "-I", "-m", "compileall", "-q", str(library)]
+                subprocess.run(compiling, cwd="/", check=True)
                 policy = with_policies(library / "environments", options)
                 pythons = {} if policy is None else {"policy": (policy,)}
                 return Identity("user", ORDINARY_UID, python, library, options, pythons)

@@ -1,0 +1,101 @@
+"""`SessionTools`: the tools of the Model Context Protocol on a hosted session."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import RequestId
+
+from repl_env.cells import OnOutput
+from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
+from repl_env.mcp_calls import LONGEST_CELL_S, ToolCalls
+from repl_env.models import REPLAction, REPLObservation
+
+from .episodes import Episodes
+from .faults import refusal_of
+from .mcp_requests import code_of
+from .requests import FollowUp
+
+if TYPE_CHECKING:
+    from .hosted import HostedSession
+
+T = TypeVar("T")
+
+_SCORED = "This task is scored: whoever set it begins it anew, and not this tool."
+
+
+class SessionTools:
+    """Calls of the tools on one session, and the requests for them that are not answered.
+
+    `names`: what those requests are called in the session, by their ids. `timeout_s` is what a
+    cell may take that does not say.
+    """
+
+    def __init__(self, session: HostedSession, episodes: Episodes, timeout_s: float) -> None:
+        longest = max(LONGEST_CELL_S, timeout_s)
+        self.calls = ToolCalls(_Hosted(session, episodes), longest_cell_s=longest)
+        self.names: dict[RequestId, str] = {}
+
+    def begin(self, id: RequestId | None) -> str:
+        """A name for the request `id`, which no other request has."""
+        name = uuid.uuid4().hex
+        if id is not None:
+            self.names[id] = name
+        return name
+
+    def end(self, id: RequestId | None, name: str) -> None:
+        """The request has its answer."""
+        if id is not None and self.names.get(id) == name:
+            del self.names[id]
+
+
+class _Hosted:
+    """A hosted session as `repl_env.mcp_calls.Played`. For whoever runs its requests."""
+
+    def __init__(self, session: HostedSession, episodes: Episodes) -> None:
+        self._session = session
+        self._episodes = episodes
+
+    async def reset(self, **request: Any) -> REPLObservation:
+        """As `Played.reset`. A task that has a score in store is not begun anew by its player."""
+        if self._episodes.scored:
+            raise ValueError(_SCORED)
+        return await _translated(self._episodes.reset(request))
+
+    async def follow_up(self, task_prompt: str, max_iterations: int) -> REPLObservation:
+        """As `Played.follow_up`, likewise."""
+        if self._episodes.scored:
+            raise ValueError(_SCORED)
+        asked = FollowUp(task_prompt=task_prompt, max_iterations=max_iterations)
+        return await _translated(self._episodes.follow_up(asked))
+
+    async def step(
+        self, action: REPLAction, timeout_s: float | None, on_output: OnOutput | None
+    ) -> REPLObservation:
+        """As `Played.step`."""
+        return await _translated(self._session.play(action, timeout_s, on_output))
+
+
+async def _translated(work: Awaitable[T]) -> T:
+    """`await work`; what it raises is the model's to know, or an error of the protocol.
+
+    The words of an environment or a rubric that failed may hold what a model must not know. They
+    are in the log, under the id that the error has.
+    """
+    try:
+        return await work
+    except (NotReset, EpisodeDone):
+        raise
+    except EpisodeAborted as error:
+        refusal_of(error)  # for the log
+        raise
+    except Exception as error:
+        refusal = refusal_of(error)
+        if refusal.code == "VALIDATION_ERROR":
+            raise ValueError(refusal.message.removeprefix("data.")) from None
+        if refusal.code == "EXECUTION_ERROR":
+            refusal.message = "the environment failed"
+        raise MCPError(code_of(refusal), refusal.message, refusal.data()) from error
