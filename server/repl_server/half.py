@@ -16,7 +16,7 @@ from .room import Room
 # Counted for each upload, however small: what is known of it, and a limit on how many there are.
 LEAST_BYTES = 1 << 16
 
-# Seconds between two pieces of one sender, over a slow line; and how long another waits for it,
+# Seconds that may pass between two bytes of a sender that others wait for; and how long they do,
 # which a client must not take for silence.
 _NEXT_S = 0.5
 _OTHERS_S = 10.0
@@ -88,7 +88,7 @@ class Half:
         began = self._clock()
         while not self._gone:
             now = self._clock()
-            pause = min(_OTHERS_S - (now - began), _NEXT_S - (0 if self.busy else now - self.at))
+            pause = min(_OTHERS_S - (now - began), _NEXT_S - (now - self.at))
             if pause <= 0:
                 return
             with suppress(TimeoutError):
