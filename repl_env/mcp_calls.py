@@ -24,6 +24,9 @@ from repl_env.models import REPLAction, REPLObservation
 # A model that works for a person counts no iterations: its task ends by the answer.
 MANY_ITERATIONS = 1_000_000
 
+# Seconds that `timeout_s` may ask for: what clients wait for a tool, if they are patient.
+LONGEST_CELL_S = 600.0
+
 # The arguments of a reset that are about a new session.
 _NEW_SESSION = frozenset({"context", "contexts", "files", "seed"})
 
@@ -80,7 +83,7 @@ class ToolCalls:
     Args:
         played: the session.
         contexts: what an episode begins with whose `reset` names none.
-        longest_cell_s: what `timeout_s` may ask for, in seconds; None leaves it to the session.
+        longest_cell_s: what `timeout_s` may ask for, in seconds.
     """
 
     def __init__(
@@ -88,7 +91,7 @@ class ToolCalls:
         played: Played,
         *,
         contexts: Mapping[str, str | bytes] | None = None,
-        longest_cell_s: float | None = None,
+        longest_cell_s: float = LONGEST_CELL_S,
     ) -> None:
         self._played = played
         self._contexts = dict(contexts or {})
@@ -122,30 +125,30 @@ class ToolCalls:
             return refusal(_DONE)
         except EpisodeAborted:
             return refusal(_ABORTED)
-        except (TypeError, ValueError, OSError) as error:
-            # So environments say which argument is wrong, and which file there is no room for.
-            return refusal(str(error))
 
     async def _act(self, asked: Arguments, on_output: OnOutput | None) -> CallToolResult:
         match asked:
             case Execute(code=code, timeout_s=timeout_s):
-                self._check_time(timeout_s)
+                if timeout_s is not None and timeout_s > self._longest_cell_s:
+                    return refusal(f"timeout_s may be {self._longest_cell_s:g} at most")
                 observation = await self._step(REPLAction(code=code), timeout_s, on_output)
                 return result_of_cell(observation)
             case SubmitAnswer(answer=answer):
                 action = REPLAction(is_final=True, final_answer=answer)
                 return result_of_cell(await self._step(action, None, None))
-            case Reset(keep_variables=True):
-                return await self._go_on(asked)
             case Reset():
-                return result_of_reset(await self._begin(_given(asked)))
+                return await self._reset(asked)
             case _:
                 raise AssertionError(asked)
 
-    def _check_time(self, timeout_s: float | None) -> None:
-        longest = self._longest_cell_s
-        if longest is not None and timeout_s is not None and timeout_s > longest:
-            raise ValueError(f"timeout_s may be {longest:g} at most")
+    async def _reset(self, asked: Reset) -> CallToolResult:
+        try:
+            if asked.keep_variables:
+                return await self._go_on(asked)
+            return result_of_reset(await self._begin(_given(asked)))
+        except (TypeError, ValueError, OSError) as error:
+            # So environments say which argument is wrong, and which file there is no room for.
+            return refusal(str(error))
 
     async def _step(
         self, action: REPLAction, timeout_s: float | None, on_output: OnOutput | None
@@ -182,5 +185,6 @@ def _given(asked: Reset) -> dict[str, Any]:
 def _complaints(error: ValidationError) -> str:
     """What is wrong with the arguments, without the values, which may be long."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found[:10]]
-    return "The arguments are wrong. " + "; ".join(lines)
+    places = [".".join(map(str, each["loc"]))[:100] for each in found]
+    lines = [f"{place}: {each['msg']}" for place, each in zip(places, found, strict=True)]
+    return "The arguments are wrong. " + "; ".join(lines[:10])

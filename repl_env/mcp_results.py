@@ -11,9 +11,13 @@ from typing import Any
 from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
 
 from repl_env.models import CodeBlockResult, REPLObservation
+from repl_env.values import clean
 
 # Characters of an answer that are repeated when it ends the task.
 _ANSWER_SHOWN = 500
+
+# Characters of a complaint, which may have an argument in it.
+_COMPLAINT_SHOWN = 1000
 
 
 def result_of_cell(observation: REPLObservation) -> CallToolResult:
@@ -40,7 +44,8 @@ def result_of_reset(observation: REPLObservation) -> CallToolResult:
 
 def refusal(text: str) -> CallToolResult:
     """A call that did nothing; `text` tells the model what it can do about that."""
-    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
+    told = TextContent(type="text", text=clean(text[:_COMPLAINT_SHOWN]))
+    return CallToolResult(content=[told], is_error=True)
 
 
 def _result(observation: REPLObservation, text: str) -> CallToolResult:

@@ -60,13 +60,7 @@ def mcp(
         environment = _environment(
             isolation, require, modules_of(preload), timeout, memory, language
         )
-    try:
-        from repl_env import mcp_stdio  # noqa: F401 - heavy, and perhaps not installed
-    except ImportError as error:
-        typer.echo(
-            f"repl-env mcp: {error}. pip install 'repl-env[mcp]' has what it needs", err=True
-        )
-        raise typer.Exit(Status.FAILED) from error
+    _check_library()
     if sys.stdin.isatty():
         typer.echo(_HINT, err=True)
     interrupted = asyncio.run(_serve(environment, values, max(timeout, max_timeout), memory))
@@ -74,6 +68,7 @@ def mcp(
 
 
 def _check_library() -> None:
+    """Say what to install, and leave, where there is no SDK."""
     try:
         import mcp.server.lowlevel  # noqa: F401
     except ImportError as error:

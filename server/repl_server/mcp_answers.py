@@ -127,7 +127,9 @@ class _Exchange:
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> None:
-        told = {"progressToken": self._token, "progress": progress, "message": message}
+        told = {"progressToken": self._token, "progress": progress}
+        more = {"total": total, "message": message}
+        told |= {name: value for name, value in more.items() if value is not None}
         await self.notify("notifications/progress", told)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp.shared.exceptions import MCPError
@@ -12,7 +11,7 @@ from mcp_types import RequestId
 
 from repl_env.cells import OnOutput
 from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
-from repl_env.mcp_calls import ToolCalls
+from repl_env.mcp_calls import LONGEST_CELL_S, ToolCalls
 from repl_env.models import REPLAction, REPLObservation
 
 from .episodes import Episodes
@@ -31,24 +30,26 @@ _SCORED = "This task is scored: whoever set it begins it anew, and not this tool
 class SessionTools:
     """Calls of the tools on one session, and the requests for them that are not answered.
 
-    `names`: what those requests are called in the session, by their ids.
+    `names`: what those requests are called in the session, by their ids. `timeout_s` is what a
+    cell may take that does not say.
     """
 
-    def __init__(self, session: HostedSession, episodes: Episodes) -> None:
-        self.calls = ToolCalls(_Hosted(session, episodes))
+    def __init__(self, session: HostedSession, episodes: Episodes, timeout_s: float) -> None:
+        longest = max(LONGEST_CELL_S, timeout_s)
+        self.calls = ToolCalls(_Hosted(session, episodes), longest_cell_s=longest)
         self.names: dict[RequestId, str] = {}
 
-    @contextmanager
-    def asking(self, id: RequestId | None) -> Iterator[str]:
-        """A name for the request `id` while it is not answered, which no other request has."""
+    def begin(self, id: RequestId | None) -> str:
+        """A name for the request `id`, which no other request has."""
         name = uuid.uuid4().hex
         if id is not None:
             self.names[id] = name
-        try:
-            yield name
-        finally:
-            if id is not None and self.names.get(id) == name:
-                del self.names[id]
+        return name
+
+    def end(self, id: RequestId | None, name: str) -> None:
+        """The request has its answer."""
+        if id is not None and self.names.get(id) == name:
+            del self.names[id]
 
 
 class _Hosted:
@@ -79,7 +80,11 @@ class _Hosted:
 
 
 async def _translated(work: Awaitable[T]) -> T:
-    """`await work`; what it raises is the model's to know, or an error of the protocol."""
+    """`await work`; what it raises is the model's to know, or an error of the protocol.
+
+    The words of an environment or a rubric that failed may hold what a model must not know. They
+    are in the log, under the id that the error has.
+    """
     try:
         return await work
     except (NotReset, EpisodeDone):
@@ -91,4 +96,6 @@ async def _translated(work: Awaitable[T]) -> T:
         refusal = refusal_of(error)
         if refusal.code == "VALIDATION_ERROR":
             raise ValueError(refusal.message.removeprefix("data.")) from None
+        if refusal.code == "EXECUTION_ERROR":
+            refusal.message = "the environment failed"
         raise MCPError(code_of(refusal), refusal.message, refusal.data()) from error

@@ -7,8 +7,9 @@ the status 200 for whatever JSON-RPC can answer.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -112,20 +113,13 @@ async def _ask(request: HTTPRequest, session: HostedSession, call: Call) -> Resp
     if not session.has_room:
         await session.room()
     takes_streams = SESSION in request.headers and _EVENTS in request.headers.get("accept", "")
-    if call.method == "tools/call" and takes_streams:
-        return StreamingResponse(_events(session, call), headers=_STREAMED, media_type=_EVENTS)
-    stream = Stream(call.id)
-    with session.tools.asking(call.id) as name:
-        session.ask(Request("mcp", call, id=name), stream)
-        return _json(await stream.answer())
-
-
-async def _events(session: HostedSession, call: Call) -> AsyncIterator[str]:
-    stream = Stream(call.id)
-    with session.tools.asking(call.id) as name:
-        session.ask(Request("mcp", call, id=name, stream=True), stream)
-        async for event in stream.events():
-            yield event
+    streams = call.method == "tools/call" and takes_streams
+    name = session.tools.begin(call.id)
+    stream = Stream(call.id, partial(session.tools.end, call.id, name))
+    session.ask(Request("mcp", call, id=name, stream=streams), stream)
+    if streams:
+        return StreamingResponse(stream.events(), headers=_STREAMED, media_type=_EVENTS)
+    return _json(await stream.answer())
 
 
 def _version(request: HTTPRequest) -> str | None:

@@ -42,16 +42,17 @@ class MCPDialect:
 
     def read(self, frame: str | bytes | None) -> Request | None:
         """As `Speech.read`."""
+        size = len(frame or "")
         try:
             if not isinstance(frame, str):
                 raise BadMessage(PARSE_ERROR, "a text frame is wanted, not a binary one")
             message = read(frame)
         except BadMessage as error:
-            return Request("mcp", error)
+            return Request("mcp", error, size=size)
         if isinstance(message, Call):
             name = uuid.uuid4().hex
             self._ids[name] = message.id
-            return Request("mcp", message, id=name, stream=True, size=len(frame))
+            return Request("mcp", message, id=name, stream=True, size=size)
         for name, asked in self._ids.items():
             if asked is not None and asked == message.cancels:
                 del self._ids[name]  # who gave it up wants no answer

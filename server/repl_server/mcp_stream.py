@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from mcp_types import RequestId
 
@@ -19,12 +19,16 @@ _MOST_NOTIFICATIONS = 16
 
 
 class Stream:
-    """Where the reply to the request `id` goes. Waits for no reader."""
+    """Where the reply to the request `id` goes. Waits for no reader.
+
+    `ended` is called when it is there, also if nobody reads any more.
+    """
 
     blocked_since: float | None = None
 
-    def __init__(self, id: RequestId | None) -> None:
+    def __init__(self, id: RequestId | None, ended: Callable[[], None]) -> None:
         self._id = id
+        self._ended = ended
         self._waiting: list[str] = []
         self._news = asyncio.Event()
         self._whole = False
@@ -50,9 +54,7 @@ class Stream:
         """All of it as server-sent events."""
         try:
             async for text in self._messages():
-                yield (
-                    ": ping\r\n\r\n" if text is None else f"event: message\r\ndata: {text}\r\n\r\n"
-                )
+                yield _PING if text is None else f"event: message\r\ndata: {text}\r\n\r\n"
         finally:
             self.gone = True
 
@@ -72,7 +74,9 @@ class Stream:
 
     def _end(self, answer: Reply) -> None:
         self._tell(answer)
-        self._whole = True
+        if not self._whole:
+            self._whole = True
+            self._ended()
 
     def _tell(self, reply: Reply) -> None:
         if not self._whole:

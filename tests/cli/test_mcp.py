@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -106,16 +105,6 @@ async def test_code_that_takes_too_long_keeps_its_variables(client):
     assert result.is_error
     assert "Variables are kept" in text(result)
     assert text(after) == "1"
-
-
-async def test_figures_are_images(client):
-    code = "import matplotlib.pyplot as plt\n_ = plt.plot([1, 2])"
-    result = await call(client, "execute", code=code)
-
-    (image,) = (block for block in result.content if block.type == "image")
-    assert image.mime_type == "image/png"
-    assert base64.b64decode(image.data).startswith(b"\x89PNG")
-    assert result.structured_content["result"]["figures"] == []
 
 
 async def test_output_comes_while_code_runs_and_a_cancelled_call_leaves_the_session(client):

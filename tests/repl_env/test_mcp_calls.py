@@ -13,6 +13,7 @@ from repl_env.environment import REPLEnvironment
 from repl_env.errors import EpisodeAborted
 from repl_env.mcp_calls import EnvironmentPlayed, ToolCalls
 from repl_env.mcp_progress import MOST_CHARACTERS, reporting
+from repl_env.mcp_results import result_of_cell
 from repl_env.mcp_server import server
 
 
@@ -78,6 +79,22 @@ async def test_the_last_allowed_iteration_ends_the_task(sandbox):
 
     assert text(result).startswith("once\nMaximum iterations (1) reached.")
     assert "[The task is over without an answer.]" in text(result)
+
+
+def test_figures_are_images_and_not_in_the_structured_content_too(make):
+    env = make()
+    env.reset()
+    observation = env.execute("'seen'").observation
+    observation.result.figures = ["iVBORw0KGgo=", "AAAA"]
+
+    result = result_of_cell(observation)
+
+    assert text(result) == "'seen'"
+    assert [(each.data, each.mime_type) for each in result.content if each.type == "image"] == [
+        ("iVBORw0KGgo=", "image/png"),
+        ("AAAA", "image/png"),
+    ]
+    assert result.structured_content["result"]["figures"] == []
 
 
 async def test_contexts_of_the_server_go_before_none_and_after_those_of_a_reset(sandbox):

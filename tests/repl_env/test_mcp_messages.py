@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
@@ -59,11 +59,13 @@ def is_message_or_refused(text):
         return error.answer().error.code in {-32700, -32600, -32602}
 
 
+@settings(max_examples=50)
 @given(st.binary(max_size=50) | st.text(max_size=50))
 def test_any_text_is_a_message_or_refused(text):
     assert is_message_or_refused(text)
 
 
+@settings(max_examples=50)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -80,6 +82,7 @@ def test_any_json_is_a_message_or_refused(value):
     assert is_message_or_refused(json.dumps(value))
 
 
+@settings(max_examples=50)
 @given(st.lists(st.binary(max_size=20).filter(lambda line: b"\n" not in line)), st.data())
 def test_lines_survive_any_chunking(lines, data):
     stream = b"".join(line + b"\n" for line in lines)
