@@ -145,7 +145,7 @@ def _named(parts: tuple[Part, ...], name: str) -> bool:
 
 def _part(name: str, value: Given) -> Part:
     if isinstance(value, Path):
-        value = read(value)
+        value = _read(value)
     if isinstance(value, str):
         return Part(name, value, len(value), "chars")
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -156,7 +156,7 @@ def _part(name: str, value: Given) -> Part:
     raise TypeError(f"{name} must be {allowed}, not {type(value).__name__}")
 
 
-def read(path: Path) -> str | bytes:
+def _read(path: Path) -> str | bytes:
     """A file as text if it is UTF-8, else as bytes. Line ends stay as they are."""
     data = path.read_bytes()
     try:

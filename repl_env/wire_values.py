@@ -1,7 +1,7 @@
-"""Bytes in the arguments of a reset, as JSON carries them: `{"$bytes": base64}`.
+"""Bytes among JSON: `{"$bytes": base64}`, for contexts, files and variables.
 
-Client and server use this; contexts, named contexts and files may be bytes. `{"$json": value}` is
-`value` itself, so that an object that looks like one of the two can be given as well.
+Client and server use this. `{"$json": value}` is `value` itself, so that an object that looks like
+one of the two can be given as well.
 """
 
 from __future__ import annotations
@@ -10,10 +10,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
-
-from repl_env import contexts
 
 BYTES, JSON = "$bytes", "$json"
 
@@ -36,26 +33,15 @@ class WireValueError(ValueError):
         super().__init__(": ".join([".".join(place), problem] if place else [problem]))
 
 
-def encode(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a reset, with their bytes and files for the wire.
-
-    A `pathlib.Path` is read here: in `files` as bytes, else as text if it is UTF-8.
-
-    Raises:
-        OSError: a Path cannot be read.
-    """
-    told = dict(arguments)
-    if told.get("context") is not None:
-        told["context"] = _encoded(told["context"])
-    for field in ("contexts", "files"):
-        given = told.get(field)
-        if isinstance(given, Mapping):
-            told[field] = {name: _encoded(value, field) for name, value in given.items()}
-    return told
+def encoded(value: object) -> object:
+    """One value as it goes over the wire."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {BYTES: base64.b64encode(value).decode("ascii")}
+    return {JSON: value} if _mark(value) is not None else value
 
 
 def decode(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a reset as they were given to `encode`.
+    """The arguments of a reset with the values that they stand for.
 
     What is no object where one of names belongs, is left to whom it is for.
 
@@ -86,21 +72,13 @@ async def decode_aside(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decoded(value: object, place: tuple[str, ...] = ()) -> object:
-    """One value as it was given to `encode`.
+    """The value that came as `value`.
 
     Raises:
         WireValueError: base64 that is none.
     """
     mark = _mark(value)
     return value if mark is None else _UNMARK[mark](value[mark], place)  # type: ignore[index]
-
-
-def _encoded(value: object, field: str = "contexts") -> object:
-    if isinstance(value, Path):
-        value = value.read_bytes() if field == "files" else contexts.read(value)
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return {BYTES: base64.b64encode(value).decode("ascii")}
-    return {JSON: value} if _mark(value) is not None else value
 
 
 def _mark(value: object) -> str | None:

@@ -61,10 +61,13 @@ ERRORS: Mapping[str, type[ServerError]] = {
     "FORBIDDEN": AuthenticationFailed,
     "UNKNOWN_SESSION": SessionLost,
     "UNKNOWN_CONTEXT": ServerError,
+    "OUT_OF_ORDER": ServerError,
     "TOO_LARGE": TooLarge,
+    "TOO_SLOW": ServerUnavailable,
     "RATE_LIMITED": QuotaExceeded,
     "QUOTA_EXCEEDED": QuotaExceeded,
     "CAPACITY_REACHED": CapacityReached,
+    "NO_ROOM": CapacityReached,
     "DRAINING": ServerUnavailable,
     "SESSION_ERROR": ServerError,
     "FACTORY_ERROR": ServerUnavailable,
@@ -93,6 +96,7 @@ STATUSES: Mapping[int, type[ServerError]] = {
     502: ServerUnavailable,
     503: ServerUnavailable,
     504: ServerUnavailable,
+    507: CapacityReached,
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import codecs
 import hashlib
 import json
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from repl_env.remote.latest import Latest
+from repl_env.wire_values import encoded
 
 if TYPE_CHECKING:
     from repl_env.contexts import Given
@@ -117,7 +117,7 @@ def packed(name: str, given: Given, *, large: float = LARGE) -> Any:
         found = _packed_text(given, large)
     elif isinstance(given, (bytes, bytearray, memoryview)):
         data = bytes(given)  # the same object, if it is bytes
-        found = LATEST.of(data, Parcel.of_bytes) if len(data) >= large else in_base64(data)
+        found = LATEST.of(data, Parcel.of_bytes) if len(data) >= large else encoded(data)
     else:
         allowed = "str, bytes, list, dict or pathlib.Path"
         raise TypeError(f"{name} must be {allowed}, not {type(given).__name__}")
@@ -126,10 +126,9 @@ def packed(name: str, given: Given, *, large: float = LARGE) -> Any:
 
 def _packed_json(name: str, given: Any, large: float) -> Any:
     text = json_text(name, given)
-    if len(text) < large / 4:
-        return given
-    data = text.encode()
-    return Parcel.of_bytes(data, "json") if len(data) >= large else given
+    if len(text) < large / 4 or len(data := text.encode()) < large:
+        return encoded(given)
+    return Parcel.of_bytes(data, "json")
 
 
 def _text_or_bytes(data: bytes) -> str | bytes:
@@ -170,13 +169,8 @@ def _packed_file(path: str, given: object) -> Any:
     if isinstance(given, str):
         return given
     if isinstance(given, (bytes, bytearray, memoryview)):
-        return in_base64(bytes(given))
+        return encoded(bytes(given))
     raise TypeError(f"files: {path!r} must be bytes, str or a Path, not {type(given).__name__}")
-
-
-def in_base64(data: bytes) -> dict[str, str]:
-    """Bytes inside a request."""
-    return {"$bytes": base64.b64encode(data).decode()}
 
 
 def json_text(name: str, value: Any) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from repl_server.keys import new_key
 from repl_server.settings import Settings
 from tests.compat.environments import HERE, NEWEST, program, served
 from tests.server.conftest import serving
@@ -16,6 +17,14 @@ def our_server() -> Iterator[str]:
     """This project's server, as it is without options."""
     with serving(Settings(port=0)) as server:
         yield server.url
+
+
+@pytest.fixture(scope="session")
+def locked_server() -> Iterator[tuple[str, str]]:
+    """This project's server, which asks for keys; and a key."""
+    key, line = new_key("alice")
+    with serving(Settings(port=0, hashed_keys=(line,))) as server:
+        yield server.url, key
 
 
 @pytest.fixture(scope="session")

@@ -242,6 +242,27 @@ async def impatient(url: str) -> dict[str, Any]:
         return {"gave_up": gave_up, "after": after, "fresh": told(await env.step({"code": "1"}))}
 
 
+async def keyed(url: str) -> str | None:
+    """The password of `url` as a key in the headers; None where the generation sends none."""
+    login, _, host = url.removeprefix("http://").rpartition("@")
+    headers = {"Authorization": f"Bearer {login.partition(':')[2]}"}
+    try:
+        client = GenericEnvClient(base_url=f"http://{host}", headers=headers)
+    except TypeError:
+        return None
+    async with client as env:
+        await env.reset()
+        result = await env.step({"code": "6 * 7"})
+        value: str = result.observation["result"]["value"]
+        return value
+
+
+async def keyless(url: str) -> None:
+    """Without the login of `url`: nobody is let in."""
+    async with GenericEnvClient(base_url=f"http://{url.rpartition('@')[2]}") as env:
+        await env.reset()
+
+
 STORIES: dict[str, Callable[[str], Any]] = {
     story.__name__: story
     for story in (
@@ -255,14 +276,18 @@ STORIES: dict[str, Callable[[str], Any]] = {
         odd_text,
         long_context,
         impatient,
+        keyed,
+        keyless,
     )
 }
+# What is told without being asked for: all that need no key in the URL.
+OPEN = [name for name in STORIES if not name.startswith("key")]
 
 
 def main() -> None:
     """See the module."""
     url, *names = sys.argv[1:]
-    for name in names or STORIES:
+    for name in names or OPEN:
         try:
             result = STORIES[name](url)
             if asyncio.iscoroutine(result):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.compat.environments import GENERATIONS, told, wanted
+from tests.compat.environments import GENERATIONS, NEWEST, told, wanted
 from tests.compat.recording import FILE, STORIES, recorded
 
 pytestmark = wanted
@@ -120,6 +120,19 @@ def test_a_client_that_gave_up_is_told_that_its_session_is_gone(stories: dict[st
     assert impatient["gave_up"] is True
     assert "NOT_RESET" in impatient["after"]
     assert impatient["fresh"]["observation"]["result"]["value"] == "1"
+
+
+def test_a_key_goes_into_the_url_or_the_headers(
+    generation: str, locked_server: tuple[str, str]
+) -> None:
+    """Older clients can be told no headers."""
+    url, key = locked_server
+    login = url.replace("http://", f"http://openenv:{key}@")
+    stories = told(generation, "official_client.py", login, "episode", "keyed", "keyless")
+
+    assert stories["episode"]["end"]["reward"] == 1.0
+    assert stories["keyed"] == ("42" if generation == NEWEST else None)
+    assert "401" in stories["keyless"]["failed"]
 
 
 def test_each_generation_sends_what_the_fast_tests_replay(stories: dict[str, Any]) -> None:

@@ -7,16 +7,15 @@ import base64
 import hashlib
 import http.client
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import psutil
 import pytest
-from websockets.sync.client import connect
 
+from repl_env import REPLEnv
 from repl_env.environment import REPLEnvironment
 from repl_env.interfaces import Environment
 from repl_env.models import Action, Observation, REPLAction, State
@@ -31,11 +30,10 @@ from repl_server.room import Room
 from repl_server.settings import Settings
 from repl_server.shared_uploads import SharedUploads
 from repl_server.uploads import Uploads
-from tests.server.conftest import Peer, serving
+from tests.server.conftest import Peer, ask, peer, serving
 
 MIB = 1 << 20
 ME, OTHER = "127.0.0.1", "127.0.0.2"
-OPTIONS: dict[str, Any] = {"subprotocols": ["repl-env.v1"], "compression": None}
 
 TEXT = "the quick brown fox jumps over the lazy dog, déjà vu\n" * (MIB // 50)
 JSON = [{"id": i, "text": f"number {i}", "half": i / 2} for i in range(20_000)]
@@ -87,31 +85,16 @@ def named(server, **given: tuple[str, bytes]) -> dict[str, Any]:
 @contextmanager
 def session(server, source: str = ME) -> Iterator[Peer]:
     """A session of its own, closed after."""
-    protocols = ["repl-env.v1"]
-    with connect(
-        server.ws,
-        subprotocols=protocols,
-        compression=None,
-        max_size=None,
-        source_address=(source, 0),
-    ) as socket:
-        peer = Peer(socket)
-        assert peer.ask("open", {})["type"] == "session"
-        yield peer
-        peer.send("close", id="close")
+    with peer(server, named=True, source_address=(source, 0)) as one:
+        one.open()
+        yield one
+        one.send("close", id="close")
 
 
-def shown(peer: Peer, code: str) -> Any:
-    result = peer.run(code)["observation"]["result"]
+def shown(one: Peer, code: str) -> Any:
+    result = one.run(code)
     assert result["success"], result["stderr"]
     return result["value"]
-
-
-def until(claim: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not claim():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 # Type, length, and what tells values apart.
@@ -131,42 +114,63 @@ def test_an_uploaded_context_is_what_it_would_be_if_it_were_given(
 ) -> None:
     given = {"$bytes": base64.b64encode(value).decode()} if kind == "bytes" else value
     code = f"import hashlib\n{ABOUT}"
-    with session(server) as peer:
-        uploaded = peer.reset(uploads=named(server, context=(kind, data)), task_prompt="go")
-        there = shown(peer, code)
-        inline = peer.reset(context=given, task_prompt="go")
+    with session(server) as one:
+        uploaded = one.reset(uploads=named(server, context=(kind, data)), task_prompt="go")
+        there = shown(one, code)
+        inline = one.reset(context=given, task_prompt="go")
 
         for field in ("context_preview", "context_length", "available_variables", "result"):
             assert uploaded["observation"][field] == inline["observation"][field]
-        assert shown(peer, code) == there
+        assert shown(one, code) == there
 
 
 def test_uploads_go_beside_contexts_that_are_given(server) -> None:
     uploads = named(server, doc=("text", TEXT.encode()), table=("json", LARGE["list"][2]))
-    with session(server) as peer:
-        told = peer.reset(context="short", contexts={"more": [1]}, uploads=uploads)["observation"]
+    with session(server) as one:
+        told = one.reset(context="short", contexts={"more": [1]}, uploads=uploads)["observation"]
 
         assert told["available_variables"][:4] == ["context", "more", "doc", "table"]
         assert told["context_preview"].startswith("context: short\nmore: [1]\ndoc: the quick")
         assert len(told["context_preview"]) <= 500
-        assert shown(peer, "context, more, len(doc), len(table)") == (
+        assert shown(one, "context, more, len(doc), len(table)") == (
             f"('short', [1], {len(TEXT)}, {len(JSON)})"
         )
 
 
 def test_a_session_on_an_upload_goes_back_and_branches_as_any_other(server) -> None:
     uploads = named(server, context=("text", TEXT.encode()))
-    with session(server) as peer:
-        peer.reset(uploads=uploads, contexts={"small": "s"})
-        peer.run("mine = 1")
-        branched = peer.ask("branch", {})["data"]
-        with connect(server.ws, **OPTIONS) as socket:
-            other = Peer(socket)
-            assert other.ask("resume", {"token": branched["token"]})["data"]["resumed"]
+    with session(server) as one:
+        one.reset(uploads=uploads, contexts={"small": "s"})
+        one.run("mine = 1")
+        branched = one.ask("branch", {})["data"]
+        with peer(server, named=True) as other:
+            assert other.resume(branched["token"])["resumed"]
             assert shown(other, "mine, len(context), small") == f"(1, {len(TEXT)}, 's')"
-            peer.run("mine = 2\nimport os\nos._exit(1)")
-            assert shown(peer, "mine, len(context), small") == f"(1, {len(TEXT)}, 's')"
+            one.run("mine = 2\nimport os\nos._exit(1)")
+            assert shown(one, "mine, len(context), small") == f"(1, {len(TEXT)}, 's')"
             other.send("close", id="close")
+
+
+async def test_the_client_of_this_package_uploads_what_is_large(server) -> None:
+    heard: list[tuple[int, int]] = []
+    async with REPLEnv(server.url) as env:
+        given = {"doc": TEXT, "rows": JSON, "raw": b"\xff" * MIB}
+        await env.reset(context="short", contexts=given, on_upload=lambda *sent: heard.append(sent))
+        step = await env.execute("context, len(doc), rows[-1]['id'], set(raw)")
+        told = f"('short', {len(TEXT)}, {len(JSON) - 1}, {{255}})"
+        assert step.observation.result.value == told
+    assert heard[-1][0] == heard[-1][1] > 2 * MIB
+
+
+def test_a_reset_by_http_takes_uploads_as_well(server) -> None:
+    uploads = named(server, context=("text", TEXT.encode()))
+    status, headers, told = ask(server, "POST", "/reset", {"uploads": uploads}, X_Session_Id="new")
+    assert (status, told["observation"]["context_length"]) == (200, len(TEXT))
+    session = {"X_Session_Id": headers["X-Session-Id"]}
+    action = {"action": {"code": "len(context)"}}
+    told = ask(server, "POST", "/step", action, **session)[2]
+    assert told["observation"]["result"]["value"] == str(len(TEXT))
+    assert ask(server, "DELETE", "/session", **session)[0] == 204
 
 
 # ── once ─────────────────────────────────────────────────────────────────────────────────────────
@@ -184,9 +188,9 @@ def test_sessions_that_ask_at_once_share_one_template_and_its_memory(server) -> 
     before = {each.pid for each in psutil.Process().children(recursive=True)}
     made = server.host.shared_uploads.made
 
-    def use(peer: Peer) -> str:
-        peer.reset(uploads=uploads)
-        return str(shown(peer, "context.count('y') + len(context)"))
+    def use(one: Peer) -> Any:
+        one.reset(uploads=uploads)
+        return shown(one, "context.count('y') + len(context)")
 
     with ExitStack() as stack, ThreadPoolExecutor(8) as threads:
         peers = [stack.enter_context(session(server)) for _ in range(8)]
@@ -202,8 +206,8 @@ def test_sessions_that_ask_at_once_share_one_template_and_its_memory(server) -> 
 
 def test_a_template_that_died_is_replaced(server) -> None:
     uploads = named(server, context=("text", b"another\n" * MIB))
-    with session(server) as peer:
-        peer.reset(uploads=uploads)
+    with session(server) as one:
+        one.reset(uploads=uploads)
         (template,) = [
             each
             for each in server.host.shared_uploads.templates
@@ -213,9 +217,9 @@ def test_a_template_that_died_is_replaced(server) -> None:
         sessions = zygote.children(recursive=True)
         zygote.kill()
         assert sessions and psutil.wait_procs(sessions, timeout=20)[1] == []
-        assert peer.ask("step", {"code": "1"})["data"]["code"] == "EPISODE_ABORTED"
-        peer.reset(uploads=uploads)
-        assert shown(peer, "len(context)") == str(8 * MIB)
+        assert one.refusal("step", {"code": "1"}) == "EPISODE_ABORTED"
+        one.reset(uploads=uploads)
+        assert shown(one, "len(context)") == str(8 * MIB)
 
 
 # ── refusals ─────────────────────────────────────────────────────────────────────────────────────
@@ -248,12 +252,12 @@ def test_an_upload_of_another_type_is_refused_by_name(
     if large:
         padding = b" " * MIB
         data, problem = (data + padding, problem.replace("no JSON: Expecting value", "no JSON"))
-    with session(server) as peer:
-        told = peer.reset(uploads=named(server, odd=(kind, data)))
+    with session(server) as one:
+        told = one.reset(uploads=named(server, odd=(kind, data)))
         assert told["code"] == "VALIDATION_ERROR"
         assert told["errors"][0]["loc"] == ["data", "uploads", "odd"]
         assert told["errors"][0]["msg"].startswith(problem)
-        assert peer.reset(context="x")["observation"]["context_length"] == 1
+        assert one.reset(context="x")["observation"]["context_length"] == 1
 
 
 @pytest.mark.parametrize(
@@ -273,15 +277,15 @@ def test_an_upload_of_another_type_is_refused_by_name(
     ids=lambda given: str(given)[:60],
 )
 def test_references_that_are_none_are_refused(server, uploads: Any) -> None:
-    with session(server) as peer:
-        assert peer.reset(uploads=uploads)["code"] == "VALIDATION_ERROR"
+    with session(server) as one:
+        assert one.reset(uploads=uploads)["code"] == "VALIDATION_ERROR"
 
 
 def test_a_variable_that_is_given_twice_is_refused(server) -> None:
     uploads = named(server, context=("text", b"x"))
-    with session(server) as peer:
+    with session(server) as one:
         for more in ({"context": "y"}, {"contexts": {"context": "y"}}):
-            assert peer.reset(uploads=uploads, **more)["code"] == "VALIDATION_ERROR"
+            assert one.reset(uploads=uploads, **more)["code"] == "VALIDATION_ERROR"
 
 
 @pytest.mark.parametrize("data", [b"mine", b"mine\n" * MIB], ids=["small", "large"])
@@ -298,12 +302,12 @@ def test_another_owner_s_upload_is_unknown(server, data: bytes) -> None:
 
 
 def test_bytes_that_are_none_are_refused_by_their_place(server) -> None:
-    with session(server) as peer:
-        told = peer.reset(files={"a/b": {"$bytes": "x"}})
+    with session(server) as one:
+        told = one.reset(files={"a/b": {"$bytes": "x"}})
         assert told["code"] == "VALIDATION_ERROR"
         assert told["errors"][0]["loc"] == ["data", "files", "a/b"]
-        peer.reset(files={"f": {"$bytes": "/w=="}}, context={"$json": {"$bytes": 1}})
-        assert shown(peer, "open('f', 'rb').read(), context") == "(b'\\xff', {'$bytes': 1})"
+        one.reset(files={"f": {"$bytes": "/w=="}}, context={"$json": {"$bytes": 1}})
+        assert shown(one, "open('f', 'rb').read(), context") == "(b'\\xff', {'$bytes': 1})"
 
 
 # ── without a server ─────────────────────────────────────────────────────────────────────────────
@@ -505,12 +509,12 @@ class Foreign(Environment):
 def test_an_environment_of_another_kind_is_given_the_values() -> None:
     with serving(environment=Foreign, action=Action, observation=Told) as server:
         uploads = named(server, context=("text", b"abc"), rows=("json", b"[1]"))
-        with session(server) as peer:
-            told = peer.reset(uploads=uploads, contexts={"more": {"$bytes": "/w=="}})
+        with session(server) as one:
+            told = one.reset(uploads=uploads, contexts={"more": {"$bytes": "/w=="}})
             assert told["observation"]["text"] == (
                 "[('context', 'abc'), ('contexts', {'more': b'\\xff', 'rows': [1]})]"
             )
-            refused = peer.reset(uploads=named(server, context=("json", b"[")))
+            refused = one.reset(uploads=named(server, context=("json", b"[")))
             assert refused["code"] == "VALIDATION_ERROR"
 
 

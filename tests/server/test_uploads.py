@@ -7,8 +7,7 @@ import hashlib
 import http.client
 import json
 import os
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +20,7 @@ from repl_server.refusal import Refusal
 from repl_server.room import Room
 from repl_server.settings import Quota, Settings
 from repl_server.uploads import Uploads
-from tests.server.conftest import serving
+from tests.server.conftest import eventually, serving
 
 MIB = 1 << 20
 # Room for three of the largest, one owner may have two.
@@ -45,7 +44,7 @@ def nothing_is_left(server) -> Iterator[None]:
     yield
     server.host.uploads.close()
     assert server.host.uploads._room.taken == 0
-    until(lambda: not memory_files())
+    eventually(lambda: not memory_files())
 
 
 def memory_files() -> list[str]:
@@ -57,13 +56,6 @@ def memory_files() -> list[str]:
         except FileNotFoundError:  # the one that lists them
             continue
     return [link for link in links if "repl-upload" in link]
-
-
-def until(claim: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not claim():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def content(size: int, seed: int = 0) -> bytes:
@@ -264,7 +256,7 @@ def test_what_came_of_a_piece_stays_when_its_sender_goes_away(server) -> None:
 
     with connection(server) as line:
         begin(server, line, sha, data[: 2 * MIB], len(data), **span(0, len(data) - 1, len(data)))
-        until(lambda: ask(server, "HEAD", sha)[1].get("upload-offset") == str(2 * MIB))
+        eventually(lambda: ask(server, "HEAD", sha)[1].get("upload-offset") == str(2 * MIB))
     rest = span(2 * MIB, len(data) - 1, len(data))
     assert ask(server, "PUT", sha, data[2 * MIB :], **rest)[0] == 201
     assert stored(server, data)
@@ -275,8 +267,8 @@ def test_a_whole_context_that_breaks_off_leaves_nothing(server) -> None:
 
     with connection(server) as line:
         begin(server, line, name(data), data[: 2 * MIB], len(data))
-        until(lambda: server.host.uploads._room.taken >= 2 * MIB)
-    until(lambda: server.host.uploads._room.taken == 0)
+        eventually(lambda: server.host.uploads._room.taken >= 2 * MIB)
+    eventually(lambda: server.host.uploads._room.taken == 0)
     assert "upload-offset" not in ask(server, "HEAD", name(data))[1]
 
 
@@ -286,7 +278,7 @@ def test_two_who_send_the_same_both_succeed_and_it_is_kept_once(server) -> None:
     with connection(server) as first, connection(server) as second:
         for line in (first, second):
             begin(server, line, name(data), data[:MIB], len(data))
-        until(lambda: server.host.uploads._room.taken == 2 * MIB)
+        eventually(lambda: server.host.uploads._room.taken == 2 * MIB)
         second.send(data[MIB:])
         assert answer(second)[0] == 201
         first.send(data[MIB:])
@@ -301,10 +293,11 @@ def test_two_who_send_the_same_pieces_take_turns(server) -> None:
 
     with connection(server) as first, connection(server) as second:
         begin(server, first, sha, data[:MIB], 2 * MIB, **piece)
-        until(lambda: ask(server, "HEAD", sha)[1].get("upload-offset") == str(MIB))
+        eventually(lambda: ask(server, "HEAD", sha)[1].get("upload-offset") == str(MIB))
         begin(server, second, sha, data[:MIB], 2 * MIB, **piece)
         first.send(data[MIB : 2 * MIB])
         assert answer(first)[0] == 202
+        second.send(data[MIB : 2 * MIB])
         status, told = answer(second)
         assert (status, told["received"]) == (409, 2 * MIB)
     rest = span(2 * MIB, len(data) - 1, len(data))
@@ -312,17 +305,38 @@ def test_two_who_send_the_same_pieces_take_turns(server) -> None:
     assert stored(server, data)
 
 
-def test_a_context_that_is_there_is_not_read_again_and_the_connection_goes_on(server) -> None:
+def test_a_context_that_is_there_is_read_past_and_the_connection_goes_on(server) -> None:
     data = content(3 * MIB)
     ask(server, "PUT", name(data), data)
 
     with connection(server) as line:
-        for _ in range(2):
-            begin(server, line, name(data), b"", len(data))
-            assert answer(line)[0] == 200
+        for headers in ({}, span(0, 9, len(data))):
+            begin(server, line, name(data), b"", len(data), **headers)
             line.send(data)
+            assert answer(line)[0] == 200
         line.request("HEAD", f"/contexts/{name(data)}")
         assert answer(line)[0] == 200
+
+
+def test_who_waits_to_be_asked_for_a_body_is_not_asked_in_vain(server) -> None:
+    data = content(3 * MIB)
+    expecting = {"Expect": "100-continue"}
+
+    with connection(server) as line:
+        begin(server, line, name(data), b"", len(data), **expecting)
+        assert line.sock.recv(100).startswith(b"HTTP/1.1 100 ")
+        line.send(data)
+        assert answer(line)[0] == 201
+    for sha, headers, status in (
+        (name(data), {}, 200),
+        (name(b"x"), {"Content_Range": "bytes 5-9/10"}, 409),
+        (name(b"x"), {"Content_Range": "none"}, 422),
+    ):
+        with connection(server) as line:
+            begin(server, line, sha, b"", 5, **expecting, **headers)
+            response = line.getresponse()
+            assert (response.status, response.getheader("Connection")) == (status, "close")
+            response.read()
 
 
 def test_deleting_ends_what_comes_in(server) -> None:
@@ -331,7 +345,7 @@ def test_deleting_ends_what_comes_in(server) -> None:
 
     with connection(server) as line:
         begin(server, line, sha, data[: 2 * MIB], len(data), **span(0, len(data) - 1, len(data)))
-        until(lambda: ask(server, "HEAD", sha)[1].get("upload-offset") == str(2 * MIB))
+        eventually(lambda: ask(server, "HEAD", sha)[1].get("upload-offset") == str(2 * MIB))
         assert ask(server, "DELETE", sha)[0] == 204
         assert "upload-offset" not in ask(server, "HEAD", sha)[1]
         line.send(data[2 * MIB :])
@@ -358,11 +372,12 @@ def test_a_hash_says_nothing_about_what_others_have(server) -> None:
     assert stored(server, data)
 
 
-def test_a_context_over_the_limit_is_refused_before_it_is_sent(server) -> None:
+def test_a_context_over_the_limit_is_refused_and_who_sends_it_hears_of_it(server) -> None:
     total = 4 * MIB + 1
     for headers in ({}, span(0, 9, total)):
         with connection(server) as line:
-            begin(server, line, name(b"x"), b"", 10 if headers else total, **headers)
+            length = 10 if headers else total
+            begin(server, line, name(b"x"), bytes(length), length, **headers)
             status, told = answer(line)
         assert (status, told["code"], told["limit"]) == (413, "TOO_LARGE", 4 * MIB)
     status, told = ask(server, "PUT", name(b"x"), (bytes(MIB) for _ in range(5)))
@@ -384,13 +399,13 @@ def test_what_comes_in_may_not_push_out_what_comes_in(server) -> None:
     with connection(server) as first, connection(server) as second:
         for line, data in ((first, parts[0]), (second, parts[1])):
             begin(server, line, name(data), data[: 3 * MIB], len(data))
-        until(lambda: server.host.uploads._room.taken == 6 * MIB)
+        eventually(lambda: server.host.uploads._room.taken == 6 * MIB)
         status, told = ask(server, "PUT", name(parts[2]), parts[2])
         assert (status, told["code"]) == (429, "QUOTA_EXCEEDED")
         # Somebody else's quota is another; there the room is what ends.
         with connection(server, OTHER) as third:
             begin(server, third, name(parts[2]), parts[2][: 3 * MIB], len(parts[2]))
-            until(lambda: server.host.uploads._room.taken == 9 * MIB)
+            eventually(lambda: server.host.uploads._room.taken == 9 * MIB)
             status, told = ask(server, "PUT", name(parts[1]), parts[1], "127.0.0.3")
             assert (status, told["code"]) == (507, "NO_ROOM")
         for line, data in ((first, parts[0]), (second, parts[1])):
