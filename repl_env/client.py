@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from repl_env.errors import NotReset, NotSupported, REPLError, ServerError, SessionLost
+from repl_env.errors import NotReset, NotSupported, REPLError, ServerError, SessionLost, TooLarge
 from repl_env.llm import LLM
 from repl_env.models import (
     REPLAction,
@@ -372,6 +372,7 @@ class REPLEnv:
         from repl_env.remote.uploading import upload
 
         told = asking.told
+        _check_sizes(parcels, None if told is None else told.context_bytes)
         for again in (True, False):
             if parcels:
                 self._uploaded.update(parcel.sha256 for parcel in parcels)
@@ -415,6 +416,12 @@ class REPLEnv:
                 "this client has a connection in another event loop, or another process: use it "
                 "in one alone, or `REPLEnv(...).sync()` in plain code"
             )
+
+
+def _check_sizes(parcels: list[Parcel], most: int | None) -> None:
+    for parcel in parcels:
+        if most is not None and parcel.size > most:
+            raise TooLarge(f"{parcel.name} has {parcel.size:,} bytes; the server takes {most:,}")
 
 
 async def _tell_all(result: Result, hear: Hear) -> None:
