@@ -105,7 +105,7 @@ class Line:
         try:
             if not socket.named:
                 raise SessionLost("another server is at the address, which resumes no sessions")
-            return socket, await introduce(self._access, socket, self.told.token)
+            return socket, await introduce(self._access, self._patience, socket, self.told.token)
         except BaseException:
             socket.abort()
             raise
