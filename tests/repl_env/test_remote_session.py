@@ -360,6 +360,26 @@ async def test_closing_while_a_step_runs_ends_the_step():
             await step
 
 
+async def test_closing_without_a_connection_ends_the_session_on_the_server():
+    async def resumed(peer):
+        await peer.session()
+        await peer.next("close")
+
+    with Scripted(before_the_request, resumed) as server:
+        env = REPLEnv(server.url)
+        await env.reset()
+        await env.close()
+
+    assert server.kinds == ["open", "reset", "resume", "close"]
+
+
+async def test_closing_without_a_server_is_no_error():
+    with Scripted() as server:
+        env = REPLEnv(server.url)
+        await env.reset()
+    await env.close()
+
+
 async def test_a_reset_that_is_closed_begins_no_other_session():
     async def story(peer):
         await peer.session()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import random
 import subprocess
 import sys
 import time
@@ -316,6 +317,26 @@ async def test_a_dropped_connection_in_a_long_step_has_its_result_exactly_once(s
     assert result.observation.result.stdout == "begun\n1\n"
     assert again.observation.result.value == "1"
     assert again.observation.iteration == 3
+
+
+async def test_steps_on_a_network_that_breaks_again_and_again_are_each_run_once(server):
+    chance, over = random.Random(1), asyncio.Event()
+
+    async def breaking(network):
+        while not over.is_set():
+            await asyncio.sleep(chance.uniform(0.001, 0.03))
+            network.snap()
+
+    async with Relay(server.port) as network, REPLEnv(network.url) as env:
+        await env.reset(max_iterations=100)
+        await env.execute("n = 0")
+        broken = asyncio.create_task(breaking(network))
+        results = [await env.execute("n += 1; n") for _ in range(40)]
+        over.set()
+        await broken
+
+    assert [each.observation.result.value for each in results] == [str(n + 1) for n in range(40)]
+    assert network.count > 2
 
 
 async def test_a_connection_dropped_between_steps_is_made_again_at_once(server):
