@@ -37,8 +37,8 @@ async def candidate(env: REPLEnv, code: str, number: int) -> float:
     """The reward of one candidate, in a branch of the episode: the others see nothing of it."""
     async with await env.branch(seed=number) as branch:
         result = await branch.execute(code, timeout_s=1)
-        said = result.observation.metadata["final_answer"] or result.observation.error_kind
-        print(f"candidate {number}: {said}, reward {result.reward}")
+        found = result.observation.metadata["final_answer"] or result.observation.error_kind
+        print(f"candidate {number}: {found}, reward {result.reward}")
         return result.reward or 0.0
 
 
