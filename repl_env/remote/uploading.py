@@ -59,12 +59,15 @@ class _Progress:
 
     def __init__(self, total: int, hear: OnUpload | None) -> None:
         self._total, self._hear = total, hear
+        self._told: int | None = None
         self.done = 0
 
     async def tell(self, received: int) -> None:
         """`received` bytes of the present one are there."""
-        if self._hear is not None:
-            told = self._hear(self.done + received, self._total)
+        there, before = self.done + received, self._told
+        self._told = there
+        if self._hear is not None and there != before:
+            told = self._hear(there, self._total)
             if isawaitable(told):
                 await told
 

@@ -79,6 +79,7 @@ class HostedSession:
         left: when its socket went; None while it has one, or if it never had.
         ending: why it ends, by one of `metrics.ENDINGS`.
         tools: by which a model plays it, over the Model Context Protocol.
+        cpu: the account of its processes.
     """
 
     def __init__(self, host: Host, owner: Owner, meter: Meter, episodes: Episodes) -> None:
@@ -90,6 +91,7 @@ class HostedSession:
         self.left: float | None = None
         self.ending = "closed"
         self.tools = SessionTools(self, episodes, host.settings.limits.timeout)
+        self.cpu = host.cpu_account(self)
         self._host = host
         self._episodes = episodes
         self._waiting: deque[Asked] = deque()
@@ -218,11 +220,16 @@ class HostedSession:
             self._stepping = False
         usage = observation.metadata.get("usage")
         if isinstance(usage, dict):
-            cpu = usage.get("cpu_seconds", 0.0)
-            self.meter.spend_cpu(cpu)
-            self._host.watch.cpu(self.owner, cpu)
+            self.cpu.step(usage.get("cpu_seconds", 0.0))
         self._host.watch.step(self, action, observation, time.monotonic() - began)
         return observation
+
+    def look_at_cpu(self) -> bool:
+        """Book what its processes used; whether some are busy beside its steps."""
+        if not self.meter.counts_cpu:
+            return False  # nobody asks, and a look takes longer than a short step
+        total = self._episodes.cpu_seconds
+        return total is not None and self.cpu.look(total)
 
     async def branched(self, seed: int | None) -> Episodes:
         """A copy of its environment. For whoever runs its requests."""
@@ -291,6 +298,8 @@ class HostedSession:
 
     async def _reset(self, asked: Asked, request: Request) -> Reply:
         began = time.monotonic()
+        self.look_at_cpu()
+        self.cpu = self._host.cpu_account(self)  # of other processes
         observation = await self._episodes.reset(request.data)
         self._host.watch.reset(self, time.monotonic() - began)
         return _observed(observation, request)
@@ -316,6 +325,7 @@ class HostedSession:
 
     async def _branch(self, asked: Asked, request: Request) -> Reply:
         branch = await self._host.branch(self, request.data.seed)
+        branch.cpu = self.cpu  # what is seen of one is seen of both
         return Reply("branch", text_of({"session_id": branch.id, "token": branch.token}))
 
     async def _mcp(self, asked: Asked, request: Request) -> Reply:
@@ -357,6 +367,7 @@ class HostedSession:
 
     async def _close(self) -> None:
         try:
+            self.look_at_cpu()
             if self._stepping:
                 # Its session is taken from under it, which is quicker than to wait for its end.
                 await self._episodes.close()

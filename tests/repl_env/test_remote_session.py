@@ -51,7 +51,7 @@ async def test_requests_say_what_was_asked_and_no_more():
         async with REPLEnv(server.url) as env:
             await env.reset(context="abc", seed=7, task_prompt="count")
             await env.execute("x = 1", timeout_s=5)
-            await env.submit_final_answer([1, 2])
+            await env.submit_final_answer({})
 
     for frame in server.frames:
         assert 1 <= len(frame.pop("id")) <= 64
@@ -59,7 +59,7 @@ async def test_requests_say_what_was_asked_and_no_more():
         {"type": "open", "data": {}},
         {"type": "reset", "data": {"context": "abc", "seed": 7, "task_prompt": "count"}},
         {"type": "step", "data": {"code": "x = 1"}, "timeout_s": 5},
-        {"type": "step", "data": {"code": "", "is_final": True, "final_answer": [1, 2]}},
+        {"type": "step", "data": {"code": "", "is_final": True, "final_answer": {}}},
         {"type": "close"},
     ]
 
@@ -234,7 +234,7 @@ async def test_a_server_that_is_away_for_a_while_is_waited_for():
         await peer.serve("the result")
 
     assert not step.done()
-    with Scripted(resumed, port=server._port):
+    with Scripted(resumed, port=server.port):
         assert await step == "the result"
         await env.close()
 
@@ -251,7 +251,7 @@ async def test_after_the_grace_time_the_session_is_lost_until_a_reset():
     for _ in range(2):
         with pytest.raises(SessionLost, match=r"no way back to it within 0\.05 s"):
             await env.execute("x")
-    with Scripted(port=server._port) as another:
+    with Scripted(port=server.port) as another:
         with pytest.raises(SessionLost):
             await env.execute("x")
         await env.reset()

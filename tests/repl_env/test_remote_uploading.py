@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,8 @@ from repl_env.remote.access import Access
 from repl_env.remote.http import Connection, proxy_for
 from repl_env.remote.parcels import LARGE, LATEST, Parcel
 from repl_env.remote.requests import ResetArguments
+from tests.repl_env.certificates import of_this_machine
+from tests.repl_env.relay import Proxy
 
 KEY = "sk-a-secret-of-this-client"
 KIB = 1 << 10
@@ -38,8 +41,11 @@ Trouble: TypeAlias = Callable[["Handler"], bool]
 class Store:
     """`PUT /contexts/{sha256}` as docs/endpoint.md has it, and a list of troubles to begin with."""
 
-    def __init__(self, *troubles: Trouble) -> None:
+    def __init__(
+        self, *troubles: Trouble, tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None
+    ) -> None:
         self.troubles = list(troubles)
+        self._tls = tls
         self.parts: dict[str, bytes] = {}
         self.whole: dict[str, bytes] = {}
         self.asked: list[str] = []
@@ -48,6 +54,8 @@ class Store:
     def __enter__(self) -> Store:
         handler = type("Bound", (Handler,), {"store": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        if self._tls is not None:
+            self._server.socket = self._tls[0].wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
         return self
@@ -58,8 +66,14 @@ class Store:
         self._server.server_close()
 
     @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    @property
     def access(self) -> Access:
-        return Access.of(f"http://127.0.0.1:{self._server.server_address[1]}/base", KEY)
+        if self._tls is None:
+            return Access.of(f"http://127.0.0.1:{self.port}/base", KEY)
+        return Access.of(f"https://127.0.0.1:{self.port}/base", KEY, None, self._tls[1])
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -338,6 +352,26 @@ def test_a_proxy_is_found_as_websockets_finds_it(monkeypatch, environment, secur
     proxy = proxy_for(secure, "host", 443)
 
     assert (None if proxy is None else proxy.hostname) == found
+
+
+async def test_a_context_goes_through_the_proxy(monkeypatch):
+    with Store() as store:
+        async with Proxy(store.port) as proxy:
+            monkeypatch.setenv("http_proxy", proxy.url.replace("//", "//user:pass%20word@"))
+            await uploading.upload([parcel()], Access.of("http://elsewhere.invalid/base", KEY))
+
+    assert store.whole == {parcel().sha256: DATA}
+    assert proxy.asked[0].startswith("CONNECT elsewhere.invalid:80")
+    assert "Basic dXNlcjpwYXNzIHdvcmQ=" in proxy.asked[0]  # user:pass word
+    assert KEY not in proxy.asked[0]
+    assert all("Proxy-Authorization" not in each for each in store.headers)
+
+
+async def test_a_context_goes_by_tls(tmp_path):
+    with Store(tls=of_this_machine(tmp_path)) as store:
+        await uploading.upload([parcel()], store.access)
+
+    assert store.whole == {parcel().sha256: DATA}
 
 
 def test_a_proxy_that_http_does_not_know_is_an_error_without_its_password(monkeypatch):

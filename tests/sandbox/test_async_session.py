@@ -211,3 +211,19 @@ async def _opened(sandbox: AsyncSandbox) -> AsyncSession:
     session = await sandbox.session()
     await session.run("x = 0")
     return session
+
+
+async def test_what_is_over_the_limit_is_dropped_while_others_are_served() -> None:
+    async with AsyncSandbox(limits=Limits(timeout=20, output="64KiB")) as sandbox:
+        async with sandbox.session() as flooding, sandbox.session() as other:
+            flood = asyncio.create_task(
+                flooding.run("print('begin', 'x' * 2_000_000, 'end')\n'done'")
+            )
+            answers = [(await other.run(f"{n} + 1")).value for n in range(20)]
+            outcome = await flood
+
+    assert answers == [str(n + 1) for n in range(20)]
+    assert outcome.value == "'done'"
+    assert outcome.stdout.startswith("begin x") and outcome.stdout.endswith("x end\n")
+    dropped = len("begin  end\n") + 2_000_000 - (64 << 10)
+    assert f"({dropped:,} bytes of output dropped" in outcome.stdout

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from repl_env import REPLEnv
 from repl_env.environment import REPLEnvironment
 from repl_env.interfaces import Environment
 from repl_env.models import Action, Observation, REPLAction, State
@@ -29,7 +30,7 @@ from repl_server.room import Room
 from repl_server.settings import Settings
 from repl_server.shared_uploads import SharedUploads
 from repl_server.uploads import Uploads
-from tests.server.conftest import Peer, peer, serving
+from tests.server.conftest import Peer, ask, peer, serving
 
 MIB = 1 << 20
 ME, OTHER = "127.0.0.1", "127.0.0.2"
@@ -148,6 +149,28 @@ def test_a_session_on_an_upload_goes_back_and_branches_as_any_other(server) -> N
             one.run("mine = 2\nimport os\nos._exit(1)")
             assert shown(one, "mine, len(context), small") == f"(1, {len(TEXT)}, 's')"
             other.send("close", id="close")
+
+
+async def test_the_client_of_this_package_uploads_what_is_large(server) -> None:
+    heard: list[tuple[int, int]] = []
+    async with REPLEnv(server.url) as env:
+        given = {"doc": TEXT, "rows": JSON, "raw": b"\xff" * MIB}
+        await env.reset(context="short", contexts=given, on_upload=lambda *sent: heard.append(sent))
+        step = await env.execute("context, len(doc), rows[-1]['id'], set(raw)")
+        told = f"('short', {len(TEXT)}, {len(JSON) - 1}, {{255}})"
+        assert step.observation.result.value == told
+    assert heard[-1][0] == heard[-1][1] > 2 * MIB
+
+
+def test_a_reset_by_http_takes_uploads_as_well(server) -> None:
+    uploads = named(server, context=("text", TEXT.encode()))
+    status, headers, told = ask(server, "POST", "/reset", {"uploads": uploads}, X_Session_Id="new")
+    assert (status, told["observation"]["context_length"]) == (200, len(TEXT))
+    session = {"X_Session_Id": headers["X-Session-Id"]}
+    action = {"action": {"code": "len(context)"}}
+    told = ask(server, "POST", "/step", action, **session)[2]
+    assert told["observation"]["result"]["value"] == str(len(TEXT))
+    assert ask(server, "DELETE", "/session", **session)[0] == 204
 
 
 # ── once ─────────────────────────────────────────────────────────────────────────────────────────

@@ -20,6 +20,10 @@ from .watch import Watch
 
 _T = TypeVar("_T")
 
+# Seconds between two reads of what a cell writes past the limit. All of it is dropped, so nobody
+# waits for it, and the loop has others to serve; the code waits, with a full pipe.
+_PAUSE = 0.01
+
 
 class AsyncSession(Handle):
     """`Session`, awaited. Cancelling a call interrupts the cell and leaves the session usable."""
@@ -28,6 +32,7 @@ class AsyncSession(Handle):
         super().__init__(core, home)
         self._watch = Watch()
         core.worker_first = True
+        core.take_turns()
 
     async def run(
         self,
@@ -164,6 +169,8 @@ class AsyncSession(Handle):
             wake = next(steps)
             while True:
                 wake = steps.send(await self._watch.ready(core, wake))
+                if core.overflows:
+                    await asyncio.sleep(_PAUSE)
         except StopIteration as end:
             result: _T = end.value
             return result

@@ -128,6 +128,16 @@ class Core(Branching):
         self._answers = AnswersOfCell()
         self._begin_cell()
 
+    def take_turns(self) -> None:
+        """Of many sessions that one thread drives: take little of its output at a time."""
+        self._stdout.take_turns()
+        self._stderr.take_turns()
+
+    @property
+    def overflows(self) -> bool:
+        """Whether the cell has written more than is kept."""
+        return self._stdout.overflows or self._stderr.overflows
+
     def _begin_cell(self) -> None:
         self._quiet = False
         self._result: Result | None = None

@@ -28,6 +28,7 @@ class Stream:
         self.fd = fd
         self._half = limit // 2
         self._read_size = _READ
+        self._largest_read = _LARGE_PIPE
         self._on_text: Callable[[str], None] | None = None
         self._decode: codecs.IncrementalDecoder | None = None
         self._clear()
@@ -44,13 +45,22 @@ class Stream:
         self._on_text = on_text
         self._decode = _new_decoder("replace") if on_text else None
 
+    def take_turns(self) -> None:
+        """Take little at a time: whoever reads has other streams to read."""
+        self._largest_read = _READ
+
+    @property
+    def overflows(self) -> bool:
+        """Whether some of the cell's output was dropped."""
+        return self._dropped > 0
+
     def read(self) -> int:
         """Take what is there, once; the number of bytes, 0 if nothing was."""
         try:
             data = os.read(self.fd, self._read_size)
         except BlockingIOError:
             return 0
-        if len(data) == _READ == self._read_size:
+        if len(data) == _READ == self._read_size < self._largest_read:
             self._enlarge()
         self._keep(data)
         if self._on_text is not None and self._decode is not None:

@@ -8,10 +8,11 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from websockets.exceptions import ConnectionClosed
+
+from repl_env.refusals import DOES_NOT_READ
 
 from .guests import Unlike
 from .served import Served
@@ -41,6 +42,9 @@ _CASES = (
     "rt-kill-self",
     "rt-segfault",
 )
+_ENDLESS = 10**6  # steps of an episode, more than are ever made
+# What a case may do to its own session, which then begins anew.
+_LOST = ("EPISODE_ABORTED", "EXECUTION_ERROR", "NOT_RESET", "EPISODE_DONE")
 _TIMEOUT = 2.0  # seconds for each case
 # Seconds for a reply past the time of a case: interrupts, kills and forks of a busy machine.
 _PATIENCE = 60.0
@@ -66,29 +70,32 @@ class Abuser:
 
     async def live(self, end: float) -> None:
         """Abuse until the time is up. Whatever a case does to its session, it gets a reply."""
-        wire = await self._fresh()
+        await self._renew()
         number = self._number
-        while time.monotonic() < end:
-            name, code = self._cases[number % len(self._cases)]
-            try:
+        try:
+            while time.monotonic() < end:
+                name, code = self._cases[number % len(self._cases)]
                 async with asyncio.timeout(_TIMEOUT + _PATIENCE):
-                    await wire.run(code, timeout_s=_TIMEOUT, stream=self._random.random() < 0.5)
-                    await wire.run("1 + 1", timeout_s=_TIMEOUT)
-            except Refused as refused:
-                if refused.code not in ("EPISODE_ABORTED", "EXECUTION_ERROR", "NOT_RESET"):
-                    raise Unlike(f"{name} came to {refused}") from refused
-                await wire.ask("reset", {"max_iterations": 10**6})
-            except ConnectionClosed as closed:
-                # 1008: it did not read its output in time, and was thrown out.
-                if closed.rcvd is None or closed.rcvd.code != 1008:
-                    raise Unlike(f"{name} ended its socket: {closed}") from closed
-                wire = await self._fresh()
-            self._done[name] += 1
-            number = self._random.randrange(len(self._cases))
-        with suppress(ConnectionClosed):
-            await wire.close()
+                    await self._abuse(name, code)
+                self._done[name] += 1
+                number = self._random.randrange(len(self._cases))
+        finally:
+            self._wire.cut()
 
-    async def _fresh(self) -> Wire:
-        wire = await Wire.open(self._served.url)
-        await wire.ask("reset", {"max_iterations": 10**6})
-        return wire
+    async def _abuse(self, name: str, code: str) -> None:
+        wire, streamed = self._wire, self._random.random() < 0.5
+        try:
+            await wire.run(code, timeout_s=_TIMEOUT, stream=streamed)
+            await wire.run("1 + 1", timeout_s=_TIMEOUT)
+        except Refused as refused:
+            if refused.code not in _LOST:
+                raise Unlike(f"{name} came to {refused}") from refused
+            await wire.ask("reset", {"max_iterations": _ENDLESS})
+        except ConnectionClosed as closed:
+            if closed.rcvd is None or closed.rcvd.code != DOES_NOT_READ:
+                raise Unlike(f"{name} ended its socket: {closed}") from closed
+            await self._renew()
+
+    async def _renew(self) -> None:
+        self._wire = await Wire.open(self._served.url)
+        await self._wire.ask("reset", {"max_iterations": _ENDLESS})

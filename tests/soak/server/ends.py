@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 
 import psutil
 from websockets.exceptions import ConnectionClosed
@@ -21,7 +22,8 @@ def drains(served: Served) -> list[str]:
     processes = served.processes()
     value, more = asyncio.run(_drained(served))
     faults = [] if value == "'done'" else [f"the step that ran when SIGTERM came gave {value}"]
-    if status := served.ended():
+    # Uvicorn ends as the signal would have ended it, once all is done.
+    if (status := served.ended()) not in (0, -signal.SIGTERM):
         faults.append(f"SIGTERM ended the server with status {status}")
     return faults + _left([*processes, *more])
 

@@ -133,6 +133,18 @@ class Served:
 
 
 def gone(processes: Sequence[psutil.Process]) -> list[str]:
-    """Those that are still there after some time, in words."""
-    _, alive = psutil.wait_procs(processes, timeout=_PATIENCE)
-    return [str(process) for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    """Those that still live after some time, in words."""
+    end = time.monotonic() + _PATIENCE
+    while (left := [process for process in processes if _lives(process)]) and (
+        time.monotonic() < end
+    ):
+        time.sleep(0.01)
+    return [str(process) for process in left]
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        # A zombie has nothing any more; whoever inherited it is slow to ask for its status.
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

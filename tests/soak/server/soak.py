@@ -66,16 +66,13 @@ def soak(*, seconds: float, guests: int, abusers: int, seed: str) -> Report:
     report = Report()
     with Served(OPTIONS) as served:
         asyncio.run(_load(served, report, 1.0 + seconds * 0.1, guests, abusers, f"{seed}-warm-up"))
-        _settle(served)
+        report.faults += _unsettled(served)
         before, memory = served.holdings(), served.memory()
         report.calm = asyncio.run(_measured(served, report, seconds * _CALM, guests, 0, seed))
         report.beside = asyncio.run(
             _measured(served, report, seconds * _ABUSED, guests, abusers, f"{seed}-abused")
         )
-        try:
-            _settle(served, before.processes)
-        except TimeoutError as error:
-            report.faults.append(str(error))
+        report.faults += _unsettled(served, before.processes)
         after = served.holdings()
         report.grown = served.memory() - memory
         for name, was, became in zip(before._fields, before, after, strict=True):
@@ -89,9 +86,14 @@ def soak(*, seconds: float, guests: int, abusers: int, seed: str) -> Report:
     return report
 
 
-def _settle(served: Served, processes: int | None = None) -> None:
+def _unsettled(served: Served, processes: int | None = None) -> list[str]:
+    """What does not end although all clients have gone."""
     forget_uploads(served)
-    served.settled(processes)
+    try:
+        served.settled(processes)
+    except TimeoutError as error:
+        return [str(error)]
+    return []
 
 
 async def _measured(

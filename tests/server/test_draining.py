@@ -1,0 +1,70 @@
+"""A server that is told to stop: nothing new begins, what runs ends, then everything is closed."""
+
+import threading
+
+import pytest
+
+from tests.server.conftest import ask, eventually, peer, serving
+from tests.server.toys import Add, Adder, Sum
+
+TOYS = {"environment": Adder, "action": Add, "observation": Sum}
+
+
+@pytest.fixture
+def gate():
+    """What steps with the note "wait" wait for."""
+    Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
+    Adder.closed.clear()
+    yield Adder.gate
+    Adder.gate.set()
+
+
+def test_what_runs_ends_and_nothing_new_begins(gate):
+    with serving({"drain_s": 20.0}, **TOYS) as server:
+        with peer(server, named=True) as one, peer(server) as idle, peer(server) as other:
+            one.open()
+            one.reset()
+            idle.reset()
+            other.reset()
+            one.send("step", {"number": 3, "note": "wait"}, id="long")
+            assert Adder.waiting.acquire(timeout=20)
+            server.stop()
+            eventually(lambda: server.host.draining)
+            assert ask(server, "GET", "/health")[0] == 200
+            assert ask(server, "GET", "/ready")[0] == 503
+            assert ask(server, "POST", "/reset", {})[2]["code"] == "DRAINING"
+            with peer(server) as late:
+                assert late.take()["data"]["code"] == "DRAINING"
+                assert late.closed() == 1012
+            assert other.refusal("step", {"number": 1}) == "DRAINING"
+            assert other.closed() == 1012
+            gate.set()
+            assert one.take()["data"]["observation"]["total"] == 3
+            assert one.closed() == 1012
+            assert idle.closed() == 1012
+    assert len(Adder.closed) == 3
+
+
+def test_what_runs_for_too_long_is_not_waited_for(server):
+    with serving({"drain_s": 0.05}) as server:
+        with peer(server, named=True) as one:
+            one.open()
+            one.reset()
+            one.send(
+                "step", {"code": "print('on', flush=True)\nwhile True: pass"}, id="s", stream=True
+            )
+            one.until("on\n")
+            server.stop()
+            assert one.closed() == 1012
+    assert server.host.sandboxes.running(server.host.source.settings) is None
+
+
+def test_who_stands_in_line_is_told(gate):
+    with serving({"max_sessions": 1, "wait_s": 20.0}, **TOYS) as server:
+        with peer(server) as one:
+            one.reset()
+            with peer(server) as late:
+                eventually(lambda: server.host.admission.waiting == 1)
+                server.stop()
+                assert late.take()["data"]["code"] == "DRAINING"
+                assert late.closed() == 1012

@@ -1,0 +1,133 @@
+"""`repl-env serve` as a process: what it leaves behind however it ends, and how it refuses."""
+
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import psutil
+import pytest
+from typer.testing import CliRunner
+
+from repl_env.cli.main import build
+from repl_sandbox.errors import IsolationError
+from repl_server.command import of_variables
+from tests.server.conftest import eventually, peer
+
+PROGRAM = "from repl_env.cli.main import main; main()"
+
+
+class Child:
+    """A running `repl-env serve`, as a `Serving` is to its clients."""
+
+    def __init__(self, process) -> None:
+        self.process = process
+        line = process.stdout.readline()
+        assert line.startswith("repl-env serves on "), line
+        self.url = line.rpartition(" ")[2].strip()
+        self.port = int(self.url.rpartition(":")[2])
+
+    def descendants(self):
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+
+@contextmanager
+def child(*options):
+    """A server in a process of its own; killed in the end."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "serve", "--port", "0", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        try:
+            yield Child(process)
+        finally:
+            process.kill()
+
+
+def test_killing_it_leaves_no_process_behind_and_its_port_free():
+    code = "import os\nfor _ in range(3): os.fork()\nprint('on', flush=True)\nwhile True: pass"
+    with child("--recovery", "restart") as server:
+        with peer(server, named=True) as one, peer(server) as other:
+            one.open()
+            one.reset()
+            other.reset()
+            other.run("import subprocess\nsubprocess.Popen(['sleep', '600'])")
+            one.send("step", {"code": code}, id="s", stream=True)
+            one.until("on\n")
+            left = eventually(lambda: len(found := server.descendants()) > 12 and found)
+            server.process.send_signal(signal.SIGKILL)
+            server.process.wait(20)
+            eventually(lambda: not [each for each in left if each.is_running()])
+    with child("--recovery", "restart", "--port", str(server.port)) as again:
+        assert again.port == server.port
+        with peer(again) as one:
+            one.reset()
+            assert one.run("1")["value"] == "1"
+            left = again.descendants()
+            one.send("step", {"code": "import time\ntime.sleep(0.2)\n2"})
+            again.process.send_signal(signal.SIGTERM)
+            assert one.take()["data"]["observation"]["result"]["value"] == "2"
+            assert one.closed() == 1012
+        again.process.wait(20)
+        eventually(lambda: not [each for each in left if each.is_running()])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--host", "0.0.0.0"), "--no-auth"),
+        (("--api-keys", "/nowhere/keys"), "/nowhere/keys"),
+        (("--max-sessions", "0"), "--max-sessions"),
+        (("--memory", "much"), "much"),
+        (("--isolation", "confined"), "jailed"),
+        (("--model", "m", "--api-key-env", "NO_SUCH_KEY"), "NO_SUCH_KEY"),
+    ],
+)
+def test_it_does_not_start_with_settings_that_are_wrong(options, said):
+    done = CliRunner().invoke(build(), ["serve", *options])
+
+    assert done.exit_code == 2
+    assert said in plain(done.stderr)
+
+
+def test_a_tier_that_cannot_be_had_is_an_exit_of_its_own(monkeypatch):
+    def refuse(**arguments):
+        raise IsolationError("jailed", "namespaces", "not allowed", "Ask root.")
+
+    monkeypatch.setattr("repl_env.sandboxes.Sandbox", refuse)
+    done = CliRunner().invoke(build(), ["serve", "--port", "0"])
+
+    assert done.exit_code == 3
+    assert "Ask root." in done.stderr
+
+
+def test_options_are_variables_of_the_environment_too(monkeypatch):
+    monkeypatch.setenv("REPL_ENV_MAX_SESSIONS", "5")
+    monkeypatch.setenv("REPL_ENV_PRELOAD", "json re")
+    monkeypatch.setenv("REPL_ENV_LLM_URL", "http://a/v1 http://b/v1")
+    monkeypatch.setenv("REPL_ENV_API_KEYS", "one:" + "0" * 64)
+    settings = of_variables("0.0.0.0")
+
+    assert (settings.host, settings.max_sessions) == ("0.0.0.0", 5)
+    assert settings.preload == ("json", "re")
+    assert settings.llm_urls == ("http://a/v1", "http://b/v1")
+    assert settings.hashed_keys == ("one:" + "0" * 64,)
+
+
+def test_the_application_for_other_servers_asks_for_keys(monkeypatch):
+    from repl_server import asgi
+
+    with pytest.raises(ValueError, match="no-auth"):
+        asgi.app
+    monkeypatch.setenv("REPL_ENV_NO_AUTH", "1")
+    assert asgi.app.state.host.settings.no_auth is True
+    monkeypatch.delattr(asgi, "app")
+    with pytest.raises(AttributeError):
+        asgi.application
+
+
+def plain(text):
+    """What a message in a box says."""
+    return "".join(text.replace("│", " ").split())

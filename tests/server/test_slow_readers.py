@@ -1,0 +1,77 @@
+"""A client that asks and does not read: bounded, closed, and nobody else's trouble."""
+
+import asyncio
+import json
+
+from repl_server.frames import Request
+from repl_server.hosted import Asked
+from repl_server.replies import Reply
+from repl_server.streaming import Streamed
+from tests.server.conftest import eventually, peer, serving
+from tests.server.wires import frame, wire
+
+MIB = 1 << 20
+
+
+class Slow:
+    """An outlet that takes a reply whenever it is let."""
+
+    gone = False
+    blocked_since = None
+
+    def __init__(self):
+        self.taken, self.lets = [], asyncio.Semaphore(0)
+
+    async def deliver(self, id, reply: Reply):
+        await self.lets.acquire()
+        self.taken.append(json.loads(reply.data))
+
+
+async def test_what_a_slow_reader_leaves_is_left_out_and_counted():
+    slow = Slow()
+    streamed = Streamed(Asked(Request("step", None, id="1"), slow))
+    async with streamed:
+        for _ in range(100):
+            streamed.take("stdout", "o" * 10_000)
+            streamed.take("stderr", "e" * 10)
+            await asyncio.sleep(0)
+        assert slow.taken == []
+        for _ in range(1000):
+            slow.lets.release()
+    texts = {"stdout": "", "stderr": ""}
+    dropped = {"stdout": 0, "stderr": 0}
+    for each in slow.taken:
+        texts[each["stream"]] += each["text"]
+        dropped[each["stream"]] += each.get("dropped", 0)
+        assert each.get("dropped", 1) > 0
+
+    assert len(texts["stdout"]) + dropped["stdout"] == 1_000_000
+    assert len(texts["stderr"]) + dropped["stderr"] == 1_000
+    assert dropped["stdout"] > 900_000 and len(texts["stdout"]) > 10_000
+
+
+async def test_nothing_is_kept_for_a_reader_that_is_gone():
+    slow = Slow()
+    slow.gone = True
+    streamed = Streamed(Asked(Request("step", None, id="1"), slow))
+    async with streamed:
+        streamed.take("stdout", "x")
+    assert slow.taken == []
+
+
+async def test_a_client_that_never_reads_is_closed_and_its_session_ends():
+    with serving({"send_s": 0.2, "grace_s": 0.05}) as server, peer(server) as other:
+        other.reset(max_iterations=1000)
+        async with wire(server.port) as deaf:
+            await deaf.open_socket()
+            deaf.writer.transport.pause_reading()
+            await deaf.send(frame(b'{"type": "reset", "data": {"max_iterations": 100000}}'))
+            step = frame(b'{"type": "step", "data": {"code": "print(\'x\' * 8000)"}}')
+            eventually(lambda: len(server.host.sessions) == 2)
+            while len(server.host.sessions) == 2:
+                try:
+                    async with asyncio.timeout(0.2):
+                        await deaf.send(step * 20)
+                except (TimeoutError, OSError):
+                    await asyncio.sleep(0.01)
+        assert other.run("1")["value"] == "1"
