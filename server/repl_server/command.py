@@ -87,6 +87,7 @@ def settings(
         Texts, option("--preload", "Modules to import beforehand.", metavar="MODULE")
     ] = None,
     memory: Annotated[str, option("--memory", "Of a session, as 512MiB or 2GB.")] = "1GiB",
+    output: Annotated[str, option("--output", "What is kept of a step's output.")] = "1MiB",
     timeout: Annotated[float, seconds("--timeout", "How long a cell may execute.")] = 30.0,
     language: Annotated[
         LanguageName, option("--language", "How much of Python cells may use; no wall.")
@@ -162,7 +163,7 @@ def settings(
             require=require.value,
             recovery=recovery.value,
             preload=modules_of(preload),
-            limits=Limits(memory=memory, timeout=timeout),
+            limits=Limits(memory=memory, output=output, timeout=timeout),
             policy=policy_of(language),
             pool=pool,
             max_sessions=max_sessions,
