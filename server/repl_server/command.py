@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -86,6 +87,7 @@ def settings(
         Texts, option("--preload", "Modules to import beforehand.", metavar="MODULE")
     ] = None,
     memory: Annotated[str, option("--memory", "Of a session, as 512MiB or 2GB.")] = "1GiB",
+    output: Annotated[str, option("--output", "What is kept of a step's output.")] = "1MiB",
     timeout: Annotated[float, seconds("--timeout", "How long a cell may execute.")] = 30.0,
     language: Annotated[
         LanguageName, option("--language", "How much of Python cells may use; no wall.")
@@ -116,6 +118,20 @@ def settings(
     budget_tokens: Annotated[
         str | None, option("--budget-tokens", "Of its sub-calls.", metavar="IN[:OUT]")
     ] = None,
+    quota: Annotated[
+        Texts,
+        option(
+            "--quota",
+            "What each owner may use, as sessions=8 or steps_per_second=50; repeat.",
+            metavar="NAME=VALUE",
+        ),
+    ] = None,
+    max_message: Annotated[
+        str, option("--max-message", "Of one WebSocket message or HTTP body.")
+    ] = "128MiB",
+    max_context: Annotated[str, option("--max-context", "Of one uploaded context.")] = "1GiB",
+    max_uploads: Annotated[str, option("--max-uploads", "Of all that are kept.")] = "4GiB",
+    connections: Annotated[int, option("--connections", "Open at once.", min=1)] = 2048,
     log_contents: Annotated[
         bool, option("--log-contents", "Write code and output into the log.")
     ] = False,
@@ -126,6 +142,7 @@ def settings(
         typer.BadParameter: naming the one that is wrong.
     """
     from repl_sandbox import Limits
+    from repl_sandbox.types import parse_size
 
     from .settings import Settings
 
@@ -146,7 +163,7 @@ def settings(
             require=require.value,
             recovery=recovery.value,
             preload=modules_of(preload),
-            limits=Limits(memory=memory, timeout=timeout),
+            limits=Limits(memory=memory, output=output, timeout=timeout),
             policy=policy_of(language),
             pool=pool,
             max_sessions=max_sessions,
@@ -158,10 +175,32 @@ def settings(
             llm_urls=tuple(llm_url or ()),
             llm=own,
             budget=budget,
+            quota=_quota(quota or ()),
+            message_bytes=parse_size(max_message, "--max-message"),
+            context_bytes=parse_size(max_context, "--max-context"),
+            uploads_bytes=parse_size(max_uploads, "--max-uploads"),
+            connections=connections,
             log_contents=log_contents,
         )
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def _quota(given: Sequence[str]) -> Any:
+    """The quota of these lines, None for none; raises ValueError."""
+    from .settings import Quota
+
+    if not given:
+        return None
+    named = dict(each.partition("=")[::2] for each in given)
+    kinds = {field.name: int if "int" in str(field.type) else float for field in fields(Quota)}
+    if unknown := named.keys() - kinds.keys():
+        raise ValueError(f"--quota: {min(unknown)!r} is none of {', '.join(kinds)}")
+    try:
+        counted: dict[str, Any] = {name: kinds[name](text) for name, text in named.items()}
+        return Quota(**counted)
+    except ValueError as error:
+        raise ValueError(f"--quota: {error}") from None
 
 
 def of_variables(host: str) -> Settings:

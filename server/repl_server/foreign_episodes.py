@@ -22,24 +22,32 @@ from .texts import checked
 
 
 class ForeignEpisodes:
-    """An environment that `factory` makes."""
+    """An environment, and the threads that it runs in: `thread` of its own, else the others'."""
 
     def __init__(
-        self, environment: Any, thread: ThreadPoolExecutor | None, uploads: OwnedUploads
+        self,
+        environment: Any,
+        uploads: OwnedUploads,
+        threads: ThreadPoolExecutor,
+        thread: ThreadPoolExecutor | None,
     ) -> None:
         self.environment = environment
-        self._thread = thread
         self._uploads = uploads
+        self._threads = thread or threads
+        self._thread = thread
         self._closed = False
 
     @classmethod
-    async def begin(cls, factory: Callable[[], Any], uploads: OwnedUploads) -> ForeignEpisodes:
+    async def begin(
+        cls, factory: Callable[[], Any], uploads: OwnedUploads, threads: ThreadPoolExecutor
+    ) -> ForeignEpisodes:
         """Make one. Its class may bind it to one thread, which must then be there before it."""
         bound = getattr(factory, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)
         thread = ThreadPoolExecutor(1, "repl-environment") if bound else None
         loop = asyncio.get_running_loop()
         try:
-            return cls(await loop.run_in_executor(thread, factory), thread, uploads)
+            made = await loop.run_in_executor(thread or threads, factory)
+            return cls(made, uploads, threads, thread)
         except BaseException:
             if thread is not None:
                 thread.shutdown(wait=False)
@@ -110,7 +118,7 @@ class ForeignEpisodes:
             return await getattr(self.environment, f"{name}_async")(*args, **kwargs)
         loop = asyncio.get_running_loop()
         method = getattr(self.environment, name)
-        return await loop.run_in_executor(self._thread, lambda: method(*args, **kwargs))
+        return await loop.run_in_executor(self._threads, lambda: method(*args, **kwargs))
 
 
 def _is_asynchronous(kind: type, name: str) -> bool:

@@ -8,6 +8,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pydantic import BaseModel
@@ -95,6 +96,8 @@ class Host:
             self.sandboxes,
         )
         self.mcp = Answers(self)
+        # One that blocks must not keep another waiting; threads start only when none is idle.
+        self._threads = ThreadPoolExecutor(most, "repl-environment")
         self._sessions: dict[bytes, HostedSession] = {}
         self._looking: asyncio.Task[None] | None = None
         self._metadata: EnvironmentMetadata | None = None
@@ -124,6 +127,7 @@ class Host:
             self._looking.cancel()
             await asyncio.wait([self._looking])
         await self.drain(0.0)
+        self._threads.shutdown(wait=False)
         await self.shared_uploads.close()
         self.uploads.close()
         await asyncio.to_thread(self.sandboxes.close)
@@ -240,7 +244,7 @@ class Host:
     async def _episodes(self, owner: Owner, meter: Meter) -> Episodes:
         uploads = OwnedUploads(owner, self.shared_uploads)
         if self.environment is not None:
-            made = await ForeignEpisodes.begin(self.environment, uploads)
+            made = await ForeignEpisodes.begin(self.environment, uploads, self._threads)
             if isinstance(made.environment, REPLEnvironment):
                 return REPLEpisodes(made.environment, self.settings, uploads)
             return made
@@ -272,11 +276,12 @@ class Host:
             outlet.end(DOES_NOT_READ, "what was sent was not read")
         if session.busy:
             return
-        if now - session.touched > settings.idle_s:
+        touched = session.touched
+        if now - touched > settings.idle_s:
             if outlet is not None:
                 outlet.end(IDLE, "the session was idle for too long")
             session.end("idle")
-        elif session.left is not None and now - session.left > settings.grace_s:
+        elif session.left is not None and now - max(session.left, touched) > settings.grace_s:
             session.end("grace")
 
     def _look_at_cpu(self) -> None:

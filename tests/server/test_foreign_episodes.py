@@ -1,5 +1,7 @@
 """Environments of others: on the loop, in threads, in one thread of their own; of the same base."""
 
+import contextlib
+import os
 import threading
 
 import pytest
@@ -26,17 +28,20 @@ def test_each_kind_is_served_and_closed(kind):
     assert len(Adder.closed) == 1
 
 
-def test_one_that_blocks_holds_up_nobody():
+def test_those_that_block_hold_up_nobody():
+    """More than asyncio has threads of its own."""
     Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
-    with serving(environment=Adder, **MODELS) as server:
-        with peer(server) as one, peer(server) as other:
+    with serving(environment=Adder, **MODELS) as server, contextlib.ExitStack() as stack:
+        several = [stack.enter_context(peer(server)) for _ in range((os.cpu_count() or 1) + 5)]
+        for one in several:
             one.reset()
-            other.reset()
             one.send("step", {"number": 1, "note": "wait"})
             assert Adder.waiting.acquire(timeout=20)
+        with peer(server) as other:
+            other.reset()
             assert other.ask("step", {"number": 2})["data"]["observation"]["total"] == 2
-            Adder.gate.set()
-            assert one.take()["data"]["observation"]["total"] == 1
+        Adder.gate.set()
+        assert [one.take()["data"]["observation"]["total"] for one in several] == [1] * len(several)
 
 
 def test_a_socket_that_goes_amid_a_step_leaves_nothing():

@@ -13,6 +13,7 @@ from repl_env.cli.main import build
 from repl_sandbox.errors import IsolationError
 from repl_sandbox.jail import libc
 from repl_server.command import of_variables
+from repl_server.settings import Quota
 from tests.server.conftest import eventually, peer
 
 PROGRAM = "from repl_env.cli.main import main; main()"
@@ -83,6 +84,9 @@ def test_killing_it_leaves_no_process_behind_and_its_port_free():
         (("--max-sessions", "0"), "--max-sessions"),
         (("--memory", "much"), "much"),
         (("--isolation", "confined"), "jailed"),
+        (("--quota", "sesions=8"), "sesions"),
+        (("--quota", "sessions=many"), "many"),
+        (("--max-message", "many"), "--max-message"),
         (("--model", "m", "--api-key-env", "NO_SUCH_KEY"), "NO_SUCH_KEY"),
     ],
 )
@@ -109,11 +113,15 @@ def test_options_are_variables_of_the_environment_too(monkeypatch):
     monkeypatch.setenv("REPL_ENV_PRELOAD", "json re")
     monkeypatch.setenv("REPL_ENV_LLM_URL", "http://a/v1 http://b/v1")
     monkeypatch.setenv("REPL_ENV_API_KEYS", "one:" + "0" * 64)
+    monkeypatch.setenv("REPL_ENV_QUOTA", "sessions=8 steps_per_second=0.5")
+    monkeypatch.setenv("REPL_ENV_MAX_MESSAGE", "1MiB")
     settings = of_variables("0.0.0.0")
 
     assert (settings.host, settings.max_sessions) == ("0.0.0.0", 5)
     assert settings.preload == ("json", "re")
     assert settings.llm_urls == ("http://a/v1", "http://b/v1")
+    assert settings.quota == Quota(sessions=8, steps_per_second=0.5)
+    assert settings.message_bytes == 1 << 20
     assert settings.hashed_keys == ("one:" + "0" * 64,)
 
 
