@@ -33,8 +33,8 @@ MAX_HEADER_BYTES = 64 * 1024
 UNBOOKED = 64 * 1024
 # What a fragment of a message takes beside its bytes: an object, and its place in a list.
 _FRAGMENT = 128
-# New connections that the kernel keeps until they are looked at. A client that finds no room waits a
-# second; all are taken in one turn of the loop, at 0.2 ms each.
+# New connections that the kernel keeps until they are looked at. A client that finds no room waits
+# for a second; all are taken in one turn of the loop, at 0.2 ms each.
 _BACKLOG = 1024
 
 
