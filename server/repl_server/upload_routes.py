@@ -144,7 +144,8 @@ def upload_router(host: Host) -> APIRouter:
         responses={200: {"model": Stored}, 202: {"model": Received}, **_problems(*_PUT)},
         openapi_extra={"requestBody": _BODY},
     )
-    made.add_api_route(path, head, methods=["HEAD"], responses=_problems(404, 422))
+    absent: dict[int | str, dict[str, Any]] = {404: {"description": "It is not there."}}
+    made.add_api_route(path, head, methods=["HEAD"], responses=absent | _problems(422))
     made.add_api_route(path, delete, methods=["DELETE"], status_code=204, responses=_problems(404))
     return made
 
