@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -144,6 +144,7 @@ def settings(
     from repl_sandbox import Limits
     from repl_sandbox.types import parse_size
 
+    from .addresses import is_loopback
     from .settings import Settings
 
     own = None
@@ -175,7 +176,7 @@ def settings(
             llm_urls=tuple(llm_url or ()),
             llm=own,
             budget=budget,
-            quota=_quota(quota or ()),
+            quota=_quota(quota or (), strangers=no_auth and not is_loopback(host)),
             message_bytes=parse_size(max_message, "--max-message"),
             context_bytes=parse_size(max_context, "--max-context"),
             uploads_bytes=parse_size(max_uploads, "--max-uploads"),
@@ -186,9 +187,12 @@ def settings(
         raise typer.BadParameter(str(error)) from error
 
 
-def _quota(given: Sequence[str]) -> Any:
-    """The quota of these lines, None for none; raises ValueError."""
-    from .settings import Quota
+def _quota(given: Sequence[str], *, strangers: bool) -> Any:
+    """The quota of these lines, None for none; raises ValueError.
+
+    What is not named stays as it is without any: for strangers, limited.
+    """
+    from .settings import ADDRESS_QUOTA, Quota
 
     if not given:
         return None
@@ -198,7 +202,7 @@ def _quota(given: Sequence[str]) -> Any:
         raise ValueError(f"--quota: {min(unknown)!r} is none of {', '.join(kinds)}")
     try:
         counted: dict[str, Any] = {name: kinds[name](text) for name, text in named.items()}
-        return Quota(**counted)
+        return replace(ADDRESS_QUOTA if strangers else Quota(), **counted)
     except ValueError as error:
         raise ValueError(f"--quota: {error}") from None
 
@@ -220,7 +224,6 @@ def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
         from .journal import written_to
         from .serving import hide_memory, raise_open_files, server
 
-        hide_memory()
         raise_open_files()
         try:
             app = create_app(settings(**options))
@@ -228,6 +231,7 @@ def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
             raise typer.BadParameter(str(error)) from error
         with opening():
             app.state.host.prepare()
+        hide_memory()
         with written_to(sys.stderr, contents=app.state.host.settings.log_contents):
             server(app, lambda url: typer.echo(f"repl-env serves on {url}")).run()
 
