@@ -10,7 +10,7 @@ OLDER := .venv-older
 COMPAT  := .venv-compat
 OPENENV := openenv-0.10.0 openenv-0.4.1 openenv-core-0.3.0
 
-.PHONY: demo serve test test-older test-compat test-security test-containers soak soak-server check fix bench bench-server clean
+.PHONY: demo serve test test-slow test-older test-compat test-security test-containers soak soak-server check fix bench bench-server clean
 
 demo: $(DEV)/.ready            ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
@@ -20,6 +20,9 @@ serve: $(DEV)/.ready           ## the endpoint on http://127.0.0.1:8000; SERVE_A
 
 test: $(DEV)/.ready            ## the test suite
 	$(DEV)/bin/python -m pytest
+
+test-slow: $(DEV)/.ready       ## what tests show with larger numbers: 1,000 sessions, 500 trees, longer soaks
+	$(DEV)/bin/python -m pytest -m slow
 
 test-older: $(OLDER)/.ready    ## tests of models with the older majors of openai and huggingface_hub
 	$(OLDER)/bin/python -m pytest tests/rlm

@@ -12,6 +12,7 @@ SUBPROTOCOL = "repl-env.v1"
 # Close codes of a WebSocket (RFC 6455, section 7.4) that are about no request.
 TAKEN_OVER = 4001
 IDLE = 4408
+OVER_QUOTA = 4429
 DOES_NOT_READ = 1008
 TRY_AGAIN = 1013
 

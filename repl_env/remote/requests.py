@@ -119,9 +119,16 @@ def action_data(action: REPLAction) -> dict[str, Any]:
     """An action as it is sent: what is not as by default, and the code."""
     if not isinstance(action, REPLAction):
         raise TypeError(f"action must be a REPLAction, not {type(action).__name__}")
-    json_text("final_answer", action.final_answer)
-    json_text("metadata", action.metadata)
-    return {"code": action.code, **action.model_dump(exclude_defaults=True)}
+    data: dict[str, Any] = {"code": action.code}
+    if action.is_final:
+        data["is_final"] = True
+    if action.final_answer is not None:
+        json_text("final_answer", action.final_answer)
+        data["final_answer"] = action.final_answer
+    if action.metadata:
+        json_text("metadata", action.metadata)
+        data["metadata"] = action.metadata
+    return data
 
 
 def following_data(

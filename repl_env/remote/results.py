@@ -16,6 +16,8 @@ from repl_env.models import CodeBlockResult, REPLObservation, REPLState, StepRes
 
 Result = StepResult[REPLObservation]
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
+_OBSERVATION = frozenset(REPLObservation.model_fields)
+_RESULT = frozenset(CodeBlockResult.model_fields)
 
 
 def step_result(data: Mapping[str, Any]) -> Result:
@@ -26,9 +28,10 @@ def step_result(data: Mapping[str, Any]) -> Result:
     inner = data.get("observation")
     if not isinstance(inner, dict):
         raise BadReply("the server sent a result without an observation")
-    fields = _known(REPLObservation, inner)
-    if isinstance(fields.get("result"), dict):
-        fields["result"] = _known(CodeBlockResult, fields["result"])
+    fields = {name: inner[name] for name in inner.keys() & _OBSERVATION}
+    result = fields.get("result")
+    if isinstance(result, dict):
+        fields["result"] = {name: result[name] for name in result.keys() & _RESULT}
     for name in ("reward", "done", "metadata"):
         if data.get(name) is not None:
             fields[name] = data[name]
@@ -46,10 +49,6 @@ def field(data: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
     if not isinstance(value, kind):
         raise BadReply(f"the server sent a reply whose {name!r} is no {kind.__name__}")
     return value
-
-
-def _known(model: type[BaseModel], fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if name in model.model_fields}
 
 
 def _checked(model: type[_ModelT], fields: Mapping[str, Any]) -> _ModelT:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from .jail import folders
 from .jail.mounts import PRIVATE
-from .jail.processes import descendants
+from .jail.processes import cpu_seconds, descendants
 from .session.core import Core
 from .types import KillReason
 from .worker.copies import WAITS
@@ -54,9 +54,6 @@ _KILL = 1 << (signal.SIGKILL - 1)
 # linux/sched.h: PF_EXITING, PF_SIGNALED; proc_pid_stat(5) has them in `flags`.
 _PF_ENDING = 0x4 | 0x400
 
-# proc_pid_stat(5), counted after the name: utime, stime, cutime, cstime.
-_CPU_FIELDS = slice(11, 15)
-
 
 @dataclass(slots=True)
 class _Watched:
@@ -75,7 +72,6 @@ class Watchdog:
 
     def __init__(self, template: int) -> None:
         self.template_memory = _kilobytes(f"/proc/{template}/status", _PRIVATE) << 10
-        self._ticks = os.sysconf("SC_CLK_TCK")
         self._watched: dict[int, _Watched] = {}
         self._lock = threading.Lock()
         self._wanted = threading.Event()
@@ -167,7 +163,7 @@ class Watchdog:
         watched.suspicions = watched.suspicions + 1 if exceeds else 0
         if watched.suspicions >= (1 if watched.core.ours == 1 else _SURE):
             return "memory"
-        if limits.cpu_seconds is not None and self._cpu(processes) > lines * limits.cpu_seconds:
+        if limits.cpu_seconds is not None and cpu_seconds(processes) > lines * limits.cpu_seconds:
             return "cpu"
         return "workspace" if links.folder and self._overfull(watched) else None
 
@@ -206,10 +202,6 @@ class Watchdog:
         end = time.monotonic()
         watched.exact_due = end + (end - start)
         return exceeded
-
-    def _cpu(self, processes: list[int]) -> float:
-        """CPU seconds of `processes` and of the children that they have waited for."""
-        return sum(map(_ticks, processes)) / self._ticks
 
 
 def _exceeds(links: Links, processes: list[int], limit: int, ours: int) -> bool | None:
@@ -355,13 +347,3 @@ def _threads(pid: int) -> int:
         return os.stat(f"/proc/{pid}/task").st_nlink - 2
     except OSError:
         return 0
-
-
-def _ticks(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            # The name comes second, in parentheses, and may hold any byte.
-            fields = file.read().rpartition(b") ")[2].split()
-    except OSError:
-        return 0
-    return sum(map(int, fields[_CPU_FIELDS]))

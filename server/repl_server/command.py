@@ -218,8 +218,9 @@ def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
     def serve(**options: Any) -> None:
         from .app import create_app
         from .journal import written_to
-        from .serving import raise_open_files, server
+        from .serving import hide_memory, raise_open_files, server
 
+        hide_memory()
         raise_open_files()
         try:
             app = create_app(settings(**options))

@@ -47,6 +47,10 @@ class Episodes(Protocol):
     async def interrupt(self) -> bool:
         """End the running step early, if that can be done; whether it can."""
 
+    @property
+    def cpu_seconds(self) -> float | None:
+        """CPU time of all processes of the running episode; None if that is not known."""
+
     async def close(self) -> None:
         """Give back what the environment holds. May be called twice, and amid a step."""
 

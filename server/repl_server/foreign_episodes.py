@@ -98,6 +98,11 @@ class ForeignEpisodes:
         """A thread cannot be interrupted."""
         return False
 
+    @property
+    def cpu_seconds(self) -> float | None:
+        """Not known."""
+        return None
+
     async def close(self) -> None:
         """As `Episodes.close`; waits for the running call, which nobody can end."""
         if not self._closed:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from repl_env.errors import EpisodeAborted
 from repl_env.refusals import CODES, TAKEN_OVER
 
+from .asked import Asked, Line, Outlet, given_up
 from .episodes import Episodes
 from .faults import fault, refusal_of
 from .frames import Refused, Request
@@ -30,42 +29,10 @@ from .streaming import Streamed
 if TYPE_CHECKING:
     from .hosting import Host
 
-# Requests that one session may have waiting, and characters of them and of the one that runs: then
-# nothing is read, and what its client sends is held, and bounded, before it is a request.
-_MOST_WAITING = 16
-_MOST_SIZE = 1 << 20
-
 # What nobody may begin any more on a server that drains.
 _BEGINS = frozenset({"reset", "step", "follow_up", "branch"})
 # A request that was refused so was not begun, and may be sent again under its id.
 _NOT_RUN = frozenset({"RATE_LIMITED", "QUOTA_EXCEEDED"})
-
-
-class Outlet(Protocol):
-    """Where replies go: a socket, or one HTTP response."""
-
-    @property
-    def gone(self) -> bool:
-        """Whether nobody is there any more."""
-
-    @property
-    def blocked_since(self) -> float | None:
-        """Since when it waits for the client to read, by `time.monotonic`; None if it does not."""
-
-    async def deliver(self, id: str | None, reply: Reply) -> None:
-        """Send a reply. Never raises because the client has gone."""
-
-    def end(self, code: int, reason: str) -> None:
-        """Close it; it is not waited for."""
-
-
-@dataclass(slots=True, eq=False)
-class Asked:
-    """A request, who waits for its reply, and the reply once it is there."""
-
-    request: Request | Refused
-    to: Outlet
-    reply: Reply | None = None
 
 
 class HostedSession:
@@ -79,6 +46,7 @@ class HostedSession:
         left: when its socket went; None while it has one, or if it never had.
         ending: why it ends, by one of `metrics.ENDINGS`.
         tools: by which a model plays it, over the Model Context Protocol.
+        cpu: the account of its processes.
     """
 
     def __init__(self, host: Host, owner: Owner, meter: Meter, episodes: Episodes) -> None:
@@ -90,18 +58,14 @@ class HostedSession:
         self.left: float | None = None
         self.ending = "closed"
         self.tools = SessionTools(self, episodes, host.settings.limits.timeout)
+        self.cpu = host.cpu_account(self)
         self._host = host
         self._episodes = episodes
-        self._waiting: deque[Asked] = deque()
-        self._size = 0
+        self._line = Line()
         self._last: Asked | None = None
         self._running: Asked | None = None
         self._stepping = False
         self._cancelled: Asked | None = None
-        self._work = asyncio.Event()
-        self._quiet = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
         self._runner = asyncio.create_task(self._run())
         self._closing: asyncio.Task[None] | None = None
 
@@ -115,7 +79,7 @@ class HostedSession:
     @property
     def busy(self) -> bool:
         """Whether a request runs or waits."""
-        return self._running is not None or bool(self._waiting)
+        return self._running is not None or len(self._line) > 0
 
     @property
     def closing(self) -> bool:
@@ -149,31 +113,27 @@ class HostedSession:
             asked = again
         else:
             asked = Asked(request, to)
-        self._waiting.append(asked)
-        self._size += request.size
-        if len(self._waiting) >= _MOST_WAITING or self._size >= _MOST_SIZE:
-            self._room.clear()
-        self._work.set()
+        self._line.add(asked)
 
     @property
     def queued(self) -> int:
         """How many requests wait behind the one that runs."""
-        return len(self._waiting)
+        return len(self._line)
 
     @property
     def has_room(self) -> bool:
         """Whether more may be asked now."""
-        return self._room.is_set()
+        return self._line.has_room
 
     async def room(self) -> None:
         """Wait until it has."""
-        await self._room.wait()
+        await self._line.room()
 
     async def cancel(self, id: str) -> bool:
         """End the request `id` early; whether it runs, or waits to."""
         running = self._running
         if running is None or running.request.id != id:
-            return self._cancel_waiting(id)
+            return self._line.give_up(id)
         if await self._episodes.interrupt():
             # What does not heed the interrupt is left, and what ran is ended behind it.
             grace = float(self._host.settings.limits.grace)
@@ -189,26 +149,35 @@ class HostedSession:
         before, self.outlet, self.left = self.outlet, outlet, None
         self.touched = time.monotonic()
         if before is not None and before is not outlet:
-            self._forget(before)
+            self._line.forget(before)
             before.end(TAKEN_OVER, "the session was resumed by another socket")
 
     def leave(self, outlet: Outlet) -> None:
         """The socket has gone. What it asked for and was not begun is forgotten."""
         if self.outlet is outlet:
             self.outlet, self.left = None, time.monotonic()
-            self._forget(outlet)
+            self._line.forget(outlet)
             self._host.watch.session_left(self)
 
     def detach(self, outlet: Outlet) -> None:
         """A socket that was added to the session has gone; the session stays as before it came."""
         if self.outlet is outlet:
             self.outlet = None
-            self._forget(outlet)
+            self._line.forget(outlet)
+
+    async def begin(self, data: Any) -> Any:
+        """Begin an episode, which is counted; its observation. For whoever runs its requests."""
+        began = time.monotonic()
+        self.look_at_cpu()
+        self.cpu = self._host.cpu_account(self)  # of other processes
+        observation = await self._episodes.reset(data)
+        self._host.watch.reset(self, time.monotonic() - began)
+        return observation
 
     async def play(
         self, action: Any, timeout_s: float | None, on_output: Callable[[str, str], None] | None
     ) -> Any:
-        """Take an action, which is counted; its observation. For whoever runs its requests."""
+        """Take an action, which is counted; its observation. Likewise."""
         self.meter.step()
         began = time.monotonic()
         self._stepping = True
@@ -218,11 +187,16 @@ class HostedSession:
             self._stepping = False
         usage = observation.metadata.get("usage")
         if isinstance(usage, dict):
-            cpu = usage.get("cpu_seconds", 0.0)
-            self.meter.spend_cpu(cpu)
-            self._host.watch.cpu(self.owner, cpu)
+            self.cpu.step(usage.get("cpu_seconds", 0.0))
         self._host.watch.step(self, action, observation, time.monotonic() - began)
         return observation
+
+    def look_at_cpu(self) -> bool:
+        """Book what its processes used; whether some are busy beside its steps."""
+        if not self.meter.counts_cpu:
+            return False  # nobody asks, and a look takes longer than a short step
+        total = self._episodes.cpu_seconds
+        return total is not None and self.cpu.look(total)
 
     async def branched(self, seed: int | None) -> Episodes:
         """A copy of its environment. For whoever runs its requests."""
@@ -230,7 +204,7 @@ class HostedSession:
 
     async def quiet(self) -> None:
         """Wait until no request runs and all replies were sent."""
-        await self._quiet.wait()
+        await self._line.quiet()
 
     def end(self, why: str = "closed") -> asyncio.Task[None]:
         """Begin to close it; the task is done when nothing of it is left."""
@@ -247,12 +221,7 @@ class HostedSession:
 
     async def _run(self) -> None:
         while True:
-            while not self._waiting:
-                self._work.clear()
-                self._quiet.set()
-                await self._work.wait()
-            self._quiet.clear()
-            asked = self._waiting.popleft()
+            asked = await self._line.take()
             if asked.reply is None:
                 self._running, before = asked, self._last
                 if asked.request.id is not None:
@@ -261,9 +230,6 @@ class HostedSession:
                 if asked.reply.refusal is not None and asked.reply.refusal.code in _NOT_RUN:
                     self._last = before
                 self._running = None
-            self._size -= asked.request.size
-            if not self._room.is_set() and self._size < _MOST_SIZE:
-                self._room.set()
             self.touched = time.monotonic()
             await asked.to.deliver(asked.request.id, asked.reply)
 
@@ -281,7 +247,7 @@ class HostedSession:
             task = asyncio.current_task()
             assert task is not None
             task.uncancel()
-            return _given_up()
+            return given_up()
         # Boundary: whatever an environment raises is its client's to know, as a refusal.
         except Exception as error:  # noqa: BLE001
             if self._closing is not None and isinstance(error, EpisodeAborted):
@@ -290,10 +256,7 @@ class HostedSession:
             return Reply.refusing(refusal_of(error))
 
     async def _reset(self, asked: Asked, request: Request) -> Reply:
-        began = time.monotonic()
-        observation = await self._episodes.reset(request.data)
-        self._host.watch.reset(self, time.monotonic() - began)
-        return _observed(observation, request)
+        return _observed(await self.begin(request.data), request)
 
     async def _step(self, asked: Asked, request: Request) -> Reply:
         if not request.stream:
@@ -316,6 +279,7 @@ class HostedSession:
 
     async def _branch(self, asked: Asked, request: Request) -> Reply:
         branch = await self._host.branch(self, request.data.seed)
+        branch.cpu = self.cpu  # what is seen of one is seen of both
         return Reply("branch", text_of({"session_id": branch.id, "token": branch.token}))
 
     async def _mcp(self, asked: Asked, request: Request) -> Reply:
@@ -329,34 +293,23 @@ class HostedSession:
             return None
         if self._last is not None and self._last.request.id == id:
             return self._last
-        return next((each for each in self._waiting if each.request.id == id), None)
-
-    def _cancel_waiting(self, id: str) -> bool:
-        for asked in self._waiting:
-            if asked.request.id == id and asked.reply is None:
-                asked.reply = _given_up()
-                return True
-        return False
-
-    def _forget(self, outlet: Outlet) -> None:
-        kept = [each for each in self._waiting if each.to is not outlet]
-        self._waiting = deque(kept)
-        running = 0 if self._running is None else self._running.request.size
-        self._size = running + sum(each.request.size for each in kept)
-        self._room.set()
+        return self._line.find(id)
 
     def _leave(self, asked: Asked) -> None:
-        if self._running is asked and self._closing is None:
+        """Give up on what runs, unless it has a result that waits for a slow reader."""
+        if self._running is asked and self._stepping and self._closing is None:
             self._cancelled = asked
             self._runner.cancel()
 
     def _tell_who_waits(self) -> None:
-        for asked in (*self._waiting, *filter(None, [self._running])):
-            if asked.to is not self.outlet:
-                asked.to.end(CODES["UNKNOWN_SESSION"].close or 1000, "the session has ended")
+        """Whoever waits for a reply, or holds the session, learns that there is none any more."""
+        waiting = [asked.to for asked in (*self._line, *filter(None, [self._running]))]
+        for outlet in (*waiting, *filter(None, [self.outlet])):
+            outlet.end(CODES["UNKNOWN_SESSION"].close or 1000, "the session has ended")
 
     async def _close(self) -> None:
         try:
+            self.look_at_cpu()
             if self._stepping:
                 # Its session is taken from under it, which is quicker than to wait for its end.
                 await self._episodes.close()
@@ -369,10 +322,6 @@ class HostedSession:
             fault("SESSION_ERROR", "closing", error)
         finally:
             self._host.gone(self)
-
-
-def _given_up() -> Reply:
-    return Reply.refusing(Refusal("EXECUTION_ERROR", "cancelled: the request was given up"))
 
 
 def _observed(observation: Any, request: Request) -> Reply:

@@ -16,11 +16,12 @@ from pydantic import BaseModel
 from repl_env.environment import REPLEnvironment
 from repl_env.errors import REPLError
 from repl_env.interfaces import EnvironmentMetadata
-from repl_env.refusals import DOES_NOT_READ, IDLE
+from repl_env.refusals import DOES_NOT_READ, IDLE, OVER_QUOTA
 from repl_env.sandboxes import Sandboxes, SandboxSettings, Source
 
 from .admission import Admission
 from .calls import SessionCalls, warm_up
+from .cpu_accounts import CPUAccount
 from .episodes import Episodes
 from .faults import fault
 from .foreign_episodes import ForeignEpisodes
@@ -42,6 +43,8 @@ logger = logging.getLogger("repl_server")
 # Seconds between two looks for sessions that nobody uses any more, at most.
 _LOOK = 1.0
 _LOOK_SOON = 0.01
+# Sessions whose processes are looked at then, in turn; each takes a tenth of a millisecond.
+_CPU_LOOKS = 32
 _DRAINING = "the server is about to stop"
 
 
@@ -75,6 +78,7 @@ class Host:
         self.watch.metrics.watch("sessions_open", lambda: self.admission.open)
         self.watch.metrics.watch("sessions_waiting", lambda: self.admission.waiting)
         room = Room(settings.uploads_bytes, self.quotas.of)
+        self.watch.metrics.watch("uploaded_bytes", lambda: room.taken)
         self.uploads = Uploads(settings, room)
         self.shared_uploads = SharedUploads(self.uploads, room)
         self.sandboxes = Sandboxes()
@@ -100,6 +104,7 @@ class Host:
         self._looking: asyncio.Task[None] | None = None
         self._metadata: EnvironmentMetadata | None = None
         self.draining = False
+        self._turn = 0
         self.looks = 0  # for sessions that nobody uses, so far
 
     # ── its own life ─────────────────────────────────────────────────────────────────────────────
@@ -203,6 +208,10 @@ class Host:
             session.meter.close_session()
             self.watch.session_closed(session, session.ending)
 
+    def cpu_account(self, session: HostedSession) -> CPUAccount:
+        """An account for the processes of an episode."""
+        return CPUAccount(session.owner, session.meter, self.watch)
+
     async def metadata(self) -> EnvironmentMetadata:
         """What an environment says about itself."""
         if self._metadata is None:
@@ -257,6 +266,7 @@ class Host:
             now = time.monotonic()
             for session in self.sessions:
                 self._look_at(session, now)
+            self._look_at_cpu()
             self.shared_uploads.sweep()
             self.uploads.sweep()
 
@@ -275,6 +285,17 @@ class Host:
             session.end("idle")
         elif session.left is not None and now - max(session.left, touched) > settings.grace_s:
             session.end("grace")
+
+    def _look_at_cpu(self) -> None:
+        """End sessions that go on by themselves while their owner's CPU time is used up."""
+        sessions = self.sessions
+        for _ in range(min(_CPU_LOOKS, len(sessions))):
+            self._turn += 1
+            session = sessions[self._turn % len(sessions)]
+            if session.look_at_cpu() and not session.busy and session.meter.owes_cpu:
+                if session.outlet is not None:
+                    session.outlet.end(OVER_QUOTA, "its processes used up the CPU time")
+                session.end("quota")
 
 
 def _name(token: str) -> bytes:

@@ -28,7 +28,8 @@ from .refusal import Refusal
 from .replies import Reply, text_of
 
 if TYPE_CHECKING:
-    from .hosted import Asked, HostedSession
+    from .asked import Asked
+    from .hosted import HostedSession
     from .hosting import Host
 
 

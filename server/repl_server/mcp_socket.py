@@ -14,7 +14,8 @@ from .mcp_answers import refusing
 from .mcp_requests import Call, read
 from .replies import Reply
 from .requests import Cancel
-from .socket import Receive, Scope, Send, Socket
+from .socket import Receive, Scope, Socket
+from .socket_outlet import Send
 
 
 class MCPSocketRoute:

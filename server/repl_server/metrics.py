@@ -35,7 +35,7 @@ STEP_OUTCOMES = frozenset(
     " sandbox llm cancelled".split()
 )
 CALL_OUTCOMES = frozenset({"ok", "failed", "refused"})
-ENDINGS = frozenset({"closed", "idle", "grace", "drain"})
+ENDINGS = frozenset({"closed", "idle", "grace", "drain", "quota"})
 _OTHER = "other"
 
 

@@ -93,6 +93,17 @@ class Meter:
         self._ask("cpu_seconds_per_hour", _CPU_FOR_A_STEP)
         self._take("steps_per_second", 1)
 
+    @property
+    def counts_cpu(self) -> bool:
+        """Whether CPU time is limited."""
+        return "cpu_seconds_per_hour" in self._buckets
+
+    @property
+    def owes_cpu(self) -> bool:
+        """Whether so much of it is used up that steps are refused."""
+        bucket = self._buckets.get("cpu_seconds_per_hour")
+        return bucket is not None and bucket.wait(_CPU_FOR_A_STEP) > 0
+
     def spend_cpu(self, seconds: float) -> None:
         """Book CPU time that was used. It raises nothing: the next step or session is refused."""
         bucket = self._buckets.get("cpu_seconds_per_hour")

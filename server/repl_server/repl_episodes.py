@@ -107,6 +107,14 @@ class REPLEpisodes:
             pass  # then nothing runs that could be ended
         return True
 
+    @property
+    def cpu_seconds(self) -> float | None:
+        """As `Episodes.cpu_seconds`."""
+        try:
+            return float(self._environment.session.cpu_seconds)
+        except (NotReset, SandboxError):
+            return None
+
     async def close(self) -> None:
         """As `Episodes.close`."""
         try:

@@ -6,7 +6,6 @@ Bare ASGI: a frame passes through nothing that it does not need.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import parse_qs
@@ -19,19 +18,14 @@ from .hosting import Host
 from .owners import owner_of
 from .refusal import Refusal
 from .replies import Reply, text_of
+from .socket_outlet import Message, Send, SocketOutlet
 from .texts import invalid
 
 Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
-# Seconds that a closing socket may take to tell why.
-_FAREWELL = 1.0
 # Seconds that a socket is not read at most whose client asks too often.
 _PENALTY = 1.0
-# Bytes of the reason in a closing frame (RFC 6455, section 5.5.1).
-_REASON = 123
 
 
 class SocketRoute:
@@ -66,7 +60,7 @@ class Speech(Protocol):
 
 
 class Socket:
-    """One open WebSocket. An `Outlet` of the session that it plays.
+    """One open WebSocket: what it reads, and the session that it plays.
 
     `token`: of a session that is there, to which the socket is added while it is open, as OpenEnv
     has it; None: one of its own, or that its frames name.
@@ -84,78 +78,28 @@ class Socket:
         self._host = host
         self._owner = owner_of(scope)
         self._meter = host.quotas.of(self._owner)
-        self._receive, self._send = receive, send
+        self._receive = receive
         self._dialect = speech
+        self._outlet = SocketOutlet(send, speech.frame, self._refused)
         self._token = None if speech.named else token
         self._session: HostedSession | None = None
         self._early: asyncio.Task[Message] | None = None
-        self._reader = asyncio.current_task()
-        self._senders: set[asyncio.Task[Any]] = set()
-        self._released: set[asyncio.Task[Any]] = set()
-        self._leaving: tuple[int, str] | None = None
         self._hung_up = False  # by the client, without a word
-        self.gone = False
-        self.blocked_since: float | None = None
+        self._closed = False  # by the client, with one
 
     async def serve(self) -> None:
         """Answer frames until one side leaves."""
         try:
             await self._serve()
         except asyncio.CancelledError:
-            if self._leaving is None or _uncancelled() > 0:
+            if not self._outlet.was_ended():
                 raise
         except OSError:
             self._hung_up = True
         finally:
             self._let_go()
-        await self._close()
-
-    # ── an outlet ────────────────────────────────────────────────────────────────────────────────
-
-    async def deliver(self, id: str | None, reply: Reply) -> None:
-        """Send a reply, if anybody is there to read it."""
-        if self.gone:
-            return
-        if reply.refusal is not None:
-            session = None if self._session is None else self._session.id
-            self._host.watch.refused(reply.refusal, self._owner, session=session)
-        frame = self._dialect.frame(id, reply)
-        if frame is None:
-            return
-        task = asyncio.current_task()
-        assert task is not None
-        if not self._senders:
-            self.blocked_since = time.monotonic()
-        self._senders.add(task)
-        try:
-            await self._send({"type": "websocket.send", "text": frame})
-        except OSError:
-            self.gone = True
-        except asyncio.CancelledError:
-            if task not in self._released or task.uncancel() > 0:
-                raise
-        finally:
-            self._released.discard(task)
-            self._senders.discard(task)
-            if not self._senders:
-                self.blocked_since = None
-        if reply.refusal is not None:
-            self._end_with(reply.refusal)
-
-    def end(self, code: int, reason: str) -> None:
-        """Close the socket; whoever waits for its client to read goes on."""
-        if self._leaving is None and self._reader is not None:
-            self._leaving, self.gone = (code, reason), True
-            self._released |= self._senders
-            for sender in self._senders:
-                sender.cancel()
-            self._reader.cancel()
-
-    def _end_with(self, refusal: Refusal) -> None:
-        """Close the socket if `refusal` does so: to a session that is there, few do."""
-        fatal = self._session is None or refusal.code in _ENDS_SESSIONS
-        if fatal and refusal.close is not None:
-            self.end(refusal.close, refusal.message)
+        if not self._hung_up:
+            await self._outlet.close()
 
     # ── its frames ───────────────────────────────────────────────────────────────────────────────
 
@@ -191,19 +135,18 @@ class Socket:
             opening = self._open() if name == "open" else self._resume(asked.data.token)
             await self._begin(asked.id, opening, resumed=name == "resume")
         elif session is None or name in _OPENINGS:
-            await self.deliver(asked.id, Reply.refusing(_out_of_order(asked, session is None)))
+            await self._outlet.deliver(
+                asked.id, Reply.refusing(_out_of_order(asked, session is None))
+            )
         elif name == "close":
-            if self._token is None:
-                self._session = None
-                session.end()
-            self._leaving = 1000, ""
+            self._closed, self._outlet.leaving = True, (1000, "")
             return False
         elif name == "cancel":
             assert isinstance(asked, Request)
             found = await session.cancel(asked.data.request)
-            await self.deliver(asked.id, Reply("cancelled", text_of({"running": found})))
+            await self._outlet.deliver(asked.id, Reply("cancelled", text_of({"running": found})))
         else:
-            session.ask(asked, self)
+            session.ask(asked, self._outlet)
             if not session.has_room:
                 await session.room()
         return True
@@ -219,16 +162,19 @@ class Socket:
         try:
             session = await opening
         except Refusal as refusal:
-            await self.deliver(id, Reply.refusing(refusal))
+            await self._outlet.deliver(id, Reply.refusing(refusal))
             if not self._dialect.named:
-                self._leaving = self._leaving or (1000, refusal.message)
+                self._outlet.leaving = self._outlet.leaving or (1000, refusal.message)
             return False
         self._session = session
+        self._outlet.held = True
         if resumed:
             self._host.watch.session_resumed(session)
-        session.take(self)
+        session.take(self._outlet)
         if self._dialect.named:
-            await self.deliver(id, Reply("session", text_of(session.facts(resumed=resumed))))
+            await self._outlet.deliver(
+                id, Reply("session", text_of(session.facts(resumed=resumed)))
+            )
         return True
 
     async def _open(self) -> HostedSession:
@@ -258,34 +204,27 @@ class Socket:
 
     # ── its end ──────────────────────────────────────────────────────────────────────────────────
 
+    def _refused(self, refusal: Refusal) -> None:
+        session = None if self._session is None else self._session.id
+        self._host.watch.refused(refusal, self._owner, session=session)
+
     def _let_go(self) -> None:
-        self.gone = True
+        """What becomes of the session: it waits to be resumed, ends, or is somebody else's."""
+        self._outlet.gone = True
         if self._early is not None:
             self._early.cancel()
         session, self._session = self._session, None
         if session is None:
             return
-        if self._dialect.named:
-            session.leave(self)
-        elif self._token is not None:
-            session.detach(self)
+        if self._token is not None:
+            session.detach(self._outlet)
+        elif self._dialect.named and not self._closed:
+            session.leave(self._outlet)
         else:
+            session.detach(self._outlet)
             session.end()
 
-    async def _close(self) -> None:
-        if self._hung_up:
-            return
-        code, reason = self._leaving or (1000, "")
-        try:
-            async with asyncio.timeout(_FAREWELL):
-                short = reason.encode()[:_REASON].decode("utf-8", "ignore")
-                await self._send({"type": "websocket.close", "code": code, "reason": short})
-        except (OSError, TimeoutError):
-            # The client does not read; the server closes the connection under it.
-            pass
 
-
-_ENDS_SESSIONS = frozenset({"DRAINING", "SESSION_ERROR"})
 _OPENINGS = frozenset({"open", "resume"})
 
 
@@ -298,12 +237,6 @@ def _out_of_order(asked: Request | Refused, first: bool) -> Refusal:
     if isinstance(asked, Refused):
         return asked.refusal
     return invalid("type", "open or resume comes first" if first else "there is a session already")
-
-
-def _uncancelled() -> int:
-    task = asyncio.current_task()
-    assert task is not None
-    return task.uncancel()
 
 
 async def _as_coroutine(awaited: Awaitable[Message]) -> Message:

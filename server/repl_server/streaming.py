@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from .replies import Reply, text_of
 
 if TYPE_CHECKING:
-    from .hosted import Asked
+    from .asked import Asked
 
 # Characters that wait for a slow reader; what comes on top is left out, and counted.
 _MOST = 1 << 16

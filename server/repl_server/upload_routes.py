@@ -2,6 +2,7 @@
 
 # Annotations are not postponed: FastAPI reads the handlers'.
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
@@ -11,10 +12,12 @@ from fastapi import Request as HTTPRequest
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
+from .guarding import LINGER_S
 from .half import Piece, wrong
 from .hosting import Host
 from .owners import owner_of
-from .routes import Problem
+from .refusal import Refusal
+from .routes import Problem, refused
 from .uploads import Put
 
 # Fifteen digits: numbers that JSON's readers have exactly, and a petabyte.
@@ -34,6 +37,36 @@ class Received(BaseModel):
     received: int
 
 
+class Pieces:
+    """The body of a request, piece by piece."""
+
+    def __init__(self, request: HTTPRequest) -> None:
+        self._pieces = request.stream()
+        # Who waits to be asked for it sends nothing before.
+        self._begun = request.headers.get("expect", "").lower() != "100-continue"
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        self._begun = True
+        async for piece in self._pieces:
+            yield piece
+
+    async def drain(self, seconds: float | None) -> bool:
+        """Read on and forget: who still sends reads no answer. Whether that was all of it.
+
+        Raises:
+            ClientDisconnect: the client is gone.
+        """
+        if not self._begun:
+            return False
+        try:
+            async with asyncio.timeout(seconds):
+                async for _ in self._pieces:
+                    pass
+        except TimeoutError:
+            return False
+        return True
+
+
 class UploadRoutes:
     """The handlers, on one host."""
 
@@ -42,14 +75,22 @@ class UploadRoutes:
 
     async def put(self, request: HTTPRequest, sha256: str) -> Response:
         """Take a context, or a piece of one."""
-        self._host.check_open()
+        body = Pieces(request)
         try:
-            put = await self._host.uploads.put(
-                owner_of(request.scope), sha256, _piece(request), _length(request), _body(request)
-            )
+            answer = _answer(sha256, await self._put(request, sha256, body))
+            whole = await body.drain(None)
         except ClientDisconnect:
             return Response(status_code=400)  # which nobody reads
-        return _answer(sha256, put)
+        except Refusal as refusal:
+            answer, whole = refused(request, refusal), await body.drain(LINGER_S)
+        if not whole:
+            answer.headers["Connection"] = "close"
+        return answer
+
+    async def _put(self, request: HTTPRequest, sha256: str, body: Pieces) -> Put:
+        self._host.check_open()
+        owner, piece, length = owner_of(request.scope), _piece(request), _length(request)
+        return await self._host.uploads.put(owner, sha256, piece, length, aiter(body))
 
     async def head(self, request: HTTPRequest, sha256: str) -> Response:
         """Whether a context is there, and if not, how much of it."""
@@ -103,7 +144,18 @@ def upload_router(host: Host) -> APIRouter:
         responses={200: {"model": Stored}, 202: {"model": Received}, **_problems(*_PUT)},
         openapi_extra={"requestBody": _BODY},
     )
-    made.add_api_route(path, head, methods=["HEAD"], responses=_problems(404, 422))
+<<<<<<< HEAD
+    made.add_api_route(
+        path,
+        head,
+        methods=["HEAD"],
+        response_class=Response,
+        responses={404: {"description": "It is not there, or not whole."}, **_problems(422)},
+    )
+=======
+    absent: dict[int | str, dict[str, Any]] = {404: {"description": "It is not there."}}
+    made.add_api_route(path, head, methods=["HEAD"], responses=absent | _problems(422))
+>>>>>>> a126811005b0adf0458aa4ed1256b631cb57c5fb
     made.add_api_route(path, delete, methods=["DELETE"], status_code=204, responses=_problems(404))
     return made
 
@@ -146,9 +198,3 @@ def _piece(request: HTTPRequest) -> Piece | None:
 def _length(request: HTTPRequest) -> int | None:
     length = request.headers.get("content-length")
     return None if length is None else int(length)
-
-
-async def _body(request: HTTPRequest) -> AsyncIterator[bytes]:
-    async for data in request.stream():
-        if data:
-            yield data

@@ -72,19 +72,24 @@ class Stalling:
         self._left = 1_000_000
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tasks", "before_it"), [(48, 20), pytest.param(200, 90, marks=pytest.mark.slow)]
+)
 def test_an_evaluation_of_runs_that_is_killed_goes_on_to_the_same_table(
     evaluate: Call,  # noqa: F811
     dataset: Path,  # noqa: F811
     script: str,
     endpoint,
     tmp_path: Path,
+    tasks: int,
+    before_it: int,
 ) -> None:
-    whole = evaluate("--model", script, "--json")
-    answers = Stalling(runs=90, width=16)
+    whole = evaluate("--model", script, "--limit", str(tasks), "--json")
+    answers = Stalling(runs=before_it, width=16)
     served = endpoint(answers)
     out = tmp_path / "results.jsonl"
-    arguments = ["--model", "m", "--base-url", served.base_url, "--out", str(out), "--json"]
+    arguments = ["--model", "m", "--base-url", served.base_url, "--limit", str(tasks)]
+    arguments += ["--out", str(out), "--json"]
     command = [sys.executable, "-c", MAIN, "eval", str(dataset), "--concurrency", "16", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ}) as process:
         assert answers.stuck.wait(60)
@@ -93,12 +98,12 @@ def test_an_evaluation_of_runs_that_is_killed_goes_on_to_the_same_table(
     answers.go_on()
     resumed = evaluate(*arguments)
 
-    assert len(before) == 90
+    assert len(before) == before_it
     assert (whole.returncode, resumed.returncode) == (0, 0), resumed.stderr
-    assert len(results(out)) == len(set(results(out))) == 200
+    assert len(results(out)) == len(set(results(out))) == tasks
     found = table(resumed)
     assert found == table(whole)
-    assert (found["scored"], found["calls"]) == (200, 400)
+    assert (found["scored"], found["calls"]) == (tasks, 2 * tasks)
     assert 0 < found["scores"][0]["mean"] < 1
     assert 16 <= served.most_in_flight <= 32
 

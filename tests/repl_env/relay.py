@@ -49,7 +49,11 @@ class Relay:
         for writer in self._open:
             writer.transport.abort()
 
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Nothing is said before the first byte is passed on."""
+
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._greet(reader, writer)
         there, back = await asyncio.open_connection("127.0.0.1", self._port)
         ends = {writer, back}
         self._open |= ends
@@ -66,6 +70,18 @@ class Relay:
     async def _tell(self) -> None:
         async with self._came:
             self._came.notify_all()
+
+
+class Proxy(Relay):
+    """A proxy of HTTP for whatever server is asked for; all of them are the one at `port`."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self.asked: list[str] = []
+
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.asked.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
 
 
 async def _pump(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:

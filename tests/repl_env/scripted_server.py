@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -129,13 +130,16 @@ class Scripted:
         answer: Callable[[Request], Response | None] | None = None,
         max_size: int = 1 << 25,
         port: int = 0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._stories = stories or (served,)
         self._answer = answer
         self._options: dict[str, Any] = {"max_size": max_size}
         if not plain:
             self._options["subprotocols"] = [SUBPROTOCOL]
-        self._port = port
+        self.port = port
+        if tls is not None:
+            self._options["ssl"] = tls
         self._failures: list[BaseException] = []
         self._count = 0
         self.handshakes: list[Headers] = []
@@ -144,7 +148,7 @@ class Scripted:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http{'s' if 'ssl' in self._options else ''}://127.0.0.1:{self.port}"
 
     @property
     def kinds(self) -> list[str]:
@@ -169,7 +173,7 @@ class Scripted:
         self._thread = threading.Thread(target=self._loop.run_forever, name="scripted-server")
         self._thread.start()
         self._server = self._run(self._start())
-        self._port = self._server.sockets[0].getsockname()[1]
+        self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
@@ -187,7 +191,7 @@ class Scripted:
         return await serve(
             self._tell,
             "127.0.0.1",
-            self._port,
+            self.port,
             process_request=self._greet,
             ping_interval=None,
             close_timeout=0.2,

@@ -20,6 +20,8 @@ from repl_env.errors import (
     ServerUnavailable,
 )
 from repl_env.remote.access import Access, Address
+from tests.repl_env.certificates import of_this_machine
+from tests.repl_env.relay import Proxy
 from tests.repl_env.scripted_server import Scripted, answered
 
 KEY = "sk-a-secret-of-this-client"
@@ -224,10 +226,20 @@ async def test_what_is_no_server_of_websockets_is_an_error():
 
 
 async def test_a_proxy_of_the_environment_is_asked_for_servers_elsewhere(monkeypatch):
-    asked = []
+    with Scripted() as server:
+        async with Proxy(server.port) as proxy:
+            monkeypatch.setenv("http_proxy", proxy.url.replace("//", "//user:password@"))
+            async with REPLEnv("http://elsewhere.invalid", api_key=KEY) as env:
+                await env.reset()
 
+    assert proxy.asked[0].startswith("CONNECT elsewhere.invalid:80")
+    assert KEY not in proxy.asked[0]
+    assert server.kinds == ["open", "reset", "close"]
+
+
+async def test_a_proxy_that_refuses_is_an_error_without_its_password(monkeypatch):
     async def refuse(reader, writer):
-        asked.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
         writer.close()
 
@@ -238,7 +250,6 @@ async def test_a_proxy_of_the_environment_is_asked_for_servers_elsewhere(monkeyp
         with pytest.raises(ServerUnavailable) as caught:
             await REPLEnv("https://elsewhere.invalid").connect()
 
-    assert asked[0].startswith("CONNECT elsewhere.invalid:443")
     assert KEY not in str(caught.value)
 
 
@@ -265,3 +276,14 @@ async def test_a_garbled_refusal_is_an_error_still():
 
 def test_an_access_says_where_and_not_with_what():
     assert KEY not in repr(Access.of("http://host", KEY, {"X": KEY}))
+
+
+async def test_a_server_is_reached_by_tls_if_its_certificate_is_trusted(tmp_path):
+    served, trusted = of_this_machine(tmp_path)
+    with Scripted(tls=served) as server:
+        async with REPLEnv(server.url, tls=trusted) as env:
+            await env.reset()
+        with pytest.raises(ServerUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
+            await REPLEnv(server.url).connect()
+
+    assert server.kinds == ["open", "reset", "close"]

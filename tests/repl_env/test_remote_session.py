@@ -51,7 +51,7 @@ async def test_requests_say_what_was_asked_and_no_more():
         async with REPLEnv(server.url) as env:
             await env.reset(context="abc", seed=7, task_prompt="count")
             await env.execute("x = 1", timeout_s=5)
-            await env.submit_final_answer([1, 2])
+            await env.submit_final_answer({})
 
     for frame in server.frames:
         assert 1 <= len(frame.pop("id")) <= 64
@@ -59,7 +59,7 @@ async def test_requests_say_what_was_asked_and_no_more():
         {"type": "open", "data": {}},
         {"type": "reset", "data": {"context": "abc", "seed": 7, "task_prompt": "count"}},
         {"type": "step", "data": {"code": "x = 1"}, "timeout_s": 5},
-        {"type": "step", "data": {"code": "", "is_final": True, "final_answer": [1, 2]}},
+        {"type": "step", "data": {"code": "", "is_final": True, "final_answer": {}}},
         {"type": "close"},
     ]
 
@@ -234,7 +234,7 @@ async def test_a_server_that_is_away_for_a_while_is_waited_for():
         await peer.serve("the result")
 
     assert not step.done()
-    with Scripted(resumed, port=server._port):
+    with Scripted(resumed, port=server.port):
         assert await step == "the result"
         await env.close()
 
@@ -251,7 +251,7 @@ async def test_after_the_grace_time_the_session_is_lost_until_a_reset():
     for _ in range(2):
         with pytest.raises(SessionLost, match=r"no way back to it within 0\.05 s"):
             await env.execute("x")
-    with Scripted(port=server._port) as another:
+    with Scripted(port=server.port) as another:
         with pytest.raises(SessionLost):
             await env.execute("x")
         await env.reset()
@@ -358,6 +358,62 @@ async def test_closing_while_a_step_runs_ends_the_step():
         await env.close()
         with pytest.raises(SessionLost, match="closed"):
             await step
+
+
+async def test_closing_without_a_connection_ends_the_session_on_the_server():
+    async def resumed(peer):
+        await peer.session()
+        await peer.next("close")
+
+    with Scripted(before_the_request, resumed) as server:
+        env = REPLEnv(server.url)
+        await env.reset()
+        await env.close()
+
+    assert server.kinds == ["open", "reset", "resume", "close"]
+
+
+async def test_closing_without_a_server_is_no_error():
+    with Scripted() as server:
+        env = REPLEnv(server.url)
+        await env.reset()
+    await env.close()
+
+
+async def test_a_reset_that_is_closed_begins_no_other_session():
+    async def story(peer):
+        await peer.session()
+        await peer.next("reset")
+        await peer.gone()
+
+    with Scripted(story) as server:
+        env = REPLEnv(server.url)
+        reset = asyncio.create_task(env.reset())
+        await server.until("reset")
+        await env.close()
+        with pytest.raises(SessionLost, match="closed"):
+            await reset
+
+    assert server.kinds.count("open") == 1
+
+
+async def test_calls_at_the_same_time_open_one_session():
+    with Scripted() as server:
+        env = REPLEnv(server.url)
+        await asyncio.gather(env.connect(), env.reset(), env.reset())
+        await env.close()
+
+    assert server.kinds.count("open") == 1
+
+
+async def test_a_line_that_is_too_long_is_left():
+    async def story(peer):
+        await peer.next("open")
+        await peer.gone()
+
+    with Scripted(story) as server:
+        with pytest.raises(ServerUnavailable, match=r"no session within 0\.05 s"):
+            await REPLEnv(server.url, message_timeout_s=0.05).connect()
 
 
 # ── replies that are none ────────────────────────────────────────────────────────────────────────

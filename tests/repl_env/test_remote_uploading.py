@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +29,8 @@ from repl_env.remote.access import Access
 from repl_env.remote.http import Connection, proxy_for
 from repl_env.remote.parcels import LARGE, LATEST, Parcel
 from repl_env.remote.requests import ResetArguments
+from tests.repl_env.certificates import of_this_machine
+from tests.repl_env.relay import Proxy
 
 KEY = "sk-a-secret-of-this-client"
 KIB = 1 << 10
@@ -38,8 +42,11 @@ Trouble: TypeAlias = Callable[["Handler"], bool]
 class Store:
     """`PUT /contexts/{sha256}` as docs/endpoint.md has it, and a list of troubles to begin with."""
 
-    def __init__(self, *troubles: Trouble) -> None:
+    def __init__(
+        self, *troubles: Trouble, tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None
+    ) -> None:
         self.troubles = list(troubles)
+        self._tls = tls
         self.parts: dict[str, bytes] = {}
         self.whole: dict[str, bytes] = {}
         self.asked: list[str] = []
@@ -48,6 +55,8 @@ class Store:
     def __enter__(self) -> Store:
         handler = type("Bound", (Handler,), {"store": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        if self._tls is not None:
+            self._server.socket = self._tls[0].wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
         return self
@@ -58,8 +67,14 @@ class Store:
         self._server.server_close()
 
     @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    @property
     def access(self) -> Access:
-        return Access.of(f"http://127.0.0.1:{self._server.server_address[1]}/base", KEY)
+        if self._tls is None:
+            return Access.of(f"http://127.0.0.1:{self.port}/base", KEY)
+        return Access.of(f"https://127.0.0.1:{self.port}/base", KEY, None, self._tls[1])
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -156,6 +171,44 @@ DATA = bytes(range(251)) * 4000  # 1,004,000 bytes: four pieces
 
 def parcel(data: bytes = DATA) -> Parcel:
     return replace(Parcel.of_bytes(data), name="context")
+
+
+async def test_many_who_begin_with_one_context_send_it_once_whatever_their_threads_are():
+    heard: list[tuple[int, int]] = []
+
+    def in_a_thread() -> None:
+        asyncio.run(uploading.upload([parcel()], store.access))
+
+    with Store() as store:
+        await asyncio.gather(
+            *(
+                uploading.upload([parcel()], store.access, on_upload=lambda *far: heard.append(far))
+                for _ in range(8)
+            ),
+            *(asyncio.to_thread(in_a_thread) for _ in range(4)),
+        )
+        await uploading.upload([parcel()], store.access)
+
+    assert sum(each.startswith("PUT") for each in store.asked) == 4
+    assert heard.count((len(DATA), len(DATA))) == 8
+
+
+async def test_who_waited_for_one_that_failed_tries_for_itself():
+    def refuses(request: Handler) -> bool:
+        return request.answer(413, {"code": "TOO_LARGE", "message": "no"})
+
+    with Store(refuses) as store:
+        ended = await asyncio.gather(
+            *(uploading.upload([parcel()], store.access) for _ in range(3)), return_exceptions=True
+        )
+        first = asyncio.create_task(uploading.upload([parcel(b"y" * 10)], store.access))
+        other = asyncio.create_task(uploading.upload([parcel(b"y" * 10)], store.access))
+        await asyncio.sleep(0)
+        first.cancel()
+        await other
+
+    assert [type(each) for each in ended] == [TooLarge, type(None), type(None)]
+    assert len(store.whole) == 2
 
 
 async def test_a_context_goes_in_pieces_and_says_how_far_it_is():
@@ -338,6 +391,26 @@ def test_a_proxy_is_found_as_websockets_finds_it(monkeypatch, environment, secur
     proxy = proxy_for(secure, "host", 443)
 
     assert (None if proxy is None else proxy.hostname) == found
+
+
+async def test_a_context_goes_through_the_proxy(monkeypatch):
+    with Store() as store:
+        async with Proxy(store.port) as proxy:
+            monkeypatch.setenv("http_proxy", proxy.url.replace("//", "//user:pass%20word@"))
+            await uploading.upload([parcel()], Access.of("http://elsewhere.invalid/base", KEY))
+
+    assert store.whole == {parcel().sha256: DATA}
+    assert proxy.asked[0].startswith("CONNECT elsewhere.invalid:80")
+    assert "Basic dXNlcjpwYXNzIHdvcmQ=" in proxy.asked[0]  # user:pass word
+    assert KEY not in proxy.asked[0]
+    assert all("Proxy-Authorization" not in each for each in store.headers)
+
+
+async def test_a_context_goes_by_tls(tmp_path):
+    with Store(tls=of_this_machine(tmp_path)) as store:
+        await uploading.upload([parcel()], store.access)
+
+    assert store.whole == {parcel().sha256: DATA}
 
 
 def test_a_proxy_that_http_does_not_know_is_an_error_without_its_password(monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+import time
 
 import pytest
 
@@ -281,6 +282,32 @@ def test_cpu_seconds_are_limited(sandbox: Sandbox) -> None:
         outcome = session.run("while True: pass", timeout=10)
         assert isinstance(outcome, Killed)
         assert outcome.reason == "cpu"
+
+
+def test_cpu_time_of_children_and_of_what_goes_on_between_cells_is_counted(
+    sandbox: Sandbox,
+) -> None:
+    burn = "import time\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass"
+    with sandbox.session() as session:
+        before = session.cpu_seconds
+        outcome = session.run(
+            f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {burn!r}])"
+        )
+        assert outcome.usage.cpu_seconds < 0.1
+        assert session.cpu_seconds - before > 0.07  # the kernel rounds down, for each process
+        # A child that nobody waits for, and whose parent is gone.
+        session.run(
+            "import os\n"
+            "if os.fork() == 0:\n"
+            "    if os.fork() == 0:\n"
+            f"        exec({burn!r})\n"
+            "    os._exit(0)"
+        )
+        deadline = time.monotonic() + 20
+        while session.cpu_seconds - before < 0.15:
+            assert time.monotonic() < deadline
+    with pytest.raises(SessionClosed):
+        _ = session.cpu_seconds
 
 
 def test_processes_and_files_are_limited_and_the_error_names_the_limit(sandbox: Sandbox) -> None:

@@ -153,10 +153,10 @@ class Peer:
 
 
 @contextmanager
-def peer(server, *, named=False, **options) -> Iterator[Peer]:
+def peer(server, *, named=False, path="/ws", **options) -> Iterator[Peer]:
     """A `Peer` of `server`; `named`: it speaks `repl-env.v1`, and has not begun."""
     protocols = ["repl-env.v1"] if named else None
-    url = f"ws://127.0.0.1:{server.port}/ws"
+    url = f"ws://127.0.0.1:{server.port}{path}"
     with connect(url, subprotocols=protocols, compression=None, **options) as socket:
         yield Peer(socket)
 
@@ -181,7 +181,7 @@ def ask(server, method, path, body=None, **headers):
 
 def _parsed(answer):
     text = answer.read()
-    return json.loads(text) if "json" in answer.headers.get("Content-Type", "") else text
+    return json.loads(text) if text and "json" in answer.headers.get("Content-Type", "") else text
 
 
 def eventually(condition, timeout=20):

@@ -79,6 +79,15 @@ def test_a_session_by_http_can_be_resumed_by_a_socket(adders):
         assert one.ask("state")["data"]["total"] == 4
 
 
+def test_a_session_that_is_deleted_closes_its_socket(adders):
+    with peer(adders, named=True) as one, peer(adders, named=True) as other:
+        token = one.open()["token"]
+        assert ask(adders, "DELETE", "/session", X_Session_Id=token)[0] == 204
+        assert one.closed() == 4404
+        other.open()
+        other.reset()
+
+
 def test_a_request_id_is_taken_once(adders):
     session = make(adders, start=1)
     step = {"action": {"number": 2}, "request_id": "r"}

@@ -4,25 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import contextmanager
 
 import httpx2
 import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
+from websockets.sync.client import connect
 
+from repl_env.environment import REPLEnvironment
 from repl_env.interfaces import Environment
 from repl_env.models import Action, Observation, State
-from tests.server.conftest import peer, serving
+from repl_env.rubrics import Rubric
+from tests.server.conftest import Peer, peer, serving
+
+
+@contextmanager
+def line(server, path):
+    """A WebSocket on `path`."""
+    with connect(f"ws://127.0.0.1:{server.port}{path}", compression=None) as socket:
+        yield Peer(socket)
+
+
+@pytest.fixture(scope="module")
+def quiet_server():
+    """One server for all tests here, with no sessions but theirs."""
+    with serving() as server:
+        yield server
 
 
 @pytest.fixture
-def post(plain_server):
+def post(quiet_server):
     """Posts to `/mcp`; each from a connection of its own."""
 
     def send(message, **headers):
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
         content = message if isinstance(message, (str, bytes)) else json.dumps(message)
-        return httpx2.post(f"{plain_server}/mcp", content=content, headers=headers, timeout=30)
+        return httpx2.post(f"{quiet_server}/mcp", content=content, headers=headers, timeout=30)
 
     return send
 
@@ -50,10 +68,10 @@ def text(result):
 # ── the SDK's client ─────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_sdk_s_client_has_a_session_until_it_leaves(plain_server):
+async def test_the_sdk_s_client_has_a_session_until_it_leaves(quiet_server):
     """By its own way of it: it asks for the newest version, and takes one that has sessions."""
-    async with Client(f"{plain_server}/mcp") as client:
-        (session,) = plain_server.host.sessions
+    async with Client(f"{quiet_server}/mcp") as client:
+        (session,) = quiet_server.host.sessions
         tools = (await client.list_tools()).tools
         await client.call_tool("execute", {"code": "x = 20"})
         result = await client.call_tool("execute", {"code": "x + 1"})
@@ -69,7 +87,7 @@ async def test_the_sdk_s_client_has_a_session_until_it_leaves(plain_server):
 
 
 async def test_output_streams_to_the_sdk_s_client_and_a_cancelled_call_keeps_the_session(
-    plain_server,
+    quiet_server,
 ):
     heard, seen = asyncio.Event(), []
 
@@ -77,7 +95,7 @@ async def test_output_streams_to_the_sdk_s_client_and_a_cancelled_call_keeps_the
         seen.append(message)
         heard.set()
 
-    async with Client(f"{plain_server}/mcp") as client:
+    async with Client(f"{quiet_server}/mcp") as client:
         code = "kept = 3\nprint('under way', flush=True)\nwhile True: pass"
         endless = asyncio.create_task(
             client.call_tool(
@@ -94,8 +112,8 @@ async def test_output_streams_to_the_sdk_s_client_and_a_cancelled_call_keeps_the
     assert text(after) == "3"
 
 
-async def test_what_is_wrong_is_told_to_the_model_or_to_the_client(plain_server):
-    async with Client(f"{plain_server}/mcp") as client:
+async def test_what_is_wrong_is_told_to_the_model_or_to_the_client(quiet_server):
+    async with Client(f"{quiet_server}/mcp") as client:
         wrong = await client.call_tool("reset", {"contexts": {"no name": "x"}})
         with pytest.raises(MCPError, match="there is no tool 'rm'"):
             await client.call_tool("rm", {})
@@ -155,8 +173,8 @@ def test_clients_of_streamable_http_get_its_statuses(post, content, headers, sta
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
-def test_what_needs_no_session_opens_none(post, plain_server):
-    before = plain_server.host.admission.open
+def test_what_needs_no_session_opens_none(post, quiet_server):
+    before = quiet_server.host.admission.open
     listed = post(request("tools/list")).json()["result"]["tools"]
     pinged = post(request("ping")).json()
     notified = post({"jsonrpc": "2.0", "method": "notifications/initialized"})
@@ -165,22 +183,22 @@ def test_what_needs_no_session_opens_none(post, plain_server):
     assert listed[0]["inputSchema"]["required"] == ["code"]
     assert pinged["result"] == {}
     assert (notified.status_code, notified.content) == (202, b"")
-    assert plain_server.host.admission.open == before
+    assert quiet_server.host.admission.open == before
 
 
-def test_a_call_without_a_session_has_one_of_its_own(post, plain_server):
+def test_a_call_without_a_session_has_one_of_its_own(post, quiet_server):
     first = post(execute("lost = 1\nlost"))
     second = post(execute("lost"))
 
     assert text(first.json()["result"]) == "1"
     assert second.json()["result"]["isError"]
-    assert plain_server.host.sessions == []
+    assert quiet_server.host.sessions == []
 
 
-def test_openenv_s_sessions_are_named_in_the_parameters(post, plain_server):
+def test_openenv_s_sessions_are_named_in_the_parameters(post, quiet_server):
     token = post(request("openenv/session/create")).json()["result"]["session_id"]
     post(execute("x = 4", session_id=token))
-    with peer(plain_server, path=f"/ws?session_id={token}") as socket:
+    with line(quiet_server, f"/ws?session_id={token}") as socket:
         beside = socket.run("x + 1")
         socket.send("close")
     after = post(execute("x + 2", session_id=token))
@@ -188,7 +206,7 @@ def test_openenv_s_sessions_are_named_in_the_parameters(post, plain_server):
     closed = post(request("openenv/session/close", session_id=token))
     again = post(request("openenv/session/close", session_id=token))
 
-    assert beside["observation"]["result"]["value"] == "5"
+    assert beside["value"] == "5"
     assert text(after.json()["result"]) == "6"
     assert len(listed.json()["result"]["tools"]) == 3
     assert closed.json()["result"] == {"session_id": token, "closed": True}
@@ -202,13 +220,13 @@ def test_a_request_without_an_id_is_answered_as_openenv_does(post):
     assert len(told["result"]["tools"]) == 3
 
 
-def test_streamable_http_by_hand(post, plain_server):
+def test_streamable_http_by_hand(post, quiet_server):
     begun = post(initialize())
     token = begun.headers["Mcp-Session-Id"]
     held = {"Mcp_Session_Id": token, "MCP_Protocol_Version": "2025-06-18"}
     plain = post(execute("y = 2\ny"), **held)
     streamed = post(execute("y"), **held, Accept="application/json, text/event-stream")
-    url = f"{plain_server}/mcp"
+    url = f"{quiet_server}/mcp"
     refused = httpx2.get(url, headers={"Mcp-Session-Id": token})
     nameless = httpx2.delete(url)
     ended = httpx2.delete(url, headers={"Mcp-Session-Id": token})
@@ -222,33 +240,33 @@ def test_streamable_http_by_hand(post, plain_server):
     assert [each.status_code for each in (refused, nameless, ended, gone)] == [405, 400, 204, 404]
 
 
-def test_a_call_whose_stream_was_left_can_still_be_cancelled(post, plain_server):
+def test_a_call_whose_stream_was_left_can_still_be_cancelled(post, quiet_server):
     token = post(initialize()).headers["Mcp-Session-Id"]
     held = {"Mcp-Session-Id": token, "Accept": "text/event-stream"}
     code = "kept = 1\nprint('on', flush=True)\nwhile True: pass"
     call = execute(code, id="left", _meta={"progressToken": 1})
     call["params"]["arguments"]["timeout_s"] = 300
-    with httpx2.stream("POST", f"{plain_server}/mcp", json=call, headers=held) as stream:
+    with httpx2.stream("POST", f"{quiet_server}/mcp", json=call, headers=held) as stream:
         first = next(line for line in stream.iter_lines() if line.startswith("data: "))
     note = {"method": "notifications/cancelled", "params": {"requestId": "left"}}
     noted = post({"jsonrpc": "2.0", **note}, Mcp_Session_Id=token)
     after = post(execute("kept", id="after"), Mcp_Session_Id=token)
-    httpx2.delete(f"{plain_server}/mcp", headers=held)
+    httpx2.delete(f"{quiet_server}/mcp", headers=held)
 
     assert json.loads(first.removeprefix("data: "))["method"] == "notifications/progress"
     assert noted.status_code == 202
     assert text(after.json()["result"]) == "1"
 
 
-def test_a_session_is_its_owner_s_alone(post, plain_server):
+def test_a_session_is_its_owner_s_alone(post, quiet_server):
     """Owners are addresses here; another one has never heard of the session."""
     token = post(request("openenv/session/create")).json()["result"]["session_id"]
     other = httpx2.HTTPTransport(local_address="127.0.0.2")
     with httpx2.Client(transport=other) as stranger:
         asked = stranger.post(
-            f"{plain_server}/mcp", json=execute("1", session_id=token), timeout=30
+            f"{quiet_server}/mcp", json=execute("1", session_id=token), timeout=30
         )
-        ended = stranger.delete(f"{plain_server}/mcp", headers={"Mcp-Session-Id": token})
+        ended = stranger.delete(f"{quiet_server}/mcp", headers={"Mcp-Session-Id": token})
     mine = post(execute("1", session_id=token))
     post(request("openenv/session/close", session_id=token))
 
@@ -265,8 +283,8 @@ def asked(socket, message):
     return socket.take()
 
 
-def test_a_websocket_has_a_session_of_its_own(plain_server):
-    with peer(plain_server, path="/mcp") as one, peer(plain_server, path="/mcp") as other:
+def test_a_websocket_has_a_session_of_its_own(quiet_server):
+    with line(quiet_server, "/mcp") as one, line(quiet_server, "/mcp") as other:
         asked(one, execute("mine = 1"))
         mine = asked(one, execute("mine", id="b"))
         theirs = asked(other, execute("mine"))
@@ -282,8 +300,8 @@ def test_a_websocket_has_a_session_of_its_own(plain_server):
     ("frame", "code"),
     [("{", -32700), ("[]", -32600), (b"{}", -32700), ("{}", -32600), ("[" * 100_000, -32700)],
 )
-def test_bad_frames_are_answered_and_the_socket_lives(plain_server, frame, code):
-    with peer(plain_server, path="/mcp") as socket:
+def test_bad_frames_are_answered_and_the_socket_lives(quiet_server, frame, code):
+    with line(quiet_server, "/mcp") as socket:
         told = asked(socket, frame)
         after = asked(socket, request("tools/list", id=2))
 
@@ -291,9 +309,9 @@ def test_bad_frames_are_answered_and_the_socket_lives(plain_server, frame, code)
     assert (after["id"], len(after["result"]["tools"])) == (2, 3)
 
 
-def test_progress_and_cancellation_over_a_websocket(plain_server):
+def test_progress_and_cancellation_over_a_websocket(quiet_server):
     code = "kept = 5\nprint('on', flush=True)\nwhile True: pass"
-    with peer(plain_server, path="/mcp") as socket:
+    with line(quiet_server, "/mcp") as socket:
         told = asked(socket, execute(code, id="endless", _meta={"progressToken": 7}))
         note = {"method": "notifications/cancelled", "params": {"requestId": "endless"}}
         socket.socket.send(json.dumps({"jsonrpc": "2.0", **note}))
@@ -306,38 +324,37 @@ def test_progress_and_cancellation_over_a_websocket(plain_server):
     assert (after["id"], text(after["result"])) == ("after", "5")
 
 
-def test_the_mcp_frame_acts_on_the_session_of_its_socket(plain_server):
-    with peer(plain_server) as socket:
+def test_the_mcp_frame_acts_on_the_session_of_its_socket(quiet_server):
+    with peer(quiet_server) as socket:
         socket.reset(context="a text")
         socket.run("x = 1")
         called = socket.ask("mcp", execute("x += len(context)\nx", _meta={"progressToken": 1}))
-        stepped = socket.run("x")
+        stepped = socket.ask("step", {"code": "x"})["data"]["observation"]
         wrong = socket.ask("mcp", {"jsonrpc": "1.0"})
         noted = socket.ask("mcp", {"jsonrpc": "2.0", "method": "notifications/initialized"})
         listed = socket.ask("mcp", {"jsonrpc": "2.0", "method": "tools/list"})
 
     assert called["type"] == "mcp"
     assert text(called["data"]["result"]) == "7"
-    assert stepped["observation"]["result"]["value"] == "7"
-    assert stepped["observation"]["iteration"] == 3
+    assert stepped["result"]["value"] == "7"
+    assert stepped["iteration"] == 3
     assert wrong["data"]["error"]["code"] == -32600
     assert noted["data"] == {"jsonrpc": "2.0", "id": None, "result": {}}
     assert len(listed["data"]["result"]["tools"]) == 3
 
 
-def test_a_named_socket_has_the_frame_too_and_can_cancel_it(plain_server):
-    with peer(plain_server, named=True) as socket:
-        socket.ask("open")
-        socket.run("1")
+def test_a_named_socket_has_the_frame_too_and_can_cancel_it(quiet_server):
+    with peer(quiet_server, named=True) as socket:
+        socket.open()
         told = socket.ask("mcp", execute("2 + 2"), id="m")
 
     assert told["id"] == "m"
     assert text(told["data"]["result"]) == "4"
 
 
-def test_a_task_that_is_scored_is_not_begun_anew_by_who_plays_it(plain_server):
+def test_a_task_that_is_scored_is_not_begun_anew_by_who_plays_it(quiet_server):
     reset = request("tools/call", name="reset", arguments={})
-    with peer(plain_server) as socket:
+    with peer(quiet_server) as socket:
         socket.reset(context="abc", expected_answer="3")
         refused = socket.ask("mcp", reset)["data"]["result"]
         ended = socket.ask("mcp", execute("FINAL(len(context))"))["data"]["result"]
@@ -356,13 +373,13 @@ def test_a_task_that_is_scored_is_not_begun_anew_by_who_plays_it(plain_server):
 
 def test_a_full_server_says_so_in_each_form():
     small = {"max_sessions": 1, "max_waiting": 0}
-    with serving(small) as server, peer(server, path="/mcp") as socket:
+    with serving(small) as server, line(server, "/mcp") as socket:
         asked(socket, execute("1"))
         plain = httpx2.post(f"{server}/mcp", json=execute("1"), timeout=30)
         streamable = httpx2.post(
             f"{server}/mcp", json=initialize(), headers={"MCP-Protocol-Version": "2025-06-18"}
         )
-        with peer(server, path="/mcp") as other:
+        with line(server, "/mcp") as other:
             told = other.take()
 
     for error in (plain.json()["error"], streamable.json()["error"], told["error"]):
@@ -370,6 +387,25 @@ def test_a_full_server_says_so_in_each_form():
         assert error["data"]["code"] == "CAPACITY_REACHED"
         assert error["data"]["max_sessions"] == 1
     assert (plain.status_code, streamable.status_code) == (200, 503)
+
+
+class Loud(Rubric):
+    """A rubric that fails, and says too much."""
+
+    def forward(self, action, observation):
+        raise ValueError("the answer is 42")
+
+
+def test_what_a_rubric_says_when_it_fails_is_not_for_the_model():
+    def environment():
+        return REPLEnvironment(rubric=Loud())
+
+    with serving(environment=environment) as server, peer(server) as socket:
+        told = socket.ask("mcp", execute("1"))["data"]
+
+    assert told["error"]["code"] == -32603
+    assert told["error"]["message"] == "the environment failed"
+    assert "42" not in json.dumps(told["error"]["data"]["message"])
 
 
 class Counter(Environment[Action, Observation, State]):

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from repl_env.cli.main import build
 from repl_sandbox.errors import IsolationError
+from repl_sandbox.jail import libc
 from repl_server.command import of_variables
 from repl_server.settings import Quota
 from tests.server.conftest import eventually, peer
@@ -139,3 +140,17 @@ def test_the_application_for_other_servers_asks_for_keys(monkeypatch):
 def plain(text):
     """What a message in a box says."""
     return "".join(text.replace("│", " ").split())
+
+
+def test_it_hides_its_memory():
+    """Keys of models are in it. Seen in this process, which is as it was afterwards."""
+    before = libc.prctl(_GET_DUMPABLE)
+    try:
+        result = CliRunner().invoke(build(), ["serve", "--api-keys", "/nowhere/keys"])
+        assert result.exit_code == 2
+        assert libc.prctl(_GET_DUMPABLE) == 0
+    finally:
+        libc.prctl(libc.PR_SET_DUMPABLE, before)
+
+
+_GET_DUMPABLE = 3  # linux/prctl.h: PR_GET_DUMPABLE

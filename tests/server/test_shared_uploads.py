@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from repl_env import REPLEnv
 from repl_env.environment import REPLEnvironment
 from repl_env.interfaces import Environment
 from repl_env.models import Action, Observation, REPLAction, State
@@ -29,7 +30,7 @@ from repl_server.room import Room
 from repl_server.settings import Settings
 from repl_server.shared_uploads import SharedUploads
 from repl_server.uploads import Uploads
-from tests.server.conftest import Peer, peer, serving
+from tests.server.conftest import Peer, ask, peer, serving
 
 MIB = 1 << 20
 ME, OTHER = "127.0.0.1", "127.0.0.2"
@@ -148,6 +149,28 @@ def test_a_session_on_an_upload_goes_back_and_branches_as_any_other(server) -> N
             one.run("mine = 2\nimport os\nos._exit(1)")
             assert shown(one, "mine, len(context), small") == f"(1, {len(TEXT)}, 's')"
             other.send("close", id="close")
+
+
+async def test_the_client_of_this_package_uploads_what_is_large(server) -> None:
+    heard: list[tuple[int, int]] = []
+    async with REPLEnv(server.url) as env:
+        given = {"doc": TEXT, "rows": JSON, "raw": b"\xff" * MIB}
+        await env.reset(context="short", contexts=given, on_upload=lambda *sent: heard.append(sent))
+        step = await env.execute("context, len(doc), rows[-1]['id'], set(raw)")
+        told = f"('short', {len(TEXT)}, {len(JSON) - 1}, {{255}})"
+        assert step.observation.result.value == told
+    assert heard[-1][0] == heard[-1][1] > 2 * MIB
+
+
+def test_a_reset_by_http_takes_uploads_as_well(server) -> None:
+    uploads = named(server, context=("text", TEXT.encode()))
+    status, headers, told = ask(server, "POST", "/reset", {"uploads": uploads}, X_Session_Id="new")
+    assert (status, told["observation"]["context_length"]) == (200, len(TEXT))
+    session = {"X_Session_Id": headers["X-Session-Id"]}
+    action = {"action": {"code": "len(context)"}}
+    told = ask(server, "POST", "/step", action, **session)[2]
+    assert told["observation"]["result"]["value"] == str(len(TEXT))
+    assert ask(server, "DELETE", "/session", **session)[0] == 204
 
 
 # ── once ─────────────────────────────────────────────────────────────────────────────────────────
@@ -332,7 +355,7 @@ class Bench:
 
 @pytest.fixture
 async def sandbox():
-    async with AsyncSandbox(recovery="restart") as sandbox:
+    async with AsyncSandbox() as sandbox:
         yield sandbox
 
 
@@ -349,7 +372,10 @@ async def test_a_template_is_kept_while_it_is_used_and_a_while_after(sandbox) ->
     bench.clock.now = 1000.0
     bench.shared.sweep()
     assert template in bench.shared.templates
+    branch = await environment.branch_async()
     await environment.close_async()
+    assert template.busy
+    await branch.close_async()
     assert not template.busy
     bench.clock.now = 1060.0
     bench.shared.sweep()
@@ -386,19 +412,20 @@ async def test_what_sessions_use_is_not_given_up_for_others(sandbox) -> None:
     await bench.close()
 
 
-async def test_what_is_empty_after_a_death_begins_with_the_context_again(sandbox) -> None:
-    bench = Bench(sandbox)
-    references = await bench.put(b"x" * (2 * MIB))
-    environment = REPLEnvironment(sandbox=sandbox)
-    given = {"contexts": {"small": "s"}}
-    await bench.shared.reset(environment, bench.owner, references, given)
+async def test_what_is_empty_after_a_death_begins_with_the_context_again() -> None:
+    async with AsyncSandbox(recovery="restart") as sandbox:
+        bench = Bench(sandbox)
+        references = await bench.put(b"x" * (2 * MIB))
+        environment = REPLEnvironment(sandbox=sandbox)
+        given = {"contexts": {"small": "s"}}
+        await bench.shared.reset(environment, bench.owner, references, given)
 
-    await environment.step_async(REPLAction(code="mine = 1\nimport os\nos._exit(1)"))
-    code = "'mine' in globals(), len(context), small"
-    step = await environment.step_async(REPLAction(code=code))
-    assert step.result.value == f"(False, {2 * MIB}, 's')"
-    await environment.close_async()
-    await bench.close()
+        await environment.step_async(REPLAction(code="mine = 1\nimport os\nos._exit(1)"))
+        code = "'mine' in globals(), len(context), small"
+        step = await environment.step_async(REPLAction(code=code))
+        assert step.result.value == f"(False, {2 * MIB}, 's')"
+        await environment.close_async()
+        await bench.close()
 
 
 async def test_a_deleted_upload_is_unknown_at_once_and_its_sessions_go_on(sandbox) -> None:

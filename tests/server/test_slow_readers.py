@@ -3,8 +3,8 @@
 import asyncio
 import json
 
+from repl_server.asked import Asked
 from repl_server.frames import Request
-from repl_server.hosted import Asked
 from repl_server.replies import Reply
 from repl_server.streaming import Streamed
 from tests.server.conftest import eventually, peer, serving

@@ -297,6 +297,7 @@ def test_two_who_send_the_same_pieces_take_turns(server) -> None:
         begin(server, second, sha, data[:MIB], 2 * MIB, **piece)
         first.send(data[MIB : 2 * MIB])
         assert answer(first)[0] == 202
+        second.send(data[MIB : 2 * MIB])
         status, told = answer(second)
         assert (status, told["received"]) == (409, 2 * MIB)
     rest = span(2 * MIB, len(data) - 1, len(data))
@@ -304,17 +305,57 @@ def test_two_who_send_the_same_pieces_take_turns(server) -> None:
     assert stored(server, data)
 
 
-def test_a_context_that_is_there_is_not_read_again_and_the_connection_goes_on(server) -> None:
+def test_who_is_behind_waits_while_it_comes_in_and_need_not_send_it(server) -> None:
+    data = content(3 * MIB)
+    sha, first = name(data), span(0, 2 * MIB - 1, len(data))
+
+    with connection(server) as ahead, connection(server) as behind, connection(server) as whole:
+        begin(server, ahead, sha, data[:MIB], 2 * MIB, **first)
+        eventually(lambda: ask(server, "HEAD", sha)[1].get("upload-offset") == str(MIB))
+        begin(server, behind, sha, data[: 2 * MIB], 2 * MIB, **first)
+        ahead.send(data[MIB : 2 * MIB])
+        assert answer(ahead)[0] == 202
+        rest = span(2 * MIB, len(data) - 1, len(data))
+        begin(server, ahead, sha, data[2 * MIB :], MIB, **rest)
+        assert answer(ahead)[0] == 201
+        assert answer(behind)[0] == 200
+        begin(server, whole, sha, data, len(data))
+        assert answer(whole)[0] == 200
+    assert server.host.uploads._room.taken == 3 * MIB
+
+
+def test_a_context_that_is_there_is_read_past_and_the_connection_goes_on(server) -> None:
     data = content(3 * MIB)
     ask(server, "PUT", name(data), data)
 
     with connection(server) as line:
-        for _ in range(2):
-            begin(server, line, name(data), b"", len(data))
-            assert answer(line)[0] == 200
+        for headers in ({}, span(0, 9, len(data))):
+            begin(server, line, name(data), b"", len(data), **headers)
             line.send(data)
+            assert answer(line)[0] == 200
         line.request("HEAD", f"/contexts/{name(data)}")
         assert answer(line)[0] == 200
+
+
+def test_who_waits_to_be_asked_for_a_body_is_not_asked_in_vain(server) -> None:
+    data = content(3 * MIB)
+    expecting = {"Expect": "100-continue"}
+
+    with connection(server) as line:
+        begin(server, line, name(data), b"", len(data), **expecting)
+        assert line.sock.recv(100).startswith(b"HTTP/1.1 100 ")
+        line.send(data)
+        assert answer(line)[0] == 201
+    for sha, headers, status in (
+        (name(data), {}, 200),
+        (name(b"x"), {"Content_Range": "bytes 5-9/10"}, 409),
+        (name(b"x"), {"Content_Range": "none"}, 422),
+    ):
+        with connection(server) as line:
+            begin(server, line, sha, b"", 5, **expecting, **headers)
+            response = line.getresponse()
+            assert (response.status, response.getheader("Connection")) == (status, "close")
+            response.read()
 
 
 def test_deleting_ends_what_comes_in(server) -> None:
@@ -350,11 +391,12 @@ def test_a_hash_says_nothing_about_what_others_have(server) -> None:
     assert stored(server, data)
 
 
-def test_a_context_over_the_limit_is_refused_before_it_is_sent(server) -> None:
+def test_a_context_over_the_limit_is_refused_and_who_sends_it_hears_of_it(server) -> None:
     total = 4 * MIB + 1
     for headers in ({}, span(0, 9, total)):
         with connection(server) as line:
-            begin(server, line, name(b"x"), b"", 10 if headers else total, **headers)
+            length = 10 if headers else total
+            begin(server, line, name(b"x"), bytes(length), length, **headers)
             status, told = answer(line)
         assert (status, told["code"], told["limit"]) == (413, "TOO_LARGE", 4 * MIB)
     status, told = ask(server, "PUT", name(b"x"), (bytes(MIB) for _ in range(5)))

@@ -8,13 +8,14 @@ from tests.soak.model import Model
 from tests.soak.soak import TIERS, soak
 
 
+@pytest.mark.parametrize("seconds", [2, pytest.param(15, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("tier", TIERS)
 def test_sessions_that_lose_their_workers_lose_nothing_else(
-    tier: str, request: pytest.FixtureRequest
+    tier: str, seconds: int, request: pytest.FixtureRequest
 ) -> None:
     python = None if tier == "jailed" else request.getfixturevalue("open_python")
 
-    report = soak(tier, python, seconds=6, sessions=8, seed="the same each time")
+    report = soak(tier, python, seconds=seconds, sessions=8, seed="the same each time")
 
     assert report.faults == []
     assert report.figures.kills

@@ -107,6 +107,25 @@ def _children_of(pid: int) -> Iterator[int]:
             continue
 
 
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """CPU time of processes, and of the children that they have waited for."""
+    return sum(map(_ticks, pids)) / os.sysconf("SC_CLK_TCK")
+
+
+# proc_pid_stat(5), counted after the name: utime, stime, cutime, cstime.
+_CPU_FIELDS = slice(11, 15)
+
+
+def _ticks(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            # The name comes second, in parentheses, and may hold any byte.
+            fields = file.read().rpartition(b") ")[2].split()
+    except OSError:
+        return 0
+    return sum(map(int, fields[_CPU_FIELDS]))
+
+
 def children() -> list[int]:
     """The children of this process, which has one thread: proc(5), children.
 

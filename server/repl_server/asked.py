@@ -1,0 +1,127 @@
+"""What was asked of a session, who waits for the reply, and the line of what waits its turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from .frames import Refused, Request
+from .refusal import Refusal
+from .replies import Reply
+
+# Requests that one session may have waiting, and characters of them and of the one that runs: then
+# nothing is read, and what its client sends is held, and bounded, before it is a request.
+_MOST_WAITING = 16
+_MOST_SIZE = 1 << 20
+
+
+class Outlet(Protocol):
+    """Where replies go: a socket, or one HTTP response."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody is there any more."""
+
+    @property
+    def blocked_since(self) -> float | None:
+        """Since when it waits for the client to read, by `time.monotonic`; None if it does not."""
+
+    async def deliver(self, id: str | None, reply: Reply) -> None:
+        """Send a reply. Never raises because the client has gone."""
+
+    def end(self, code: int, reason: str) -> None:
+        """Close it; it is not waited for."""
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """A request, who waits for its reply, and the reply once it is there."""
+
+    request: Request | Refused
+    to: Outlet
+    reply: Reply | None = None
+
+
+class Line:
+    """Requests of one session that wait for their turn. One takes them out, in order."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Asked] = deque()
+        self._size = 0
+        self._taken = 0  # the size of the one that was taken out and is not done
+        self._work = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._quiet = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[Asked]:
+        return iter(tuple(self._waiting))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more should be asked now."""
+        return self._room.is_set()
+
+    async def room(self) -> None:
+        """Wait until it has."""
+        await self._room.wait()
+
+    async def quiet(self) -> None:
+        """Wait until nothing waits, and who takes them out has come for more."""
+        await self._quiet.wait()
+
+    def add(self, asked: Asked) -> None:
+        """Put a request at the end."""
+        self._waiting.append(asked)
+        self._size += asked.request.size
+        self._work.set()
+        self._look()
+
+    async def take(self) -> Asked:
+        """The first one, as soon as there is any. The one before it is done."""
+        self._size -= self._taken
+        self._taken = 0
+        self._look()
+        while not self._waiting:
+            self._work.clear()
+            self._quiet.set()
+            await self._work.wait()
+        self._quiet.clear()
+        asked = self._waiting.popleft()
+        self._taken = asked.request.size
+        return asked
+
+    def find(self, id: str) -> Asked | None:
+        """The request of this id."""
+        return next((each for each in self._waiting if each.request.id == id), None)
+
+    def give_up(self, id: str) -> bool:
+        """Have the request of this id not run; False if there is none."""
+        asked = self.find(id)
+        if asked is None or asked.reply is not None:
+            return False
+        asked.reply = given_up()
+        return True
+
+    def forget(self, outlet: Outlet) -> None:
+        """Drop what nobody waits for because `outlet` has gone."""
+        self._waiting = deque(each for each in self._waiting if each.to is not outlet)
+        self._size = self._taken + sum(each.request.size for each in self._waiting)
+        self._room.set()
+
+    def _look(self) -> None:
+        if len(self._waiting) < _MOST_WAITING and self._size < _MOST_SIZE:
+            self._room.set()
+        else:
+            self._room.clear()
+
+
+def given_up() -> Reply:
+    """The reply to a request that was cancelled."""
+    return Reply.refusing(Refusal("EXECUTION_ERROR", "cancelled: the request was given up"))

@@ -1,0 +1,40 @@
+"""`CPUAccount`: CPU time of one session's processes, booked under its owner, once."""
+
+from __future__ import annotations
+
+from .owners import Owner
+from .quotas import Meter
+from .watching import Watch
+
+# Between two looks, of processes that nobody asked for anything: what follows a step, and rounding.
+_IDLING = 0.02
+
+
+class CPUAccount:
+    """What the processes of a session have used, those of its branches among them.
+
+    A step says what its own process used. Children, and threads that run on between steps, are
+    found by looking at all processes now and then.
+    """
+
+    def __init__(self, owner: Owner, meter: Meter, watch: Watch) -> None:
+        self._owner, self._meter, self._watch = owner, meter, watch
+        self._booked = 0.0
+
+    def step(self, seconds: float) -> None:
+        """A step used so much."""
+        self._booked += seconds
+        self._book(seconds)
+
+    def look(self, total: float) -> bool:
+        """All processes have used `total` so far; whether some are busy, as far as nobody knew."""
+        more = total - self._booked
+        if more <= 0:
+            return False
+        self._booked = total
+        self._book(more)
+        return more > _IDLING
+
+    def _book(self, seconds: float) -> None:
+        self._meter.spend_cpu(seconds)
+        self._watch.cpu(self._owner, seconds)

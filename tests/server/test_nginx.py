@@ -1,0 +1,167 @@
+"""docker/nginx.conf before two servers: each owner has one of them, by socket and by HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import socket
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from repl_server.keys import new_key
+from tests.server.conftest import peer, serving
+
+NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
+EXAMPLE = Path(__file__).parents[2] / "docker" / "nginx.conf"
+OWNERS = ("anna", "ben", "cleo", "dora", "emil", "fred")
+
+pytestmark = pytest.mark.skipif(NGINX is None, reason="no nginx; Debian has it as nginx-light")
+
+
+class Proxy:
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+
+@contextmanager
+def nginx(folder: Path, *servers):
+    """The example, with the ports of these servers; everything that it writes is in `folder`."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    text = EXAMPLE.read_text(encoding="utf-8").replace("listen 8000;", f"listen 127.0.0.1:{port};")
+    for number, server in enumerate(servers, 1):
+        assert f"127.0.0.1:800{number}" in text
+        text = text.replace(f"127.0.0.1:800{number}", f"127.0.0.1:{server.port}")
+    scratch = "".join(
+        f"{kind}_temp_path {folder}/{kind};\n"
+        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    config = folder / "nginx.conf"
+    config.write_text(
+        f"daemon off; master_process off; pid {folder}/pid; error_log stderr;\n"
+        f"events {{}}\nhttp {{ access_log off;\n{scratch}{text}}}\n"
+    )
+    process = subprocess.Popen([str(NGINX), "-c", str(config)], stderr=subprocess.PIPE, text=True)
+    try:
+        while process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+            except ConnectionRefusedError:
+                continue
+            break
+        assert process.poll() is None, process.stderr.read()
+        yield Proxy(port)
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory) -> dict[str, str]:
+    """A key for each owner; the file of them is at "file"."""
+    made = {name: new_key(name) for name in OWNERS}
+    file = tmp_path_factory.mktemp("keys") / "keys.txt"
+    file.write_text("\n".join(line for _, line in made.values()))
+    return {"file": str(file), **{name: key for name, (key, _) in made.items()}}
+
+
+@pytest.fixture(scope="module")
+def behind(keys, tmp_path_factory):
+    """Two servers and the proxy before them."""
+    settings = {"api_keys": Path(keys["file"]), "trusted_proxies": ("127.0.0.1",)}
+    with (
+        serving(settings) as one,
+        serving(settings) as two,
+        nginx(tmp_path_factory.mktemp("nginx"), one, two) as proxy,
+    ):
+        yield one, two, proxy
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def asked(proxy, method, path, key, data=None, **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=30)
+    body = None if data is None else json.dumps(data)
+    more = {"Content-Type": "application/json", **bearer(key), **headers}
+    connection.request(method, path, body, more)
+    answer = connection.getresponse()
+    content = json.loads(answer.read() or "null")
+    connection.close()
+    return answer, content
+
+
+def holder(servers, owner):
+    """The one of `servers` that has sessions of `owner`."""
+    found = [
+        server for server in servers if any(s.owner.name == owner for s in server.host.sessions)
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_each_owner_has_one_server_whichever_way_it_asks(behind, keys):
+    one, two, proxy = behind
+    used = set()
+
+    for owner in OWNERS:
+        headers = bearer(keys[owner])
+        answer, _ = asked(
+            proxy, "POST", "/reset", keys[owner], {"context": owner}, **{"X-Session-Id": "new"}
+        )
+        token = answer.headers["X-Session-Id"]
+        server = holder((one, two), owner)
+        used.add(server.port)
+        with peer(proxy, named=True, additional_headers=headers) as client:
+            client.ask("open")
+            client.reset(context="there")
+            assert client.run("print(context)")["stdout"] == "there\n"
+            # Both sessions are where the first one is: `holder` would find two servers else.
+            assert holder((one, two), owner) is server
+        _, found = asked(
+            proxy, "POST", "/step", keys[owner], {"action": {"code": "print(context)"}},
+            **{"X-Session-Id": token},
+        )  # fmt: skip
+        assert found["observation"]["result"]["stdout"] == f"{owner}\n"
+
+    assert used == {one.port, two.port}
+
+
+def test_a_dropped_socket_is_resumed_through_the_proxy(behind, keys):
+    _, _, proxy = behind
+    headers = bearer(keys["anna"])
+    with peer(proxy, named=True, additional_headers=headers) as first:
+        token = first.ask("open")["data"]["token"]
+        first.reset(context="kept")
+        first.run("x = 41")
+
+    with peer(proxy, named=True, additional_headers=headers) as second:
+        assert second.ask("resume", {"token": token})["data"]["resumed"] is True
+        assert second.run("x + 1")["value"] == "42"
+
+
+def test_a_header_chooses_among_the_servers_for_one_owner(behind, keys):
+    one, two, proxy = behind
+    sockets = []
+    try:
+        for shard in range(12):
+            headers = {**bearer(keys["ben"]), "X-Repl-Shard": str(shard)}
+            context = peer(proxy, named=True, additional_headers=headers)
+            sockets.append(context)
+            context.__enter__().ask("open")
+        counts = [sum(s.owner.name == "ben" for s in server.host.sessions) for server in (one, two)]
+        assert all(counts)
+    finally:
+        for context in sockets:
+            context.__exit__(None, None, None)
+
+
+def test_a_wrong_key_is_refused_by_the_server_behind(behind):
+    _, _, proxy = behind
+    answer, content = asked(proxy, "POST", "/reset", "repl_wrong", {})
+    assert answer.status == 401 and content["code"] == "UNAUTHENTICATED"
