@@ -51,8 +51,8 @@ ADDRESS_QUOTA = Quota(
 
 
 # Of what a step writes: some hundred times what is shown. Not the 64 MiB of a session that is
-# one user's own: the server holds as much for each session, and puts it together when the step ends,
-# for which all others wait: 0.2 s for 64 MiB, 1 ms for this.
+# one user's own: the server holds as much for each session, and puts it together when the step
+# ends, for which all others wait: 0.2 s for 64 MiB, 1 ms for this.
 OUTPUT = "1MiB"
 
 
