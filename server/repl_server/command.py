@@ -27,13 +27,18 @@ from repl_env.cli.session_options import (
     opening,
     policy_of,
 )
+from repl_env.cli.status import Status
 
 if TYPE_CHECKING:
+    from .serving import Server
     from .settings import Settings
 
 PREFIX = "REPL_ENV_"
 # Lines of a key file; `--api-keys` names the file itself.
 KEYS = f"{PREFIX}API_KEYS"
+
+# Descriptors of a session: its pipes and sockets.
+_FILES = 8
 
 
 class Recovery(StrEnum):
@@ -217,6 +222,24 @@ def of_variables(host: str) -> Settings:
     return given
 
 
+def _check_room(files: int, settings: Settings) -> None:
+    needed = _FILES * settings.max_sessions + settings.connections
+    if files < needed:
+        told = f"--max-sessions and --connections may need {needed} open files; {files} are allowed"
+        typer.echo(f"repl-env: {told} (ulimit -n)", err=True)
+
+
+def _run(server: Server) -> None:
+    try:
+        server.run()
+    except SystemExit as error:
+        # Uvicorn's status for this is that of a tier which cannot be had.
+        typer.echo(
+            "repl-env: the server did not start, or did not stop; the log says why", err=True
+        )
+        raise typer.Exit(Status.FAILED) from error
+
+
 def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
     @wraps(settings)
     def serve(**options: Any) -> None:
@@ -224,16 +247,17 @@ def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
         from .journal import written_to
         from .serving import hide_memory, raise_open_files, server
 
-        raise_open_files()
         try:
             app = create_app(settings(**options))
         except (ValueError, OSError) as error:  # the keys
             raise typer.BadParameter(str(error)) from error
+        host = app.state.host
+        _check_room(raise_open_files(), host.settings)
         with opening():
-            app.state.host.prepare()
+            host.prepare()
         hide_memory()
-        with written_to(sys.stderr, contents=app.state.host.settings.log_contents):
-            server(app, lambda url: typer.echo(f"repl-env serves on {url}")).run()
+        with written_to(sys.stderr, contents=host.settings.log_contents):
+            _run(server(app, lambda url: typer.echo(f"repl-env serves on {url}")))
 
     serve.__doc__ = """Serve environments over WebSockets and HTTP.
 

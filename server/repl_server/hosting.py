@@ -92,6 +92,8 @@ class Host:
                 policy=settings.policy,
                 recovery=settings.recovery,
                 ready=settings.pool,
+                # No request goes back a cell; a process less for each session.
+                history=0,
             ),
             self.sandboxes,
         )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from repl_env.llm import LLM
@@ -28,9 +27,6 @@ class Quota:
             100 MB takes that once, and once more while sessions begin with it. The default is
             enough for one of the largest.
         connections: sockets and requests at once.
-
-    Raises:
-        ValueError: naming the field that is no number from 0.
     """
 
     sessions: int | None = None
@@ -40,12 +36,6 @@ class Quota:
     calls_per_hour: int | None = None
     uploaded_bytes: int | None = 2560 * MIB
     connections: int | None = None
-
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{each.name} must be a number from 0, not {value}")
 
 
 # Strangers who are told apart by nothing but their addresses.
@@ -60,9 +50,9 @@ ADDRESS_QUOTA = Quota(
 )
 
 
-# Of what a step writes: some hundred times what is shown of it. Not the 64 MiB of a session that is
-# one user's own: the server holds as much for each session, and puts it together when the step
-# ends, for which all others wait: 0.2 s for 64 MiB, 1 ms for this.
+# Of what a step writes: some hundred times what is shown. Not the 64 MiB of a session that is one
+# user's own: the server holds as much for each session, and puts it together when the step ends,
+# for which all others wait: 0.2 s for 64 MiB, 1 ms for this.
 OUTPUT = "1MiB"
 
 

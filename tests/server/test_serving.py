@@ -1,6 +1,7 @@
 """`repl-env serve` as a process: what it leaves behind however it ends, and how it refuses."""
 
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -107,6 +108,15 @@ def test_a_tier_that_cannot_be_had_is_an_exit_of_its_own(monkeypatch):
 
     assert done.exit_code == 3
     assert "Ask root." in done.stderr
+
+
+def test_a_port_that_is_taken_is_told():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = CliRunner().invoke(build(), ["serve", "--port", str(port), "--recovery", "restart"])
+
+    assert done.exit_code == 1
+    assert "did not start" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_options_are_variables_of_the_environment_too(monkeypatch):
