@@ -59,7 +59,7 @@ bench-server: $(BENCH)/.ready $(SERVERS)/.ready   ## the same of the server, bes
 	$(BENCH)/bin/python -m benchmarks.server --peers $(SERVERS)/bin/python $(BENCH_ARGS)
 
 clean:                         ## remove the virtual environments and caches
-	rm -rf $(DEV) $(OLDER) $(COMPAT) $(BENCH) $(PEERS) $(SERVERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(DEV) $(OLDER) $(COMPAT) $(BENCH) $(PEERS) $(SERVERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .import_linter_cache
 
 # The stamp is written last: a failed or interrupted install is done again.
 $(DEV)/.ready: pyproject.toml .ci/venv

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from repl_env.errors import NotReset, NotSupported, REPLError, ServerError, SessionLost
+from repl_env.errors import NotReset, NotSupported, REPLError, ServerError, SessionLost, TooLarge
 from repl_env.llm import LLM
 from repl_env.models import (
     REPLAction,
@@ -94,15 +94,19 @@ class REPLEnv:
     ) -> None:
         if provider is not None:
             raise TypeError("provider: a client starts no servers; give the URL of one that runs")
-        self._access = Access.of(base_url, api_key, headers, tls)
-        self._patience = Patience.of(
+        patience = Patience.of(
             connect_timeout_s=connect_timeout_s,
             message_timeout_s=message_timeout_s,
             max_message_size_mb=max_message_size_mb,
             ping_s=ping_s,
         )
+        self._begin(Access.of(base_url, api_key, headers, tls), patience)
+
+    def _begin(self, access: Access, patience: Patience) -> None:
+        self._access, self._patience = access, patience
         self._asking: Asking | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._opening = asyncio.Lock()  # of that loop
         self._uploaded: set[str] = set()
 
     def __repr__(self) -> str:
@@ -147,11 +151,11 @@ class REPLEnv:
         """End the session. Safe to call twice; a reset begins another one."""
         LATEST.forget(lambda parcel: parcel.sha256 in self._uploaded)
         self._uploaded.clear()
-        asking, self._asking = self._asking, None
-        if asking is not None:
-            self._check_loop()
-            await asking.close()
-        self._loop = None
+        self._check_loop()
+        async with self._opening:
+            asking, self._asking = self._asking, None
+            if asking is not None:
+                await asking.close()
 
     async def __aenter__(self) -> Self:
         return await self.connect()
@@ -252,6 +256,8 @@ class REPLEnv:
         try:
             return await self._reset(asking, data, parcels, on_upload)
         except SessionLost:
+            if self._asking is not asking:  # it was closed meanwhile, by whoever has this client
+                raise
             # An episode needs nothing of the session before, and this one is not there any more.
             return await self._reset(await self._opened(), data, parcels, on_upload)
 
@@ -341,10 +347,10 @@ class REPLEnv:
         from repl_env.remote.opening import open_session
 
         reply = await self._ask("branch", {} if seed is None else {"seed": seed})
-        other = object.__new__(type(self))
-        other._access, other._patience, other._loop = self._access, self._patience, self._loop
         token = results.field(reply, "token", str)
-        other._uploaded = set()
+        other = object.__new__(type(self))
+        other._begin(self._access, self._patience)
+        other._check_loop()
         other._asking = await open_session(self._access, self._patience, token)
         return other
 
@@ -355,12 +361,13 @@ class REPLEnv:
         from repl_env.remote.opening import open_session
 
         self._check_loop()
-        if self._asking is not None and self._asking.lost:
-            lost, self._asking = self._asking, None
-            await lost.close()
-        if self._asking is None:
-            self._asking = await open_session(self._access, self._patience)
-        return self._asking
+        async with self._opening:
+            if self._asking is not None and self._asking.lost:
+                lost, self._asking = self._asking, None
+                await lost.close()
+            if self._asking is None:
+                self._asking = await open_session(self._access, self._patience)
+            return self._asking
 
     async def _reset(
         self,
@@ -372,6 +379,7 @@ class REPLEnv:
         from repl_env.remote.uploading import upload
 
         told = asking.told
+        _check_sizes(parcels, None if told is None else told.context_bytes)
         for again in (True, False):
             if parcels:
                 self._uploaded.update(parcel.sha256 for parcel in parcels)
@@ -408,13 +416,21 @@ class REPLEnv:
 
     def _check_loop(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._asking is None:
-            self._loop = loop
-        elif loop is not self._loop:
+        if loop is self._loop:
+            return
+        if self._asking is None and not self._opening.locked():
+            self._loop, self._opening = loop, asyncio.Lock()
+        else:
             raise REPLError(
                 "this client has a connection in another event loop, or another process: use it "
                 "in one alone, or `REPLEnv(...).sync()` in plain code"
             )
+
+
+def _check_sizes(parcels: list[Parcel], most: int | None) -> None:
+    for parcel in parcels:
+        if most is not None and parcel.size > most:
+            raise TooLarge(f"{parcel.name} has {parcel.size:,} bytes; the server takes {most:,}")
 
 
 async def _tell_all(result: Result, hear: Hear) -> None:

@@ -30,6 +30,7 @@ class SandboxSettings:
     policy: Policy | None = None
     recovery: RecoveryMode = "snapshot"
     ready: int = 0
+    history: int = 1
 
     @classmethod
     def of(
@@ -65,6 +66,7 @@ class SandboxSettings:
             "policy": self.policy,
             "recovery": self.recovery,
             "ready": self.ready,
+            "history": self.history,
         }
 
 

@@ -11,6 +11,7 @@ from repl_env.errors import BadReply, ServerUnavailable
 from repl_env.remote import failures, frames, results
 from repl_env.remote.access import Access
 from repl_env.remote.frames import Refused, Reply, Request
+from repl_env.remote.patience import Patience
 from repl_env.remote.socket import Dropped, Socket
 
 # Nobody waits in a line for longer; servers let clients go after seconds.
@@ -61,7 +62,9 @@ def _count(data: Mapping[str, Any], name: str) -> int | None:
     return None if number is None else int(number)
 
 
-async def introduce(access: Access, socket: Socket, token: str | None = None) -> Told:
+async def introduce(
+    access: Access, patience: Patience, socket: Socket, token: str | None = None
+) -> Told:
     """Ask for a session on a new socket: a new one, or the one that `token` names.
 
     Raises:
@@ -71,15 +74,16 @@ async def introduce(access: Access, socket: Socket, token: str | None = None) ->
         REPLError: the server refuses otherwise.
     """
     request = Request("open", {}) if token is None else Request("resume", {"token": token})
+    most_s = patience.message_s or LINE_S
     try:
-        async with asyncio.timeout(LINE_S):
+        async with asyncio.timeout(most_s):
             said = await _answer(socket, request)
     except Dropped as dropped:
         otherwise = (ServerUnavailable, f"the server closed the socket: {dropped}")
         kind, message = failures.CLOSES.get(dropped.code, otherwise)
         raise kind(access.secrets.cut(message)) from None
     except TimeoutError:
-        raise ServerUnavailable(f"the server gave no session within {LINE_S:g} s") from None
+        raise ServerUnavailable(f"the server gave no session within {most_s:g} s") from None
     if isinstance(said, Refused):
         raise failures.of_refusal(said, access.secrets)
     if not isinstance(said, Reply) or said.type != "session":

@@ -11,6 +11,9 @@ from repl_env.remote.introduction import Told, introduce
 from repl_env.remote.patience import Patience, pause
 from repl_env.remote.socket import Dropped, Socket
 
+# A client that is closed while its socket is gone tries so long to say so.
+FAREWELL_S = 2.0
+
 
 class Line:
     """Used by one task at a time.
@@ -68,11 +71,17 @@ class Line:
             raise kind(self.gone)
 
     async def close(self) -> None:
-        """End the session, and say so to the server if there is a socket."""
-        self.gone = self.gone or "the client closed it"
+        """End the session, and say so to the server: else it keeps it for its grace time."""
+        ended, self.gone = self.gone is not None, self.gone or "the client closed it"
         socket, self.present = self.present, None
-        if socket is not None:
-            await socket.leave()
+        told = socket is not None and await socket.leave()
+        if not told and not ended:
+            try:
+                async with asyncio.timeout(FAREWELL_S):
+                    socket, _ = await self._once()
+                    await socket.leave()
+            except (ServerError, TimeoutError):
+                return
 
     async def _read_out(self, socket: Socket) -> None:
         """Learn how a socket was closed that nobody read from."""
@@ -105,7 +114,7 @@ class Line:
         try:
             if not socket.named:
                 raise SessionLost("another server is at the address, which resumes no sessions")
-            return socket, await introduce(self._access, socket, self.told.token)
+            return socket, await introduce(self._access, self._patience, socket, self.told.token)
         except BaseException:
             socket.abort()
             raise

@@ -23,7 +23,7 @@ async def open_session(access: Access, patience: Patience, token: str | None = N
     socket = await Socket.open(access, patience)
     try:
         if socket.named:
-            told = await introduce(access, socket, token)
+            told = await introduce(access, patience, socket, token)
             return Session(access, patience, socket, told)
         if token is not None:
             raise NotSupported("this server has no sessions that could be resumed")

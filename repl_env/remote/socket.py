@@ -15,6 +15,7 @@ from websockets.exceptions import (
     InvalidStatus,
     InvalidURI,
 )
+from websockets.frames import CloseCode
 from websockets.protocol import State
 from websockets.typing import Subprotocol
 
@@ -29,8 +30,6 @@ from repl_env.remote.patience import Patience
 _CLOSE_S = 2.0
 # The answer to a ping waits behind what is being sent, which may be megabytes over a slow line.
 _PONG_FACTOR = 3
-# RFC 6455: "message too big", said by whoever got it.
-_TOO_BIG = 1009
 
 
 class Dropped(Exception):
@@ -45,8 +44,10 @@ class Dropped(Exception):
         self.code = None if received is None else received.code
         self.reason = "" if received is None else received.reason
         theirs_first = received is not None and closed.rcvd_then_sent is not False
-        self.refused_ours = self.code == _TOO_BIG and theirs_first
-        self.refused_theirs = not theirs_first and sent is not None and sent.code == _TOO_BIG
+        self.refused_ours = self.code == CloseCode.MESSAGE_TOO_BIG and theirs_first
+        self.refused_theirs = (
+            not theirs_first and sent is not None and sent.code == CloseCode.MESSAGE_TOO_BIG
+        )
         super().__init__(str(closed))
 
 
@@ -125,16 +126,17 @@ class Socket:
         """Wait until it is closed, by whomever."""
         await self._connection.wait_closed()
 
-    async def leave(self, *, named: bool = True) -> None:
-        """Tell the server that its session can end, and close it."""
+    async def leave(self, *, named: bool = True) -> bool:
+        """Tell the server that its session can end, and close it; whether the server has heard."""
         request = Request("close")
         try:
             await self.send(request.named() if named else request.plain())
             await self._connection.close()
         except Dropped:
-            return
+            return False
         finally:
             self.abort()
+        return self._connection.close_code == CloseCode.NORMAL_CLOSURE
 
     def abort(self) -> None:
         """Close it at once: what the server may still send is not wanted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import partial
 from inspect import isawaitable
 from typing import Any, TypeAlias
@@ -15,6 +15,7 @@ from repl_env.remote.access import Access
 from repl_env.remote.http import Answer, Connection
 from repl_env.remote.parcels import Parcel, Read
 from repl_env.remote.patience import pause
+from repl_env.remote.together import Together
 
 # Called with the bytes that are there and those that are to be there; may be asynchronous.
 OnUpload: TypeAlias = Callable[[int, int], object]
@@ -27,6 +28,10 @@ FIRST_PIECE, LEAST_PIECE, MOST_PIECE = 8 << 20, 256 << 10, 64 << 20
 SILENCE_S = 60.0
 # Attempts in a row at one piece.
 MOST_ATTEMPTS = 6
+
+
+# Many clients of a process begin with one context, at once.
+_SENDING = Together()
 
 
 async def upload(
@@ -48,8 +53,9 @@ async def upload(
     connection = Connection(access, SILENCE_S)
     try:
         for parcel in parcels:
-            await _Upload(parcel, access, connection, most_piece or MOST_PIECE).run(progress.tell)
-            progress.done += parcel.size
+            sending = _Upload(parcel, access, connection, most_piece or MOST_PIECE)
+            await _SENDING.once(_name(access, parcel), partial(sending.run, progress.tell))
+            await progress.add(parcel.size)
     finally:
         connection.close()
 
@@ -61,6 +67,11 @@ class _Progress:
         self._total, self._hear = total, hear
         self._told: int | None = None
         self.done = 0
+
+    async def add(self, size: int) -> None:
+        """The present one, of `size` bytes, is there, whoever sent it."""
+        await self.tell(size)
+        self.done += size
 
     async def tell(self, received: int) -> None:
         """`received` bytes of the present one are there."""
@@ -93,7 +104,6 @@ class _Upload:
             idle = 0 if received > before else idle + 1
             if idle == MOST_ATTEMPTS:
                 raise ServerUnavailable(f"pieces of {self._parcel.name} do not arrive")
-        await tell(self._parcel.size)
 
     async def _insisting(self, attempt: Callable[[], Awaitable[int]]) -> int:
         """What `attempt` returns, or what the server has, if it was away meanwhile."""
@@ -149,6 +159,11 @@ class _Upload:
 
     def _refused(self, answer: Answer) -> Exception:
         return failures.of_status(answer.status, answer.headers, answer.body, self._access.secrets)
+
+
+def _name(access: Access, parcel: Parcel) -> Hashable:
+    """The same for clients that send the same to the same server, as the same owner."""
+    return str(access.address), tuple(sorted(access.headers.items())), parcel.sha256
 
 
 def _count(value: Any) -> int:

@@ -21,6 +21,10 @@ class Body:
 
     A request that says beforehand that it is too large is refused before any of it is read. Its
     bytes are booked under `owner` until it is released.
+
+    Attributes:
+        upload: it is one, which is kept and booked elsewhere.
+        count: bytes that came.
     """
 
     def __init__(
@@ -29,12 +33,12 @@ class Body:
         self._receive = receive
         self._inbound = inbound
         self.owner: Owner | None = None
-        self._upload = scope["method"] == "PUT" and scope["path"].startswith(_UPLOADS)
-        self._limit = settings.context_bytes if self._upload else settings.message_bytes
+        self.upload = scope["method"] == "PUT" and scope["path"].startswith(_UPLOADS)
+        self._limit = settings.context_bytes if self.upload else settings.message_bytes
         self._seconds = settings.body_s
         self._began = asyncio.get_running_loop().time()
         self._announced = announced(scope)
-        self._count = self._held = 0
+        self.count = self._held = 0
         self.whole = self._announced == 0
         self.refusal: Refusal | None = None
 
@@ -58,7 +62,7 @@ class Body:
         if self.whole:
             return await self._receive()
         try:
-            async with asyncio.timeout_at(self._began + patience(self._seconds, self._count)):
+            async with asyncio.timeout_at(self._began + patience(self._seconds, self.count)):
                 message = await self._receive()
         except TimeoutError:
             self._refuse("TOO_SLOW", "The body did not come in time.")
@@ -86,10 +90,10 @@ class Body:
             self._held = 0
 
     def _take(self, count: int) -> None:
-        self._count += count
-        if self._count > self._limit:
+        self.count += count
+        if self.count > self._limit:
             self._refuse("TOO_LARGE", f"The limit is {self._limit} bytes.", limit=self._limit)
-        if self._upload:
+        if self.upload:
             return
         if not self._inbound.change(self.owner, count):
             self._refuse("RATE_LIMITED", "Too much is being received.", retry_after=1.0)

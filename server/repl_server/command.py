@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -92,6 +92,7 @@ def settings(
         Texts, option("--preload", "Modules to import beforehand.", metavar="MODULE")
     ] = None,
     memory: Annotated[str, option("--memory", "Of a session, as 512MiB or 2GB.")] = "1GiB",
+    output: Annotated[str, option("--output", "What is kept of a step's output.")] = "1MiB",
     timeout: Annotated[float, seconds("--timeout", "How long a cell may execute.")] = 30.0,
     language: Annotated[
         LanguageName, option("--language", "How much of Python cells may use; no wall.")
@@ -148,6 +149,7 @@ def settings(
     from repl_sandbox import Limits
     from repl_sandbox.types import parse_size
 
+    from .addresses import is_loopback
     from .settings import Settings
 
     own = None
@@ -167,7 +169,7 @@ def settings(
             require=require.value,
             recovery=recovery.value,
             preload=modules_of(preload),
-            limits=Limits(memory=memory, timeout=timeout),
+            limits=Limits(memory=memory, output=output, timeout=timeout),
             policy=policy_of(language),
             pool=pool,
             max_sessions=max_sessions,
@@ -179,7 +181,7 @@ def settings(
             llm_urls=tuple(llm_url or ()),
             llm=own,
             budget=budget,
-            quota=_quota(quota or ()),
+            quota=_quota(quota or (), strangers=no_auth and not is_loopback(host)),
             message_bytes=parse_size(max_message, "--max-message"),
             context_bytes=parse_size(max_context, "--max-context"),
             uploads_bytes=parse_size(max_uploads, "--max-uploads"),
@@ -190,9 +192,12 @@ def settings(
         raise typer.BadParameter(str(error)) from error
 
 
-def _quota(given: Sequence[str]) -> Any:
-    """The quota of these lines, None for none; raises ValueError."""
-    from .settings import Quota
+def _quota(given: Sequence[str], *, strangers: bool) -> Any:
+    """The quota of these lines, None for none; raises ValueError.
+
+    What is not named stays as it is without any: for strangers, limited.
+    """
+    from .settings import ADDRESS_QUOTA, Quota
 
     if not given:
         return None
@@ -202,7 +207,7 @@ def _quota(given: Sequence[str]) -> Any:
         raise ValueError(f"--quota: {min(unknown)!r} is none of {', '.join(kinds)}")
     try:
         counted: dict[str, Any] = {name: kinds[name](text) for name, text in named.items()}
-        return Quota(**counted)
+        return replace(ADDRESS_QUOTA if strangers else Quota(), **counted)
     except ValueError as error:
         raise ValueError(f"--quota: {error}") from None
 
@@ -240,7 +245,7 @@ def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
     def serve(**options: Any) -> None:
         from .app import create_app
         from .journal import written_to
-        from .serving import raise_open_files, server
+        from .serving import hide_memory, raise_open_files, server
 
         try:
             app = create_app(settings(**options))
@@ -250,6 +255,7 @@ def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
         _check_room(raise_open_files(), host.settings)
         with opening():
             host.prepare()
+        hide_memory()
         with written_to(sys.stderr, contents=host.settings.log_contents):
             _run(server(app, lambda url: typer.echo(f"repl-env serves on {url}")))
 

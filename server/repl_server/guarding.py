@@ -121,6 +121,8 @@ class Exchange:
             body.refusal = body.refusal or refusal
         finally:
             body.release()
+            if body.upload:
+                self._watch.metrics.uploaded(body.count)
         if body.refusal is not None:
             await self.refuse(body.refusal)
         elif told := self._scope["state"].get("refusal"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -14,6 +15,11 @@ from .room import Room
 
 # Counted for each upload, however small: what is known of it, and a limit on how many there are.
 LEAST_BYTES = 1 << 16
+
+# Seconds that may pass between two bytes of a sender that others wait for; and how long they do,
+# which a client must not take for silence.
+_NEXT_S = 0.5
+_OTHERS_S = 10.0
 
 Body: TypeAlias = AsyncIterator[bytes]
 Clock: TypeAlias = Callable[[], float]
@@ -51,6 +57,7 @@ class Half:
         self._gone = False
         self.at = clock()  # the last byte came
         self.turn = asyncio.Lock()  # one body at a time
+        self._ended = asyncio.Event()
         if total is not None and total > limit:
             raise self._too_large()
         room.check(owner, max(total or 0, LEAST_BYTES))
@@ -75,6 +82,18 @@ class Half:
     def received(self) -> int:
         """How many bytes have come."""
         return self._arriving.received
+
+    async def settled(self) -> None:
+        """Wait while bytes come in: until it is whole or forgotten, or the next is overdue."""
+        began = self._clock()
+        while not self._gone:
+            now = self._clock()
+            pause = min(_OTHERS_S - (now - began), _NEXT_S - (now - self.at))
+            if pause <= 0:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._ended.wait()
 
     async def take(self, data: bytes) -> None:
         """Take `data`, which is next."""
@@ -120,12 +139,14 @@ class Half:
             content.close()
             raise
         self._gone = True
+        self._ended.set()
         return content
 
     def forget(self) -> None:
         """Drop what came. May be called twice, and amid a body, which is then refused."""
         if not self._gone:
             self._gone = True
+            self._ended.set()
             self._arriving.close()
             self._room.give_back(self.holding)
 

@@ -165,10 +165,19 @@ class HostedSession:
             self.outlet = None
             self._line.forget(outlet)
 
+    async def begin(self, data: Any) -> Any:
+        """Begin an episode, which is counted; its observation. For whoever runs its requests."""
+        began = time.monotonic()
+        self.look_at_cpu()
+        self.cpu = self._host.cpu_account(self)  # of other processes
+        observation = await self._episodes.reset(data)
+        self._host.watch.reset(self, time.monotonic() - began)
+        return observation
+
     async def play(
         self, action: Any, timeout_s: float | None, on_output: Callable[[str, str], None] | None
     ) -> Any:
-        """Take an action, which is counted; its observation. For whoever runs its requests."""
+        """Take an action, which is counted; its observation. Likewise."""
         self.meter.step()
         began = time.monotonic()
         self._stepping = True
@@ -247,12 +256,7 @@ class HostedSession:
             return Reply.refusing(refusal_of(error))
 
     async def _reset(self, asked: Asked, request: Request) -> Reply:
-        began = time.monotonic()
-        self.look_at_cpu()
-        self.cpu = self._host.cpu_account(self)  # of other processes
-        observation = await self._episodes.reset(request.data)
-        self._host.watch.reset(self, time.monotonic() - began)
-        return _observed(observation, request)
+        return _observed(await self.begin(request.data), request)
 
     async def _step(self, asked: Asked, request: Request) -> Reply:
         if not request.stream:

@@ -79,6 +79,7 @@ class Host:
         self.watch.metrics.watch("sessions_open", lambda: self.admission.open)
         self.watch.metrics.watch("sessions_waiting", lambda: self.admission.waiting)
         room = Room(settings.uploads_bytes, self.quotas.of)
+        self.watch.metrics.watch("uploaded_bytes", lambda: room.taken)
         self.uploads = Uploads(settings, room)
         self.shared_uploads = SharedUploads(self.uploads, room)
         self.reading = Reading()
@@ -93,6 +94,8 @@ class Host:
                 policy=settings.policy,
                 recovery=settings.recovery,
                 ready=settings.pool,
+                # No request goes back a cell; a process less for each session.
+                history=0,
             ),
             self.sandboxes,
         )

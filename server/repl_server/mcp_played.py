@@ -63,39 +63,39 @@ class _Hosted:
         """As `Played.reset`. A task that has a score in store is not begun anew by its player."""
         if self._episodes.scored:
             raise ValueError(_SCORED)
-        return await _translated(self._episodes.reset(request))
+        return await self._translated(self._session.begin(request))
 
     async def follow_up(self, task_prompt: str, max_iterations: int) -> REPLObservation:
         """As `Played.follow_up`, likewise."""
         if self._episodes.scored:
             raise ValueError(_SCORED)
         asked = FollowUp(task_prompt=task_prompt, max_iterations=max_iterations)
-        return await _translated(self._episodes.follow_up(asked))
+        return await self._translated(self._episodes.follow_up(asked))
 
     async def step(
         self, action: REPLAction, timeout_s: float | None, on_output: OnOutput | None
     ) -> REPLObservation:
         """As `Played.step`."""
-        return await _translated(self._session.play(action, timeout_s, on_output))
+        return await self._translated(self._session.play(action, timeout_s, on_output))
 
+    async def _translated(self, work: Awaitable[T]) -> T:
+        """`await work`; what it raises is the model's to know, or an error of the protocol.
 
-async def _translated(work: Awaitable[T]) -> T:
-    """`await work`; what it raises is the model's to know, or an error of the protocol.
-
-    The words of an environment or a rubric that failed may hold what a model must not know. They
-    are in the log, under the id that the error has.
-    """
-    try:
-        return await work
-    except (NotReset, EpisodeDone):
-        raise
-    except EpisodeAborted as error:
-        refusal_of(error)  # for the log
-        raise
-    except Exception as error:
-        refusal = refusal_of(error)
-        if refusal.code == "VALIDATION_ERROR":
-            raise ValueError(refusal.message.removeprefix("data.")) from None
-        if refusal.code == "EXECUTION_ERROR":
-            refusal.message = "the environment failed"
-        raise MCPError(code_of(refusal), refusal.message, refusal.data()) from error
+        The words of an environment or a rubric that failed may hold what a model must not know.
+        They are in the log, under the id that the error has.
+        """
+        try:
+            return await work
+        except (NotReset, EpisodeDone):
+            raise
+        except EpisodeAborted as error:
+            if not self._session.closing:  # else its session was taken from under it
+                refusal_of(error)  # for the log
+            raise
+        except Exception as error:
+            refusal = refusal_of(error)
+            if refusal.code == "VALIDATION_ERROR":
+                raise ValueError(refusal.message.removeprefix("data.")) from None
+            if refusal.code == "EXECUTION_ERROR":
+                refusal.message = "the environment failed"
+            raise MCPError(code_of(refusal), refusal.message, refusal.data()) from error

@@ -30,6 +30,7 @@ from .mcp_stream import Stream
 from .owners import owner_of
 from .refusal import Refusal
 from .replies import Reply
+from .routes import note
 
 SESSION = "Mcp-Session-Id"
 VERSION = "MCP-Protocol-Version"
@@ -59,6 +60,7 @@ class MCPRoutes:
         except MCPError as error:
             return _json(failing(asked, error))
         except Refusal as refusal:
+            note(request, refusal)
             return _failed(request, refusal.status, refusing(asked, refusal))
 
     async def delete(self, request: HTTPRequest) -> Response:
@@ -70,6 +72,7 @@ class MCPRoutes:
         try:
             await self._host.find(owner_of(request.scope), token).close()
         except Refusal as refusal:
+            note(request, refusal)
             return _json(refusing(None, refusal), refusal.status)
         return Response(status_code=204)
 

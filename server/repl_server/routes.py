@@ -246,10 +246,15 @@ async def health() -> Health:
 def refused(request: HTTPRequest, error: Exception) -> Response:
     """The answer to a request that ended with `error`."""
     refusal = refusal_of(error)
-    request.scope.setdefault("state", {})["refusal"] = refusal  # for whoever counts them
+    note(request, refusal)
     after = refusal.retry_after
     headers = {} if after is None else {"Retry-After": str(math.ceil(after))}
     return _json(text_of(refusal.data()), headers, refusal.status)
+
+
+def note(request: HTTPRequest, refusal: Refusal) -> None:
+    """Leave `refusal` with the request, for the guard, which counts them."""
+    request.scope.setdefault("state", {})["refusal"] = refusal
 
 
 def _models(host: Host) -> tuple[type[AnyReset], type[BaseModel]]:

@@ -10,6 +10,8 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from repl_sandbox.jail import libc
+
 from .connections import Connections
 from .guarding import Rules
 from .hosting import Host
@@ -69,6 +71,14 @@ def server(app: FastAPI, listening: Callable[[str], None] | None = None) -> Serv
     shared = Shared(rules.settings, connections, rules.inbound)
     made = config(app, shared, timeout_graceful_shutdown=_GOODBYE)
     return Server(made, app.state.host, rules, listening)
+
+
+def hide_memory() -> None:
+    """Keep this process's memory, with keys of models in it, from others of the same user.
+
+    Nobody can attach a debugger then, or write a core.
+    """
+    libc.prctl(libc.PR_SET_DUMPABLE, 0)
 
 
 def raise_open_files() -> int:

@@ -50,6 +50,12 @@ ADDRESS_QUOTA = Quota(
 )
 
 
+# Of what a step writes: some hundred times what is shown. Not the 64 MiB of a session that is one
+# user's own: the server holds as much for each session, and puts it together when the step ends,
+# for which all others wait: 0.2 s for 64 MiB, 1 ms for this.
+OUTPUT = "1MiB"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """A server's settings.
@@ -65,7 +71,8 @@ class Settings:
         recovery: "snapshot" or "restart".
         max_sessions: open at once. max_waiting: who may wait for one; wait_s: how long.
         idle_s: without a request, a session ends. grace_s: how long it outlives its socket.
-        limits, policy, preload, pool: of the sessions' sandbox.
+        limits, policy, preload, pool: of the sessions' sandbox. `limits.output` is OUTPUT if no
+            limits are given.
         message_bytes: of one WebSocket message or HTTP body. context_bytes: of one upload.
         uploads_bytes: of all uploads kept, in memory, likewise.
         inbound_bytes: of all messages that are half received.
@@ -97,7 +104,7 @@ class Settings:
     wait_s: float = 10.0
     idle_s: float = 900.0
     grace_s: float = 60.0
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = field(default_factory=lambda: Limits(output=OUTPUT))
     policy: Policy | None = None
     preload: tuple[str, ...] = ()
     pool: int = 0

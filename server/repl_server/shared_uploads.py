@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -157,13 +157,15 @@ class SharedUploads:
         """The uploads as values in this process, for an environment of another kind.
 
         Raises:
-            Refusal: UNKNOWN_CONTEXT; VALIDATION_ERROR, naming the variable.
+            Refusal: UNKNOWN_CONTEXT; VALIDATION_ERROR, naming the variable; QUOTA_EXCEEDED or
+                NO_ROOM: they may take more memory than there is.
         """
-        found = {}
-        for name, ref in references.items():
-            item = Item(name, ref.type, self._uploads.get(owner, ref.sha256).content)
-            found[name] = await asyncio.to_thread(item.decoded)
-        return found
+        items = [
+            Item(name, ref.type, self._uploads.get(owner, ref.sha256).content)
+            for name, ref in references.items()
+        ]
+        self.room.check(owner, _at_most(items))
+        return {item.name: await asyncio.to_thread(item.decoded) for item in items}
 
     async def _reset(
         self,
@@ -221,8 +223,7 @@ class SharedUploads:
 
     async def _decode(self, template: Template) -> None:
         items, wanted = template.items(), template.wanted
-        most = sum(item.content.size * _MOST_PER_BYTE[item.type] for item in items)
-        self.room.take(template.holding, most)
+        self.room.take(template.holding, _at_most(items))
         values: dict[str, Any] = {item.name: item.decoded() for item in items}
         template.parts = contexts.resolve(
             None, values, None, mode=wanted.mode, preview_length=wanted.preview_length
@@ -279,6 +280,11 @@ class SharedUploads:
         for template in list(self._templates.values()):
             template.forget()
         await asyncio.gather(*self._closing)
+
+
+def _at_most(items: Sequence[Item]) -> int:
+    """Bytes that the values may take in this process."""
+    return sum(item.content.size * _MOST_PER_BYTE[item.type] for item in items)
 
 
 async def _made(template: Template) -> None:

@@ -144,8 +144,13 @@ def upload_router(host: Host) -> APIRouter:
         responses={200: {"model": Stored}, 202: {"model": Received}, **_problems(*_PUT)},
         openapi_extra={"requestBody": _BODY},
     )
-    absent: dict[int | str, dict[str, Any]] = {404: {"description": "It is not there."}}
-    made.add_api_route(path, head, methods=["HEAD"], responses=absent | _problems(422))
+    made.add_api_route(
+        path,
+        head,
+        methods=["HEAD"],
+        response_class=Response,
+        responses={404: {"description": "It is not there, or not whole."}, **_problems(422)},
+    )
     made.add_api_route(path, delete, methods=["DELETE"], status_code=204, responses=_problems(404))
     return made
 

@@ -75,7 +75,8 @@ class Uploads:
         self._room = room
         self._clock = clock
         self._whole: dict[Key, Upload] = {}
-        self._halves: dict[Key, Half] = {}
+        self._halves: dict[Key, Half] = {}  # of which pieces come
+        self._unbroken: dict[Key, Half] = {}  # which come as a whole, the first of each
 
     def get(self, owner: Owner, sha256: str) -> Upload:
         """The upload, which is used now.
@@ -109,7 +110,8 @@ class Uploads:
         """Take a body of `length` bytes, or of as many as come: all of a context, or `piece` of it.
 
         What had come of a piece whose sender went away stays; of a body that is no piece nothing
-        does. Pieces of one context are taken one after the other, whoever sends them.
+        does. Many who begin with one context send it at once: while one's bytes come in, others
+        wait to be told that it is there.
 
         Raises:
             Refusal: as `Half`; OUT_OF_ORDER, with where to go on.
@@ -159,7 +161,12 @@ class Uploads:
             upload.forget()
 
     async def _put_whole(self, key: Key, length: int | None, body: Body) -> Put:
+        if (other := self._unbroken.get(key)) is not None:
+            await other.settled()
+            if (found := self._whole.get(key)) is not None:
+                return self._there(found)
         half = self._begin(key, length)
+        self._unbroken.setdefault(key, half)
         try:
             async with half.turn:
                 async for data in body:
@@ -171,6 +178,8 @@ class Uploads:
                 return await self._finish(key, half)
         finally:
             half.forget()
+            if self._unbroken.get(key) is half:
+                del self._unbroken[key]
 
     async def _put_piece(self, key: Key, piece: Piece, body: Body) -> Put:
         half = self._halves.get(key)
@@ -178,6 +187,9 @@ class Uploads:
             if piece.first:
                 raise _out_of_order(0)
             half = self._halves[key] = self._begin(key, piece.total)
+        elif piece.first < half.received or half.busy:
+            # Were they told by turns where to go on, each would send all of it.
+            await half.settled()
         async with half.turn:
             if (found := self._whole.get(key)) is not None:
                 return self._there(found)

@@ -16,6 +16,7 @@ from typing import Any
 from openenv.core import EnvClient, GenericEnvClient
 from openenv.core.client_types import StepResult
 from openenv.core.env_server.types import Action, Observation, State
+from openenv.core.mcp_client import MCPToolClient
 
 QUESTION = {
     "context": "one two three",
@@ -242,6 +243,24 @@ async def impatient(url: str) -> dict[str, Any]:
         return {"gave_up": gave_up, "after": after, "fresh": told(await env.step({"code": "1"}))}
 
 
+async def tools(url: str) -> dict[str, Any]:
+    """The client of MCP tools, whose session is the WebSocket's and HTTP's at once (from 0.10)."""
+    async with MCPToolClient(base_url=url) as env:
+        found = await env.list_tools()
+        reset = await env.reset(**QUESTION)
+        called = await env.call_tool("execute", code="len(context.split())")
+        state = await env.state()
+        end = await env.call_tool("submit_answer", answer="3")
+        return {
+            "names": [tool.name for tool in found],
+            "reset": reset.done,
+            "called": called["structuredContent"]["result"]["value"],
+            "step_count": state.step_count,
+            "done": end["structuredContent"]["done"],
+            "error": end["isError"],
+        }
+
+
 async def keyed(url: str) -> str | None:
     """The password of `url` as a key in the headers; None where the generation sends none."""
     login, _, host = url.removeprefix("http://").rpartition("@")
@@ -276,12 +295,13 @@ STORIES: dict[str, Callable[[str], Any]] = {
         odd_text,
         long_context,
         impatient,
+        tools,
         keyed,
         keyless,
     )
 }
-# What is told without being asked for: all that need no key in the URL.
-OPEN = [name for name in STORIES if not name.startswith("key")]
+# What is told without being asked for: what every generation does, with no key in the URL.
+OPEN = [name for name in STORIES if name not in {"tools", "keyed", "keyless"}]
 
 
 def main() -> None:

@@ -122,6 +122,20 @@ def test_a_client_that_gave_up_is_told_that_its_session_is_gone(stories: dict[st
     assert impatient["fresh"]["observation"]["result"]["value"] == "1"
 
 
+def test_tools_are_called_in_the_session_of_the_socket(our_server: str) -> None:
+    """Older clients step with tools, which only OpenEnv's environments of tools understand."""
+    seen = told(NEWEST, "official_client.py", our_server, "tools")["tools"]
+
+    assert seen == {
+        "names": ["execute", "reset", "submit_answer"],
+        "reset": False,
+        "called": "3",
+        "step_count": 1,
+        "done": True,
+        "error": False,
+    }
+
+
 def test_a_key_goes_into_the_url_or_the_headers(
     generation: str, locked_server: tuple[str, str]
 ) -> None:

@@ -41,9 +41,10 @@ def text(result):
     return "\n".join(block.text for block in result.content if block.type == "text")
 
 
-async def test_a_failure_of_ours_is_an_error_that_says_where_to_look_and_no_more(caplog):
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError, OSError])
+async def test_a_failure_of_ours_is_an_error_that_says_where_to_look_and_no_more(caplog, kind):
     with caplog.at_level(logging.CRITICAL, logger="repl_env.mcp_server"):
-        async with client(Failing(RuntimeError("/secret/path"))) as asking:
+        async with client(Failing(kind("/secret/path"))) as asking:
             with pytest.raises(MCPError) as raised:
                 await asking.call_tool("execute", {"code": "1"})
 

@@ -33,10 +33,11 @@ def test_no_extra_brings_openenv_beside_the_server() -> None:
     assert bringing == {"openenv"}
 
 
-def test_the_manifest_names_this_version_and_the_server() -> None:
+def test_the_manifest_names_this_version_and_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPL_ENV_HOST", "127.0.0.1")
     manifest = (ROOT / "openenv.yaml").read_text(encoding="utf-8")
     fields = dict(re.findall(r"^(\w+): (\S+)$", manifest, re.MULTILINE))
 
     assert fields["version"] == metadata.version("repl-env")
     module, _, name = fields["app"].partition(":")
-    assert getattr(import_module(module), name) is not None
+    assert callable(getattr(import_module(module), name))

@@ -360,6 +360,62 @@ async def test_closing_while_a_step_runs_ends_the_step():
             await step
 
 
+async def test_closing_without_a_connection_ends_the_session_on_the_server():
+    async def resumed(peer):
+        await peer.session()
+        await peer.next("close")
+
+    with Scripted(before_the_request, resumed) as server:
+        env = REPLEnv(server.url)
+        await env.reset()
+        await env.close()
+
+    assert server.kinds == ["open", "reset", "resume", "close"]
+
+
+async def test_closing_without_a_server_is_no_error():
+    with Scripted() as server:
+        env = REPLEnv(server.url)
+        await env.reset()
+    await env.close()
+
+
+async def test_a_reset_that_is_closed_begins_no_other_session():
+    async def story(peer):
+        await peer.session()
+        await peer.next("reset")
+        await peer.gone()
+
+    with Scripted(story) as server:
+        env = REPLEnv(server.url)
+        reset = asyncio.create_task(env.reset())
+        await server.until("reset")
+        await env.close()
+        with pytest.raises(SessionLost, match="closed"):
+            await reset
+
+    assert server.kinds.count("open") == 1
+
+
+async def test_calls_at_the_same_time_open_one_session():
+    with Scripted() as server:
+        env = REPLEnv(server.url)
+        await asyncio.gather(env.connect(), env.reset(), env.reset())
+        await env.close()
+
+    assert server.kinds.count("open") == 1
+
+
+async def test_a_line_that_is_too_long_is_left():
+    async def story(peer):
+        await peer.next("open")
+        await peer.gone()
+
+    with Scripted(story) as server:
+        with pytest.raises(ServerUnavailable, match=r"no session within 0\.05 s"):
+            await REPLEnv(server.url, message_timeout_s=0.05).connect()
+
+
 # ── replies that are none ────────────────────────────────────────────────────────────────────────
 
 RESULT = json.dumps(observation())

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import random
+import subprocess
+import sys
 import time
+from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -120,8 +126,6 @@ def large_contexts(env):
 
 
 def a_file_as_a_context(env):
-    from pathlib import Path
-
     yield env.reset(context=Path(__file__))
     yield env.execute("type(context).__name__, len(context) > 1000")
 
@@ -196,6 +200,7 @@ def output_of_all_sorts(env):
 SCENARIOS = [
     an_episode_with_everything,
     several_contexts_of_all_kinds,
+    large_contexts,
     a_file_as_a_context,
     limits_of_time,
     an_answer_with_a_schema,
@@ -233,6 +238,66 @@ def test_output_comes_while_a_step_runs(server):
     assert len(heard) > 1
 
 
+# ── contexts by hash, on the real server ─────────────────────────────────────────────────────────
+
+TEXT = "a line of some text\n" * (1 << 17)
+
+
+def test_a_large_context_is_uploaded_once_for_all_sessions(server):
+    told = []
+    with REPLEnv(server.url).sync() as one, REPLEnv(server.url).sync() as another:
+        for env in (one, another):
+            env.reset(context=TEXT, on_upload=lambda *far: told.append(far))
+            assert env.execute("len(context)").observation.result.value == str(len(TEXT))
+
+    whole = (len(TEXT), len(TEXT))
+    assert told[0][0] == 0 and told.count(whole) == 2
+    assert told[-2:] == [(0, len(TEXT)), whole]
+
+
+async def test_a_context_that_had_to_make_room_is_uploaded_again(server):
+    digest = hashlib.sha256(TEXT.encode()).hexdigest()
+    request = Request(f"{server.url}/contexts/{digest}", method="DELETE")
+    told = []
+
+    async def forget(there, total):
+        told.append(there)
+        if there == total and told.count(total) == 1:
+            answer = await asyncio.to_thread(urlopen, request)
+            assert answer.status == 204
+
+    async with REPLEnv(server.url) as env:
+        await env.reset(context=TEXT, on_upload=forget)
+        result = await env.execute("len(context)")
+
+    assert result.observation.result.value == str(len(TEXT))
+    assert told.count(len(TEXT)) == 2
+
+
+def test_a_context_over_the_limit_is_an_error_of_its_name_and_size():
+    with serving({"context_bytes": 2 << 20}) as small, REPLEnv(small.url).sync() as env:
+        env.reset(context="kept")
+        with pytest.raises(
+            TooLarge, match="context has 2,621,440 bytes; the server takes 2,097,152"
+        ):
+            env.reset(context=TEXT)
+        assert env.execute("context").observation.result.value == "'kept'"
+
+
+def test_the_example_plays_its_episode(server):
+    example = Path(__file__).parents[2] / "examples" / "remote.py"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(example), server.url],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "candidate 2: 149, reward 1.0" in done.stdout
+
+
 # ── connections that break, on the real server ───────────────────────────────────────────────────
 
 
@@ -252,6 +317,26 @@ async def test_a_dropped_connection_in_a_long_step_has_its_result_exactly_once(s
     assert result.observation.result.stdout == "begun\n1\n"
     assert again.observation.result.value == "1"
     assert again.observation.iteration == 3
+
+
+async def test_steps_on_a_network_that_breaks_again_and_again_are_each_run_once(server):
+    chance, over = random.Random(1), asyncio.Event()
+
+    async def breaking(network):
+        while not over.is_set():
+            await asyncio.sleep(chance.uniform(0.001, 0.03))
+            network.snap()
+
+    async with Relay(server.port) as network, REPLEnv(network.url) as env:
+        await env.reset(max_iterations=100)
+        await env.execute("n = 0")
+        broken = asyncio.create_task(breaking(network))
+        results = [await env.execute("n += 1; n") for _ in range(40)]
+        over.set()
+        await broken
+
+    assert [each.observation.result.value for each in results] == [str(n + 1) for n in range(40)]
+    assert network.count > 2
 
 
 async def test_a_connection_dropped_between_steps_is_made_again_at_once(server):

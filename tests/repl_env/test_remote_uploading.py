@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import socket
@@ -170,6 +171,44 @@ DATA = bytes(range(251)) * 4000  # 1,004,000 bytes: four pieces
 
 def parcel(data: bytes = DATA) -> Parcel:
     return replace(Parcel.of_bytes(data), name="context")
+
+
+async def test_many_who_begin_with_one_context_send_it_once_whatever_their_threads_are():
+    heard: list[tuple[int, int]] = []
+
+    def in_a_thread() -> None:
+        asyncio.run(uploading.upload([parcel()], store.access))
+
+    with Store() as store:
+        await asyncio.gather(
+            *(
+                uploading.upload([parcel()], store.access, on_upload=lambda *far: heard.append(far))
+                for _ in range(8)
+            ),
+            *(asyncio.to_thread(in_a_thread) for _ in range(4)),
+        )
+        await uploading.upload([parcel()], store.access)
+
+    assert sum(each.startswith("PUT") for each in store.asked) == 4
+    assert heard.count((len(DATA), len(DATA))) == 8
+
+
+async def test_who_waited_for_one_that_failed_tries_for_itself():
+    def refuses(request: Handler) -> bool:
+        return request.answer(413, {"code": "TOO_LARGE", "message": "no"})
+
+    with Store(refuses) as store:
+        ended = await asyncio.gather(
+            *(uploading.upload([parcel()], store.access) for _ in range(3)), return_exceptions=True
+        )
+        first = asyncio.create_task(uploading.upload([parcel(b"y" * 10)], store.access))
+        other = asyncio.create_task(uploading.upload([parcel(b"y" * 10)], store.access))
+        await asyncio.sleep(0)
+        first.cancel()
+        await other
+
+    assert [type(each) for each in ended] == [TooLarge, type(None), type(None)]
+    assert len(store.whole) == 2
 
 
 async def test_a_context_goes_in_pieces_and_says_how_far_it_is():

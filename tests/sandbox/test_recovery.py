@@ -33,10 +33,13 @@ DEATHS = {
     "exit": "import os; os._exit(1)",
     "segmentation fault": "import ctypes; ctypes.string_at(0)",
     "memory bomb": (
-        # Of several processes: what one may not have is an exception.
-        "import os, time\nhold = []\n"
-        "for _ in range(4): os.fork()\n"
-        "while True: hold.append(bytearray(os.urandom(1 << 20)) * 8)"
+        # Of several processes, none too large by itself: what one may not have is an exception.
+        "import os, time\n"
+        "for _ in range(4):\n"
+        "    if os.fork() == 0:\n"
+        "        hold = bytearray(b'x') * (120 << 20)\n"
+        "        time.sleep(100)\n"
+        "time.sleep(100)"
     ),
     "recursion in C": (
         "import ctypes, sys\nsys.setrecursionlimit(10**9)\n"
@@ -50,6 +53,11 @@ DEATHS = {
 }
 
 
+# Only the clock ends these. Of the others each has its own end, however busy the machine is.
+ENDLESS = ("C loop", "interrupts ignored")
+SECONDS = {death: 0.5 if death in ENDLESS else 20.0 for death in DEATHS}
+
+
 @pytest.mark.parametrize("death", DEATHS)
 def test_after_a_death_variables_and_files_are_as_before_the_cell(
     copied: Session, death: str
@@ -58,7 +66,8 @@ def test_after_a_death_variables_and_files_are_as_before_the_cell(
         pytest.skip("nothing keeps code of this tier from ending its session")
     copied.run("x = [1, 2]\nopen('kept', 'w').write('before')")
     spoil = "x.append(3)\ny = 1\nopen('kept', 'w').write('spoilt')\nopen('new', 'w').close()\n"
-    outcome = copied.run(f"{spoil}print('so far', flush=True)\n{DEATHS[death]}", timeout=1.5)
+    code = f"{spoil}print('so far', flush=True)\n{DEATHS[death]}"
+    outcome = copied.run(code, timeout=SECONDS[death])
 
     assert isinstance(outcome, Killed | TimedOut)
     assert (outcome.state, outcome.lost) == ("rolled_back", ())
@@ -229,15 +238,15 @@ def test_a_restricted_policy_holds_after_it(recovering: Sandbox) -> None:
 
 
 def test_the_limit_of_cpu_time_counts_all_that_was(recovering: Sandbox) -> None:
-    burn = "import os, time\nwhile time.process_time() < 0.7: pass\n"
-    with recovering.session(limits=Limits(cpu_seconds=2)) as session:
+    burn = "import os, time\nwhile time.process_time() < 0.4: pass\n"
+    with recovering.session(limits=Limits(cpu_seconds=1)) as session:
         session.run("x = 1")
-        reasons = []
-        for _ in range(5):
+        reasons: list[object] = []
+        while "cpu" not in reasons and len(reasons) < 5:
             outcome = session.run(f"{burn}os._exit(1)")
             reasons.append(outcome.reason if isinstance(outcome, Killed) else type(outcome))
         assert reasons[0] == "exit"
-        assert "cpu" in reasons
+        assert reasons[-1] == "cpu"
 
 
 def test_isolation_is_what_it_was(recovering: Sandbox) -> None:
@@ -257,7 +266,7 @@ def test_a_session_of_a_pool_recovers(sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize("cell", ["x = 1", "import os; os._exit(1)", "pass"])
 def test_closing_while_a_copy_is_made_ends_everything(recovering: Sandbox, cell: str) -> None:
-    for _ in range(10):
+    for _ in range(5):
         session = recovering.session()
         init = psutil.Process(session._core.links.pid)
         session.run("data = bytearray(20 << 20)")

@@ -45,12 +45,12 @@ def say(data):
 WAIT = "\ntime.sleep(30)"
 
 
-def run(sandbox: Sandbox, code: str, **arguments: Any) -> Outcome:
+def run(sandbox: Sandbox, code: str, timeout: float = 10.0, **arguments: Any) -> Outcome:
     """The outcome of `code` in a new session, which must be alive afterwards."""
     functions = {"double": lambda x: 2 * x}
-    limits = Limits(timeout=1, grace=0.2)
+    limits = Limits(timeout=10, grace=0.2)
     with sandbox.session(host=functions, limits=limits, **arguments) as session:
-        outcome = session.run(PRELUDE + code)
+        outcome = session.run(PRELUDE + code, timeout=timeout)
         session.run("pass")  # what is left of a torn conversation may end here
         assert session.run("double(21)").value == "42"
         return outcome
@@ -133,7 +133,7 @@ def test_deep_nesting_with_a_lone_surrogate_is_no_error_of_the_host(
     ids=["half a frame", "SIGSTOP", "interrupts swallowed", "deaf", "hung up behind a child"],
 )
 def test_a_worker_that_says_nothing_is_ended_by_the_clock(sandbox: Sandbox, code: str) -> None:
-    assert isinstance(run(sandbox, code), (TimedOut, Killed))
+    assert isinstance(run(sandbox, code, timeout=0.3), (TimedOut, Killed))
 
 
 @pytest.mark.parametrize(
@@ -152,10 +152,10 @@ def test_a_worker_that_hangs_up_and_lives_on_is_killed(sandbox: Sandbox, code: s
 
 def test_a_forged_result_ends_that_cell_only(sandbox: Sandbox) -> None:
     """Code may lie about its own cell. It does not gain time for the next, nor its result."""
-    with sandbox.session(limits=Limits(timeout=1, grace=0.2)) as session:
+    with sandbox.session(limits=Limits(timeout=10, grace=0.2)) as session:
         outcome = session.run(PRELUDE + "say(result(1))\nwhile True: pass")
         assert isinstance(outcome, Finished)
-        assert session.run("'next'").state == "restarted"  # it was never copied
+        assert session.run("'next'", timeout=0.3).state == "restarted"  # it was never copied
         assert session.run("6 * 7").value == "42"
 
 
@@ -229,7 +229,7 @@ with Sandbox(limits=limits) as sandbox:
     [
         "block = b'x' * (1 << 20)\nfor _ in range(1024): os.write(1, block)",
         "for _ in range(300_000): os.write(2, b'xy')",
-        "import subprocess\nfor _ in range(4): subprocess.Popen(['yes'])\ntime.sleep(1)",
+        "import subprocess\nfor _ in range(4): subprocess.Popen(['yes'])\ntime.sleep(0.3)",
         "for n in range(100_000): say(call(n + 100, 3, 'nothing'))",
         "for n in range(100_000): say(call(n + 100, 99, 'double'))",
         "page = b'[[1,\"stdout\",0,2000000],{}]'\n"

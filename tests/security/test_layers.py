@@ -7,6 +7,7 @@ see for a tier ends the sandbox itself; of the others a question to the session 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -130,9 +131,23 @@ CASES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def whole(open_python: str) -> Iterator[Callable[[str], Sandbox]]:
+    """A sandbox of each tier that is asked for, which lacks nothing."""
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def of(tier: str) -> Sandbox:
+            python = None if tier == "jailed" else open_python
+            return stack.enter_context(Sandbox(isolation=tier, python=python, limits=LIMITS))
+
+        yield of
+
+
 @as_root
 @pytest.mark.parametrize(("tier", "layer"), CASES)
 def test_a_layer_that_is_left_out_is_noticed(
+    whole: Callable[[str], Sandbox],
     tier: str,
     layer: str,
     open_python: str,
@@ -141,12 +156,11 @@ def test_a_layer_that_is_left_out_is_noticed(
 ) -> None:
     if EXCUSED.get(layer):
         pytest.skip("this kernel has none")
+    with whole(tier).session() as session:
+        if layer == "cgroup" and not CHECKS[layer](session):
+            pytest.skip("this process may make no groups")
+        assert CHECKS[layer](session), f"{layer} is not noticed where it is"
     python = None if tier == "jailed" else open_python
-    with Sandbox(isolation=tier, python=python, limits=LIMITS) as sandbox:
-        with sandbox.session() as session:
-            if layer == "cgroup" and not CHECKS[layer](session):
-                pytest.skip("this process may make no groups")
-            assert CHECKS[layer](session), f"{layer} is not noticed where it is"
     seen = ""
     try:
         with session_without(layer, tier, python, tmp_path, monkeypatch) as session:

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
 
 import pytest
 
-from tests.server.conftest import peer
-
-
-def wait_until(true: Callable[[], object]) -> None:
-    """Look until it is so; AssertionError if it never is."""
-    end = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.005)
+from tests.server.conftest import eventually, peer
 
 
 def test_a_client_that_leaves_amid_a_step_ends_its_session_without_a_fault(
     server, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "repl_server")
+    before = server.host.sessions
     with peer(server) as client:
         client.reset()
-        (session,) = server.host.sessions
-        wait_until(lambda: not session.busy)
+        (session,) = (each for each in server.host.sessions if each not in before)
+        eventually(lambda: not session.busy)
         client.send("step", {"code": "import time; time.sleep(600)"})
-        wait_until(lambda: session.busy)
+        eventually(lambda: session.busy)
 
-    wait_until(lambda: not server.host.sessions)
+    eventually(lambda: session not in server.host.sessions)
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []

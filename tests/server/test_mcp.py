@@ -12,8 +12,10 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 from websockets.sync.client import connect
 
+from repl_env.environment import REPLEnvironment
 from repl_env.interfaces import Environment
 from repl_env.models import Action, Observation, State
+from repl_env.rubrics import Rubric
 from tests.server.conftest import Peer, peer, serving
 
 
@@ -385,6 +387,25 @@ def test_a_full_server_says_so_in_each_form():
         assert error["data"]["code"] == "CAPACITY_REACHED"
         assert error["data"]["max_sessions"] == 1
     assert (plain.status_code, streamable.status_code) == (200, 503)
+
+
+class Loud(Rubric):
+    """A rubric that fails, and says too much."""
+
+    def forward(self, action, observation):
+        raise ValueError("the answer is 42")
+
+
+def test_what_a_rubric_says_when_it_fails_is_not_for_the_model():
+    def environment():
+        return REPLEnvironment(rubric=Loud())
+
+    with serving(environment=environment) as server, peer(server) as socket:
+        told = socket.ask("mcp", execute("1"))["data"]
+
+    assert told["error"]["code"] == -32603
+    assert told["error"]["message"] == "the environment failed"
+    assert "42" not in json.dumps(told["error"]["data"]["message"])
 
 
 class Counter(Environment[Action, Observation, State]):

@@ -184,6 +184,12 @@ def test_without_a_quota_strangers_from_elsewhere_have_the_one_of_addresses(
         meter.open_session()
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1])
+def test_a_quota_is_a_number_from_0(value) -> None:
+    with pytest.raises(ValueError, match="steps_per_second must be a number from 0"):
+        Quota(steps_per_second=value)
+
+
 def test_a_flood_of_addresses_is_forgotten_as_soon_as_it_owes_nothing(quotas, clock) -> None:
     for number in range(1000):
         quotas.of(Owner("address", f"10.0.{number // 256}.{number % 256}")).request()

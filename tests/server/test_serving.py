@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -12,8 +13,9 @@ from typer.testing import CliRunner
 
 from repl_env.cli.main import build
 from repl_sandbox.errors import IsolationError
+from repl_sandbox.jail import libc
 from repl_server.command import of_variables
-from repl_server.settings import Quota
+from repl_server.settings import ADDRESS_QUOTA, Quota
 from tests.server.conftest import eventually, peer
 
 PROGRAM = "from repl_env.cli.main import main; main()"
@@ -134,6 +136,14 @@ def test_options_are_variables_of_the_environment_too(monkeypatch):
     assert settings.hashed_keys == ("one:" + "0" * 64,)
 
 
+def test_a_quota_for_strangers_keeps_the_limits_that_it_does_not_name(monkeypatch):
+    monkeypatch.setenv("REPL_ENV_QUOTA", "sessions=2")
+    monkeypatch.setenv("REPL_ENV_NO_AUTH", "1")
+
+    assert of_variables("0.0.0.0").quota == replace(ADDRESS_QUOTA, sessions=2)
+    assert of_variables("127.0.0.1").quota == Quota(sessions=2)
+
+
 def test_the_application_for_other_servers_asks_for_keys(monkeypatch):
     from repl_server import asgi
 
@@ -149,3 +159,25 @@ def test_the_application_for_other_servers_asks_for_keys(monkeypatch):
 def plain(text):
     """What a message in a box says."""
     return "".join(text.replace("│", " ").split())
+
+
+def test_it_hides_its_memory(monkeypatch):
+    """Keys of models are in it. Seen in this process, which is as it was afterwards."""
+    seen = []
+
+    class Idle:
+        def run(self):
+            seen.append(libc.prctl(_GET_DUMPABLE))
+
+    monkeypatch.setattr("repl_server.serving.server", lambda app, listening: Idle())
+    monkeypatch.setattr("repl_server.hosting.Host.prepare", lambda host: None)
+    before = libc.prctl(_GET_DUMPABLE)
+    try:
+        assert CliRunner().invoke(build(), ["serve"]).exit_code == 0
+    finally:
+        libc.prctl(libc.PR_SET_DUMPABLE, before)
+
+    assert (before, seen) == (1, [0])
+
+
+_GET_DUMPABLE = 3  # linux/prctl.h: PR_GET_DUMPABLE

@@ -355,7 +355,7 @@ class Bench:
 
 @pytest.fixture
 async def sandbox():
-    async with AsyncSandbox(recovery="restart") as sandbox:
+    async with AsyncSandbox() as sandbox:
         yield sandbox
 
 
@@ -372,7 +372,10 @@ async def test_a_template_is_kept_while_it_is_used_and_a_while_after(sandbox) ->
     bench.clock.now = 1000.0
     bench.shared.sweep()
     assert template in bench.shared.templates
+    branch = await environment.branch_async()
     await environment.close_async()
+    assert template.busy
+    await branch.close_async()
     assert not template.busy
     bench.clock.now = 1060.0
     bench.shared.sweep()
@@ -409,19 +412,20 @@ async def test_what_sessions_use_is_not_given_up_for_others(sandbox) -> None:
     await bench.close()
 
 
-async def test_what_is_empty_after_a_death_begins_with_the_context_again(sandbox) -> None:
-    bench = Bench(sandbox)
-    references = await bench.put(b"x" * (2 * MIB))
-    environment = REPLEnvironment(sandbox=sandbox)
-    given = {"contexts": {"small": "s"}}
-    await bench.shared.reset(environment, bench.owner, references, given)
+async def test_what_is_empty_after_a_death_begins_with_the_context_again() -> None:
+    async with AsyncSandbox(recovery="restart") as sandbox:
+        bench = Bench(sandbox)
+        references = await bench.put(b"x" * (2 * MIB))
+        environment = REPLEnvironment(sandbox=sandbox)
+        given = {"contexts": {"small": "s"}}
+        await bench.shared.reset(environment, bench.owner, references, given)
 
-    await environment.step_async(REPLAction(code="mine = 1\nimport os\nos._exit(1)"))
-    code = "'mine' in globals(), len(context), small"
-    step = await environment.step_async(REPLAction(code=code))
-    assert step.result.value == f"(False, {2 * MIB}, 's')"
-    await environment.close_async()
-    await bench.close()
+        await environment.step_async(REPLAction(code="mine = 1\nimport os\nos._exit(1)"))
+        code = "'mine' in globals(), len(context), small"
+        step = await environment.step_async(REPLAction(code=code))
+        assert step.result.value == f"(False, {2 * MIB}, 's')"
+        await environment.close_async()
+        await bench.close()
 
 
 async def test_a_deleted_upload_is_unknown_at_once_and_its_sessions_go_on(sandbox) -> None:

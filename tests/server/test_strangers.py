@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import re
@@ -142,6 +143,24 @@ def test_the_token_of_another_owner_is_no_token(keyed) -> None:
 
         assert told[0] == told[1]
         assert alice.run("print(secret)")["stdout"] == "42\n"
+
+
+def test_the_hash_of_another_owner_s_context_is_no_context(keyed) -> None:
+    document = b"only alice has this"
+    name = hashlib.sha256(document).hexdigest()
+    path = f"/contexts/{name}"
+    assert ask(keyed, "PUT", path, document, X_API_Key=ALICE)[0] == 201
+    reference = {"context": {"sha256": name, "type": "text"}}
+    with peer(keyed, **as_owner(BOB)) as bob:
+        refused = bob.ask("reset", {"uploads": reference})["data"]
+        assert refused["code"] == "UNKNOWN_CONTEXT"
+        made_up = {"context": {"sha256": "0" * 64, "type": "text"}}
+        unknown = bob.ask("reset", {"uploads": made_up})["data"]
+        assert unknown["message"].replace("0" * 64, name) == refused["message"]
+    assert ask(keyed, "DELETE", path, X_API_Key=BOB)[0] == 404
+    with peer(keyed, **as_owner(ALICE)) as alice:
+        alice.reset(uploads=reference)
+        assert alice.run("print(context)")["stdout"] == "only alice has this\n"
 
 
 def test_an_owner_s_sessions_are_bounded_and_another_s_are_not_touched(keyed) -> None:

@@ -305,6 +305,25 @@ def test_two_who_send_the_same_pieces_take_turns(server) -> None:
     assert stored(server, data)
 
 
+def test_who_is_behind_waits_while_it_comes_in_and_need_not_send_it(server) -> None:
+    data = content(3 * MIB)
+    sha, first = name(data), span(0, 2 * MIB - 1, len(data))
+
+    with connection(server) as ahead, connection(server) as behind, connection(server) as whole:
+        begin(server, ahead, sha, data[:MIB], 2 * MIB, **first)
+        eventually(lambda: ask(server, "HEAD", sha)[1].get("upload-offset") == str(MIB))
+        begin(server, behind, sha, data[: 2 * MIB], 2 * MIB, **first)
+        ahead.send(data[MIB : 2 * MIB])
+        assert answer(ahead)[0] == 202
+        rest = span(2 * MIB, len(data) - 1, len(data))
+        begin(server, ahead, sha, data[2 * MIB :], MIB, **rest)
+        assert answer(ahead)[0] == 201
+        assert answer(behind)[0] == 200
+        begin(server, whole, sha, data, len(data))
+        assert answer(whole)[0] == 200
+    assert server.host.uploads._room.taken == 3 * MIB
+
+
 def test_a_context_that_is_there_is_read_past_and_the_connection_goes_on(server) -> None:
     data = content(3 * MIB)
     ask(server, "PUT", name(data), data)

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from http.client import HTTPConnection
@@ -33,10 +34,12 @@ class Served:
 
     def __init__(self, options: Sequence[str], port: int = 0) -> None:
         self._options = options
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed in __exit__)
         program = str(Path(sys.executable).with_name("repl-env"))
         self._process = subprocess.Popen(
             [program, "serve", "--host", "127.0.0.1", "--port", str(port), *options],
             stdout=subprocess.PIPE,
+            stderr=self._log,
             text=True,
         )
         self.pid = self._process.pid
@@ -47,7 +50,7 @@ class Served:
         for line in self._process.stdout:
             if "http://" in line:
                 return "http://" + line.partition("http://")[2].split()[0].rstrip("/")
-        raise RuntimeError("the server did not start")
+        raise RuntimeError(f"the server did not start: {self.complaints()}")
 
     def __enter__(self) -> Self:
         return self
@@ -57,6 +60,7 @@ class Served:
         self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
+        self._log.close()
 
     def again(self) -> Served:
         """Another, on the same port, with the same options."""
@@ -94,6 +98,11 @@ class Served:
         except ValueError:
             return response.status, told
 
+    def complaints(self) -> list[str]:
+        """The lines of its log that tell of a fault of its own."""
+        self._log.seek(0)
+        return [line.strip()[:500] for line in self._log if _is_complaint(line)]
+
     def sessions(self) -> int:
         """How many are open, those in their grace time among them."""
         return int(self.request("GET", "/ready")[1]["sessions"])
@@ -130,6 +139,13 @@ class Served:
                 left = [str(process) for process in self.processes()]
                 raise TimeoutError(f"{self.sessions()} sessions and these are left: {left}")
             time.sleep(0.05)
+
+
+def _is_complaint(line: str) -> bool:
+    try:
+        return json.loads(line)["level"] not in ("debug", "info", "warning")
+    except (ValueError, LookupError, TypeError):
+        return True  # a traceback, a warning of Python's
 
 
 def gone(processes: Sequence[psutil.Process]) -> list[str]:

@@ -12,13 +12,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .abusers import Abuser
-from .ends import dies, drains
+from .ends import drains, kill, left
 from .guests import Guest, forget_uploads
 from .served import Served
 
 # Shorter than a server's own: a soak waits for them to pass.
-OPTIONS = ("--grace", "2", "--max-sessions", "512", "--memory", "256MiB")
+OPTIONS = (
+    *("--grace", "2", "--timeout", "5"),
+    *("--max-sessions", "512", "--memory", "256MiB"),
+)
 _PROBES = 4
+_MOST_COMPLAINTS = 5  # of one server's log that are told
 # Parts of the time: without abusers, and with them. The rest is for warming up.
 _CALM, _ABUSED = 0.3, 0.6
 # What the server may have grown by: allocators keep what they were once given.
@@ -62,7 +66,7 @@ class Report:
 
 
 def soak(*, seconds: float, guests: int, abusers: int, seed: str) -> Report:
-    """Soak a server of its own, then see it drain, die and start again."""
+    """Soak a server of its own, then kill it, start it again at once and have it drain."""
     report = Report()
     with Served(OPTIONS) as served:
         asyncio.run(_load(served, report, 1.0 + seconds * 0.1, guests, abusers, f"{seed}-warm-up"))
@@ -80,9 +84,11 @@ def soak(*, seconds: float, guests: int, abusers: int, seed: str) -> Report:
                 report.faults.append(f"left behind: {name}: {became}, before {was}")
         if report.grown > _GROWTH:
             report.faults.append(f"memory grew by {report.grown} bytes")
-        report.faults += drains(served)
-    with Served(OPTIONS) as served:
-        report.faults += dies(served)
+        processes = kill(served)
+        report.faults += served.complaints()[:_MOST_COMPLAINTS]
+        with served.again() as again:
+            report.faults += [*left(processes), *drains(again)]
+            report.faults += again.complaints()[:_MOST_COMPLAINTS]
     return report
 
 

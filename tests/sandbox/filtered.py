@@ -1,0 +1,279 @@
+"""A process under the filters: which calls it is refused, and what it may go on doing.
+
+`filtered.py LOADS REPORT...` takes filters on, in a process of its own for each report, and prints
+what each came to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import mmap
+import multiprocessing
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from errno import EAFNOSUPPORT, ENOSYS, EPERM
+from multiprocessing import shared_memory
+
+from repl_sandbox.jail import libc, seccomp
+from repl_sandbox.jail.syscalls import ALLOW, REFUSE
+
+HIGH = 1 << 32
+# For one report; one that waits for ever is ended.
+SECONDS = 10
+TIOCSTI = 0x5412
+CLONE_FS = 0x200  # with CLONE_NEWUSER it is EINVAL, so a hole in the filter starts no process
+AF_VSOCK, AF_NETLINK, AF_ALG = 40, 16, 38
+IPPROTO_MPTCP = 262
+KEEP = -1  # setresuid: leave as it is
+QUERY_PERSONALITY = 0xFFFFFFFF
+GETPID_I386 = b"\xb8\x14\x00\x00\x00\xcd\x80\xc3"  # mov eax, 20; int 0x80; ret
+GETPID_X32 = 0x40000000 | 39
+SYNC = {"x86_64": 162, "aarch64": 81}  # exists in every kernel, has no row in the table
+UNKNOWN_NUMBER = 600
+
+# name of the probe: the call, its arguments, the errno it must fail with
+PROBES = {
+    "io_uring": ("io_uring_setup", (0, 0), EPERM),
+    "clone3": ("clone3", (0, 0), ENOSYS),
+    "unknown number": (UNKNOWN_NUMBER, (), ENOSYS),
+    "call without a row": (SYNC, (), ENOSYS),
+    "socket of a VM": ("socket", (AF_VSOCK, 1, 0), EAFNOSUPPORT),
+    "netlink socket": ("socket", (AF_NETLINK, 3, 0), EAFNOSUPPORT),
+    "crypto socket": ("socket", (AF_ALG, 5, 0), EAFNOSUPPORT),
+    "raw socket": ("socket", (2, 3, 1), EAFNOSUPPORT),
+    "multipath socket": ("socket", (2, 1, IPPROTO_MPTCP), EAFNOSUPPORT),
+    "foreign socketpair": ("socketpair", (2, 1, 0, 0), EAFNOSUPPORT),
+    "user namespace": ("clone", (libc.CLONE_NEWUSER | CLONE_FS, 0, 0, 0, 0), EPERM),
+    "unshare": ("unshare", (0,), EPERM),
+    "typing into a terminal": ("ioctl", (-1, TIOCSTI, 0), EPERM),
+    "the same with a high bit": ("ioctl", (-1, HIGH | TIOCSTI, 0), EPERM),
+    "signal to everybody": ("kill", (-1, 0), EPERM),
+    "the same as unsigned": ("kill", (0xFFFFFFFF, 0), EPERM),
+    "mount": ("mount", (0, 0, 0, 0, 0), EPERM),
+    "another uid": ("setresuid", (KEEP, KEEP, KEEP), EPERM),
+    "another filter": ("seccomp", (2, 0, 0), EPERM),
+    "tracing": ("ptrace", (0, 0, 0, 0), EPERM),
+    "personality": ("personality", (QUERY_PERSONALITY,), EPERM),
+    "key ring": ("keyctl", (0, 0, 0), EPERM),
+    "splice": ("splice", (-1, 0, -1, 0, 0, 0), EPERM),
+}
+# Without a filter of ours these end otherwise, for any user and under common container filters.
+NOT_BY_THEMSELVES = (
+    "call without a row",
+    "netlink socket",
+    "typing into a terminal",
+    "another uid",
+)
+
+
+def probe(call, arguments):
+    """The errno that a call fails with, 0 if it succeeds."""
+    arch = seccomp.native_arch()
+    if isinstance(call, dict):
+        call = call[arch]
+    numbers = {row.name: row.number(arch) for row in (*ALLOW, *REFUSE)}
+    try:
+        libc.syscall(numbers.get(call, call), *arguments)
+    except OSError as error:
+        return error.errno
+    return 0
+
+
+def probe_all():
+    return {name: probe(call, arguments) for name, (call, arguments, _) in PROBES.items()}
+
+
+def enter_by_i386():
+    code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    code.write(GETPID_I386)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(code))
+    return ctypes.CFUNCTYPE(ctypes.c_int)(address)()
+
+
+def enter_by_x32():
+    return libc.syscall(GETPID_X32)
+
+
+def count_up(counter, lock):
+    for _ in range(100):
+        with lock:
+            counter.value += 1
+
+
+def run_processes(start_method):
+    context = multiprocessing.get_context(start_method)
+    counter, lock = context.Value("i", 0, lock=False), context.Lock()
+    processes = [context.Process(target=count_up, args=(counter, lock)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return counter.value
+
+
+def ordinary_threads():
+    with ThreadPoolExecutor(4) as pool:
+        return sum(pool.map(lambda n: n * n, range(100)))
+
+
+def ordinary_subprocess():
+    command = [sys.executable, "-c", "print(6 * 7)"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def ordinary_asyncio():
+    async def main():
+        process = await asyncio.create_subprocess_exec("true")
+        return [await process.wait(), await asyncio.to_thread(lambda: 42)]
+
+    return asyncio.run(main())
+
+
+def ordinary_sockets():
+    left, right = socket.socketpair()
+    with left, right:
+        left.sendall(b"over a pair")
+        return right.recv(64).decode()
+
+
+def ordinary_server():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as client,
+        server.accept()[0] as connection,
+    ):
+        client.sendall(b"over loopback")
+        return connection.recv(64).decode()
+
+
+def ordinary_files():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "a")
+        with open(path, "w") as file:
+            file.write("text")
+        os.rename(path, path + "b")
+        os.symlink(path + "b", path)
+        os.utime(path)
+        return [os.stat(path).st_size, sorted(os.listdir(folder))]
+
+
+def ordinary_shared_memory():
+    block = shared_memory.SharedMemory(create=True, size=64)
+    again = shared_memory.SharedMemory(block.name)
+    assert block.buf is not None
+    assert again.buf is not None
+    block.buf[:3] = b"abc"
+    text = bytes(again.buf[:3]).decode()
+    again.close()
+    block.close()
+    block.unlink()
+    return text
+
+
+def ordinary_signals():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+    signal.setitimer(signal.ITIMER_REAL, 0.001)
+    return signal.Signals(signal.sigwait([signal.SIGALRM])).name
+
+
+ORDINARY = {
+    "threads": (ordinary_threads, 328350),
+    "subprocess": (ordinary_subprocess, "42\n"),
+    "fork": (lambda: run_processes("fork"), 200),
+    "spawn": (lambda: run_processes("spawn"), 200),
+    "forkserver": (lambda: run_processes("forkserver"), 200),
+    "asyncio": (ordinary_asyncio, [0, 42]),
+    "socketpair": (ordinary_sockets, "over a pair"),
+    "server": (ordinary_server, "over loopback"),
+    "files": (ordinary_files, [4, ["a", "ab"]]),
+    "shared memory": (ordinary_shared_memory, "abc"),
+    "signals": (ordinary_signals, "SIGALRM"),
+}
+
+
+def load_beside_a_thread(load):
+    """What a thread that ran before the filter was loaded may do afterwards."""
+    loaded = threading.Event()
+    found = []
+
+    def work():
+        loaded.wait()
+        found.append(probe("unshare", (0,)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    load()
+    loaded.set()
+    thread.join()
+    return found
+
+
+LOADS = {
+    "nothing": (),
+    "program": (seccomp.program,),
+    "base and seal": (seccomp.base_program, seccomp.seal_program),
+}
+REPORTS = {
+    "probes": probe_all,
+    "i386": enter_by_i386,
+    "x32": enter_by_x32,
+    **{name: function for name, (function, _) in ORDINARY.items()},
+}
+
+
+def report(loads, name):
+    """Take the filters on and write what the report finds, as JSON."""
+
+    def load():
+        libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
+        for make in LOADS[loads]:
+            seccomp.load(make(seccomp.native_arch()))
+
+    if name == "thread":
+        result = load_beside_a_thread(load)
+    else:
+        load()
+        result = REPORTS[name]()
+    return json.dumps(result)
+
+
+def reported(loads, name):
+    """[exit status, what was written] of a forked process that reports."""
+    reading, writing = os.pipe2(os.O_NONBLOCK)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            signal.alarm(SECONDS)
+            os.write(writing, report(loads, name).encode())
+            status = 0
+        # Boundary: there is nobody else to tell, and the parent's code must not be returned to.
+        except BaseException:  # noqa: BLE001
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    # Not until the end of the pipe, which processes that were left behind may hold open.
+    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.close(writing)
+    try:
+        written = os.read(reading, 1 << 16).decode()
+    except BlockingIOError:
+        written = ""
+    os.close(reading)
+    return ended, written
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # dying by SIGSYS leaves no file behind
+    loads, *names = sys.argv[1:]
+    sys.stdout.write(json.dumps({name: reported(loads, name) for name in names}))
