@@ -30,6 +30,7 @@ from .mcp_answers import Answers
 from .owned_uploads import OwnedUploads
 from .owners import Owner
 from .quotas import Meter, Quotas
+from .reading import Reading
 from .refusal import Refusal
 from .repl_episodes import REPLEpisodes
 from .room import Room
@@ -81,6 +82,7 @@ class Host:
         self.watch.metrics.watch("uploaded_bytes", lambda: room.taken)
         self.uploads = Uploads(settings, room)
         self.shared_uploads = SharedUploads(self.uploads, room)
+        self.reading = Reading()
         self.sandboxes = Sandboxes()
         self.source = Source(
             None,

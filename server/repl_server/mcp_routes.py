@@ -49,7 +49,7 @@ class MCPRoutes:
         """Take one message of the Model Context Protocol."""
         asked: RequestId | None = None
         try:
-            message = read(await request.body())
+            message = await self._host.reading.read(await request.body(), read)
             if not isinstance(message, Call):
                 await self._cancel(request, message.cancels)
                 return Response(status_code=202)

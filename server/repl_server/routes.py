@@ -19,6 +19,7 @@ from .frames import Request
 from .hosted import HostedSession
 from .hosting import Host
 from .owners import owner_of
+from .reading import Reading
 from .refusal import Refusal
 from .replies import Reply, text_of
 from .requests import AnyReset, RequestId, ResetRequest, Seconds
@@ -73,7 +74,7 @@ class Problem(BaseModel):
 
 
 class StrictRoute(APIRoute):
-    """A route whose body is read as strictly as a frame is."""
+    """A route whose body is read as strictly, and as patiently, as a frame is."""
 
     def get_route_handler(self) -> Callable[[HTTPRequest], Coroutine[Any, Any, Response]]:
         """As in the base, with the body read first."""
@@ -82,7 +83,8 @@ class StrictRoute(APIRoute):
         async def strictly(request: HTTPRequest) -> Response:
             body = await request.body()
             if body:
-                request._json = read_object(body)
+                reading: Reading = request.app.state.host.reading
+                request._json = await reading.read(body, read_object)
             return await handle(request)
 
         return strictly

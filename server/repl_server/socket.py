@@ -16,6 +16,7 @@ from .frames import Dialect, Refused, Request
 from .hosted import HostedSession
 from .hosting import Host
 from .owners import owner_of
+from .reading import LARGE
 from .refusal import Refusal
 from .replies import Reply, text_of
 from .socket_outlet import Message, Send, SocketOutlet
@@ -113,8 +114,7 @@ class Socket:
             if message["type"] != "websocket.receive":
                 self._hung_up = True
                 return
-            frame = message.get("text")
-            asked = self._dialect.read(message.get("bytes") if frame is None else frame)
+            asked = await self._read(message)
             try:
                 self._meter.request()
             except Refusal as refusal:
@@ -125,6 +125,17 @@ class Socket:
             else:
                 if asked is not None and not await self._take(asked):
                     return
+
+    async def _read(self, message: Message) -> Request | Refused | None:
+        frame = message.get("text")
+        if frame is None:
+            return self._dialect.read(message.get("bytes"))
+        if len(frame) < LARGE:
+            return self._dialect.read(frame)
+        try:
+            return await self._host.reading.read(frame, self._dialect.read)
+        except Refusal as refusal:
+            return Refused(refusal, None, len(frame))
 
     async def _take(self, asked: Request | Refused) -> bool:
         """Do what a frame asks for, or hand it to the session; False if it was the last."""

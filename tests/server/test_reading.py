@@ -1,0 +1,75 @@
+"""Large JSON texts: a limit to the values in them, and turns to read them."""
+
+import asyncio
+import json
+
+import pytest
+
+from repl_server.reading import LARGE, MOST_VALUES, Reading, check_values, values
+from repl_server.refusal import Refusal
+from tests.server.conftest import ask, peer
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [
+        ([1, 2, 3], 3),
+        ({"a": [[], {}], "b": 1}, 6),
+        ("a, [b], {c}", 0),
+        ('say "a, b", [c]\\', 0),
+        (["\\", 'x", "y', "\\\\"], 3),
+        ("é, ü, 日本, [", 0),
+    ],
+)
+def test_values_are_counted_outside_of_strings(value, count):
+    text = json.dumps(value)
+    assert values(text) == values(text.encode()) == count
+    assert values(json.dumps(value, ensure_ascii=False)) == count
+
+
+@pytest.mark.parametrize("unit", ["[],", '{"a":1},', '"x",', "1,", '"\\"",'])
+def test_too_many_values_are_refused_before_they_are_read(unit):
+    text = "[" + unit * (MOST_VALUES + 1) + "1]"
+    with pytest.raises(Refusal, match="TOO_LARGE"):
+        check_values(text)
+    with pytest.raises(Refusal, match="TOO_LARGE"):
+        check_values(text.encode())
+
+
+def test_a_long_text_is_no_lot_of_values():
+    check_values(json.dumps({"context": json.dumps([{"a": [1, "b"]}] * 100_000)}))
+
+
+async def test_large_texts_are_read_one_at_a_time_and_small_ones_at_once():
+    reading, order = Reading(), []
+
+    def read(text):
+        order.append(text[:1])
+        return text[:1]
+
+    large = [asyncio.create_task(reading.read(name * LARGE, read)) for name in "ab"]
+    await asyncio.sleep(0)
+    assert await reading.read("c", read) == "c"
+    assert [await each for each in large] == ["a", "b"]
+    assert order == ["a", "c", "b"]
+
+
+async def test_one_that_is_no_json_does_not_hold_up_the_next():
+    reading = Reading()
+    with pytest.raises(ValueError, match="Expecting"):
+        await reading.read("x" * LARGE, json.loads)
+    assert await reading.read(json.dumps("x" * LARGE), json.loads) == "x" * LARGE
+
+
+def test_over_a_socket_and_in_a_body(server):
+    bomb = '{"type": "reset", "data": {"context": [' + "[]," * (MOST_VALUES + 1) + "1]}}"
+    with peer(server, max_size=None) as one:
+        one.socket.send(bomb)
+        error = one.take()["data"]
+        assert (error["code"], error["limit"]) == ("TOO_LARGE", MOST_VALUES)
+        text = json.dumps([{"a": 1}] * 150_000)
+        assert one.reset(context=text)["observation"]["context_length"] == len(text)
+    status, _, body = ask(server, "POST", "/reset", bomb.encode())
+    assert (status, body["code"]) == (413, "TOO_LARGE")
+    status, _, body = ask(server, "POST", "/mcp", bomb.encode())
+    assert body["error"]["data"]["code"] == "TOO_LARGE"
