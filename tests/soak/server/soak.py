@@ -25,7 +25,7 @@ _PROBES = 4
 _MOST_COMPLAINTS = 5  # of one server's log that are told
 # Parts of the time: without abusers, and with them. The rest is for warming up.
 _CALM, _ABUSED = 0.3, 0.6
-# What the server may have grown by: allocators keep what they were once given, and of that some 20 MiB
+# What the server may have grown by: allocators keep what they were once given, which is some 20 MiB
 # more with each new height of what happens at once.
 _GROWTH = 64 << 20
 # How much longer the measured clients' steps may take beside abusers, of a hundred the slowest: by
