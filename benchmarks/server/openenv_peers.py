@@ -2,19 +2,20 @@
 
     python -m benchmarks.server.openenv_peers echo|repl
 
-"repl" stands for OpenEnv's own REPL environment, which no package has: the same executor, that of
-smolagents, in an environment that does nothing but call it.
+"repl" stands for OpenEnv's own REPL environment, which is in no package: the same executor, that of
+smolagents, and the same fields on the wire, with less done around them.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 from openenv.core.env_server.http_server import create_app
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
-from pydantic import Field
+from pydantic import BaseModel, Field
 from smolagents.local_python_executor import LocalPythonExecutor
 
 from .listening import serve
@@ -28,10 +29,26 @@ class Code(Action):  # type: ignore[misc]
     code: str
 
 
-class Seen(Observation):  # type: ignore[misc]
-    """What a step came to."""
+class Result(BaseModel):
+    """What code came to."""
 
-    result: dict[str, Any] = Field(default_factory=dict)
+    stdout: str = ""
+    stderr: str = ""
+    locals_snapshot: dict[str, str] = Field(default_factory=dict)
+    execution_time: float = 0.0
+    success: bool = True
+    exception: str | None = None
+
+
+class Seen(Observation):  # type: ignore[misc]
+    """What a policy sees of it."""
+
+    result: Result
+    context_preview: str | None = None
+    context_length: int = 0
+    available_variables: list[str] = Field(default_factory=list)
+    iteration: int = 0
+    max_iterations: int = 30
 
 
 class Echo(Environment):  # type: ignore[misc]
@@ -40,10 +57,10 @@ class Echo(Environment):  # type: ignore[misc]
     SUPPORTS_CONCURRENT_SESSIONS = True
 
     def reset(self, seed: Any = None, episode_id: Any = None, **_: Any) -> Seen:
-        return Seen()
+        return Seen(result=Result())
 
     def step(self, action: Code, timeout_s: Any = None, **_: Any) -> Seen:
-        return Seen(result={"stdout": action.code, "success": True}, reward=0.0)
+        return Seen(result=Result(stdout=action.code), reward=0.0)
 
     @property
     def state(self) -> State:
@@ -56,15 +73,18 @@ class REPL(Echo):
     def reset(self, seed: Any = None, episode_id: Any = None, **_: Any) -> Seen:
         self._executor = LocalPythonExecutor(additional_authorized_imports=[])
         self._executor.send_tools({})
-        return Seen()
+        self._iteration = 0
+        return Seen(result=Result())
 
     def step(self, action: Code, timeout_s: Any = None, **_: Any) -> Seen:
+        self._iteration += 1
+        before, begun = set(self._executor.state), time.perf_counter()
         output = self._executor(action.code)
-        known = {
-            name: repr(value) for name, value in self._executor.state.items() if name[0] != "_"
-        }
-        shown = {"stdout": output.logs, "locals_snapshot": known, "success": True}
-        return Seen(result=shown, reward=0.0)
+        taken = time.perf_counter() - begun
+        names = [name for name in self._executor.state if not name.startswith("_")]
+        made = {name: repr(self._executor.state[name]) for name in names if name not in before}
+        result = Result(stdout=output.logs, locals_snapshot=made, execution_time=taken)
+        return Seen(result=result, available_variables=names, iteration=self._iteration, reward=0.0)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,13 @@ from urllib.parse import urlsplit
 from .served import Served
 from .wire import Refused, Wire, connected, result_of
 
+# Seconds that a guest may rest between two things that it does: a score of guests is not to keep
+# the machine so busy that abusers make no difference.
+_REST = 1.0
 _ENDLESS = 10**6  # steps of an episode, more than are ever made
+# Seconds that a session outlives its socket. Short, because a soak waits for them to pass; a busy
+# machine may take longer to connect.
+GRACE = 2.0
 # Seconds for anything to be answered: long past what is ever waited for, but no hang.
 _PATIENCE = 60.0
 # What is uploaded: few, so that the server's store is as full after a short soak as after a long.
@@ -50,6 +56,7 @@ class Guest:
                 async with asyncio.timeout(_PATIENCE):
                     await act(self)
                 self._done[act.__name__.strip("_")] += 1
+                await asyncio.sleep(self._random.random() * _REST)
             await self._leave()
         finally:
             if self._wire is not None:
@@ -112,20 +119,20 @@ class Guest:
 
     async def _branch(self) -> None:
         wire = await self._there()
-        token = (await wire.ask("branch"))["token"]
-        branch = await Wire.resume(self._served.url, token)
-        _expect(await branch.run(_ADD), str(self._total + 1))
+        before = time.monotonic()
+        branch = await self._resumed((await wire.ask("branch"))["token"], before)
+        if branch is not None:
+            _expect(await branch.run(_ADD), str(self._total + 1))
+            await self._part(branch)
         _expect(await wire.run("total"), str(self._total))
-        await self._part(branch)
 
     # ── what clients die of ───────────────────────────────────────────────────────────────────
 
     async def _cut(self) -> None:
         """The connection drops between steps, and the client resumes."""
         wire = await self._there()
-        wire.cut()
-        self._wire = await Wire.resume(self._served.url, wire.token)
-        _expect(await self._wire.run("total"), str(self._total))
+        if await self._resume(wire):
+            await self._add()
 
     async def _cut_amid(self) -> None:
         """It drops while a step runs, which must have run once when it is asked for again."""
@@ -133,10 +140,9 @@ class Guest:
         step = {"code": _SLOWLY}
         asked = await wire.send("step", step)
         await self._moment()
-        wire.cut()
-        self._wire = await Wire.resume(self._served.url, wire.token)
-        self._total += 1
-        _expect(result_of(await self._wire.ask("step", step, id=asked)), str(self._total))
+        if await self._resume(wire):
+            self._total += 1
+            _expect(result_of(await self._wire.ask("step", step, id=asked)), str(self._total))
 
     async def _vanish(self) -> None:
         """The client dies with whatever it had asked for, and nobody resumes."""
@@ -195,6 +201,22 @@ class Guest:
             await self._begin(wire)
             self._wire = wire
         return self._wire
+
+    async def _resume(self, wire: Wire) -> bool:
+        """Drop the connection and take the session up by another; False if that came too late."""
+        wire.cut()
+        self._wire = None
+        self._wire = await self._resumed(wire.token, time.monotonic())
+        return self._wire is not None
+
+    async def _resumed(self, token: str, since: float) -> Wire | None:
+        """A session that has no socket since then; None if its time was over."""
+        try:
+            return await Wire.resume(self._served.url, token)
+        except Refused as refused:
+            if refused.code != "UNKNOWN_SESSION" or time.monotonic() - since < GRACE:
+                raise
+            return None
 
     async def _begin(self, wire: Wire, **more: Any) -> None:
         await wire.ask("reset", {"max_iterations": _ENDLESS, **more})

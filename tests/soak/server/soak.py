@@ -13,20 +13,21 @@ from typing import Any
 
 from .abusers import Abuser
 from .ends import drains, kill, left
-from .guests import Guest, forget_uploads
+from .guests import GRACE, Guest, forget_uploads
 from .served import Served
 
-# Shorter than a server's own: a soak waits for them to pass.
+# Times are shorter than a server's own: a soak waits for them to pass.
 OPTIONS = (
-    *("--grace", "2", "--timeout", "5"),
+    *("--grace", str(GRACE), "--timeout", "5"),
     *("--max-sessions", "512", "--memory", "256MiB"),
 )
 _PROBES = 4
 _MOST_COMPLAINTS = 5  # of one server's log that are told
 # Parts of the time: without abusers, and with them. The rest is for warming up.
 _CALM, _ABUSED = 0.3, 0.6
-# What the server may have grown by: allocators keep what they were once given.
-_GROWTH = 32 << 20
+# What the server may have grown by: allocators keep what they were once given, which is some 20 MiB
+# more with each new height of what happens at once.
+_GROWTH = 64 << 20
 # How much longer the measured clients' steps may take beside abusers, of a hundred the slowest: by
 # a factor, and in milliseconds where that is little. The cores are shared with 20 that never rest.
 _HARM, _HARM_MS = 5.0, 100.0
