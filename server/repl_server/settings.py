@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from repl_env.llm import LLM
@@ -27,6 +28,9 @@ class Quota:
             100 MB takes that once, and once more while sessions begin with it. The default is
             enough for one of the largest.
         connections: sockets and requests at once.
+
+    Raises:
+        ValueError: naming the field that is no number from 0.
     """
 
     sessions: int | None = None
@@ -36,6 +40,12 @@ class Quota:
     calls_per_hour: int | None = None
     uploaded_bytes: int | None = 2560 * MIB
     connections: int | None = None
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{each.name} must be a number from 0, not {value}")
 
 
 # Strangers who are told apart by nothing but their addresses.
