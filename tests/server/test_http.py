@@ -174,7 +174,6 @@ def test_bad_steps(adders, body, status, code):
 )
 def test_bad_resets(server, body, code):
     before = set(server.host.sessions)  # others' tests leave some to their grace time
-    before = {each.id for each in server.host.sessions}
     status, headers, told = ask(server, "POST", "/reset", body, X_Session_Id="new")
 
     assert (status, told["code"]) == (422 if code == "VALIDATION_ERROR" else 403, code)

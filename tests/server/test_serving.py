@@ -118,7 +118,10 @@ def test_a_tier_that_cannot_be_had_is_an_exit_of_its_own(monkeypatch):
     assert "Ask root." in done.stderr
 
 
-def test_a_port_that_is_taken_is_told():
+def test_a_port_that_is_taken_is_told(monkeypatch):
+    monkeypatch.setattr(
+        "repl_server.serving.hide_memory", lambda: None
+    )  # of the tests, it would be
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = CliRunner().invoke(build(), ["serve", "--port", str(port), "--recovery", "restart"])
