@@ -160,7 +160,8 @@ class Watchdog:
         if exceeds is None:
             exceeds = self._exceeds(watched, processes, limit + watched.core.lent)
         # The memory of a copy that is just being ended is in no process and yet in the group.
-        watched.suspicions = watched.suspicions + 1 if exceeds else 0
+        if exceeds is not None:
+            watched.suspicions = watched.suspicions + 1 if exceeds else 0
         if watched.suspicions >= (1 if watched.core.ours == 1 else _SURE):
             return "memory"
         if limits.cpu_seconds is not None and cpu_seconds(processes) > lines * limits.cpu_seconds:
@@ -178,10 +179,10 @@ class Watchdog:
         watched.folder_due = end + _REST * (end - start)
         return overfull
 
-    def _exceeds(self, watched: _Watched, processes: list[int], limit: int) -> bool:
+    def _exceeds(self, watched: _Watched, processes: list[int], limit: int) -> bool | None:
         """Whether a session holds more than `limit` bytes beyond its template's.
 
-        What only its waiting copies hold does not count.
+        What only its waiting copies hold does not count. None: it is too early for another look.
         """
         links = watched.core.links
         # init and the worker are forks of the template: its pages show in both, and are shared.
@@ -196,7 +197,7 @@ class Watchdog:
         # once walks the page tables, 16 ms for each process's gigabyte: half of the time at most.
         start = time.monotonic()
         if start < watched.exact_due:
-            return False
+            return None
         held = _proportional(processes) + _also_held(copies)
         exceeded = held - self.template_memory > limit
         end = time.monotonic()

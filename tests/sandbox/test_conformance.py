@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -18,15 +19,28 @@ TIERS = ("jailed", "confined", "process")
 NAMES = [check.name for check in CHECKS]
 
 
+@pytest.fixture(scope="module")
+def commands(open_python: str) -> dict[str, tuple[int, str, str]]:
+    """Status, output and errors of the command for each tier; at once, for most of it waits."""
+    pythons = {tier: sys.executable if tier == "jailed" else open_python for tier in TIERS}
+    with ThreadPoolExecutor(len(TIERS)) as pool:
+        done = pool.map(
+            lambda tier: command("--json", "--isolation", tier, "--python", pythons[tier]), TIERS
+        )
+        return {
+            tier: (one.returncode, one.stdout, one.stderr)
+            for tier, one in zip(TIERS, done, strict=True)
+        }
+
+
 @pytest.mark.parametrize("tier", TIERS)
-def test_a_tier_conforms(tier: str, open_python: str) -> None:
+def test_a_tier_conforms(tier: str, commands: dict[str, tuple[int, str, str]]) -> None:
     """By the command, which is what people run."""
-    python = sys.executable if tier == "jailed" else open_python
-    done = command("--json", "--isolation", tier, "--python", python)
-    if done.returncode == 3:
-        pytest.skip(done.stderr.strip())
-    assert_conforms(tier, json.loads(done.stdout))
-    assert done.returncode == 0
+    status, output, errors = commands[tier]
+    if status == 3:
+        pytest.skip(errors.strip())
+    assert_conforms(tier, json.loads(output))
+    assert status == 0
 
 
 def assert_conforms(tier: str, report: dict[str, Any]) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
+
 import pytest
 
-from repl_sandbox import Finished, Limits, Sandbox
+from repl_sandbox import Finished, Limits, Sandbox, watchdog
 
 TIERS = ("jailed", "confined")
 
@@ -36,6 +39,26 @@ def test_memory_of_children_of_a_thread_counts(sandbox: Sandbox) -> None:
         "threading.Thread(target=family).start()\ntime.sleep(15)"
     )
     with sandbox.session(limits=Limits(memory="100MiB", timeout=20)) as session:
+        outcome = session.run(code)
+        assert getattr(outcome, "reason", None) == "memory", outcome
+
+
+def test_a_limit_holds_where_a_look_takes_longer_than_the_time_between_two(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does at many gigabytes, or on a machine with much else to do."""
+    look = watchdog._proportional
+
+    def slowly(processes: Iterable[int]) -> int:
+        time.sleep(2 * watchdog._PERIOD)
+        return look(processes)
+
+    monkeypatch.setattr(watchdog, "_proportional", slowly)
+    # The kernel's count of a group is no such look.
+    monkeypatch.setattr(watchdog, "_exceeds", lambda *_: None)
+    code = "import time\nblock = bytearray(b'x') * (90 << 20)\nimport os\nos.fork()\n"
+    code += "block[::4096] = block[::4096]\ntime.sleep(15)"
+    with sandbox.session(limits=Limits(memory="100MiB", timeout=5)) as session:
         outcome = session.run(code)
         assert getattr(outcome, "reason", None) == "memory", outcome
 
