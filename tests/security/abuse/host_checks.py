@@ -119,8 +119,8 @@ class Open:
         """What the case left is saved, and loaded in another session: there, it says no more."""
         trial = self._trial
         try:
-            data = trial.session.checkpoint(timeout=3)
-            restored = trial.sandbox.restore(data, timeout=3)
+            data = trial.session.checkpoint(timeout=1.5)
+            restored = trial.sandbox.restore(data, timeout=1.5)
         except CheckpointError as error:
             self._deny(str(error))
             return
