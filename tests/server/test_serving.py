@@ -1,5 +1,6 @@
 """`repl-env serve` as a process: what it leaves behind however it ends, and how it refuses."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -158,6 +159,10 @@ def test_a_quota_for_strangers_keeps_the_limits_that_it_does_not_name(monkeypatc
 def test_the_application_for_other_servers_asks_for_keys(monkeypatch):
     from repl_server import asgi
 
+    # It is made once for a process, by whoever looks first, from what the environment says then.
+    monkeypatch.delattr(asgi, "app", raising=False)
+    for name in [name for name in os.environ if name.startswith("REPL_ENV_")]:
+        monkeypatch.delenv(name)
     with pytest.raises(ValueError, match="no-auth"):
         asgi.app
     monkeypatch.setenv("REPL_ENV_NO_AUTH", "1")
