@@ -8,7 +8,6 @@ With --check the exit status is 1 if a goal was missed; --readme puts the table 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +16,8 @@ from rich.console import Console
 
 from . import branches, cells, endpoints, many, peers, recovery, runs, sessions, shared
 from .figure import Figure, Measure
-from .goals import GOALS
-from .readme import put
-from .report import Others, markdown, record, table
+from .machine import Machine
+from .report import Others, publish
 
 FIGURES: tuple[Measure, ...] = (
     sessions.cold,
@@ -52,7 +50,7 @@ RESULTS = Path(__file__).parent / "results" / "latest.json"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 0, or 1 with --check when a goal was missed."""
     options = _options(arguments)
-    console = Console()
+    machine, console = Machine(), Console()
     figures: list[Figure] = []
     for measure in FIGURES:
         if options.only and measure.__name__ not in options.only:
@@ -63,14 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in peers.PEERS if options.peers else ():
         with console.status(f"measuring {name}"):
             others[name] = peers.ask(options.peers, name)
-    console.print(table(figures, others))
-    if options.readme:
-        put("numbers", markdown(figures, others))
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(record(figures, others), indent=2) + "\n")
-    missed = [f.name for f in figures if f.key in GOALS and not GOALS[f.key].met(f)]
-    console.print(f"Goals missed: {', '.join(missed)}" if missed else "All goals met.")
-    return 1 if options.check and missed else 0
+    met = publish(figures, others, machine, RESULTS, "numbers" if options.readme else None)
+    return 1 if options.check and not met else 0
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

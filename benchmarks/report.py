@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
-import os
-import platform
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 from .figure import Figure
 from .goals import GOALS, ratio
+from .machine import Machine
+from .readme import put
 from .samples import Samples
 
 SCALES = {"us": 1e6, "ms": 1e3, "ns": 1e9, "MB": 1e-6, "/s": 1.0}  # from seconds, bytes, 1/s
@@ -42,10 +44,29 @@ def rows(figures: Sequence[Figure], others: Others) -> list[tuple[str, ...]]:
     return shown
 
 
-def table(figures: Sequence[Figure], others: Others) -> Table:
+def publish(
+    figures: Sequence[Figure],
+    others: Others,
+    machine: Machine,
+    results: Path,
+    readme: str | None,
+) -> bool:
+    """Print, write `results`, fill the README's part `readme`; whether all goals are met."""
+    described, console = machine.describe(), Console()
+    console.print(_table(figures, others, described["summary"]))
+    if readme is not None:
+        put(readme, _markdown(figures, others, described["summary"]))
+    results.parent.mkdir(exist_ok=True)
+    results.write_text(json.dumps(_everything(figures, others, described), indent=2) + "\n")
+    missed = [f.name for f in figures if f.key in GOALS and not GOALS[f.key].met(f)]
+    console.print(f"Goals missed: {', '.join(missed)}" if missed else "All goals met.")
+    return not missed
+
+
+def _table(figures: Sequence[Figure], others: Others, machine: str) -> Table:
     """The rows for a terminal."""
     header, *body = rows(figures, others)
-    shown = Table(title=machine()["summary"], caption="medians; each floor from the same run")
+    shown = Table(title=machine, caption="medians; each floor from the same run")
     for column in header:
         shown.add_column(column, justify="left" if not column else "right")
     colours = {"yes": "[green]yes[/]", "NO": "[red]NO[/]"}
@@ -54,12 +75,12 @@ def table(figures: Sequence[Figure], others: Others) -> Table:
     return shown
 
 
-def markdown(figures: Sequence[Figure], others: Others) -> str:
+def _markdown(figures: Sequence[Figure], others: Others, machine: str) -> str:
     """The rows for a README."""
     header, *body = rows(figures, others)
     lines = [header, ("---", *["---:"] * (len(header) - 1)), *body]
     shown = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{machine()['summary']}. Medians; each floor from the same run.\n\n{shown}"
+    return f"{machine}. Medians; each floor from the same run.\n\n{shown}"
 
 
 def _value(value: float, unit: str) -> str:
@@ -79,10 +100,12 @@ def _goal(figure: Figure) -> str:
     return f"{sign} {more}{_value(goal.bound, figure.unit)}"
 
 
-def record(figures: Sequence[Figure], others: Others) -> dict[str, Any]:
+def _everything(
+    figures: Sequence[Figure], others: Others, machine: dict[str, str]
+) -> dict[str, Any]:
     """Everything that was measured, in seconds, bytes and 1/s."""
     return {
-        "machine": machine(),
+        "machine": machine,
         "figures": [
             {
                 "key": figure.key,
@@ -107,20 +130,4 @@ def _record(samples: Samples) -> dict[str, float]:
         "least": samples.least,
         "p95": ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))],
         "samples": len(ordered),
-    }
-
-
-def machine() -> dict[str, str]:
-    """What the figures depend on besides the code."""
-    python = f"{platform.python_implementation()} {platform.python_version()}"
-    release = ".".join(platform.release().split(".")[:2])
-    kernel = f"{platform.system()} {release}"
-    cores = f"{len(os.sched_getaffinity(0))} cores"
-    return {
-        "summary": f"{python}, {kernel}, {cores}, load {os.getloadavg()[0]:.1f}",
-        "python": python,
-        "kernel": kernel,
-        "cores": cores,
-        "architecture": platform.machine(),
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
     }

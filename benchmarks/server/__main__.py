@@ -9,7 +9,6 @@ Writes benchmarks/results/server.json. With --check the exit status is 1 if a go
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,9 +17,8 @@ from pathlib import Path
 from rich.console import Console
 
 from ..figure import Figure
-from ..goals import GOALS
-from ..readme import put
-from ..report import Others, markdown, record, table
+from ..machine import Machine
+from ..report import Others, publish
 from . import contexts, many, opening, served, stepping
 from .served import Server
 
@@ -39,7 +37,7 @@ MEASURES: dict[str, Measure] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; 0, or 1 with --check when a goal was missed."""
     options = _options(arguments)
-    console = Console()
+    machine, console = Machine(), Console()
     figures: list[Figure] = []
     others: Others = {name: {} for name in (_PEERS if options.peers else ())}
     with ExitStack() as stack:
@@ -56,14 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             figures += found
             for peer, values in beside.items():
                 others[peer] |= values
-    console.print(table(figures, others))
-    if options.readme:
-        put("server numbers", markdown(figures, others))
-    _RESULTS.parent.mkdir(exist_ok=True)
-    _RESULTS.write_text(json.dumps(record(figures, others), indent=2) + "\n")
-    missed = [f.name for f in figures if f.key in GOALS and not GOALS[f.key].met(f)]
-    console.print(f"Goals missed: {', '.join(missed)}" if missed else "All goals met.")
-    return 1 if options.check and missed else 0
+    met = publish(figures, others, machine, _RESULTS, "server numbers" if options.readme else None)
+    return 1 if options.check and not met else 0
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
