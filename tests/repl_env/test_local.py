@@ -210,8 +210,9 @@ def test_a_shared_sandbox_that_was_ended_is_replaced():
         env.reset(context="a")
         one = sandboxes.Source(None, settings).plain()
         os.kill(one._zygote.pid, signal.SIGKILL)
+        # The session ends with its template, a moment later: a cell that lasts is sure to meet it.
         with pytest.raises(EpisodeAborted):
-            env.execute("1")
+            env.execute("import time; time.sleep(60)")
         env.reset(context="b")
         assert env.execute("context").observation.result.value == "'b'"
         again = sandboxes.Source(None, settings).plain()
