@@ -83,6 +83,8 @@ class Settings:
         idle_s: without a request, a session ends. grace_s: how long it outlives its socket.
         limits, policy, preload, pool: of the sessions' sandbox. `limits.output` is OUTPUT if no
             limits are given.
+        yielding: of the sessions' sandbox: those that burn CPU time give way to the others, and to
+            the server.
         message_bytes: of one WebSocket message or HTTP body. context_bytes: of one upload.
         uploads_bytes: of all uploads kept, in memory, likewise.
         inbound_bytes: of all messages that are half received.
@@ -118,6 +120,7 @@ class Settings:
     policy: Policy | None = None
     preload: tuple[str, ...] = ()
     pool: int = 0
+    yielding: bool = True
     message_bytes: int = 128 * MIB
     context_bytes: int = 1 << 30
     uploads_bytes: int = 4 << 30
