@@ -82,20 +82,19 @@ class Session(Asking):
         except Dropped:
             pass  # what the server said before it closed the socket is still to be read
         expected_s = (request.timeout_s or self.told.timeout_s) + MARGIN_S
-        now = asyncio.get_running_loop().time
-        try:
-            async with asyncio.timeout(expected_s) as limit:
-                while True:
-                    said = self._read(await socket.receive(), request)
-                    if isinstance(said, Output):
-                        limit.reschedule(now() + expected_s)
-                        await _heard(said, hear)
-                    elif said is not None:
-                        return said
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise _Overdue from None
+        while True:
+            try:
+                async with asyncio.timeout(expected_s):
+                    message = await socket.receive()
+            except TimeoutError:
+                raise _Overdue from None
+            said = self._read(message, request)
+            if isinstance(said, Output):
+                self._telling = True  # and so it stays if `hear` raises
+                await _heard(said, hear)
+                self._telling = False
+            elif said is not None:
+                return said
 
     def _read(self, message: str | bytes, request: Request) -> frames.Frame | None:
         """What a message says to `request`; None if it is about another one of this client's."""
@@ -116,18 +115,19 @@ class Session(Asking):
         """Have the server end `request`, and read its reply.
 
         Nothing may wait unread while nobody asks for anything: a socket that is not read answers no
-        pings either.
+        pings either. On a socket that was opened since, only the answer to `cancel` comes.
         """
-        socket = self._line.present
-        if socket is None:
-            return
+        before, cancel = self._line.present, Request("cancel", {"request": request.id})
         try:
             async with asyncio.timeout(LEAVE_S):
-                cancel = Request("cancel", {"request": request.id})
+                socket = await self._line.socket()
+                same = socket is before
                 if request.type == "step":
                     self._asked.append(cancel.id)
                     await socket.send(cancel.named())
-                while not _is_over(frames.read(await socket.receive()), request, cancel):
+                elif not same:
+                    return
+                while not _is_over(frames.read(await socket.receive()), request, cancel, same):
                     pass
         except (Dropped, ServerError, TimeoutError):
             # The next request resumes the session, and waits in the server's line.
@@ -152,12 +152,15 @@ class _Overdue(Exception):
     """The reply should have come."""
 
 
-def _is_over(said: frames.Frame, left: Request, cancel: Request) -> bool:
-    """Whether the server is done with a request, by a message that came after it was left."""
+def _is_over(said: frames.Frame, left: Request, cancel: Request, same: bool) -> bool:
+    """Whether there is nothing more to come of a request that was left, by what came since.
+
+    `same`: this is the socket that it was sent on.
+    """
     if isinstance(said, Output):
         return False
     if said.id == cancel.id:
-        return isinstance(said, Refused) or not said.data.get("running")
+        return not same or isinstance(said, Refused) or not said.data.get("running")
     return said.id == left.id
 
 

@@ -25,18 +25,12 @@ from repl_env.errors import (
 )
 from repl_env.refusals import CODES
 from repl_env.remote import failures, patience, session
-from tests.repl_env.scripted_server import Scripted, observation, served
+from tests.repl_env.scripted_server import Scripted, begun, observation, served
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
     monkeypatch.setattr(patience, "LONGEST_PAUSE_S", 0.01)
-
-
-async def begun(peer, **session):
-    """The first connection of most stories: a session, and an episode in it."""
-    await peer.session(**session)
-    await peer.reply(await peer.next("reset"), observation())
 
 
 async def printed(env, code="print(1)", **options):
@@ -373,6 +367,39 @@ async def test_closing_without_a_connection_ends_the_session_on_the_server():
     assert server.kinds == ["open", "reset", "resume", "close"]
 
 
+async def test_closing_while_a_step_comes_back_leaves_no_connection():
+    closed, left = threading.Event(), threading.Event()
+
+    async def story(peer):
+        await begun(peer)
+        await peer.next("step")
+        peer.drop()
+
+    async def slow(peer):
+        resume = await peer.next("resume")
+        await asyncio.to_thread(closed.wait, 20)
+        await peer.answer(resume)
+        await peer.gone()
+        left.set()
+
+    async def farewell(peer):
+        await peer.session()
+        await peer.next("close")
+        closed.set()
+
+    with Scripted(story, slow, farewell) as server:
+        env = REPLEnv(server.url)
+        await env.reset()
+        step = asyncio.create_task(env.execute("x"))
+        await server.until("resume")
+        await env.close()
+        with pytest.raises(SessionLost, match="closed"):
+            await asyncio.wait_for(step, 5)
+        assert await asyncio.to_thread(left.wait, 5)
+
+    assert server.kinds.count("step") == 1
+
+
 async def test_closing_without_a_server_is_no_error():
     with Scripted() as server:
         env = REPLEnv(server.url)
@@ -627,6 +654,35 @@ async def test_whoever_cancels_a_step_has_it_cancelled_on_the_server():
             assert await printed(env) == "of the next"
 
 
+async def test_a_step_that_is_cancelled_without_a_connection_is_cancelled_on_the_next_one():
+    async def story(peer):
+        await begun(peer)
+        await peer.next("step")
+        peer.drop()
+
+    async def refused(peer):
+        await peer.refuse(await peer.next("resume"), "CAPACITY_REACHED", retry_after=0.05)
+        await peer.close()
+
+    async def resumed(peer):
+        name = server.frames[2]["id"]
+        await peer.session(running=name)
+        cancel = await peer.next("cancel")
+        assert cancel["data"] == {"request": name}
+        await peer.send({"type": "cancelled", "id": cancel["id"], "data": {"running": True}})
+        await peer.serve("of the next")
+
+    with Scripted(story, refused, resumed) as server:
+        async with REPLEnv(server.url, message_timeout_s=5) as env:
+            await env.reset()
+            step = asyncio.create_task(env.execute("x"))
+            await server.until("resume")
+            step.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await step
+            assert await printed(env) == "of the next"
+
+
 async def test_a_step_that_the_server_does_not_end_is_left_behind_with_its_connection(monkeypatch):
     monkeypatch.setattr(session, "LEAVE_S", 0.05)
 
@@ -646,57 +702,6 @@ async def test_a_step_that_the_server_does_not_end_is_left_behind_with_its_conne
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(env.execute("x"), 0.05)
             assert await printed(env) == "of the next"
-
-
-# ── output ───────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_output_comes_while_the_step_runs():
-    heard, begun_to_hear = [], threading.Event()
-
-    def hear(*told):
-        heard.append(told)
-        begun_to_hear.set()
-
-    async def story(peer):
-        await begun(peer)
-        request = await peer.next("step")
-        assert request["stream"] is True
-        await peer.output(request, "a")
-        await asyncio.to_thread(begun_to_hear.wait, 20)
-        await peer.output(request, "b", stream="stderr")
-        await peer.output(request, "c", dropped=1234)
-        await peer.reply(request, observation("all of it"))
-        await peer.gone()
-
-    with Scripted(story) as server:
-        async with REPLEnv(server.url) as env:
-            await env.reset()
-            await env.execute("x", on_output=hear)
-
-    left_out = ("stdout", "\n... (1,234 characters left out)\n")
-    assert heard == [("stdout", "a"), ("stderr", "b"), ("stdout", "c"), left_out]
-
-
-async def test_what_a_callback_raises_ends_the_step():
-    async def story(peer):
-        await begun(peer)
-        request = await peer.next("step")
-        await peer.output(request, "a")
-        cancel = await peer.next("cancel")
-        await peer.send({"type": "cancelled", "id": cancel["id"], "data": {"running": False}})
-        await peer.serve("the next")
-
-    async def hear(stream, text):
-        await asyncio.sleep(0)
-        raise LookupError(text)
-
-    with Scripted(story) as server:
-        async with REPLEnv(server.url) as env:
-            await env.reset()
-            with pytest.raises(LookupError, match="a"):
-                await env.execute("x", on_output=hear)
-            assert await printed(env) == "the next"
 
 
 # ── refusals ─────────────────────────────────────────────────────────────────────────────────────
