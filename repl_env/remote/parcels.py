@@ -158,8 +158,6 @@ def packed_files(files: Mapping[str, str | bytes | Path] | None) -> dict[str, An
     """
     if files is None:
         return None
-    if not isinstance(files, Mapping):
-        raise TypeError(f"files must be a dict of paths, not {type(files).__name__}")
     return {str(path): _packed_file(path, given) for path, given in files.items()}
 
 

@@ -51,7 +51,11 @@ class ResetArguments:
     rlm_max_iterations: int | None = None
 
     def check(self) -> None:
-        """Refuse what contradicts itself; TypeError or ValueError naming the argument."""
+        """Refuse what is wrong, or contradicts itself; TypeError or ValueError naming it."""
+        _check_named("contexts", self.contexts)
+        _check_named("files", self.files)
+        if not isinstance(self.llm, LLM | None):
+            raise TypeError(f"llm must be a repl_env.LLM, not {type(self.llm).__name__}")
         if self.llm is not None and (self.llm_model is not None or self.hf_token is not None):
             raise TypeError("llm goes without llm_model and hf_token: it has both inside")
         if self.context is not None and NAME in (self.contexts or {}):
@@ -110,6 +114,17 @@ class ResetArguments:
         return {name: value for name, value in values.items() if value is not None}
 
 
+def check_callback(name: str, hear: object) -> None:
+    """TypeError naming it, if it is neither None nor to be called."""
+    if hear is not None and not callable(hear):
+        raise TypeError(f"{name} must be a function, not {type(hear).__name__}")
+
+
+def _check_named(name: str, given: object) -> None:
+    if not isinstance(given, Mapping | None):
+        raise TypeError(f"{name} must be a dict, not {type(given).__name__}")
+
+
 def checked_timeout(timeout_s: float | None) -> float | None:
     """A step's limit in seconds; TypeError or ValueError if it is none."""
     return optional_seconds(timeout_s, "timeout_s")
@@ -139,6 +154,7 @@ def following_data(
     variables: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """A follow-up as it is sent."""
+    _check_named("variables", variables)
     json_text("expected_answer", expected_answer)
     data = {
         "task_prompt": task_prompt,

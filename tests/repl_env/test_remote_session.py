@@ -77,13 +77,13 @@ async def test_a_result_has_what_the_server_said():
     assert result.observation.error_kind == "timeout"
 
 
-async def test_code_that_is_no_valid_unicode_arrives_as_it_is():
+async def test_a_policy_s_text_that_is_no_valid_unicode_arrives_with_question_marks():
     with Scripted() as server:
         async with REPLEnv(server.url) as env:
             await env.reset()
             await env.execute("x = '\ud800 é'")
 
-    assert server.frames[2]["data"]["code"] == "x = '\ud800 é'"
+    assert server.frames[2]["data"]["code"] == "x = '? é'"
 
 
 async def test_calls_at_the_same_time_are_made_one_after_the_other():
@@ -867,7 +867,12 @@ async def test_a_reply_over_the_client_s_limit_is_an_error_and_the_session_goes_
         (lambda env: env.execute("x", timeout_s=float("nan")), ValueError),
         (lambda env: env.execute("x", timeout_s="5"), TypeError),
         (lambda env: env.submit_final_answer(float("inf")), ValueError),
+        (lambda env: env.execute("x", on_output="print"), TypeError),
         (lambda env: env.get_variable("x; y"), ValueError),
+        (lambda env: env.get_variable(7), TypeError),
+        (lambda env: env.reset(on_upload="print"), TypeError),
+        (lambda env: env.reset(contexts=["a"]), TypeError),
+        (lambda env: env.reset(llm={"model": "m"}), TypeError),
         (lambda env: env.reset(context=7), TypeError),
         (lambda env: env.reset(context=[object()]), TypeError),
         (lambda env: env.reset(context={"x": float("nan")}), ValueError),
@@ -877,6 +882,9 @@ async def test_a_reply_over_the_client_s_limit_is_an_error_and_the_session_goes_
         (lambda env: env.reset(expected_answer=object()), TypeError),
         (lambda env: env.reset(answer_schema=object()), TypeError),
         (lambda env: env.follow_up(task_prompt="x", variables={"x": {1, 2}}), TypeError),
+        (lambda env: env.follow_up(task_prompt="x", variables=["x"]), TypeError),
+        (lambda env: env.reset(context="\ud800"), ValueError),
+        (lambda env: env.follow_up(task_prompt="\ud800"), ValueError),
     ],
 )
 async def test_what_cannot_be_sent_is_refused_here(call, error):
