@@ -364,6 +364,21 @@ async def test_a_file_that_changes_while_it_is_sent_is_an_error(tmp_path):
             await uploading.upload([changing], store.access)
 
 
+async def test_an_upload_that_is_given_up_closes_its_connection():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        access = Access.of(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        sending = asyncio.create_task(uploading.upload([Parcel.of_text("x")], access))
+        line, _ = await asyncio.to_thread(listener.accept)
+        with line:
+            line.settimeout(5)
+            assert await asyncio.to_thread(line.recv, 4) == b"HEAD"
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            while await asyncio.to_thread(line.recv, 1 << 16):
+                pass
+
+
 def test_the_connection_says_which_server_did_not_answer():
     with Store(breaks) as store:
         with Connection(store.access, 5) as connection:
