@@ -19,10 +19,10 @@ from repl_env.remote.parcels import (
     is_small,
     json_text,
     packed,
-    packed_files,
+    packed_file,
 )
 from repl_env.remote.patience import optional_seconds
-from repl_env.wire_values import encoded
+from repl_env.wire_values import UPLOAD, encoded
 
 if TYPE_CHECKING:
     from repl_env.contexts import Given
@@ -99,19 +99,35 @@ class ResetArguments:
             data["contexts"] = inside
         if parcels:
             data["uploads"] = {p.name: {"sha256": p.sha256, "type": p.kind} for p in parcels}
+        if self.files is not None:
+            data["files"], more = _with_files(self.files, large)
+            parcels += more
         return data, parcels
 
     def _others(self) -> dict[str, Any]:
         made = {
             "context": None,
             "contexts": None,
-            "files": packed_files(self.files),
+            "files": None,
             "llm": None if self.llm is None else _llm(self.llm),
             "answer_schema": _schema(self.answer_schema),
         }
         values = {each.name: getattr(self, each.name) for each in fields(self)} | made
         json_text("expected_answer", self.expected_answer)
         return {name: value for name, value in values.items() if value is not None}
+
+
+def _with_files(
+    files: Mapping[str, str | bytes | Path], large: float
+) -> tuple[dict[str, Any], list[Parcel]]:
+    """Files as they stand in a request, and those that are uploaded before it."""
+    held = {str(path): packed_file(path, given, large=large) for path, given in files.items()}
+    parcels = {each.sha256: each for each in held.values() if isinstance(each, Parcel)}
+    data = {
+        path: {UPLOAD: each.sha256} if isinstance(each, Parcel) else each
+        for path, each in held.items()
+    }
+    return data, [*parcels.values()]
 
 
 def check_callback(name: str, hear: object) -> None:

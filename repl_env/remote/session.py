@@ -28,6 +28,12 @@ MARGIN_S = 30.0
 MOST_SENDS = 5
 # How long the next request waits until one that nobody waits for has ended.
 LEAVE_S = 10.0
+# What to do about a message that is too large, by its type.
+_REMEDIES = {
+    "reset": ". Contexts and files from 1 MiB on are uploaded beside it: join the small ones",
+    "follow_up": ". Variables go inside it; contexts and files of a reset are uploaded beside it",
+    "step": ". Give data as a context or a file of the reset, which are uploaded",
+}
 
 
 class Session(Asking):
@@ -53,7 +59,8 @@ class Session(Asking):
     def _frame(self, request: Request) -> bytes:
         frame, limit = request.named(), self.told.message_bytes
         if limit is not None and len(frame) > limit:
-            raise TooLarge(f"a message of {len(frame):,} bytes; the server takes {limit:,}")
+            told = f"{request.type}: a message of {len(frame):,} bytes; the server takes {limit:,}"
+            raise TooLarge(told + _REMEDIES.get(request.type, ""))
         return frame
 
     async def _exchange(self, frame: bytes, request: Request, hear: Hear | None) -> Reply | Refused:

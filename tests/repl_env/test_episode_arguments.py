@@ -1,5 +1,7 @@
 """What a reset and an environment take, and how they refuse what they do not."""
 
+import sys
+
 import pytest
 
 from repl_env.llm import LLM
@@ -47,6 +49,14 @@ def test_files_are_in_the_working_directory(env, tmp_path):
     assert env.execute("len(open('raw.bin', 'rb').read())").observation.result.value == "2"
     assert env.execute("print('x' * 10_000)").metadata["truncated"]
     assert env.execute("len(_out[-1])").observation.result.value == "10001"
+
+
+def test_files_are_not_kept_beside_the_session(env):
+    data = b"x" * 1000
+    before = sys.getrefcount(data)
+    env.reset(files={"a": data})
+    env.follow_up(task_prompt="more")
+    assert sys.getrefcount(data) == before
 
 
 def test_a_file_that_does_not_fit_is_an_error_of_the_reset(env):

@@ -497,6 +497,17 @@ async def test_small_and_large_ones_go_each_their_way(tmp_path):
     assert sent["files"] == {"d/e.txt": "text", "f": {"$bytes": "AA=="}, "g": {"$bytes": "/w=="}}
 
 
+async def test_a_large_file_of_an_episode_is_uploaded_once_for_all_its_paths(tmp_path):
+    (tmp_path / "large").write_bytes(BYTES)
+    files = {"a": tmp_path / "large", "b/c": BYTES, "d": TEXT, "e": "short"}
+    sent, parcels = await ResetArguments(files=files).data(named=True)
+
+    data, text = (hashlib.sha256(each).hexdigest() for each in (BYTES, TEXT.encode()))
+    uploads = {"a": {"$upload": data}, "b/c": {"$upload": data}, "d": {"$upload": text}}
+    assert sent == {"files": {**uploads, "e": "short"}}
+    assert [each.sha256 for each in parcels] == [data, text]
+
+
 async def test_a_path_that_is_no_file_is_an_error_of_the_system(tmp_path):
     with pytest.raises(FileNotFoundError):
         await ResetArguments(context=tmp_path / "none").data(named=True)
