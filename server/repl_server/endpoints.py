@@ -92,7 +92,9 @@ def llm_of(
     if asked.base_url is not None and asked.model is None:
         raise invalid("data.llm.model", "an endpoint has to be told which model")
     if not listed(asked.base_url or HUGGING_FACE, settings.llm_urls):
-        raise Refusal("FORBIDDEN", "sub-calls may not go to this endpoint: the operator's list")
+        place = "Hugging Face" if asked.base_url is None else "this endpoint"
+        told = f"sub-calls may not go to {place}: the operator lists where they may, by --llm-url"
+        raise Refusal("FORBIDDEN", told)
     return asked
 
 
