@@ -75,6 +75,9 @@ def test_an_unknown_argument_of_reset_is_a_type_error(env):
     ("arguments", "error", "named"),
     [
         ({"context": 5}, TypeError, "context"),
+        ({"contexts": ["x"]}, TypeError, "contexts must be"),
+        ({"task_prompt": 5}, TypeError, "task_prompt must be"),
+        ({"llm": {"model": "m"}}, TypeError, "llm must be"),
         ({"contexts": {"a b": "x"}}, ValueError, "a b"),
         ({"contexts": {"FINAL": "x"}}, ValueError, "FINAL"),
         ({"contexts": {"llm_query": "x"}}, ValueError, "llm_query"),
