@@ -99,6 +99,11 @@ STATUSES: Mapping[int, type[ServerError]] = {
     507: CapacityReached,
 }
 
+# Where an argument of the client's is what there is to do.
+_WHERE = {
+    "UNAUTHENTICATED": " Here that is api_key=.",
+}
+
 # What such an answer most often comes from, where it says nothing.
 _WITHOUT_REASON = {
     401: "it wants an API key, or a proxy before it does (api_key=, headers=)",
@@ -113,7 +118,7 @@ def of_refusal(refused: Refused, secrets: Secrets) -> REPLError:
     if refused.code in AS_LOCALLY:
         return AS_LOCALLY[refused.code](refused)
     return ERRORS.get(refused.code, ServerError)(
-        secrets.cut(_with_errors(refused)),
+        secrets.cut(_with_errors(refused)) + _WHERE.get(refused.code, ""),
         code=refused.code,
         id=refused.log_id,
         retry_after=refused.retry_after,

@@ -7,6 +7,7 @@ server keeps it, and the unanswered request is sent once more with its id: the s
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from inspect import isawaitable
 
@@ -68,7 +69,7 @@ class Session(Asking):
         sends = drops = 0
         while True:
             socket = await self._line.socket(pause(drops - 1))
-            if not sends or self.told.running != request.id:
+            if not sends or self.told.running is None:  # else it works on this one, or before it
                 sends += 1
             if sends > MOST_SENDS:
                 raise ReplyTimeout(f"the server lost the request {MOST_SENDS} times")
@@ -122,23 +123,32 @@ class Session(Asking):
         """Have the server end `request`, and read its reply.
 
         Nothing may wait unread while nobody asks for anything: a socket that is not read answers no
-        pings either. On a socket that was opened since, only the answer to `cancel` comes.
+        pings either.
         """
-        before, cancel = self._line.present, Request("cancel", {"request": request.id})
+        sent_on = self._line.present
         try:
             async with asyncio.timeout(LEAVE_S):
-                socket = await self._line.socket()
-                same = socket is before
-                if request.type == "step":
-                    self._asked.append(cancel.id)
-                    await socket.send(cancel.named())
-                elif not same:
-                    return
-                while not _is_over(frames.read(await socket.receive()), request, cancel, same):
-                    pass
-        except (Dropped, ServerError, TimeoutError):
+                for drops in itertools.count():
+                    socket = await self._line.socket(pause(drops - 1))
+                    try:
+                        return await self._call_off(request, socket, socket is sent_on)
+                    except Dropped as dropped:
+                        self._line.dropped(dropped)
+        except (ServerError, TimeoutError):
             # The next request resumes the session, and waits in the server's line.
             self._line.cut()
+
+    async def _call_off(self, request: Request, socket: Socket, same: bool) -> None:
+        """The same on `socket`; where that is another than the one that `request` was sent on, its
+        reply does not come there."""
+        cancel = Request("cancel", {"request": request.id})
+        if request.type == "step":
+            self._asked.append(cancel.id)
+            await socket.send(cancel.named())
+        elif not same:
+            return
+        while not _is_over(frames.read(await socket.receive()), request, cancel, same):
+            pass
 
     async def _keep(self) -> None:
         """Resume the session when its socket goes, also while nobody asks for anything."""

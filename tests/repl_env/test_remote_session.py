@@ -683,6 +683,47 @@ async def test_a_step_that_is_cancelled_without_a_connection_is_cancelled_on_the
             assert await printed(env) == "of the next"
 
 
+async def test_a_cancel_whose_connection_breaks_is_sent_again():
+    async def story(peer):
+        await begun(peer)
+        await peer.next("step")
+        await peer.next("cancel")
+        peer.drop()
+
+    async def resumed(peer):
+        await peer.session(running=server.frames[2]["id"])
+        cancel = await peer.next("cancel")
+        await peer.send({"type": "cancelled", "id": cancel["id"], "data": {"running": True}})
+        await peer.serve("of the next")
+
+    with Scripted(story, resumed) as server:
+        async with REPLEnv(server.url, message_timeout_s=5) as env:
+            await env.reset()
+            step = asyncio.create_task(env.execute("x"))
+            await server.until("step")
+            step.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await step
+            assert await printed(env) == "of the next"
+
+
+async def test_a_request_that_waits_behind_another_is_not_lost():
+    async def busy(peer):
+        await peer.session(running="of another")
+        await peer.next("step")
+        peer.drop()
+
+    async def at_last(peer):
+        await peer.session()
+        await peer.serve("the result")
+
+    stories = [after_the_request, *[busy] * (session.MOST_SENDS + 1), at_last]
+    with Scripted(*stories) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            assert await printed(env) == "the result"
+
+
 async def test_a_step_that_the_server_does_not_end_is_left_behind_with_its_connection(monkeypatch):
     monkeypatch.setattr(session, "LEAVE_S", 0.05)
 
