@@ -7,6 +7,8 @@ import hashlib
 import json
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -191,6 +193,42 @@ async def test_many_who_begin_with_one_context_send_it_once_whatever_their_threa
 
     assert sum(each.startswith("PUT") for each in store.asked) == 4
     assert heard.count((len(DATA), len(DATA))) == 8
+
+
+FORKED = """
+import asyncio, os, signal, threading
+from repl_env.remote.latest import Latest
+from repl_env.remote.together import Together
+
+together, latest, text = Together(), Latest(), "one text"
+begun, go = threading.Barrier(3), threading.Event()
+
+async def slow():
+    begun.wait()
+    go.wait()
+
+async def quick():
+    pass
+
+threading.Thread(target=lambda: asyncio.run(together.once("name", slow))).start()
+threading.Thread(target=lambda: latest.of(text, lambda text: (begun.wait(), go.wait()))).start()
+begun.wait()
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    asyncio.run(together.once("name", quick))
+    os._exit(latest.of(text, len))
+go.set()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_process_that_was_forked_amid_an_upload_waits_for_nobody():
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout == "8\n"
 
 
 async def test_who_waited_for_one_that_failed_tries_for_itself():
