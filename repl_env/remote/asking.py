@@ -83,18 +83,14 @@ class Asking(ABC):
             if isinstance(error, ServerError) and not self._telling:
                 self._turn.release()
             else:  # the caller is cancelled, or `hear` raised: the server works on
-                self._left = asyncio.create_task(self._leave_behind(request))
+                self._left = asyncio.create_task(self._leave(request))
+                # Not by the task itself, which may be cancelled before it begins.
+                self._left.add_done_callback(lambda _: self._turn.release())
             raise
         finally:
             self._asker = None
         self._turn.release()
         return said
-
-    async def _leave_behind(self, request: Request) -> None:
-        try:
-            await self._leave(request)
-        finally:
-            self._turn.release()
 
     async def close(self) -> None:
         """End the session, on the server too if it can be reached. Safe to call twice."""

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from repl_env import ServerError
+from repl_env import ServerError, SessionLost
 from repl_env.client import REPLEnv
 from repl_env.remote import session
 from tests.repl_env.scripted_server import Scripted, begun, observation
@@ -84,6 +84,33 @@ async def test_an_error_of_a_server_that_a_callback_raises_ends_the_step_too():
             with pytest.raises(ServerError, match="of another server"):
                 await env.execute("x", on_output=hear)
             assert await printed(env) == "the next"
+
+
+async def test_closing_after_a_callback_raised_lets_nobody_wait_for_ever():
+    async def story(peer):
+        await begun(peer)
+        request = await peer.next("step")
+        await peer.output(request, "a")
+        await peer.output(request, "b")
+        await peer.gone()
+
+    others = []
+
+    async def hear(stream, text):
+        if others:
+            raise LookupError(text)
+        others.append(asyncio.create_task(env.execute("y")))
+        await asyncio.sleep(0)
+
+    with Scripted(story) as server:
+        env = REPLEnv(server.url)
+        await env.reset()
+        try:
+            await env.execute("x", on_output=hear)
+        except LookupError:
+            await env.close()
+        with pytest.raises(SessionLost, match="closed"):
+            await asyncio.wait_for(others[0], 5)
 
 
 async def test_a_callback_that_asks_its_own_client_is_told_so():
