@@ -134,7 +134,7 @@ class Seat:
         if loop is self._loop:
             return
         if self._loop is not None and self._loop.is_closed():
-            self._orphaned, self._asking = self._asking is not None, None
+            self._orphaned, self._asking = self._orphaned or self._asking is not None, None
         elif self._asking is not None or self._opening.locked():
             raise REPLError(
                 "this client has a connection in another event loop, or another process: use it "

@@ -133,8 +133,9 @@ def test_a_client_whose_loop_has_ended_is_used_again_in_another():
     with Scripted() as server:
         env = REPLEnv(server.url)
         asyncio.run(reset(env))
-        with pytest.raises(SessionLost, match="event loop"):
-            asyncio.run(step(env))
+        for _ in range(2):
+            with pytest.raises(SessionLost, match="event loop"):
+                asyncio.run(step(env))
         asyncio.run(reset(env))
         asyncio.run(env.close())
 
