@@ -33,6 +33,7 @@ from .packing import Item, Packed, packed
 from .references import Reference
 from .refusal import Refusal
 from .room import Room
+from .uploaded_files import UploadedFiles
 from .uploads import Upload, Uploads
 
 # Bytes of uploads, by type, that are worth a process and a template. JSON takes as long to parse as
@@ -113,10 +114,14 @@ class SharedUploads:
     """Resets that name `uploads`, counted in `room`.
 
     What it made is closed with it, and by `sweep` a while after the last session that used it.
+
+    Attributes:
+        files: reads the uploads that resets name as files.
     """
 
     def __init__(self, uploads: Uploads, room: Room, clock: Clock = time.monotonic) -> None:
         self.room = room
+        self.files = UploadedFiles(uploads, room)
         self._uploads = uploads
         self._clock = clock
         self.made = 0  # templates, so far
