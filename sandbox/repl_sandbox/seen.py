@@ -25,6 +25,11 @@ class Seen:
     threads: int
 
     @property
+    def crowds(self) -> bool:
+        """Whether its first thread runs, or waits for a processor or in the kernel."""
+        return self.state in (_RUNS, b"D")
+
+    @property
     def wants(self) -> bool:
         """Whether it runs, or waits for nothing but a processor."""
         if self.state == _RUNS or self.threads == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Final
 
 from . import seen
 from .jail.processes import descendants
@@ -12,6 +13,11 @@ from .precedence import Precedence
 from .seen import Seen
 from .weights import Weights
 from .zygote.handle import Links
+
+# So many processes that run or wait for the kernel are no longer lowered. They may be a fork bomb;
+# a fork holds locks that every fork on the machine waits for, and who has a hundredth of a
+# processor between seventy holds them for seconds. They have one session's share together anyway.
+_CROWD: Final = 8
 
 
 class Yielding:
@@ -51,7 +57,8 @@ class Yielding:
         with self._lock:
             if not self._lines:
                 return
-            low = not self._precedence.look(used, cells, now, wants=wants)
+            held = self._precedence.look(used, cells, now, wants=wants)
+            low = not held and sum(each.crowds for each in processes) <= _CROWD
             # Without a group new processes may have come, in autogroups of their own.
             if low != self.low or (low and not _weighed(links)):
                 self._weigh(links, processes, low=low)

@@ -142,3 +142,12 @@ def test_a_place_that_cannot_weigh_still_holds_the_limits(monkeypatch: pytest.Mo
     with Sandbox(yielding=True, cgroup="require") as sandbox, sandbox.session() as session:
         assert session._core.links.group is not None
         assert not session._core.links.group.weighed
+
+
+def test_a_crowd_keeps_its_weight(sandbox: Sandbox) -> None:
+    """It may be a fork bomb, and others wait for the locks that its forks hold."""
+    with sandbox.session() as burner:
+        burner.run(LEAVE)
+        until(lambda: shares(burner) == {True})
+        burner.run(LEAVE.replace("range(2)", "range(16)"))
+        until(lambda: shares(burner) == {False})

@@ -65,27 +65,32 @@ def measured(served: Served, kind: str, abusers: int, seconds: float) -> dict[st
 def harm(
     served: Served, *, rounds: int, seconds: float, abusers: int, kinds: Sequence[str] = KINDS
 ) -> dict[str, Any]:
-    """Milliseconds of a step and their ratio to those of the same round alone, by kind: medians."""
-    seen: dict[str, list[dict[str, float]]] = {kind: [] for kind in (ALONE, *kinds)}
+    """Milliseconds of a step and their ratio to those of the same round alone, by kind: medians.
+
+    "failed" counts the rounds in which clients got no answer, or sessions did not end.
+    """
+    seen: dict[str, list[tuple[dict[str, float], dict[str, float]]]] = {kind: [] for kind in kinds}
     for _ in range(rounds):
-        for kind, figures in seen.items():
-            figures.append(measured(served, kind, abusers, seconds))
-            print(kind, figures[-1], file=sys.stderr)
+        alone = measured(served, ALONE, abusers, seconds)
+        for kind, pairs in seen.items():
+            try:
+                beside = measured(served, kind, abusers, seconds)
+            except (subprocess.CalledProcessError, TimeoutError) as error:
+                print(f"{kind}: {error!s:.200}", file=sys.stderr)
+                continue
+            pairs.append((alone, beside))
+            print(kind, {"alone": alone, "beside": beside}, file=sys.stderr)
+    return {kind: _told(pairs, rounds) for kind, pairs in seen.items()}
 
-    def middle(kind: str, name: str) -> float:
-        return round(median(figures[name] for figures in seen[kind]), 1)
 
-    def ratio(kind: str, name: str) -> float:
-        pairs = zip(seen[kind], seen[ALONE], strict=True)
-        return round(median(beside[name] / alone[name] for beside, alone in pairs), 2)
-
-    return {
-        kind: {
-            **{name: middle(kind, name) for name in ("p50 ms", "p99 ms")},
-            **{f"{name[:3]} ratio": ratio(kind, name) for name in ("p50 ms", "p99 ms")},
-        }
-        for kind in seen
-    }
+def _told(pairs: Sequence[tuple[dict[str, float], dict[str, float]]], rounds: int) -> Any:
+    told: dict[str, float] = {"failed": rounds - len(pairs)}
+    for name in ("p50 ms", "p99 ms") if pairs else ():
+        told[f"{name} alone"] = round(median(alone[name] for alone, _ in pairs), 1)
+        told[name] = round(median(beside[name] for _, beside in pairs), 1)
+        ratios = (beside[name] / alone[name] for alone, beside in pairs)
+        told[f"{name[:3]} ratio"] = round(median(ratios), 2)
+    return told
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
