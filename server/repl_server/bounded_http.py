@@ -21,6 +21,7 @@ class BoundedHTTP(Bounded, HttpToolsProtocol):
 
     _headers_due: asyncio.TimerHandle | None = None
     _header_bytes = 0
+    _went_on = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A connection, if there may be one more."""
@@ -43,12 +44,13 @@ class BoundedHTTP(Bounded, HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """More of a request."""
-        expected = self._headers_due is not None
-        if not expected and (self.cycle is None or self.cycle.response_complete):
+        if self._headers_due is None and (self.cycle is None or self.cycle.response_complete):
             # Whatever it is, it is no request until one has come.
             self._expect_headers()
+        self._went_on = False
         super().data_received(data)
-        if expected and self._headers_due is not None:
+        if not self._went_on:
+            # Headers, or lines behind a body.
             self._header_bytes += len(data)
             if self._header_bytes > MAX_HEADER_BYTES:
                 self._give_up("headers", Refusal("TOO_LARGE", "The headers are too long."))
@@ -59,12 +61,36 @@ class BoundedHTTP(Bounded, HttpToolsProtocol):
         if self._headers_due is None:
             self._expect_headers()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One of its headers. What stands behind a body is none: nobody looked at it before."""
+        if self._headers_due is not None:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """Its headers are whole."""
+        self._went_on = True
         self._stop_expecting()
         if self.ticket is not None:
             self.ticket.request_came()
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Some of its body."""
+        self._went_on = True
+        self._header_bytes = 0  # heads of chunks are many, and are not kept
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """It is whole."""
+        self._went_on = True
+        super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        """It is the last one in HTTP, unless an answer would follow in the middle of the socket."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.end("early_upgrade")
+            return
+        super().handle_websocket_upgrade()
 
     def give_ticket(self) -> Ticket | None:
         """The place of this connection, for the WebSocket that it becomes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode
 
@@ -20,6 +21,7 @@ from .inbound import patience
 UNBOOKED = 64 * 1024
 # What a fragment of a message takes beside its bytes: an object, and its place in a list.
 _FRAGMENT = 128
+_NO_HANDSHAKE = STATUS_LINE[400] + b"content-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
@@ -71,6 +73,9 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
             return
         self._heard = True
         super().data_received(data)
+        if not self.handshake_initiated:
+            self._refuse_handshake()
+            return
         # Nearly always a small message came whole, and there is nothing to be done.
         if (
             self.conn.reader.buffer
@@ -139,6 +144,12 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
         if not self.transport.is_closing():
             self.transport.resume_reading()
         self.close_timer = self.loop.call_later(LINGER_S, self.transport.close)
+
+    def _refuse_handshake(self) -> None:
+        """Say what the parser has against the request, which uvicorn keeps to itself."""
+        self._failed = True
+        self.transport.write(b"".join(self.conn.data_to_send()) or _NO_HANDSHAKE)
+        self.transport.close()
 
     def _fail(self, reason: str, code: int, text: str) -> None:
         self.shared.connections.ended(self.peer, reason)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 
@@ -148,8 +149,12 @@ class Exchange:
     async def _fail(self, error: Exception) -> None:
         refusal = Refusal("SESSION_ERROR", "The server failed; the id finds it in the log.")
         self._watch.journal.fault(error, id=refusal.id)
-        if self._body is not None:
+        try:
             await self.refuse(refusal)
+        except RuntimeError:
+            # A socket that was accepted, or closed already.
+            with suppress(RuntimeError, OSError):
+                await self._send({"type": "websocket.close", "code": refusal.close})
 
     async def _refuse_http(self, refusal: Refusal) -> None:
         headers, text = answer(refusal)

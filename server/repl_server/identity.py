@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -75,7 +74,7 @@ def _password(token: str) -> str:
     """The password in what a client makes of `http://name:password@host`; "" if it is none."""
     try:
         return base64.b64decode(token, validate=True).decode("latin-1").partition(":")[2]
-    except binascii.Error:
+    except ValueError:  # no base64, or no ASCII
         return ""
 
 

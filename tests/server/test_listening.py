@@ -11,7 +11,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from repl_server import connections
-from repl_server.listening import BoundedWebSocket
+from repl_server.bounded_websocket import BoundedWebSocket
 from repl_server.settings import Quota, Settings
 from tests.server.wires import (
     BINARY,
@@ -130,6 +130,64 @@ async def test_headers_without_end_are_cut_off(behind) -> None:
 
         assert (b"TOO_LARGE" in await ended) is not behind
         assert server.counted('repl_connections_refused_total{reason="headers"}') == 1
+        stuck.set()
+
+
+@pytest.mark.parametrize("line", [b"x: " + b"y" * 60 + b"\r\n", b"y" * 64])
+async def test_what_follows_a_body_without_end_is_cut_off(line) -> None:
+    """Lines of it, or one."""
+
+    async def app(scope, receive, send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+
+    async with serve(app, Settings()) as server, wire(server.port) as endless:
+        await endless.send(request("POST", "/", transfer_encoding="chunked") + b"0\r\nx: ")
+        ended = asyncio.create_task(endless.ended())
+        sent = 0
+        while not ended.done() and sent < 4 * MIB:
+            with suppress(ConnectionError):
+                await endless.send(line * 100)
+            await asyncio.sleep(0)
+            sent += 6400
+
+        await ended
+        assert server.counted('repl_connections_refused_total{reason="headers"}') == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status"),
+    [
+        ({f"x-{each}": "1" for each in range(200)}, b"", 431),
+        ({"x-long": "y" * 9000}, b"", 431),
+        ({"content-length": "5"}, b"hello", 400),
+        ({"transfer-encoding": "chunked"}, b"0\r\n\r\n", 400),
+    ],
+)
+async def test_a_handshake_that_is_none_is_answered_and_over(headers, body, status) -> None:
+    async with serve(echo, Settings()) as server, wire(server.port) as client:
+        lines = {"connection": "Upgrade", "upgrade": "websocket", **headers}
+        lines |= {"sec-websocket-version": "13", "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ=="}
+        await client.send(request("GET", "/ws", **lines) + body)
+
+        async with asyncio.timeout(10):
+            assert (await client.reply()).status == status
+        await until(lambda: not server.connections.open)
+
+
+async def test_a_socket_cannot_begin_amid_an_answer() -> None:
+    stuck = asyncio.Event()
+
+    async def app(scope, receive, send) -> None:
+        await stuck.wait()
+
+    async with serve(app, Settings()) as server, wire(server.port) as client:
+        await client.send(request("GET", "/"))
+        upgrade = {"connection": "Upgrade", "upgrade": "websocket"}
+        await client.send(request("GET", "/ws", **upgrade))
+
+        async with asyncio.timeout(10):
+            assert await client.ended() == b""
         stuck.set()
 
 
