@@ -7,20 +7,25 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import CloseCode
+from websockets.frames import CloseCode, Frame
 
 from repl_env.refusals import CODES, TRY_AGAIN
 
 from .addresses import subscriber
 from .bounded import Bounded
 from .bounded_http import BoundedHTTP
+from .buckets import Bucket
 from .guarding import LINGER_S
 from .inbound import patience
+from .paced_frames import PacedFrames
 
 # Of a connection's messages, held without being booked: most are smaller, and cost nothing so.
 UNBOOKED = 64 * 1024
 # What a fragment of a message takes beside its bytes: an object, and its place in a list.
 _FRAGMENT = 128
+# Pings and pongs of a client, at once and in a second. Libraries send one in twenty seconds.
+_CONTROL_BURST = 100
+_CONTROL_RATE = 10
 _NO_HANDSHAKE = STATUS_LINE[400] + b"content-length: 0\r\nconnection: close\r\n\r\n"
 
 
@@ -30,11 +35,16 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
     A message counts until the application comes for the next one.
     """
 
+    conn: PacedFrames
+
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self.conn = PacedFrames(max_size=self.config.ws_max_size, logger=self.logger)
         self._heard = False
+        self._control = Bucket(_CONTROL_BURST, _CONTROL_RATE, self.loop.time)
         self._failed = False
         self._delivered = 0
+        self._fragments = self._counted = 0
         self._booked = 0
         self._begun = 0.0
         self._client: object = None
@@ -76,6 +86,8 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
         if not self.handshake_initiated:
             self._refuse_handshake()
             return
+        if self.conn.resting:
+            self._rest()
         # Nearly always a small message came whole, and there is nothing to be done.
         if (
             self.conn.reader.buffer
@@ -88,9 +100,21 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
 
     def send_receive_event_to_app(self) -> None:
         """A message is whole."""
-        frames = self.frames
-        self._delivered += len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
+        if not self.close_sent:  # else nobody gets it
+            frames = self.frames
+            self._delivered += len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
+        self._fragments = self._counted = 0
         super().send_receive_event_to_app()
+
+    def handle_ping(self) -> None:
+        """A ping, whose answer is on its way."""
+        if self._may_control():
+            super().handle_ping()
+
+    def handle_pong(self, event: Frame) -> None:
+        """A pong."""
+        if self._may_control():
+            super().handle_pong(event)
 
     async def receive(self) -> Any:
         """The next message; the ones before it are done with."""
@@ -99,21 +123,9 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
             if self._booked:
                 self._book()
         message = await super().receive()
-        if not self.writable.is_set():
-            # Its reading was resumed, and answers to what it reads would pile up.
-            self._pause_reading()
+        if self.conn.resting:
+            self._rest()  # its reading was resumed
         return message
-
-    def pause_writing(self) -> None:
-        """Whoever does not read is not read either: each ping of theirs would be an answer more."""
-        super().pause_writing()
-        self._pause_reading()
-
-    def resume_writing(self) -> None:
-        """They read again."""
-        super().resume_writing()
-        if not self.read_paused and not self.transport.is_closing():
-            self.transport.resume_reading()
 
     def send_keepalive_ping(self) -> None:
         """Ask for a sign of life."""
@@ -172,9 +184,12 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
             self._wait(self.shared.settings.body_s)
 
     def _half(self) -> int:
-        """What the message that is not whole takes."""
-        fragments = sum(map(len, self.frames)) + _FRAGMENT * len(self.frames)
-        return len(self.conn.reader.buffer) + fragments
+        """What the message that is not whole takes, and what was not looked at."""
+        # Each fragment is counted once: there may be a million, and one more with each packet.
+        new = self.frames[self._counted :]
+        self._counted += len(new)
+        self._fragments += sum(map(len, new)) + _FRAGMENT * len(new)
+        return len(self.conn.reader.buffer) + self._fragments
 
     def _who(self) -> object:
         """Whom bytes are booked under: the owner, once the guard has said who that is."""
@@ -205,13 +220,32 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
 
     def _forget(self) -> None:
         self._stop_waiting()
-        self._delivered = 0
+        self._delivered = self._fragments = self._counted = 0
         self.frames = []
         self.conn.reader.discard()
         if self._booked:
             self.shared.inbound.change(self._who(), -self._booked)
             self._booked = 0
 
-    def _pause_reading(self) -> None:
+    def _may_control(self) -> bool:
+        """Whether one more ping or pong is heeded; nobody would see a flood of them."""
+        if self._failed:
+            return False
+        if self._control.take(1):
+            self._fail("pings", CloseCode.POLICY_VIOLATION, "too many pings")
+            return False
+        return True
+
+    def _rest(self) -> None:
+        """Let others have their turn before the rest of what came is read."""
         if not self.transport.is_closing():
             self.transport.pause_reading()
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self._failed or self.read_paused or self.transport.is_closing():
+            return
+        if self.conn.resting:
+            self.data_received(b"")
+        if not self.conn.resting and not self.read_paused:
+            self.transport.resume_reading()
