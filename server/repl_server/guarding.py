@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .bodies import Body
@@ -109,6 +110,8 @@ class Exchange:
                 await app(self._scope, self._receive, self._send)
             else:
                 await self._run(app, self._body)
+        except ClientDisconnect:
+            pass  # amid its body: nobody is there to be told
         except Exception as error:  # noqa: BLE001 (the border: whatever it is, it is ours)
             await self._fail(error)
         self._note()

@@ -306,12 +306,15 @@ async def test_bodies_of_all_together_are_bounded() -> None:
         await until(lambda: not server.inbound.held)
 
 
-async def test_a_client_that_leaves_in_the_middle_of_a_body_leaves_nothing() -> None:
+async def test_a_client_that_leaves_in_the_middle_of_a_body_leaves_nothing(caplog) -> None:
+    caplog.set_level(logging.INFO, "repl_server")
     async with serve(APP, Settings()) as server:
         async with wire(server.port) as gone:
             await gone.send(request("POST", "/length", content_length=str(MIB)) + bytes(1000))
             await until(lambda: server.inbound.held == 1000)
         await until(lambda: not server.inbound.held)
+        await until(lambda: any(record.message == "request" for record in caplog.records))
+        assert not any(record.message == "fault" for record in caplog.records)
 
 
 async def test_a_fault_is_told_by_an_id_and_kept_in_the_log_without_contents(caplog) -> None:
