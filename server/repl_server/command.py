@@ -94,6 +94,9 @@ def settings(
     memory: Annotated[str, option("--memory", "Of a session, as 512MiB or 2GB.")] = "1GiB",
     output: Annotated[str, option("--output", "What is kept of a step's output.")] = "1MiB",
     timeout: Annotated[float, seconds("--timeout", "How long a cell may execute.")] = 30.0,
+    max_timeout: Annotated[
+        float, seconds("--max-timeout", "The longest that a step may ask for.")
+    ] = 3600.0,
     language: Annotated[
         LanguageName, option("--language", "How much of Python cells may use; no wall.")
     ] = LanguageName.FULL,
@@ -170,6 +173,7 @@ def settings(
             recovery=recovery.value,
             preload=modules_of(preload),
             limits=Limits(memory=memory, output=output, timeout=timeout),
+            max_timeout_s=max_timeout,
             policy=policy_of(language),
             pool=pool,
             max_sessions=max_sessions,

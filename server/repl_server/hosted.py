@@ -25,6 +25,7 @@ from .quotas import Meter
 from .refusal import Refusal
 from .replies import Reply, observation_text, text_of
 from .streaming import Streamed
+from .texts import invalid
 
 if TYPE_CHECKING:
     from .hosting import Host
@@ -57,7 +58,7 @@ class HostedSession:
         self.touched = time.monotonic()
         self.left: float | None = None
         self.ending = "closed"
-        self.tools = SessionTools(self, episodes, host.settings.limits.timeout)
+        self.tools = SessionTools(self, episodes, host.settings)
         self.cpu = host.cpu_account(self)
         self._host = host
         self._episodes = episodes
@@ -82,6 +83,12 @@ class HostedSession:
         return self._running is not None or len(self._line) > 0
 
     @property
+    def awaited(self) -> bool:
+        """Whether somebody is there for what runs or waits."""
+        running = () if self._running is None else (self._running,)
+        return any(not asked.to.gone for asked in (*running, *self._line))
+
+    @property
     def closing(self) -> bool:
         """Whether it ends, or has ended."""
         return self._closing is not None
@@ -97,6 +104,7 @@ class HostedSession:
             "running": self.running,
             "limits": {
                 "timeout_s": settings.limits.timeout,
+                "max_timeout_s": settings.longest_step_s,
                 "message_bytes": settings.message_bytes,
                 "context_bytes": settings.context_bytes,
                 "idle_s": settings.idle_s,
@@ -105,6 +113,7 @@ class HostedSession:
 
     def ask(self, request: Request | Refused, to: Outlet) -> None:
         """Have `request` answered to `to`, after those before it."""
+        self.touched = time.monotonic()
         again = self._known(request.id)
         if again is not None:
             again.to = to
@@ -178,6 +187,9 @@ class HostedSession:
         self, action: Any, timeout_s: float | None, on_output: Callable[[str, str], None] | None
     ) -> Any:
         """Take an action, which is counted; its observation. Likewise."""
+        longest = self._host.settings.longest_step_s
+        if timeout_s is not None and timeout_s > longest:
+            raise invalid("timeout_s", f"at most {longest:g} seconds", "less_than_equal")
         self.meter.step()
         began = time.monotonic()
         self._stepping = True

@@ -168,13 +168,14 @@ class Host:
         """
         self.check_open()
         meter = self.quotas.of(owner)
-        meter.open_session()
-        try:
+        with contextlib.ExitStack() as undo:
+            meter.open_session()
+            undo.callback(meter.close_session)
             await self.admission.enter()
-        except BaseException:
-            meter.close_session()
-            raise
-        return await self._begun(owner, meter, self._episodes(owner, meter))
+            undo.callback(self.admission.leave)
+            session = await self._begun(owner, meter, self._episodes(owner, meter))
+            undo.pop_all()
+        return session
 
     async def branch(self, parent: HostedSession, seed: int | None) -> HostedSession:
         """A session that is a copy of `parent`, to be resumed by a socket of its own.
@@ -182,13 +183,13 @@ class Host:
         Raises:
             Refusal: as `open`, without waiting.
         """
-        parent.meter.open_session()
-        try:
+        with contextlib.ExitStack() as undo:
+            parent.meter.open_session()
+            undo.callback(parent.meter.close_session)
             self.admission.enter_now()
-        except BaseException:
-            parent.meter.close_session()
-            raise
-        session = await self._begun(parent.owner, parent.meter, parent.branched(seed))
+            undo.callback(self.admission.leave)
+            session = await self._begun(parent.owner, parent.meter, parent.branched(seed))
+            undo.pop_all()
         session.keep()
         return session
 
@@ -235,12 +236,11 @@ class Host:
     ) -> HostedSession:
         try:
             session = HostedSession(self, owner, meter, await making)
-        except BaseException as error:
-            self.admission.leave()
-            meter.close_session()
-            if isinstance(error, Exception) and not isinstance(error, Refusal | REPLError):
-                raise fault("FACTORY_ERROR", "no environment could be made", error) from None
+        except (Refusal, REPLError):
             raise
+        # Boundary: whatever a factory raises is the operator's to read, in the log.
+        except Exception as error:  # noqa: BLE001
+            raise fault("FACTORY_ERROR", "no environment could be made", error) from None
         self._sessions[_name(session.token)] = session
         self.watch.session_opened(session)
         return session
@@ -278,7 +278,7 @@ class Host:
         if outlet is not None and blocked is not None and now - blocked > 2 * settings.send_s:
             # `bounded` sees how fast a client reads, and acts first; other servers do not.
             outlet.end(DOES_NOT_READ, "what was sent was not read")
-        if session.busy:
+        if session.awaited:
             return
         touched = session.touched
         if now - touched > settings.idle_s:

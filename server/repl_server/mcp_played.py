@@ -21,6 +21,7 @@ from .requests import FollowUp
 
 if TYPE_CHECKING:
     from .hosted import HostedSession
+    from .settings import Settings
 
 T = TypeVar("T")
 
@@ -30,12 +31,11 @@ _SCORED = "This task is scored: whoever set it begins it anew, and not this tool
 class SessionTools:
     """Calls of the tools on one session, and the requests for them that are not answered.
 
-    `names`: what those requests are called in the session, by their ids. `timeout_s` is what a
-    cell may take that does not say.
+    `names`: what those requests are called in the session, by their ids. `settings`: the server's.
     """
 
-    def __init__(self, session: HostedSession, episodes: Episodes, timeout_s: float) -> None:
-        longest = max(LONGEST_CELL_S, timeout_s)
+    def __init__(self, session: HostedSession, episodes: Episodes, settings: Settings) -> None:
+        longest = min(max(LONGEST_CELL_S, settings.limits.timeout), settings.longest_step_s)
         self.calls = ToolCalls(_Hosted(session, episodes), longest_cell_s=longest)
         self.names: dict[RequestId, str] = {}
 

@@ -83,6 +83,8 @@ class Settings:
         idle_s: without a request, a session ends. grace_s: how long it outlives its socket.
         limits, policy, preload, pool: of the sessions' sandbox. `limits.output` is OUTPUT if no
             limits are given.
+        max_timeout_s: the most that a step may ask for as its own limit of execution; one that asks
+            for none has `limits.timeout`.
         message_bytes: of one WebSocket message or HTTP body. context_bytes: of one upload.
         uploads_bytes: of all uploads kept, in memory, likewise.
         inbound_bytes: of all messages that are half received.
@@ -118,6 +120,8 @@ class Settings:
     policy: Policy | None = None
     preload: tuple[str, ...] = ()
     pool: int = 0
+    # Long enough for what anybody waits for; a step without end would keep its session for ever.
+    max_timeout_s: float = 3600.0
     message_bytes: int = 128 * MIB
     context_bytes: int = 1 << 30
     uploads_bytes: int = 4 << 30
@@ -133,3 +137,8 @@ class Settings:
     quota: Quota | None = None
     trusted_proxies: tuple[str, ...] = ()
     log_contents: bool = False
+
+    @property
+    def longest_step_s(self) -> float:
+        """Seconds of execution that no step may ask for more than."""
+        return max(self.max_timeout_s, self.limits.timeout)

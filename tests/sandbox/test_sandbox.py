@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,23 @@ def test_mounts_may_lie_in_a_place_that_is_private_to_each_session(
         assert outcome.error is not None
         assert "Read-only file system" in outcome.error.message
         assert session.run("open('/tmp/own', 'w').write('x')").value == "1"
+
+
+def test_an_interpreter_that_is_known_by_a_link_can_be_jailed(tmp_path: Path) -> None:
+    """As those of uv and pyenv are, and all below a home directory that is a link."""
+    for parent in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        parent.chmod(parent.stat().st_mode | 0o005)
+    link, environment = tmp_path / "link", tmp_path / "environment"
+    link.symlink_to(sys.base_prefix)
+    python = link / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    subprocess.run([python, "-m", "venv", "--without-pip", environment], check=True)
+    with (
+        Sandbox(isolation="jailed", python=str(environment / "bin/python")) as sandbox,
+        sandbox.session() as session,
+    ):
+        outcome = session.run("import decimal, sys; sys.base_prefix")
+        assert outcome.value == repr(str(link))
+        assert session.run("import colorsys; colorsys.__file__").value.startswith(f"'{link}/")
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,20 @@ def test_a_session_begins_with_its_facts(server):
     assert facts["resumed"] is False and facts["running"] is None
     assert facts["limits"] == {
         "timeout_s": 20.0,
+        "max_timeout_s": 3600.0,
         "message_bytes": 128 << 20,
         "context_bytes": 1 << 30,
         "idle_s": 900.0,
     }
     assert len(facts["token"]) >= 32 and facts["session_id"] not in facts["token"]
+
+
+def test_a_step_may_not_ask_for_time_without_end(named):
+    named.reset()
+    too_long = named.ask("step", {"code": "1"}, timeout_s=3600.1)
+    assert too_long["data"]["code"] == "VALIDATION_ERROR"
+    assert too_long["data"]["message"] == "timeout_s: at most 3600 seconds"
+    assert named.run("1", timeout_s=3600)["value"] == "1"
 
 
 def test_the_first_frame_says_which_session(server):

@@ -157,6 +157,18 @@ def test_nobody_comes_back():
             assert one.refusal("resume", {"token": token}) == "UNKNOWN_SESSION"
 
 
+def test_what_runs_does_not_keep_a_session_beyond_its_grace():
+    with serving({"grace_s": 0.05}) as server:
+        with peer(server, named=True) as one:
+            one.open()
+            one.reset()
+            (session,) = server.host.sessions
+            one.send("step", {"code": "import time; time.sleep(600)"}, id="1", timeout_s=900)
+            eventually(lambda: session.running == "1")
+            drop(one)
+        eventually(lambda: not server.host.sessions)
+
+
 def test_a_session_that_nobody_uses_ends():
     settings = {"idle_s": 0.05}
     with serving(settings, environment=Adder, action=Add, observation=Sum) as server:

@@ -46,11 +46,11 @@ _ETC_FILES = {
 }
 
 
-def stage(paths: Iterable[str], mounts: Mapping[str, str]) -> None:
+def stage(binds: Mapping[str, str]) -> None:
     """Build the read-only root and make it this process's root; the host's tree is then gone.
 
-    `paths` are shown where they are, `mounts` maps paths inside to paths of the host. Needs a mount
-    namespace of this process's own, and the right to mount in it.
+    `binds` maps paths inside to paths of the host without links. Needs a mount namespace of this
+    process's own, and the right to mount in it.
     """
     libc.mount("", "/", "", libc.MS_REC | libc.MS_PRIVATE)
     # Any directory will do; the tmpfs is moved away from it by the first pivot.
@@ -59,7 +59,6 @@ def stage(paths: Iterable[str], mounts: Mapping[str, str]) -> None:
     os.mkdir("/tmp/root")
     libc.pivot_root("/tmp", "/tmp/host")
     os.chdir("/")
-    binds = {**{path: path for path in paths}, **mounts}
     aside = {place: binds[path] for path, place in covered(binds).items()}
     _fill({**binds, **aside})
     # pivot_root wants a mount point; the self-bind makes one of the plain directory.

@@ -143,13 +143,14 @@ def _prepare_jailed(mounted: Mapping[str, str], place: str, privileged: bool) ->
     arch = seccomp.native_arch()
     libc.number("seccomp")
     open_streams()
-    _enter_view(privileged, mounted)
+    shown = {**_interpreter_paths(), **mounted}
+    _enter_view(privileged, shown)
     files = landlock.plan(grants.JAILED, _landlock_abi("jailed"), grants.TRIAL)
     return _Ground(
         files,
         seccomp.base_program(arch),
         seccomp.seal_program(arch),
-        covered=mounts.covered({*_interpreter_paths(), *mounted}),
+        covered=mounts.covered(shown),
     )
 
 
@@ -161,7 +162,7 @@ def _prepare_confined(mounted: Mapping[str, str], place: str, privileged: bool) 
         raise remedies.failed("Landlock", OSError(ENOSYS, "the kernel has none"), "confined")
     open_streams()
     base = _make_base("confined", mounted, place)
-    interpreter = _interpreter_paths()
+    interpreter = list(_interpreter_paths())
     shown = [
         *grants.CONFINED,
         *(landlock.Grant(path, grants.RUN, "the interpreter") for path in interpreter),
@@ -235,7 +236,7 @@ def _trial(base: str) -> str:
     return path
 
 
-def _enter_view(privileged: bool, extra_mounts: Mapping[str, str]) -> None:
+def _enter_view(privileged: bool, shown: Mapping[str, str]) -> None:
     try:
         if not privileged:
             # An ordinary user may mount only as root of a user namespace.
@@ -244,22 +245,27 @@ def _enter_view(privileged: bool, extra_mounts: Mapping[str, str]) -> None:
     except OSError as error:
         raise remedies.failed("namespaces", error) from error
     try:
-        mounts.stage(_interpreter_paths(), extra_mounts)
+        mounts.stage(shown)
     except OSError as error:
         raise remedies.failed("root", error) from error
 
 
-def _interpreter_paths() -> list[str]:
-    """The directories that hold the interpreter, its libraries and this package."""
+def _interpreter_paths() -> dict[str, str]:
+    """The directories that hold the interpreter, its libraries and this package.
+
+    By the names that they are known by, with where these lead. A name may have a link in it, which
+    leads nowhere in a view of its own, and libraries are found by either: so both are there.
+    """
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    wanted = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, package}
+    named = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, package}
+    wanted = named | {os.path.realpath(path) for path in named}
     covered = ("/usr/",)
-    return sorted(
-        path
-        for path in wanted
+    return {
+        path: os.path.realpath(path)
+        for path in sorted(wanted)
         if not f"{path}/".startswith(covered)
         and not any(path.startswith(f"{other}/") for other in wanted)
-    )
+    }
 
 
 def _preload(name: str) -> None:
