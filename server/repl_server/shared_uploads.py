@@ -24,14 +24,21 @@ from .packing import Item
 from .references import Reference
 from .refusal import Refusal
 from .room import Room
+from .uploaded_files import UploadedFiles
 from .uploads import Uploads
 
 
 class SharedUploads:
-    """Resets that name `uploads`, counted in `room`; `templates` are what they begin with."""
+    """Resets that name `uploads`, counted in `room`.
+
+    Attributes:
+        templates: what they begin with.
+        files: reads the uploads that they name as files.
+    """
 
     def __init__(self, uploads: Uploads, room: Room, clock: Clock = time.monotonic) -> None:
         self.templates = Templates(room, clock)
+        self.files = UploadedFiles(uploads, room)
         self._uploads = uploads
         self._room = room
 
