@@ -149,15 +149,15 @@ class Watchdog:
         if self._round % _IDLE_PERIODS:
             return due
         idle = [watched for watched in everybody if not watched.core.running_since]
-        due += [watched for watched in idle if self._is_low(watched)]
+        due += [watched for watched in idle if self._is_weighed(watched)]
         for _ in range(min(_IDLE_A_LOOK, len(idle))):
             self._turn += 1
             due.append(idle[self._turn % len(idle)])
         return due
 
-    def _is_low(self, watched: _Watched) -> bool:
+    def _is_weighed(self, watched: _Watched) -> bool:
         yielding = self._yieldings.get(watched.core.links.family)
-        return yielding is not None and yielding.low
+        return yielding is not None and yielding.busy
 
     def _look(self, watched: _Watched) -> KillReason | None:
         links = watched.core.links

@@ -35,19 +35,25 @@ class Weights:
     def __bool__(self) -> bool:
         return self.autogroups or self.nices
 
-    def weigh(self, init: int, processes: Sequence[Seen], *, low: bool) -> None:
-        """Lower or raise `processes`, all of a session but its `init` and what that does itself."""
+    def weigh(self, init: int, processes: Sequence[Seen], *, low: bool) -> bool:
+        """Lower or raise `processes`, all of a session but its `init` and what that does itself.
+
+        Whether all were so already. If not, others may have been forked meanwhile as they were.
+        """
         ours = {seen.session for seen in processes if seen.pid == init}
         theirs = [seen for seen in processes if ours and seen.session not in ours]
         if self.nices:
             nice = LOW if low else self._ordinary
             # By process groups: that call reaches every thread of every process in it.
-            for group in {seen.group for seen in theirs if seen.nice != nice}:
+            others = {seen.group for seen in theirs if seen.nice != nice}
+            for group in others:
                 self._renice(group, nice)
-        if self.autogroups:
-            # Any process of an autogroup stands for it.
-            for pid in {seen.session: seen.pid for seen in theirs}.values():
-                self._regroup(pid, LOW if low else _ORDINARY_AUTOGROUP)
+        else:
+            others = set()
+        # Any process of an autogroup stands for it.
+        pids = {seen.session: seen.pid for seen in theirs}.values() if self.autogroups else ()
+        right = [self._regroup(pid, LOW if low else _ORDINARY_AUTOGROUP) for pid in pids]
+        return not others and all(right)
 
     def _renice(self, group: int, nice: int) -> None:
         try:
@@ -57,12 +63,13 @@ class Weights:
         except ProcessLookupError:
             pass
 
-    def _regroup(self, pid: int, nice: int) -> None:
+    def _regroup(self, pid: int, nice: int) -> bool:
+        """Whether there was nothing to do."""
         path = f"/proc/{pid}/autogroup"
         try:
             with open(path, "rb", buffering=0) as file:
                 if int(file.read().rpartition(b" ")[2]) == nice:
-                    return
+                    return True
             with open(path, "wb", buffering=0) as file:
                 file.write(b"%d" % nice)
         except PermissionError:
@@ -72,6 +79,7 @@ class Weights:
             # wait a tenth of a second: the next look is soon.
             if isinstance(error, OSError) and error.errno not in _PASSING:
                 self.autogroups = False
+        return False
 
 
 _PASSING: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.EAGAIN})

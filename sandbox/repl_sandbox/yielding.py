@@ -28,7 +28,13 @@ class Yielding:
         self._precedence = Precedence(now)
         self._lock = threading.Lock()
         self._lines = 0
+        self._settled = True  # whether all processes are known to be as they should
         self.low = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has to be looked at soon again, although no cell runs."""
+        return self.low or not self._settled
 
     def join(self) -> None:
         """One line more is watched."""
@@ -60,7 +66,7 @@ class Yielding:
             held = self._precedence.look(used, cells, now, wants=wants)
             low = not held and sum(each.crowds for each in processes) <= _CROWD
             # Without a group new processes may have come, in autogroups of their own.
-            if low != self.low or (low and not _weighed(links)):
+            if low != self.low or not self._settled or (low and not _weighed(links)):
                 self._weigh(links, processes, low=low)
 
     def _weigh(self, links: Links, processes: Sequence[Seen], *, low: bool) -> None:
@@ -69,7 +75,7 @@ class Yielding:
             with suppress(OSError):  # the session has ended, or somebody removed its group
                 group.weigh(low=low)
         else:
-            self._weights.weigh(links.pid, processes, low=low)
+            self._settled = self._weights.weigh(links.pid, processes, low=low)
         self.low = low
 
 

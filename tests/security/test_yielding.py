@@ -87,7 +87,7 @@ def test_who_burns_is_lowered_alone_and_comes_back(sandbox: Sandbox) -> None:
 
 def test_children_that_leave_are_lowered_with_it_between_cells(sandbox: Sandbox) -> None:
     with sandbox.session() as burner, sandbox.session() as other:
-        burner.run(LEAVE)
+        burner.run(LEAVE, timeout=20)
         until(lambda: shares(burner) == {True})
         assert shares(other) == {False}
         assert len(processes(burner)) >= 3
@@ -97,7 +97,7 @@ def test_a_branch_is_one_with_its_session(sandbox: Sandbox) -> None:
     with sandbox.session() as session:
         session.run("x = 1")
         with session.branch() as branch:
-            branch.run(LEAVE)
+            branch.run(LEAVE, timeout=20)
             until(lambda: shares(session) == {True})
         until(lambda: shares(session) == {False})
         assert session.run("x").value == "1"
@@ -147,7 +147,7 @@ def test_a_place_that_cannot_weigh_still_holds_the_limits(monkeypatch: pytest.Mo
 def test_a_crowd_keeps_its_weight(sandbox: Sandbox) -> None:
     """It may be a fork bomb, and others wait for the locks that its forks hold."""
     with sandbox.session() as burner:
-        burner.run(LEAVE)
+        burner.run(LEAVE, timeout=20)
         until(lambda: shares(burner) == {True})
-        burner.run(LEAVE.replace("range(2)", "range(16)"))
+        burner.run(LEAVE.replace("range(2)", "range(16)"), timeout=20)
         until(lambda: shares(burner) == {False})
