@@ -28,7 +28,8 @@ class Yielding:
         self._precedence = Precedence(now)
         self._lock = threading.Lock()
         self._lines = 0
-        self._settled = True  # whether all processes are known to be as they should
+        self._lowered = False  # ever
+        self._settled = True  # whether all processes were found to be as they should
         self.low = False
 
     @property
@@ -65,8 +66,10 @@ class Yielding:
                 return
             held = self._precedence.look(used, cells, now, wants=wants)
             low = not held and sum(each.crowds for each in processes) <= _CROWD
-            # Without a group new processes may have come, in autogroups of their own.
-            if low != self.low or not self._settled or (low and not _weighed(links)):
+            # Without a group new processes may have come: in autogroups of their own or, from a
+            # fork that took its time, with the nice value that its parent had before.
+            again = self._lowered and not _weighed(links)
+            if low != self.low or again:
                 self._weigh(links, processes, low=low)
 
     def _weigh(self, links: Links, processes: Sequence[Seen], *, low: bool) -> None:
@@ -77,6 +80,7 @@ class Yielding:
         else:
             self._settled = self._weights.weigh(links.pid, processes, low=low)
         self.low = low
+        self._lowered = self._lowered or low
 
 
 def _weighed(links: Links) -> bool:
