@@ -31,6 +31,9 @@ _BY_CODE: dict[str, tuple[str, bool]] = {
     "insufficient_quota": ("rate_limit", False),  # 429, but no waiting helps
     "content_filter": ("refused", False),  # 400 of a filter before the model
 }
+# Not followed: the question, and headers with keys, would go to where nobody has sent them, and a
+# server would ask whatever a stranger's endpoint names.
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _LONGEST = 300  # characters of the endpoint's own words
 _SHORTEST_SECRET = 6  # cutting out "1" or "true" would only garble the text
 _CUT_OUT = "[secret]"
@@ -67,6 +70,8 @@ def of_status(
         retryable = True
     if code in _BY_CODE:
         kind, retryable = _BY_CODE[code]
+    if status in _REDIRECTS:
+        said = f"the endpoint redirects to {headers.get('location', '?')}, which is not followed"
     message = f"status {status}" + (f": {short(said, secrets)}" if said else "")
     return ModelError(kind, message, retryable=retryable, retry_after=_retry_after(headers))
 

@@ -121,7 +121,9 @@ class HFModel(ChatModel):
     async def _attempt(self, arguments: dict[str, Any]) -> object:
         try:
             async with asyncio.timeout(self._timeout):
-                return await self._clients.here().chat_completion(**arguments)
+                client = self._clients.here()
+                await _stay(client)
+                return await client.chat_completion(**arguments)
         # Boundary: what the library and its transport raise.
         except Exception as error:  # noqa: BLE001
             raise self._failure(error) from None
@@ -177,6 +179,23 @@ class HFModel(ChatModel):
                 return ModelError("server", "the endpoint sent no completion", retryable=True)
         name = type(error).__name__
         return ModelError("connection", f"no connection, or it broke ({name})", retryable=True)
+
+
+async def _stay(client: AsyncInferenceClient) -> None:
+    """Have redirects be failures. The library follows them, and has no setting for it."""
+    transport = await client._get_async_client()  # type: ignore[no-untyped-call]
+    if transport.follow_redirects:
+        transport.follow_redirects = False
+        hooks = transport.event_hooks
+        transport.event_hooks = {**hooks, "response": [*hooks["response"], _refuse_redirect]}
+
+
+async def _refuse_redirect(response: Any) -> None:
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if response.is_redirect:
+        await response.aread()
+        raise HfHubHTTPError("a redirect", response=response)
 
 
 def _is_address(model: str) -> bool:

@@ -115,7 +115,7 @@ def known_arguments() -> frozenset[str]:
 
 
 def _transport() -> Any:
-    """An HTTP client for many calls at once: the SDK's over aiohttp.
+    """An HTTP client for many calls at once that follows no redirects: the SDK's over aiohttp.
 
     Its default looks at each open connection for each request, so that 300 calls at once take
     seconds of the processor, in openai 2 already 64; it is taken where openai 3 has no aiohttp.
@@ -126,9 +126,11 @@ def _transport() -> Any:
         max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS
     )
     try:
-        return openai.DefaultAioHttpClient(limits=limits, verify=_certificates())
+        make = openai.DefaultAioHttpClient
+        return make(limits=limits, verify=_certificates(), follow_redirects=False)
     except RuntimeError:  # aiohttp is not installed
-        return openai.DefaultAsyncHttpxClient(limits=limits, verify=_certificates())
+        plain = openai.DefaultAsyncHttpxClient
+        return plain(limits=limits, verify=_certificates(), follow_redirects=False)
 
 
 @functools.cache

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -17,7 +19,29 @@ from .texts import invalid
 # Where a token of Hugging Face is used when no endpoint is named.
 HUGGING_FACE = "https://router.huggingface.co/v1"
 
+# Tokens of its router. With any other, its library asks the service that made the token.
+_ROUTED = "hf_"
+
 _PORTS = {"http": 80, "https": 443}
+
+# Headers that are not the client's to send: by them a proxy before the listed endpoint, or the
+# endpoint itself, would take a request elsewhere, or read it as another one.
+_STEERING: Mapping[str, str] = {
+    "host": "names another site of the same address",
+    "forwarded": "as Host, for what stands behind a proxy",
+    "x-forwarded-*": "likewise",
+    "x-original-*": "another path, for some proxies",
+    "x-rewrite-*": "likewise",
+    "x-http-method*": "another method",
+    "proxy-*": "is between the server and its proxy",
+    "connection": "is about this connection",
+    "content-length": "is about this request's body",
+    "transfer-encoding": "likewise",
+    "te": "is about this connection",
+    "trailer": "is about this request's body",
+    "upgrade": "another protocol",
+    "expect": "is about this request's body",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +97,11 @@ def llm_of(
     A reset that brings neither an endpoint nor a token gets the operator's, by the name it gives.
 
     Raises:
-        Refusal: FORBIDDEN, the endpoint is not listed; VALIDATION_ERROR, both forms were given.
+        Refusal: FORBIDDEN, the endpoint is not listed, or a header would lead elsewhere;
+            VALIDATION_ERROR, both forms were given, or what is no token of Hugging Face.
     """
     if llm is not None:
+        _check_headers(llm.headers)
         if hf_token is not None or llm_model is not None:
             raise invalid("data.llm", "goes without llm_model and hf_token: it has both inside")
         asked = LLM(
@@ -91,6 +117,8 @@ def llm_of(
         return _of_operator(settings.llm, asked)
     if asked.base_url is not None and asked.model is None:
         raise invalid("data.llm.model", "an endpoint has to be told which model")
+    if asked.base_url is None and not (asked.api_key or "").startswith(_ROUTED):
+        raise invalid("data", f"a token of Hugging Face begins with {_ROUTED}")
     if not listed(asked.base_url or HUGGING_FACE, settings.llm_urls):
         raise Refusal("FORBIDDEN", "sub-calls may not go to this endpoint: the operator's list")
     return asked
@@ -100,6 +128,15 @@ def _of_operator(own: LLM | None, asked: LLM) -> LLM:
     if own is None:
         return LLM()
     return own if asked.model is None else replace(own, model=asked.model)
+
+
+def _check_headers(headers: Mapping[str, object]) -> None:
+    for name in headers:
+        # Some servers take one for the other.
+        plain = name.strip().lower().replace("_", "-")
+        for pattern, reason in _STEERING.items():
+            if fnmatchcase(plain, pattern):
+                raise Refusal("FORBIDDEN", f"data.llm.headers: {pattern} may not be set: {reason}")
 
 
 def _open(secret: SecretStr | None) -> str | None:

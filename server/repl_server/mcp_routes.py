@@ -49,7 +49,8 @@ class MCPRoutes:
         """Take one message of the Model Context Protocol."""
         asked: RequestId | None = None
         try:
-            message = await self._host.reading.read(await request.body(), read)
+            owner = owner_of(request.scope)
+            message = await self._host.reading.read(await request.body(), read, owner)
             if not isinstance(message, Call):
                 await self._cancel(request, message.cancels)
                 return Response(status_code=202)

@@ -2,7 +2,7 @@
 
 Whoever parses holds the interpreter. A text of 16 MB that is nothing but empty arrays takes a
 second, and would stop every session; so there is a limit to the values in a text, large texts are
-read one at a time, and after each there is a pause in which others are served.
+read one at a time, owners in turn, and after each there is a pause in which others are served.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
+from .owners import Owner
 from .refusal import Refusal
 
 T = TypeVar("T")
@@ -30,16 +32,19 @@ class Reading:
 
     def __init__(self) -> None:
         self._one = asyncio.Lock()
+        # Of an owner's texts one stands in line, so that many of them keep nobody waiting for all.
+        self._of_owner: WeakValueDictionary[Owner, asyncio.Lock] = WeakValueDictionary()
 
-    async def read(self, text: Text, read: Callable[[Text], T]) -> T:
-        """`read(text)`.
+    async def read(self, text: Text, read: Callable[[Text], T], owner: Owner) -> T:
+        """`read(text)`, which `owner` has sent.
 
         Raises:
             Refusal: TOO_LARGE, there are too many values in it; and what `read` raises.
         """
         if len(text) < LARGE:
             return read(text)
-        async with self._one:
+        own = self._of_owner.setdefault(owner, asyncio.Lock())
+        async with own, self._one:
             began = time.perf_counter()
             try:
                 check_values(text)

@@ -84,7 +84,8 @@ class StrictRoute(APIRoute):
             body = await request.body()
             if body:
                 reading: Reading = request.app.state.host.reading
-                request._json = await reading.read(body, read_object)
+                owner = owner_of(request.scope)
+                request._json = await reading.read(body, read_object, owner)
             return await handle(request)
 
         return strictly

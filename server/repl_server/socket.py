@@ -133,7 +133,7 @@ class Socket:
         if len(frame) < LARGE:
             return self._dialect.read(frame)
         try:
-            return await self._host.reading.read(frame, self._dialect.read)
+            return await self._host.reading.read(frame, self._dialect.read, self._owner)
         except Refusal as refusal:
             return Refused(refusal, None, len(frame))
 

@@ -15,7 +15,6 @@ import pytest
 
 from repl_env.tasks import KINDS, make_task
 from tests.cli.calls import Call, Done, caller
-from tests.cli.test_main import MAIN
 from tests.test_imports import loaded_by
 
 # Solvers as users write them. `slow` tells when so many tasks have begun, and then waits for ever,
@@ -118,7 +117,7 @@ def results(out: Path) -> list[str]:
 def interrupted(dataset: Path, arguments: list[str], how: signal.Signals) -> tuple[int, str]:
     """Status and output of an evaluation that gets `how` with 90 tasks done and 16 begun."""
     with subprocess.Popen(
-        [sys.executable, "-c", MAIN, "eval", str(dataset), "--concurrency", "16", *arguments],
+        [sys.executable, "-m", "repl_env", "eval", str(dataset), "--concurrency", "16", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

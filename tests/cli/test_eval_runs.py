@@ -15,7 +15,6 @@ import pytest
 from repl_env.rlm import Trajectory
 from tests.cli.calls import Call
 from tests.cli.test_eval import dataset, evaluate, results, table  # noqa: F401 (fixtures)
-from tests.cli.test_main import MAIN
 from tests.rlm.endpoint import Hang, Status
 
 # What a model would write: right for some of the tasks. The same text is the script and what the
@@ -90,7 +89,8 @@ def test_an_evaluation_of_runs_that_is_killed_goes_on_to_the_same_table(
     out = tmp_path / "results.jsonl"
     arguments = ["--model", "m", "--base-url", served.base_url, "--limit", str(tasks)]
     arguments += ["--out", str(out), "--json"]
-    command = [sys.executable, "-c", MAIN, "eval", str(dataset), "--concurrency", "16", *arguments]
+    program = [sys.executable, "-m", "repl_env", "eval", str(dataset)]
+    command = [*program, "--concurrency", "16", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ}) as process:
         assert answers.stuck.wait(60)
         process.send_signal(signal.SIGKILL)

@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
-MAIN = "from repl_env.cli.main import main; main()"
-
 
 def repl_env(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run `repl-env` as its script does, with `path` installed besides."""
     environ = {**os.environ, "PYTHONPATH": str(path or ""), "NO_COLOR": "1", "COLUMNS": "200"}
     return subprocess.run(
-        [sys.executable, "-c", MAIN, *arguments],
+        [sys.executable, "-m", "repl_env", *arguments],
         capture_output=True,
         text=True,
         env=environ,

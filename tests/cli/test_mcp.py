@@ -13,7 +13,6 @@ from mcp import Client, StdioServerParameters, stdio_client
 from mcp.shared.exceptions import MCPError
 
 ROOT = Path(__file__).parents[2]
-MAIN = "from repl_env.cli.main import main; main()"
 
 # One client and its process for all tests that only call tools.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -47,7 +46,7 @@ async def client(tmp_path_factory):
     (folder / "report.txt").write_text("three short words")
     options = ["--context", str(folder / "report.txt"), "--timeout", "20", "--memory", "512MiB"]
     command = StdioServerParameters(
-        command=sys.executable, args=["-c", MAIN, "mcp", *options], cwd=ROOT
+        command=sys.executable, args=["-m", "repl_env", "mcp", *options], cwd=ROOT
     )
     async with kept_open(Client(stdio_client(command), read_timeout_seconds=60)) as client:
         yield client

@@ -12,7 +12,6 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MAIN = "from repl_env.cli.main import main; main()"
 
 HELLO = {
     "jsonrpc": "2.0",
@@ -30,7 +29,7 @@ HELLO = {
 def raw():
     """The command with pipes to it, after the handshake of older clients."""
     with subprocess.Popen(
-        [sys.executable, "-c", MAIN, "mcp", "--memory", "512MiB"],
+        [sys.executable, "-m", "repl_env", "mcp", "--memory", "512MiB"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

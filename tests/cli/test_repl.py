@@ -26,8 +26,7 @@ from repl_env.cli.shell import Leave, Shell
 from repl_sandbox import Limits, Sandbox
 
 ROOT = Path(__file__).parents[2]
-MAIN = "from repl_env.cli.main import main; main()"
-COMMAND = [sys.executable, "-c", MAIN, "repl"]
+COMMAND = [sys.executable, "-m", "repl_env", "repl"]
 CLEAN = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
 
 
@@ -344,7 +343,7 @@ class Terminal:
     def __init__(self, state, *arguments):
         self.child = pexpect.spawn(
             sys.executable,
-            ["-c", MAIN, "repl", *arguments],
+            ["-m", "repl_env", "repl", *arguments],
             cwd=ROOT,
             env={**CLEAN, "TERM": "xterm-256color", **_NO_CPR, "XDG_STATE_HOME": str(state)},
             encoding="utf-8",

@@ -49,6 +49,18 @@ async def failure(model, request=ASK) -> ModelError:
     return raised.value
 
 
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_not_followed(endpoint, make, status: int) -> None:
+    """It would take the question, and headers with keys, to where nobody has sent them."""
+    elsewhere = endpoint("an answer")
+    to = f"{elsewhere.base_url}/chat/completions"
+    served = endpoint(Status(status, headers={"location": to}))
+    error = await failure(make(served.base_url, api_key="k", headers={"X-Key": "secret"}))
+    assert elsewhere.requests == []
+    assert (error.kind, error.retryable) == ("request", False)
+    assert f"status {status}: the endpoint redirects to {to}, which is not followed" in str(error)
+
+
 STATUSES = [
     (400, "request", False),
     (401, "authentication", False),

@@ -110,3 +110,30 @@ def test_a_name_alone_uses_no_token_of_the_server(monkeypatch):
 def test_both_forms_at_once():
     with pytest.raises(Refusal, match="VALIDATION_ERROR"):
         llm_of(Settings(), llm=Endpoint(model="m"), llm_model="m")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Host", "hOST ", "X-Forwarded-Host", "x_forwarded_host", "X-Original-URL", "Proxy-Connection"],
+)
+def test_no_header_leads_elsewhere(name):
+    """The address is listed, and a proxy behind it would send the request to another site."""
+    asked = Endpoint(model="m", base_url=URLS[0], headers={name: SecretStr("inside.example")})
+    with pytest.raises(Refusal, match="FORBIDDEN") as caught:
+        llm_of(Settings(llm_urls=URLS), llm=asked)
+    assert "inside.example" not in str(caught.value.data())
+
+
+@pytest.mark.parametrize("name", ["X-Api-Key", "Authorization", "HTTP-Referer", "X-Title"])
+def test_headers_that_endpoints_ask_for_may_be_sent(name):
+    asked = Endpoint(model="m", base_url=URLS[0], headers={name: SecretStr("x")})
+    assert llm_of(Settings(llm_urls=URLS), llm=asked).headers == {name: "x"}
+
+
+def test_a_token_of_somebody_else_is_not_taken_for_hugging_face_s():
+    """Its library would ask that service, which nobody listed."""
+    listing = Settings(llm_urls=("https://router.huggingface.co/v1",))
+    for given in ({"hf_token": SecretStr("sk-x")}, {"llm": Endpoint(api_key=SecretStr("sk-x"))}):
+        with pytest.raises(Refusal, match="VALIDATION_ERROR") as caught:
+            llm_of(listing, **given)
+        assert "sk-x" not in str(caught.value.data())

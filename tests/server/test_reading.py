@@ -5,9 +5,12 @@ import json
 
 import pytest
 
+from repl_server.owners import Owner
 from repl_server.reading import LARGE, MOST_VALUES, Reading, check_values, values
 from repl_server.refusal import Refusal
 from tests.server.conftest import ask, peer
+
+ANN, BOB = Owner("key", "ann"), Owner("key", "bob")
 
 
 @pytest.mark.parametrize(
@@ -47,18 +50,30 @@ async def test_large_texts_are_read_one_at_a_time_and_small_ones_at_once():
         order.append(text[:1])
         return text[:1]
 
-    large = [asyncio.create_task(reading.read(name * LARGE, read)) for name in "ab"]
+    large = [asyncio.create_task(reading.read(name * LARGE, read, ANN)) for name in "ab"]
     await asyncio.sleep(0)
-    assert await reading.read("c", read) == "c"
+    assert await reading.read("c", read, ANN) == "c"
     assert [await each for each in large] == ["a", "b"]
     assert order == ["a", "c", "b"]
+
+
+async def test_many_texts_of_one_owner_keep_another_waiting_for_one():
+    reading, order = Reading(), []
+
+    def read(text):
+        order.append(text[:1])
+
+    asked = [(name, ANN) for name in "abcd"] + [("z", BOB)]
+    tasks = [asyncio.create_task(reading.read(n * LARGE, read, owner)) for n, owner in asked]
+    await asyncio.gather(*tasks)
+    assert "".join(order) == "azbcd"
 
 
 async def test_one_that_is_no_json_does_not_hold_up_the_next():
     reading = Reading()
     with pytest.raises(ValueError, match="Expecting"):
-        await reading.read("x" * LARGE, json.loads)
-    assert await reading.read(json.dumps("x" * LARGE), json.loads) == "x" * LARGE
+        await reading.read("x" * LARGE, json.loads, ANN)
+    assert await reading.read(json.dumps("x" * LARGE), json.loads, ANN) == "x" * LARGE
 
 
 def test_over_a_socket_and_in_a_body(server):

@@ -1,0 +1,51 @@
+"""More connections than a server takes are refused, and whoever plays a session does not notice."""
+
+from __future__ import annotations
+
+import resource
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.server.conftest import ask, eventually, peer, serving
+
+MIB = 1 << 20
+SPARE = 512  # descriptors of what else runs in this process
+
+
+def _memory() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def _refused(server) -> float:
+    for line in server.host.watch.metrics.text().decode().splitlines():
+        if line.startswith('repl_connections_refused_total{reason="total"} '):
+            return float(line.rpartition(" ")[2])
+    return 0.0
+
+
+@pytest.mark.parametrize(
+    ("number", "most"), [(300, 100), pytest.param(10_000, 2048, marks=pytest.mark.slow)]
+)
+def test_who_connects_too_often_disturbs_nobody(number: int, most: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = number + most + SPARE
+    if hard < needed:
+        pytest.skip(f"this machine allows {hard} open files, and {needed} are needed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
+    with serving({"connections": most}) as server, peer(server) as one:
+        one.reset()
+        before = _memory()
+        with ExitStack() as stack:
+            for _ in range(number):
+                address = ("127.0.0.1", server.port)
+                stack.enter_context(socket.create_connection(address, timeout=20))
+            assert one.run("1 + 1")["value"] == "2"
+            eventually(lambda: _refused(server) == number - (most - 1))
+            # Some hundred times what a connection that says nothing takes.
+            assert _memory() - before < 64 * MIB
+        eventually(lambda: ask(server, "GET", "/health")[0] == 200)
+        assert one.run("2 + 2")["value"] == "4"
