@@ -48,18 +48,20 @@ def side_by_side(first: Sequence[str], second: Sequence[str], screen: IO[bytes])
             counts = _show(one.stdout, screen)
             one.wait()
             other.wait()
-            held.seek(0)
-            counts += _show(held, screen)
         finally:
             one.terminate()
             other.terminate()
+            other.wait()
+            held.seek(0)  # what it has said so far, too, if this process is to end before
+            said = _show(held, screen)
+    counts += said
     bad = [
         f"; the {name} ended with status {half.returncode}"
         for name, half in (("first", one), ("second", other))
         if half.returncode
     ]
-    said = ", ".join(f"{number} {what}" for what, number in counts.items())
-    screen.write(f"both halves: {said or 'nothing was run'}{''.join(bad)}\n".encode())
+    sums = ", ".join(f"{number} {what}" for what, number in counts.items())
+    screen.write(f"both halves: {sums or 'nothing was run'}{''.join(bad)}\n".encode())
     screen.flush()
     return 1 if bad else 0
 
