@@ -30,12 +30,20 @@ class Background:
         self._name = name
         self._lock = threading.Lock()
         self._loop: _Loop | None = None
+        self._ends_at_exit = False
+
+    def end_at_exit(self) -> None:
+        """End with the process: after what is registered for its exit from now on."""
+        if not self._ends_at_exit:
+            self._ends_at_exit = True
+            atexit.register(self._end)
 
     def wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """What `coroutine` returns, run on the loop; Ctrl-C cancels it.
 
         Raises:
-            RuntimeError: called on the loop itself, which would wait for itself.
+            RuntimeError: called on the loop itself, which would wait for itself; or at the exit of
+                the process, when the loop has ended.
         """
         future = self._submit(coroutine)
         try:
@@ -69,6 +77,9 @@ class Background:
         if threading.current_thread() is loop.thread:
             coroutine.close()
             raise RuntimeError("a plain call would wait for itself here; await the other form")
+        if loop.loop.is_closed():
+            coroutine.close()
+            raise RuntimeError("the process is about to end: there are no plain calls any more")
         return loop.submit(coroutine)
 
     def _of_process(self) -> _Loop:
@@ -76,9 +87,13 @@ class Background:
             self._loop, self._lock = None, threading.Lock()
         with self._lock:
             if self._loop is None:
+                self.end_at_exit()
                 self._loop = _Loop(self._name)
-                atexit.register(self._loop.end)
             return self._loop
+
+    def _end(self) -> None:
+        if self._loop is not None:
+            self._loop.end()
 
 
 class _Loop:

@@ -5,34 +5,33 @@ What it stands on is in `repl_env.remote`; docs/endpoint.md is the protocol.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from inspect import isawaitable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from repl_env.errors import NotReset, NotSupported, REPLError, ServerError, SessionLost, TooLarge
+from repl_env.errors import NotSupported
 from repl_env.llm import LLM
-from repl_env.models import (
-    REPLAction,
-    REPLObservation,
-    REPLState,
-    StepResult,
-    showing,
-)
+from repl_env.models import REPLAction, REPLObservation, REPLState, StepResult, showing
 from repl_env.remote import results
 from repl_env.remote.access import Access
-from repl_env.remote.frames import PLAIN, Request
-from repl_env.remote.parcels import LATEST, Parcel
+from repl_env.remote.frames import Request
 from repl_env.remote.patience import Patience
-from repl_env.remote.requests import ResetArguments, action_data, checked_timeout, following_data
+from repl_env.remote.requests import (
+    ResetArguments,
+    action_data,
+    check_callback,
+    checked_timeout,
+    following_data,
+)
+from repl_env.remote.seat import Seat
 
 if TYPE_CHECKING:
     import ssl
 
     from repl_env.contexts import Given
-    from repl_env.remote.asking import Asking, Hear
+    from repl_env.remote.asking import Hear
     from repl_env.remote.uploading import OnUpload
     from repl_env.sync_client import SyncREPLEnv
     from repl_sandbox.types import JSON
@@ -100,29 +99,20 @@ class REPLEnv:
             max_message_size_mb=max_message_size_mb,
             ping_s=ping_s,
         )
-        self._begin(Access.of(base_url, api_key, headers, tls), patience)
-
-    def _begin(self, access: Access, patience: Patience) -> None:
-        self._access, self._patience = access, patience
-        self._asking: Asking | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._opening = asyncio.Lock()  # of that loop
-        self._uploaded: set[str] = set()
+        self._seat = Seat(Access.of(base_url, api_key, headers, tls), patience)
 
     def __repr__(self) -> str:
-        said = "closed" if self._asking is None else "lost" if self._asking.lost else "open"
-        return f"<REPLEnv {self.base_url} {said}>"
+        return f"<REPLEnv {self.base_url} {self._seat.condition}>"
 
     @property
     def base_url(self) -> str:
         """The server's address."""
-        return str(self._access.address)
+        return str(self._seat.access.address)
 
     @property
     def session_id(self) -> str | None:
         """The session's name in the server's logs; None without one, and on OpenEnv's servers."""
-        told = None if self._asking is None else self._asking.told
-        return None if told is None else told.session_id
+        return self._seat.session_id
 
     def sync(self) -> SyncREPLEnv:
         """This client for plain code. It is used by one or the other from then on."""
@@ -140,7 +130,7 @@ class REPLEnv:
             AuthenticationFailed: it wants another key.
             CapacityReached, QuotaExceeded: it has no session for this client now.
         """
-        await self._opened()
+        await self._seat.opened()
         return self
 
     async def disconnect(self) -> None:
@@ -149,13 +139,7 @@ class REPLEnv:
 
     async def close(self) -> None:
         """End the session. Safe to call twice; a reset begins another one."""
-        LATEST.forget(lambda parcel: parcel.sha256 in self._uploaded)
-        self._uploaded.clear()
-        self._check_loop()
-        async with self._opening:
-            asking, self._asking = self._asking, None
-            if asking is not None:
-                await asking.close()
+        await self._seat.close()
 
     async def __aenter__(self) -> Self:
         return await self.connect()
@@ -251,15 +235,8 @@ class REPLEnv:
             rlm_max_iterations=rlm_max_iterations,
         )
         arguments.check()
-        asking = await self._opened()
-        data, parcels = await arguments.data(named=asking.named)
-        try:
-            return await self._reset(asking, data, parcels, on_upload)
-        except SessionLost:
-            if self._asking is not asking:  # it was closed meanwhile, by whoever has this client
-                raise
-            # An episode needs nothing of the session before, and this one is not there any more.
-            return await self._reset(await self._opened(), data, parcels, on_upload)
+        check_callback("on_upload", on_upload)
+        return results.step_result(await self._seat.reset(arguments, on_upload))
 
     async def step(
         self,
@@ -283,14 +260,13 @@ class REPLEnv:
             TypeError, ValueError: an argument is wrong; nothing was run.
         """
         data, limit = action_data(action), checked_timeout(timeout_s)
-        asking = self._present()
-        if limit is not None and not asking.named:
+        check_callback("on_output", on_output)
+        named = self._seat.present().named
+        if limit is not None and not named:
             raise NotSupported("timeout_s: this server takes none, and has a limit of its own")
-        stream = asking.named and on_output is not None
-        reply = await self._ask(
-            "step", data, timeout_s=limit, stream=stream, hear=on_output if stream else None
-        )
-        result = results.step_result(reply)
+        stream = named and on_output is not None
+        request = Request("step", data, limit, stream)
+        result = results.step_result(await self._seat.ask(request, on_output if stream else None))
         if on_output is not None and not stream:
             await _tell_all(result, on_output)
         return result
@@ -322,115 +298,34 @@ class REPLEnv:
         data = following_data(
             task_prompt, max_iterations, expected_answer, answer_schema, variables
         )
-        return results.step_result(await self._ask("follow_up", data))
+        return results.step_result(await self._seat.ask(Request("follow_up", data)))
 
     async def draft(self) -> JSON:
         """What `answer["content"]` holds so far, or None."""
-        found: JSON = (await self._ask("draft")).get("value")
+        found: JSON = (await self._seat.ask(Request("draft"))).get("value")
         return found
 
     async def state(self) -> REPLState:
         """The episode so far; NotReset if none has begun."""
-        return results.state(await self._ask("state"))
+        return results.state(await self._seat.ask(Request("state")))
 
     async def list_variables(self) -> list[str]:
         """The names in the session: the context, the policy's variables, the functions offered."""
-        if self._present().named:
-            return list(map(str, results.field(await self._ask("variables"), "names", list)))
-        return (await self.state()).namespace_keys
+        if not self._seat.present().named:
+            return (await self.state()).namespace_keys
+        names = results.field(await self._seat.ask(Request("variables")), "names", list)
+        return list(map(str, names))
 
     async def branch(self, *, seed: int | None = None) -> Self:
         """Another client amid the same episode, in a session that is a copy; both go on apart.
 
         `seed`: of the branch's random numbers. See `LocalREPLEnv.branch`. Close both.
         """
-        from repl_env.remote.opening import open_session
-
-        reply = await self._ask("branch", {} if seed is None else {"seed": seed})
-        token = results.field(reply, "token", str)
+        request = Request("branch", {} if seed is None else {"seed": seed})
+        token = results.field(await self._seat.ask(request), "token", str)
         other = object.__new__(type(self))
-        other._begin(self._access, self._patience)
-        other._check_loop()
-        other._asking = await open_session(self._access, self._patience, token)
+        other._seat = await self._seat.beside(token)
         return other
-
-    # ── what they stand on ───────────────────────────────────────────────────────────────────────
-
-    async def _opened(self) -> Asking:
-        """The session, or a new one if there is none."""
-        from repl_env.remote.opening import open_session
-
-        self._check_loop()
-        async with self._opening:
-            if self._asking is not None and self._asking.lost:
-                lost, self._asking = self._asking, None
-                await lost.close()
-            if self._asking is None:
-                self._asking = await open_session(self._access, self._patience)
-            return self._asking
-
-    async def _reset(
-        self,
-        asking: Asking,
-        data: Mapping[str, Any],
-        parcels: list[Parcel],
-        on_upload: OnUpload | None,
-    ) -> Result:
-        from repl_env.remote.uploading import upload
-
-        told = asking.told
-        _check_sizes(parcels, None if told is None else told.context_bytes)
-        for again in (True, False):
-            if parcels:
-                self._uploaded.update(parcel.sha256 for parcel in parcels)
-                most_piece = None if told is None else told.message_bytes
-                await upload(parcels, self._access, most_piece=most_piece, on_upload=on_upload)
-            try:
-                return results.step_result(await asking.ask(Request("reset", data)))
-            except ServerError as error:
-                # A context that nobody uses may have to make room before it is used.
-                if error.code != "UNKNOWN_CONTEXT" or not again:
-                    raise
-        raise AssertionError("the second attempt returns or raises")
-
-    def _present(self) -> Asking:
-        """The session; NotReset if there is none, since a step begins none."""
-        self._check_loop()
-        if self._asking is None:
-            raise NotReset
-        return self._asking
-
-    async def _ask(
-        self,
-        kind: str,
-        data: Mapping[str, Any] | None = None,
-        *,
-        timeout_s: float | None = None,
-        stream: bool = False,
-        hear: Hear | None = None,
-    ) -> Mapping[str, Any]:
-        asking = self._present()
-        if not asking.named and kind not in PLAIN:
-            raise NotSupported(f"this server knows OpenEnv's requests alone, and no {kind!r}")
-        return await asking.ask(Request(kind, data, timeout_s, stream), hear)
-
-    def _check_loop(self) -> None:
-        loop = asyncio.get_running_loop()
-        if loop is self._loop:
-            return
-        if self._asking is None and not self._opening.locked():
-            self._loop, self._opening = loop, asyncio.Lock()
-        else:
-            raise REPLError(
-                "this client has a connection in another event loop, or another process: use it "
-                "in one alone, or `REPLEnv(...).sync()` in plain code"
-            )
-
-
-def _check_sizes(parcels: list[Parcel], most: int | None) -> None:
-    for parcel in parcels:
-        if most is not None and parcel.size > most:
-            raise TooLarge(f"{parcel.name} has {parcel.size:,} bytes; the server takes {most:,}")
 
 
 async def _tell_all(result: Result, hear: Hear) -> None:

@@ -122,6 +122,8 @@ def resolve(
         return context
     given = default if context is None and not _named(held, NAME) else context
     origin = source if held else None
+    if not isinstance(contexts, Mapping | None):
+        raise TypeError(f"contexts must be a dict, not {type(contexts).__name__}")
     named = dict(contexts or {})
     if given is not None:
         if NAME in named and context is not None:

@@ -100,7 +100,8 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
         start: Callable[..., Turn[Any]],
     ) -> Turn[Episode]:
         """Open a session as `start` does it, and make it the current episode's."""
-        episode = Episode(terms)
+        # The session has the files when it begins; here they would stay as long as the episode.
+        episode = Episode(replace(terms, files={}))
         calling = self._provider.begin(subcalls, self._subcall_failed, self)
         session = yield from start(
             terms.context.source or self._sandboxes,

@@ -113,6 +113,8 @@ class ServerError(REPLError):
     """
 
     CODE: ClassVar[str] = "SESSION_ERROR"
+    # What there is to do, where the message does not say it.
+    REMEDY: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -128,7 +130,8 @@ class ServerError(REPLError):
         self.id = id
         self.retry_after = retry_after
         self.details = dict(details or {})
-        super().__init__(f"{self.code}: {message}" + (f" (id {id})" if id else ""))
+        told = f"{self.code}: {message}{self.REMEDY}"
+        super().__init__(told + (f" (id {id})" if id else ""))
 
 
 class InvalidRequest(ServerError, ValueError):
@@ -193,3 +196,4 @@ class SessionLost(ServerError):
     """
 
     CODE = "UNKNOWN_SESSION"
+    REMEDY = "; reset() begins another session"

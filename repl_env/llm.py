@@ -34,8 +34,10 @@ class LLM:
         without a name in the reset means nothing, for it is there for other things as well.
 
         Raises:
-            TypeError: both forms were given.
+            TypeError: both forms were given, or `llm` is none.
         """
+        if not isinstance(llm, LLM | None):
+            raise TypeError(f"llm must be a repl_env.LLM, not {type(llm).__name__}")
         if llm is None:
             if llm_model is not None and hf_token is None:
                 hf_token = os.environ.get("HF_TOKEN")

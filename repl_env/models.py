@@ -185,7 +185,9 @@ def result_of(observation: REPLObservation) -> StepResult[REPLObservation]:
 
 
 def showing(name: str) -> str:
-    """The code that shows a variable; ValueError if `name` is no name or dotted path."""
+    """The code that shows a variable; TypeError or ValueError if `name` is no name or path."""
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a str, not {type(name).__name__}")
     if not all(part.isidentifier() for part in name.split(".")):
         raise ValueError(f"{name!r} is not the name of a variable; use execute() for expressions")
     return f"print(repr({name}))"

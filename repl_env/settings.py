@@ -104,7 +104,7 @@ class Request:
         task_prompt = settings.task_prompt if self.task_prompt is None else self.task_prompt
         return Terms(
             episode_id=self.episode_id or uuid.uuid4().hex,
-            task_prompt=clean(task_prompt or ""),
+            task_prompt=_text(task_prompt, "task_prompt"),
             context=resolved,
             files=contents(self.files),
             max_iterations=at_least(
@@ -125,7 +125,7 @@ class Request:
         return replace(
             before,
             episode_id=uuid.uuid4().hex,
-            task_prompt=clean(self.task_prompt or ""),
+            task_prompt=_text(self.task_prompt, "task_prompt"),
             max_iterations=at_least(iterations, 1, "max_iterations"),
             validator=validator(self.answer_schema),
         )
@@ -168,6 +168,12 @@ def check_name(name: object, argument: str, taken: Mapping[str, object] | None =
         raise ValueError(f"{argument}: {name!r} is not a name for a variable")
     if name in RESERVED or name in (taken or {}):
         raise ValueError(f"{argument}: the name {name!r} is taken")
+
+
+def _text(value: str | None, name: str) -> str:
+    if not isinstance(value, str | None):
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    return clean(value or "")
 
 
 def _given(value: Any, default: Any) -> Any:

@@ -161,6 +161,6 @@ class GivenProvider:
 
 def _unconfigured(name: str) -> HostFunction:
     def refuse(*_: Any, **__: Any) -> None:
-        raise RuntimeError(f"{name} is not configured")
+        raise RuntimeError(f"{name} is not configured: the episode has no model for sub-calls")
 
     return refuse

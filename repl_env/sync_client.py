@@ -8,6 +8,7 @@ already, as in notebooks.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import isawaitable, iscoroutine
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +17,7 @@ from repl_env.background import CLIENTS
 from repl_env.client import REPLEnv, Result
 from repl_env.llm import LLM
 from repl_env.models import REPLAction, REPLState, showing
+from repl_env.remote.requests import check_callback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +35,7 @@ class SyncREPLEnv:
 
     def __init__(self, client: REPLEnv) -> None:
         self._client = client
+        CLIENTS.end_at_exit()  # after this client, if the caller has it closed at the exit
 
     def __repr__(self) -> str:
         return f"<SyncREPLEnv of {self._client!r}>"
@@ -120,7 +123,7 @@ class SyncREPLEnv:
                 on_upload=tell,
             )
 
-        return _waited(resetting, on_upload)
+        return _waited(resetting, "on_upload", on_upload)
 
     def step(
         self,
@@ -130,9 +133,11 @@ class SyncREPLEnv:
         on_output: Callable[[str, str], object] | None = None,
     ) -> Result:
         """Run the action's code, or submit its answer; see `REPLEnv.step`."""
-        return _waited(
-            lambda tell: self._client.step(action, timeout_s=timeout_s, on_output=tell), on_output
-        )
+
+        def stepping(tell: Callable[..., None] | None) -> Any:
+            return self._client.step(action, timeout_s=timeout_s, on_output=tell)
+
+        return _waited(stepping, "on_output", on_output)
 
     def execute(
         self,
@@ -190,11 +195,27 @@ class SyncREPLEnv:
 
 
 def _waited(
-    begin: Callable[[Callable[..., None] | None], Any], hear: Callable[..., object] | None
+    begin: Callable[[Callable[..., None] | None], Any],
+    name: str,
+    hear: Callable[..., object] | None,
 ) -> Result:
     """The result of `begin(tell)`; what it tells is told to `hear`, in this thread."""
+    check_callback(name, hear)
     if hear is None:
         found: Result = CLIENTS.wait_for(begin(None))
     else:
-        found = CLIENTS.wait_hearing(begin, hear)
+        found = CLIENTS.wait_hearing(begin, _plain(name, hear))
     return found
+
+
+def _plain(name: str, hear: Callable[..., object]) -> Callable[..., object]:
+    """`hear`, which raises TypeError if it would have to be awaited."""
+
+    def plain(*facts: Any) -> None:
+        told = hear(*facts)
+        if isawaitable(told):
+            if iscoroutine(told):
+                told.close()
+            raise TypeError(f"{name} must not be asynchronous here: nobody awaits it")
+
+    return plain

@@ -1,7 +1,7 @@
 """Bytes among JSON: `{"$bytes": base64}`, for contexts, files and variables.
 
 Client and server use this. `{"$json": value}` is `value` itself, so that an object that looks like
-one of the two can be given as well.
+one of the two can be given as well. A file, which is no object, may be `{"$upload": sha256}` too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import binascii
 from collections.abc import Callable, Mapping
 from typing import Any
 
-BYTES, JSON = "$bytes", "$json"
+BYTES, JSON, UPLOAD = "$bytes", "$json", "$upload"
 
 # Each is a round trip to the session, and a name in every observation.
 MOST_CONTEXTS = 256
@@ -38,6 +38,12 @@ def encoded(value: object) -> object:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {BYTES: base64.b64encode(value).decode("ascii")}
     return {JSON: value} if _mark(value) is not None else value
+
+
+def upload_of(value: object) -> str | None:
+    """The hash of the upload that a file is; None if it is none."""
+    sha256 = value.get(UPLOAD) if isinstance(value, dict) and len(value) == 1 else None
+    return sha256 if isinstance(sha256, str) else None
 
 
 def decode(arguments: Mapping[str, Any]) -> dict[str, Any]:

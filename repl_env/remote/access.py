@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from repl_env.rlm.failures import Secrets
 
@@ -41,13 +41,13 @@ class Address:
         scheme, found, _ = base_url.partition("://")
         if found and scheme.lower() not in _SCHEMES:
             raise ValueError("base_url must begin with http://, https://, ws:// or wss://")
-        parts = urlsplit(base_url if found else f"http://{base_url}")
+        parts = _split(base_url if found else f"http://{base_url}")
         if "@" in parts.netloc or parts.query or parts.fragment:
             raise ValueError("base_url has a login, query or fragment; use headers= or api_key=")
         if not parts.hostname:
             raise ValueError("base_url names no host")
         secure = _SCHEMES[parts.scheme]
-        port = parts.port or (443 if secure else 80)
+        port = _port(parts) or (443 if secure else 80)
         path = parts.path.rstrip("/").removesuffix("/ws").rstrip("/")
         address = cls(secure, parts.hostname, port, path)
         if not found and not address.loopback:
@@ -113,6 +113,21 @@ class Access:
             _check("headers: a name", name)
             _check(f"headers: {name}", value)
         return cls(Address.parse(base_url), sent, Secrets(api_key, sent), tls)
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise ValueError("base_url is no URL: its host is none") from None
+
+
+def _port(parts: SplitResult) -> int | None:
+    # What stands in place of a port is not repeated: it may be a password.
+    try:
+        return parts.port
+    except ValueError:
+        raise ValueError("base_url is no URL: its port must be a number up to 65535") from None
 
 
 def _check(name: str, value: object) -> None:

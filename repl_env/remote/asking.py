@@ -34,6 +34,8 @@ class Asking(ABC):
         self._patience = patience
         self._turn = asyncio.Lock()
         self._gone: str | None = None
+        self._asker: asyncio.Task[Any] | None = None  # whose turn it is
+        self._telling = False  # what `hear` does is waited for
         self._left: asyncio.Task[None] | None = None
         self._keeper = asyncio.create_task(self._keep_or_end())
 
@@ -49,9 +51,15 @@ class Asking(ABC):
             SessionLost: the session is gone.
             ReplyTimeout: `Patience.message_s` has passed.
             TooLarge: the request, or the reply.
+            RuntimeError: `hear` asks, which would wait for itself.
             REPLError: the server refuses; see `repl_env.remote.failures`.
         """
         frame = self._frame(request)
+        if self._telling and self._asker is asyncio.current_task():
+            raise RuntimeError(
+                "on_output cannot ask its own client: the request would wait for the step, and the "
+                "step for on_output; ask after the step, or ask another client"
+            )
         try:
             async with asyncio.timeout(self._patience.message_s) as limit:
                 await self._turn.acquire()
@@ -68,22 +76,21 @@ class Asking(ABC):
         self, frame: bytes, request: Request, hear: Hear | None
     ) -> Reply | Refused:
         """Have `request` answered, and give the turn on."""
+        self._asker, self._telling = asyncio.current_task(), False
         try:
             said = await self._exchange(frame, request, hear)
-        except ServerError:
-            self._turn.release()
+        except BaseException as error:
+            if isinstance(error, ServerError) and not self._telling:
+                self._turn.release()
+            else:  # the caller is cancelled, or `hear` raised: the server works on
+                self._left = asyncio.create_task(self._leave(request))
+                # Not by the task itself, which may be cancelled before it begins.
+                self._left.add_done_callback(lambda _: self._turn.release())
             raise
-        except BaseException:  # the caller is cancelled, or `hear` raised: the server works on
-            self._left = asyncio.create_task(self._leave_behind(request))
-            raise
+        finally:
+            self._asker = None
         self._turn.release()
         return said
-
-    async def _leave_behind(self, request: Request) -> None:
-        try:
-            await self._leave(request)
-        finally:
-            self._turn.release()
 
     async def close(self) -> None:
         """End the session, on the server too if it can be reached. Safe to call twice."""

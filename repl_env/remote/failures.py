@@ -99,13 +99,26 @@ STATUSES: Mapping[int, type[ServerError]] = {
     507: CapacityReached,
 }
 
+# Where an argument of the client's is what there is to do.
+_WHERE = {
+    "UNAUTHENTICATED": " Here that is api_key=.",
+}
+
+# What such an answer most often comes from, where it says nothing.
+_WITHOUT_REASON = {
+    401: "it wants an API key, or a proxy before it does (api_key=, headers=)",
+    403: "the API key may not do this, or the path of base_url is wrong",
+    404: "there is nothing at this path; is that of base_url right?",
+    413: "a proxy before the server takes less at once than the server does",
+}
+
 
 def of_refusal(refused: Refused, secrets: Secrets) -> REPLError:
     """The error that a refusal is."""
     if refused.code in AS_LOCALLY:
         return AS_LOCALLY[refused.code](refused)
     return ERRORS.get(refused.code, ServerError)(
-        secrets.cut(_with_errors(refused)),
+        secrets.cut(_with_errors(refused)) + _WHERE.get(refused.code, ""),
         code=refused.code,
         id=refused.log_id,
         retry_after=refused.retry_after,
@@ -126,8 +139,10 @@ def of_status(status: int, headers: Mapping[str, str], body: bytes, secrets: Sec
     refused = _refusal_in(body)
     if refused is not None:
         return of_refusal(refused, secrets)
-    kind = STATUSES.get(status, ServerError)
-    return kind(f"the server answered with status {status}", code=f"HTTP_{status}")
+    kind, told = STATUSES.get(status, ServerError), f"the server answered with status {status}"
+    if status in _WITHOUT_REASON:
+        told = f"{told}: {_WITHOUT_REASON[status]}"
+    return kind(told, code=f"HTTP_{status}")
 
 
 def _with_errors(refused: Refused) -> str:

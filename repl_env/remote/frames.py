@@ -38,16 +38,30 @@ class Request:
 
     def plain(self) -> bytes:
         """The frame for a server that knows OpenEnv's alone, which forbids any other field."""
-        return _json({"type": self.type, **self._data})
+        return _json({"type": self.type, **self._data}, "backslashreplace")
 
     def named(self) -> bytes:
-        """The frame of `repl-env.v1`."""
+        """The frame of `repl-env.v1`.
+
+        A lone surrogate, which servers take for no JSON, becomes a question mark in a step: what
+        a policy writes is never an error of whoever asks for it.
+
+        Raises:
+            ValueError: there is one in another request.
+        """
         more: dict[str, Any] = {}
         if self.timeout_s is not None:
             more["timeout_s"] = self.timeout_s
         if self.stream:
             more["stream"] = True
-        return _json({"type": self.type, "id": self.id, **self._data, **more})
+        frame = {"type": self.type, "id": self.id, **self._data, **more}
+        try:
+            return _json(frame, "replace" if self.type == "step" else "strict")
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{self.type}: a text has the lone surrogate {error.object[error.start]!r}, which "
+                "is no Unicode: text.encode('utf-8', 'replace').decode() replaces it"
+            ) from None
 
     @property
     def _data(self) -> dict[str, Any]:
@@ -129,10 +143,7 @@ def _output(name: str | None, data: Mapping[str, Any]) -> Output:
     return Output(name, str(stream), text, dropped)
 
 
-def _json(value: Any) -> bytes:
-    """UTF-8 while it can be; lone surrogates have no bytes, but JSON has an escape for them."""
-    try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+def _json(value: Any, surrogates: str) -> bytes:
+    """UTF-8; what becomes of lone surrogates is a name of `codecs.register_error`'s."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", surrogates)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import http.client
+import socket
 import ssl
 import urllib.request
 from collections.abc import Mapping
@@ -38,6 +39,7 @@ class Connection:
         self._access = access
         self._timeout_s = timeout_s
         self._open: http.client.HTTPConnection | None = None
+        self._closed = False
 
     def request(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
@@ -48,20 +50,21 @@ class Connection:
             ServerUnavailable: no connection, or none any more.
         """
         try:
-            if self._open is None:
-                self._open = self._connection()
-            return self._exchange(self._open, method, path, body, headers)
+            return self._exchange(self._connected(), method, path, body, headers)
         except (OSError, http.client.HTTPException) as error:
-            self.close()
+            self._drop()
             told = self._access.secrets.cut(str(error) or type(error).__name__)
             address = self._access.address
             raise ServerUnavailable(f"no answer from {address} to {method}: {told}") from error
 
     def close(self) -> None:
-        """Close the connection, also under a request that another thread has on it."""
-        connection, self._open = self._open, None
-        if connection is not None:
-            connection.close()
+        """Close the connection for good, also under a request that another thread has on it."""
+        self._closed = True
+        sock = None if self._open is None else self._open.sock
+        if sock is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # which ends what a thread waits for; `close` not
+        self._drop()
 
     def __enter__(self) -> Self:
         return self
@@ -90,8 +93,23 @@ class Connection:
         answer = connection.getresponse()
         found = Answer(answer.status, dict(answer.headers), answer.read(_MOST_BYTES))
         if not answer.isclosed() or answer.will_close:
-            self.close()
+            self._drop()
         return found
+
+    def _connected(self) -> http.client.HTTPConnection:
+        if self._open is not None:
+            return self._open
+        made = self._open = self._connection()
+        made.connect()
+        if self._closed:  # meanwhile, when there was no socket that could have been
+            made.close()
+            raise http.client.NotConnected
+        return made
+
+    def _drop(self) -> None:
+        connection, self._open = self._open, None
+        if connection is not None:
+            connection.close()
 
     def _connection(self) -> http.client.HTTPConnection:
         address = self._access.address

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -16,12 +17,17 @@ class Latest(Generic[MadeT]):
     """The last thing that was made of a text or of bytes, which is held with it; one only."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._made: tuple[object, MadeT] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
         self._making: dict[int, Future[MadeT]] = {}
 
     def of(self, given: GivenT, make: Callable[[GivenT], MadeT]) -> MadeT:
         """What `make` makes of `given`: found, waited for, or made."""
+        self._check_process()
         with self._lock:
             if self._made is not None and self._made[0] is given:
                 return self._made[1]
@@ -43,6 +49,11 @@ class Latest(Generic[MadeT]):
 
     def forget(self, is_it: Callable[[MadeT], bool]) -> None:
         """Hold it no longer, if it is the one."""
+        self._check_process()
         with self._lock:
             if self._made is not None and is_it(self._made[1]):
                 self._made = None
+
+    def _check_process(self) -> None:
+        if self._process != os.getpid():
+            self._begin()  # a fork: who was making something is not here

@@ -40,11 +40,14 @@ class Line:
         """
         if self.present is not None and not self.present.is_open:
             await self._read_out(self.present)
-        if self.gone is not None:
-            raise SessionLost(self.gone)
+        self._check()
         if self.present is None:
             await asyncio.sleep(pause_s)
-            self.present, self.told = await self._resumed()
+            found, self.told = await self._resumed()
+            if self.gone is not None:
+                found.abort()  # the client was closed meanwhile
+            self._check()
+            self.present = found
         return self.present
 
     def cut(self) -> None:
@@ -83,6 +86,10 @@ class Line:
             except (ServerError, TimeoutError):
                 return
 
+    def _check(self) -> None:
+        if self.gone is not None:
+            raise SessionLost(self.gone)
+
     async def _read_out(self, socket: Socket) -> None:
         """Learn how a socket was closed that nobody read from."""
         try:
@@ -96,10 +103,11 @@ class Line:
         now = asyncio.get_running_loop().time
         until, attempt = now() + self.told.grace_s, 0
         while True:
+            self._check()
             try:
                 return await self._once()
             except (SessionLost, AuthenticationFailed, BadReply) as error:
-                self.gone = error.message
+                self.gone = self.gone or error.message
                 raise
             except ServerError as error:
                 attempt += 1

@@ -6,7 +6,7 @@ import codecs
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -149,28 +149,18 @@ def _packed_text(text: str, large: float) -> str | Parcel:
         return text
 
 
-def packed_files(files: Mapping[str, str | bytes | Path] | None) -> dict[str, Any] | None:
-    """Files by their paths, as they stand in a request.
+def packed_file(path: str, given: object, *, large: float = LARGE) -> Any:
+    """A file as it stands in a request, or the Parcel that it is.
 
     Raises:
-        TypeError: naming the file that is none.
+        TypeError: naming the file, if it is none.
         OSError: a Path cannot be read.
     """
-    if files is None:
-        return None
-    if not isinstance(files, Mapping):
-        raise TypeError(f"files must be a dict of paths, not {type(files).__name__}")
-    return {str(path): _packed_file(path, given) for path, given in files.items()}
-
-
-def _packed_file(path: str, given: object) -> Any:
-    if isinstance(given, Path):
-        given = _text_or_bytes(given.read_bytes())
-    if isinstance(given, str):
-        return given
-    if isinstance(given, (bytes, bytearray, memoryview)):
-        return encoded(bytes(given))
-    raise TypeError(f"files: {path!r} must be bytes, str or a Path, not {type(given).__name__}")
+    name = f"files: {path!r}"
+    if isinstance(given, (str, bytes, bytearray, memoryview, Path)):
+        content: Any = given
+        return packed(name, content, large=large)
+    raise TypeError(f"{name} must be bytes, str or a Path, not {type(given).__name__}")
 
 
 def json_text(name: str, value: Any) -> str:

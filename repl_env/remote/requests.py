@@ -19,10 +19,10 @@ from repl_env.remote.parcels import (
     is_small,
     json_text,
     packed,
-    packed_files,
+    packed_file,
 )
 from repl_env.remote.patience import optional_seconds
-from repl_env.wire_values import encoded
+from repl_env.wire_values import UPLOAD, encoded
 
 if TYPE_CHECKING:
     from repl_env.contexts import Given
@@ -51,7 +51,11 @@ class ResetArguments:
     rlm_max_iterations: int | None = None
 
     def check(self) -> None:
-        """Refuse what contradicts itself; TypeError or ValueError naming the argument."""
+        """Refuse what is wrong, or contradicts itself; TypeError or ValueError naming it."""
+        _check_named("contexts", self.contexts)
+        _check_named("files", self.files)
+        if not isinstance(self.llm, LLM | None):
+            raise TypeError(f"llm must be a repl_env.LLM, not {type(self.llm).__name__}")
         if self.llm is not None and (self.llm_model is not None or self.hf_token is not None):
             raise TypeError("llm goes without llm_model and hf_token: it has both inside")
         if self.context is not None and NAME in (self.contexts or {}):
@@ -95,19 +99,46 @@ class ResetArguments:
             data["contexts"] = inside
         if parcels:
             data["uploads"] = {p.name: {"sha256": p.sha256, "type": p.kind} for p in parcels}
+        if self.files is not None:
+            data["files"], more = _with_files(self.files, large)
+            parcels += more
         return data, parcels
 
     def _others(self) -> dict[str, Any]:
         made = {
             "context": None,
             "contexts": None,
-            "files": packed_files(self.files),
+            "files": None,
             "llm": None if self.llm is None else _llm(self.llm),
             "answer_schema": _schema(self.answer_schema),
         }
         values = {each.name: getattr(self, each.name) for each in fields(self)} | made
         json_text("expected_answer", self.expected_answer)
         return {name: value for name, value in values.items() if value is not None}
+
+
+def _with_files(
+    files: Mapping[str, str | bytes | Path], large: float
+) -> tuple[dict[str, Any], list[Parcel]]:
+    """Files as they stand in a request, and those that are uploaded before it."""
+    held = {str(path): packed_file(path, given, large=large) for path, given in files.items()}
+    parcels = {each.sha256: each for each in held.values() if isinstance(each, Parcel)}
+    data = {
+        path: {UPLOAD: each.sha256} if isinstance(each, Parcel) else each
+        for path, each in held.items()
+    }
+    return data, [*parcels.values()]
+
+
+def check_callback(name: str, hear: object) -> None:
+    """TypeError naming it, if it is neither None nor to be called."""
+    if hear is not None and not callable(hear):
+        raise TypeError(f"{name} must be a function, not {type(hear).__name__}")
+
+
+def _check_named(name: str, given: object) -> None:
+    if not isinstance(given, Mapping | None):
+        raise TypeError(f"{name} must be a dict, not {type(given).__name__}")
 
 
 def checked_timeout(timeout_s: float | None) -> float | None:
@@ -139,6 +170,7 @@ def following_data(
     variables: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """A follow-up as it is sent."""
+    _check_named("variables", variables)
     json_text("expected_answer", expected_answer)
     data = {
         "task_prompt": task_prompt,

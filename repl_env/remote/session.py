@@ -7,6 +7,7 @@ server keeps it, and the unanswered request is sent once more with its id: the s
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from inspect import isawaitable
 
@@ -28,6 +29,12 @@ MARGIN_S = 30.0
 MOST_SENDS = 5
 # How long the next request waits until one that nobody waits for has ended.
 LEAVE_S = 10.0
+# What to do about a message that is too large, by its type.
+_REMEDIES = {
+    "reset": ". Contexts and files from 1 MiB on are uploaded beside it: join the small ones",
+    "follow_up": ". Variables go inside it; contexts and files of a reset are uploaded beside it",
+    "step": ". Give data as a context or a file of the reset, which are uploaded",
+}
 
 
 class Session(Asking):
@@ -53,7 +60,8 @@ class Session(Asking):
     def _frame(self, request: Request) -> bytes:
         frame, limit = request.named(), self.told.message_bytes
         if limit is not None and len(frame) > limit:
-            raise TooLarge(f"a message of {len(frame):,} bytes; the server takes {limit:,}")
+            told = f"{request.type}: a message of {len(frame):,} bytes; the server takes {limit:,}"
+            raise TooLarge(told + _REMEDIES.get(request.type, ""))
         return frame
 
     async def _exchange(self, frame: bytes, request: Request, hear: Hear | None) -> Reply | Refused:
@@ -61,7 +69,7 @@ class Session(Asking):
         sends = drops = 0
         while True:
             socket = await self._line.socket(pause(drops - 1))
-            if not sends or self.told.running != request.id:
+            if not sends or self.told.running is None:  # else it works on this one, or before it
                 sends += 1
             if sends > MOST_SENDS:
                 raise ReplyTimeout(f"the server lost the request {MOST_SENDS} times")
@@ -82,20 +90,19 @@ class Session(Asking):
         except Dropped:
             pass  # what the server said before it closed the socket is still to be read
         expected_s = (request.timeout_s or self.told.timeout_s) + MARGIN_S
-        now = asyncio.get_running_loop().time
-        try:
-            async with asyncio.timeout(expected_s) as limit:
-                while True:
-                    said = self._read(await socket.receive(), request)
-                    if isinstance(said, Output):
-                        limit.reschedule(now() + expected_s)
-                        await _heard(said, hear)
-                    elif said is not None:
-                        return said
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise _Overdue from None
+        while True:
+            try:
+                async with asyncio.timeout(expected_s):
+                    message = await socket.receive()
+            except TimeoutError:
+                raise _Overdue from None
+            said = self._read(message, request)
+            if isinstance(said, Output):
+                self._telling = True  # and so it stays if `hear` raises
+                await _heard(said, hear)
+                self._telling = False
+            elif said is not None:
+                return said
 
     def _read(self, message: str | bytes, request: Request) -> frames.Frame | None:
         """What a message says to `request`; None if it is about another one of this client's."""
@@ -118,20 +125,30 @@ class Session(Asking):
         Nothing may wait unread while nobody asks for anything: a socket that is not read answers no
         pings either.
         """
-        socket = self._line.present
-        if socket is None:
-            return
+        sent_on = self._line.present
         try:
             async with asyncio.timeout(LEAVE_S):
-                cancel = Request("cancel", {"request": request.id})
-                if request.type == "step":
-                    self._asked.append(cancel.id)
-                    await socket.send(cancel.named())
-                while not _is_over(frames.read(await socket.receive()), request, cancel):
-                    pass
-        except (Dropped, ServerError, TimeoutError):
+                for drops in itertools.count():
+                    socket = await self._line.socket(pause(drops - 1))
+                    try:
+                        return await self._call_off(request, socket, socket is sent_on)
+                    except Dropped as dropped:
+                        self._line.dropped(dropped)
+        except (ServerError, TimeoutError):
             # The next request resumes the session, and waits in the server's line.
             self._line.cut()
+
+    async def _call_off(self, request: Request, socket: Socket, same: bool) -> None:
+        """The same on `socket`; where that is another than the one that `request` was sent on, its
+        reply does not come there."""
+        cancel = Request("cancel", {"request": request.id})
+        if request.type == "step":
+            self._asked.append(cancel.id)
+            await socket.send(cancel.named())
+        elif not same:
+            return
+        while not _is_over(frames.read(await socket.receive()), request, cancel, same):
+            pass
 
     async def _keep(self) -> None:
         """Resume the session when its socket goes, also while nobody asks for anything."""
@@ -152,12 +169,15 @@ class _Overdue(Exception):
     """The reply should have come."""
 
 
-def _is_over(said: frames.Frame, left: Request, cancel: Request) -> bool:
-    """Whether the server is done with a request, by a message that came after it was left."""
+def _is_over(said: frames.Frame, left: Request, cancel: Request, same: bool) -> bool:
+    """Whether there is nothing more to come of a request that was left, by what came since.
+
+    `same`: this is the socket that it was sent on.
+    """
     if isinstance(said, Output):
         return False
     if said.id == cancel.id:
-        return isinstance(said, Refused) or not said.data.get("running")
+        return not same or isinstance(said, Refused) or not said.data.get("running")
     return said.id == left.id
 
 

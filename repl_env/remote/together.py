@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import Future
 
 
 class Together:
-    """Work by its name. Threads and event loops share it."""
+    """Work by its name. Threads and event loops share it; a fork begins with nothing under way."""
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._under_way: dict[Hashable, Future[bool]] = {}
 
@@ -21,6 +26,8 @@ class Together:
         Raises:
             Exception: what `work` raises. Who waited for one that failed tries for itself.
         """
+        if self._process != os.getpid():
+            self._begin()  # who was at work is not here
         while True:
             with self._lock:
                 other = self._under_way.get(name)

@@ -262,7 +262,9 @@ class Calling:
     def _answerer(self, kind: CallKind) -> Answerer:
         answerer = self._llm if kind == "llm" else self._rlm
         if answerer is None:
-            raise RuntimeError(f"{kind}_query is not configured")
+            raise RuntimeError(
+                f"{kind}_query is not configured: the episode has no model for sub-calls"
+            )
         return answerer
 
     def _tell_start(self, kind: CallKind, question: Question, call: Call) -> None:

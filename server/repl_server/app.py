@@ -89,7 +89,7 @@ def create_app(
         # Browsers ask before they send, without a key: this answers, and comes first.
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=settings.origins,
+            allow_origins=app.state.rules.identity.origins.named,
             allow_methods=["*"],
             allow_headers=["*"],
             expose_headers=_EXPOSED,

@@ -109,8 +109,8 @@ def announced(scope: Scope) -> int | None:
     length: int | None = 0
     for name, value in scope["headers"]:
         if name == b"content-length":
-            # The parser let nothing but digits through.
-            return int(value)
+            # The parser let nothing but digits through, as many zeros as there may be before them.
+            return int(value.lstrip(b"0") or b"0")
         if name == b"transfer-encoding":
             length = None
     return length

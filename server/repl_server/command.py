@@ -153,6 +153,7 @@ def settings(
     from repl_sandbox.types import parse_size
 
     from .addresses import is_loopback
+    from .keys import lines_of
     from .settings import Settings
 
     own = None
@@ -164,7 +165,7 @@ def settings(
             host=host,
             port=port,
             api_keys=api_keys,
-            hashed_keys=tuple(os.environ.get(KEYS, "").replace(",", "\n").split()),
+            hashed_keys=tuple(lines_of(os.environ.get(KEYS, ""))),
             no_auth=no_auth,
             origins=tuple(origin or ()),
             trusted_proxies=tuple(trusted_proxy or ()),

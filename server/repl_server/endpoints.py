@@ -120,7 +120,9 @@ def llm_of(
     if asked.base_url is None and not (asked.api_key or "").startswith(_ROUTED):
         raise invalid("data", f"a token of Hugging Face begins with {_ROUTED}")
     if not listed(asked.base_url or HUGGING_FACE, settings.llm_urls):
-        raise Refusal("FORBIDDEN", "sub-calls may not go to this endpoint: the operator's list")
+        place = "Hugging Face" if asked.base_url is None else "this endpoint"
+        told = f"sub-calls may not go to {place}: the operator lists where they may, by --llm-url"
+        raise Refusal("FORBIDDEN", told)
     return asked
 
 

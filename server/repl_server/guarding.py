@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .bodies import Body
@@ -108,6 +110,8 @@ class Exchange:
                 await app(self._scope, self._receive, self._send)
             else:
                 await self._run(app, self._body)
+        except ClientDisconnect:
+            pass  # amid its body: nobody is there to be told
         except Exception as error:  # noqa: BLE001 (the border: whatever it is, it is ours)
             await self._fail(error)
         self._note()
@@ -148,8 +152,12 @@ class Exchange:
     async def _fail(self, error: Exception) -> None:
         refusal = Refusal("SESSION_ERROR", "The server failed; the id finds it in the log.")
         self._watch.journal.fault(error, id=refusal.id)
-        if self._body is not None:
+        try:
             await self.refuse(refusal)
+        except RuntimeError:
+            # A socket that was accepted, or closed already.
+            with suppress(RuntimeError, OSError):
+                await self._send({"type": "websocket.close", "code": refusal.close})
 
     async def _refuse_http(self, refusal: Refusal) -> None:
         headers, text = answer(refusal)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -102,16 +102,14 @@ class Half:
         if self.received + len(data) > self._limit:
             raise self._too_large()
         self._count(len(data))
-        try:
+        with self._memory():
             await self._arriving.add(data)
-        except OSError as error:
-            self.forget()
-            raise _no_memory(error) from error
         self._check_there()
 
     async def take_piece(self, piece: Piece, body: Body) -> None:
         """Take `body`, which is `piece`. What came of it stays if its sender goes away."""
-        mark = await self._arriving.mark()
+        with self._memory():
+            mark = await self._arriving.mark()
         try:
             async for data in body:
                 if self.received + len(data) > piece.last + 1:
@@ -121,16 +119,16 @@ class Half:
                 raise wrong(f"fewer bytes came than the {piece.size} of Content-Range")
         except Refusal as refusal:
             if refusal.code == "VALIDATION_ERROR":
-                await self._arriving.back(mark)
-                self._count(0)
+                with self._memory():
+                    await self._arriving.back(mark)
+                if not self._gone:
+                    self._count(0)
             raise
 
     async def finish(self, sha256: str) -> Content:
         """All of it, whose hash must be `sha256`. Whose the holding is now, is the caller's."""
-        try:
+        with self._memory():
             found, content = await self._arriving.finish()
-        except OSError as error:
-            raise _no_memory(error) from error
         try:
             self._check_there()
             if found != sha256:
@@ -150,6 +148,16 @@ class Half:
             self._arriving.close()
             self._room.give_back(self.holding)
 
+    @contextmanager
+    def _memory(self) -> Iterator[None]:
+        """Where it shows that there is none for this, or was none for what came before."""
+        try:
+            yield
+        except OSError as error:
+            self.forget()
+            told = f"There is no memory for this context: {error.strerror}"
+            raise Refusal("NO_ROOM", told) from error
+
     def _count(self, coming: int) -> None:
         more = max(self.received + coming, LEAST_BYTES) - self.holding.bytes
         if more > 0:
@@ -168,7 +176,3 @@ class Half:
 def wrong(problem: str) -> Refusal:
     """The refusal of a request that is not what it says."""
     return Refusal("VALIDATION_ERROR", problem)
-
-
-def _no_memory(error: OSError) -> Refusal:
-    return Refusal("NO_ROOM", f"There is no memory for this context: {error.strerror}")

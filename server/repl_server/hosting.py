@@ -276,7 +276,7 @@ class Host:
         settings, outlet = self.settings, session.outlet
         blocked = None if outlet is None else outlet.blocked_since
         if outlet is not None and blocked is not None and now - blocked > 2 * settings.send_s:
-            # `listening` sees how fast a client reads, and acts first; other servers do not.
+            # `bounded` sees how fast a client reads, and acts first; other servers do not.
             outlet.end(DOES_NOT_READ, "what was sent was not read")
         if session.awaited:
             return

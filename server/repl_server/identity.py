@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -30,7 +29,7 @@ class Identity:
         loopback = is_loopback(settings.host)
         self._keys = keys
         self._proxies = Proxies(settings.trusted_proxies)
-        self._origins = Origins(settings.origins, loopback=loopback)
+        self.origins = Origins(settings.origins, loopback=loopback)
         given = settings.api_keys is not None or bool(settings.hashed_keys) or bool(keys)
         self.asks_for_keys = not settings.no_auth and (given or not loopback)
         if self.asks_for_keys and not keys:
@@ -56,7 +55,7 @@ class Identity:
             if found is None:
                 raise Refusal("UNAUTHENTICATED", "This API key is not known.")
             owner = found
-        self._origins.check(headers, self._proxies.scheme(scope), keyed=key is not None)
+        self.origins.check(headers, self._proxies.scheme(scope), keyed=key is not None)
         return owner
 
     def address(self, scope: Any) -> Owner:
@@ -75,7 +74,7 @@ def _password(token: str) -> str:
     """The password in what a client makes of `http://name:password@host`; "" if it is none."""
     try:
         return base64.b64decode(token, validate=True).decode("latin-1").partition(":")[2]
-    except binascii.Error:
+    except ValueError:  # no base64, or no ASCII
         return ""
 
 

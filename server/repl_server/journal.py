@@ -80,9 +80,7 @@ class Journal:
     def __init__(self, *, contents: bool = False, clock: Clock = monotonic) -> None:
         self._logger = logging.getLogger(LOGGER)
         self._contents = contents
-        self._clock = clock
-        self._allowed: dict[str, Bucket] = {}
-        self._left_out: dict[str, int] = {}
+        self._thinning = Thinning(clock)
 
     def note(self, event: str, **fields: Any) -> None:
         """Write down that `event` happened.
@@ -93,11 +91,11 @@ class Journal:
         row = EVENTS[event]
         if unknown := fields.keys() - row.fields - row.contents:
             raise ValueError(f"event {event!r} has no fields {sorted(unknown)}")
-        if not self._logger.isEnabledFor(row.level) or not self._may(event):
+        if not self._logger.isEnabledFor(row.level) or not self._thinning.may(event):
             return
         if not self._contents:
             fields = {name: value for name, value in fields.items() if name in row.fields}
-        if left_out := self._left_out.pop(event, 0):
+        if left_out := self._thinning.left_out(event):
             fields["left_out"] = left_out
         self._logger.log(row.level, event, extra={"fields": fields})
 
@@ -106,13 +104,37 @@ class Journal:
         told = {"error": type(error).__name__, "traceback": frames(error), "message": str(error)}
         self.note("fault", **told, **fields)
 
-    def _may(self, event: str) -> bool:
+
+class Thinning(logging.Filter):
+    """How many lines of one event there are; as a filter, of all that libraries log."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+        self._allowed: dict[str, Bucket] = {}
+        self._left_out: dict[str, int] = {}
+
+    def may(self, event: str) -> bool:
+        """Whether there may be one more now; if not, it is counted."""
         allowed = self._allowed.get(event)
         if allowed is None:
             allowed = self._allowed[event] = Bucket(PER_SECOND * _BURST, PER_SECOND, self._clock)
         if allowed.take(1):
             self._left_out[event] = self._left_out.get(event, 0) + 1
             return False
+        return True
+
+    def left_out(self, event: str) -> int:
+        """How many were left out since the last one."""
+        return self._left_out.pop(event, 0)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """As in the base. What a journal writes is thinned there."""
+        if hasattr(record, "fields"):
+            return True
+        if not self.may("log"):
+            return False
+        record.left_out = self.left_out("log")
         return True
 
 
@@ -142,6 +164,8 @@ class Lines(logging.Formatter):
             "logger": record.name,
             "message": message if self._contents else message.partition("\n")[0],
         }
+        if left_out := getattr(record, "left_out", 0):
+            told["left_out"] = left_out
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             told |= {"error": type(error).__name__, "traceback": frames(error)}
@@ -162,13 +186,16 @@ def frames(error: BaseException) -> list[str]:
 
 
 @contextmanager
-def written_to(stream: IO[str], *, contents: bool = False) -> Iterator[None]:
+def written_to(
+    stream: IO[str], *, contents: bool = False, clock: Clock = monotonic
+) -> Iterator[None]:
     """Write the journal, and warnings of libraries, to `stream`.
 
     Steps have a line of their own only with `contents`.
     """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(Lines(contents=contents))
+    handler.addFilter(Thinning(clock))
     root, ours = logging.getLogger(), logging.getLogger(LOGGER)
     levels = root.level, ours.level
     root.addHandler(handler)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import re
 import secrets
 import stat
@@ -46,7 +47,7 @@ class Keys:
             OSError: it cannot be read.
         """
         with path.open(encoding="utf-8") as file:
-            if stat.S_IMODE(path.stat().st_mode) & stat.S_IWOTH:
+            if os.fstat(file.fileno()).st_mode & stat.S_IWOTH:
                 raise ValueError(f"{path}: everybody may write to it; chmod o-w {path}")
             return cls.parse(file, str(path))
 

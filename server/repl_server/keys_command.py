@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 from typing import Annotated
@@ -41,7 +42,8 @@ def append(file: Path, name: str, line: str) -> None:
     """
     # The file is the owner's alone: who can write to it can let anybody in.
     with open(os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+") as opened:
+        # Two commands at a time: one of them finds the other's name there.
+        fcntl.flock(opened, fcntl.LOCK_EX)
         text = opened.read()
         Keys.parse([*text.splitlines(), line], str(file))
-        # One write, so that two commands at a time cannot mix their lines.
         opened.write(line + "\n" if text.endswith("\n") or not text else f"\n{line}\n")

@@ -114,8 +114,7 @@ class MCPRoutes:
 
 async def _ask(request: HTTPRequest, session: HostedSession, call: Call) -> Response:
     """What a session answers: as a stream, with progress, to a client that takes streams."""
-    if not session.has_room:
-        await session.room()
+    # However many wait: each holds a connection, and its body is on its owner's account.
     takes_streams = SESSION in request.headers and _EVENTS in request.headers.get("accept", "")
     streams = call.method == "tools/call" and takes_streams
     name = session.tools.begin(call.id)

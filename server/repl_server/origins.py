@@ -50,6 +50,11 @@ class Origins:
             self._named.add(origin)
             self._names.add(name_of(origin.partition("://")[2]))
 
+    @property
+    def named(self) -> list[str]:
+        """Those that the operator has named, as browsers write them."""
+        return sorted(self._named)
+
     def check(self, headers: Headers, scheme: str, *, keyed: bool) -> None:
         """Refuse a request that a web page sent which may not.
 

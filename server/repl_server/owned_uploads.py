@@ -29,23 +29,25 @@ class OwnedUploads:
         """`environment.reset_async`, by arguments as they come over the wire.
 
         Raises:
-            Refusal: as `SharedUploads.reset`; VALIDATION_ERROR, bytes that are none.
+            Refusal: as `SharedUploads.reset` and `UploadedFiles.read`; VALIDATION_ERROR, bytes that
+                are none.
             Exception: what `reset_async` raises.
         """
-        given = await _decoded(arguments)
-        references: Mapping[str, Reference] = given.pop("uploads", None) or {}
-        if not references:
-            return await environment.reset_async(**given)
-        return await self.shared.reset(environment, self.owner, references, given)
+        async with self.shared.files.read(self.owner, await _decoded(arguments)) as given:
+            references: Mapping[str, Reference] = given.pop("uploads", None) or {}
+            if not references:
+                return await environment.reset_async(**given)
+            return await self.shared.reset(environment, self.owner, references, given)
 
     async def plain(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments for an environment of another kind: for it, uploads are contexts.
 
         Raises:
-            Refusal: as `SharedUploads.values`; VALIDATION_ERROR, bytes that are none.
+            Refusal: as `SharedUploads.values` and `UploadedFiles.read`; VALIDATION_ERROR, bytes
+                that are none.
         """
-        given = await _decoded(arguments)
-        values = await self.shared.values(self.owner, given.pop("uploads", None) or {})
+        async with self.shared.files.read(self.owner, await _decoded(arguments)) as given:
+            values = await self.shared.values(self.owner, given.pop("uploads", None) or {})
         if contexts.NAME in values:
             given["context"] = values.pop(contexts.NAME)
         if values:

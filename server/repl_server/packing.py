@@ -30,6 +30,8 @@ from .refusal import Refusal
 # take four times as long.
 _SECONDS = 30.0
 _BYTES_PER_SECOND = 4 << 20
+# What a value takes in this process at most, for each byte of its upload.
+_MOST_PER_BYTE = {"text": 4, "bytes": 1, "json": 32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,11 @@ class Item:
     name: str
     type: Type
     content: Content
+
+    @property
+    def at_most(self) -> int:
+        """Bytes that the value may take in this process."""
+        return self.content.size * _MOST_PER_BYTE[self.type]
 
     def decoded(self) -> str | bytes | JSON:
         """The value, in this process.

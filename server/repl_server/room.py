@@ -5,7 +5,7 @@ Counting is done on the event loop, by one thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -61,8 +61,10 @@ class Room:
         self.limit = limit
         self.allowance = allowances
         self._taken = 0
-        # A dict for its order: who was used longest ago comes first.
+        # Dicts for their order: who was used longest ago comes first, of all and of each owner.
+        # There may be sixty thousand, so nothing but `left` looks at more than it needs.
         self._holdings: dict[Holding, None] = {}
+        self._of: dict[Owner, dict[Holding, None]] = {}
 
     @property
     def taken(self) -> int:
@@ -72,19 +74,20 @@ class Room:
     def hold(self, owner: Owner, holder: Holder) -> Holding:
         """A holding of nothing yet."""
         holding = Holding(owner, holder)
-        self._holdings[holding] = None
+        self._holdings[holding] = self._of.setdefault(owner, {})[holding] = None
         return holding
 
     def touch(self, holding: Holding) -> None:
         """It is used now."""
-        if holding in self._holdings:
-            del self._holdings[holding]
-            self._holdings[holding] = None
+        for among in (self._holdings, self._of.get(holding.owner, {})):
+            if holding in among:
+                del among[holding]
+                among[holding] = None
 
     def left(self, owner: Owner, beside: Holding | None = None) -> int:
         """Bytes that `owner` could have beside what is used now, `beside` among it."""
         idle, theirs = 0, 0
-        for each in self._idle(beside):
+        for each in _idle(self._holdings, beside):
             idle += each.bytes
             theirs += each.bytes if each.owner == owner else 0
         allowed = self.allowance(owner).bytes_left()
@@ -99,14 +102,11 @@ class Room:
         """
         allowance = self.allowance(owner)
         allowed = allowance.bytes_left()
-        fits = self._taken + count <= self.limit and (allowed is None or count <= allowed)
-        # To look at all that is held takes its time, and is seldom needed.
-        if fits or count <= self.left(owner):
-            return
-        if self._taken - sum(each.bytes for each in self._idle(None)) + count > self.limit:
+        if not _has(self._holdings, self._taken + count - self.limit):
             raise self._no_room()
-        allowance.hold_bytes(count)  # which says what the limit is
-        allowance.release_bytes(count)
+        if allowed is not None and not _has(self._of.get(owner, {}), count - allowed):
+            allowance.hold_bytes(count)  # which says what the limit is
+            allowance.release_bytes(count)
 
     def take(self, holding: Holding, count: int) -> None:
         """Count `count` bytes more for a holding, which is used now.
@@ -120,10 +120,10 @@ class Room:
                 allowance.hold_bytes(count)
                 break
             except Refusal:
-                if not self._give_up(holding, holding.owner):
+                if not _give_up(self._of.get(holding.owner, {}), holding):
                     raise
         while self._taken + count > self.limit:
-            if not self._give_up(holding, None):
+            if not _give_up(self._holdings, holding):
                 allowance.release_bytes(count)
                 raise self._no_room()
         self._taken += count
@@ -134,22 +134,41 @@ class Room:
         """Count `count` bytes less; None: the holding is over."""
         if count is None:
             count = holding.bytes
-            self._holdings.pop(holding, None)
+            self._remove(holding)
         if count:
             self.allowance(holding.owner).release_bytes(count)
         self._taken -= count
         holding.bytes -= count
 
-    def _idle(self, beside: Holding | None) -> Iterator[Holding]:
-        return (each for each in self._holdings if each is not beside and not each.holder.busy)
-
-    def _give_up(self, beside: Holding, owner: Owner | None) -> bool:
-        """Give up what was used longest ago, of `owner` or of anybody."""
-        for each in self._idle(beside):
-            if owner in (None, each.owner):
-                each.holder.forget()
-                return True
-        return False
+    def _remove(self, holding: Holding) -> None:
+        self._holdings.pop(holding, None)
+        mine = self._of.get(holding.owner, {})
+        mine.pop(holding, None)
+        if not mine:
+            self._of.pop(holding.owner, None)
 
     def _no_room(self) -> Refusal:
         return Refusal("NO_ROOM", "There is no room for this context now.", limit=self.limit)
+
+
+def _idle(among: Iterable[Holding], beside: Holding | None = None) -> Iterator[Holding]:
+    return (each for each in among if each is not beside and not each.holder.busy)
+
+
+def _has(among: Iterable[Holding], count: int) -> bool:
+    """Whether those that nobody uses have `count` bytes together."""
+    if count <= 0:
+        return True
+    for each in _idle(among):
+        count -= each.bytes
+        if count <= 0:
+            return True
+    return False
+
+
+def _give_up(among: Iterable[Holding], beside: Holding) -> bool:
+    """Give up what was used longest ago; False if all is used."""
+    found = next(_idle(among, beside), None)
+    if found is not None:
+        found.holder.forget()
+    return found is not None

@@ -12,10 +12,11 @@ from fastapi import FastAPI
 
 from repl_sandbox.jail import libc
 
+from .bounded import Shared
 from .connections import Connections
 from .guarding import Rules
 from .hosting import Host
-from .listening import Shared, config
+from .listening import config
 
 # Seconds that open connections may take to end after they were told to.
 _GOODBYE = 5

@@ -1,137 +1,46 @@
-"""`SharedUploads`: episodes on uploaded contexts, each of which is in memory once for its owner.
-
-From a mebibyte on, the uploads that a reset names together get a template of their own, made by the
-first session that asks for them and shared by all that do. Less is decoded once and copied into
-each session, which takes less time than a template.
-"""
+"""`SharedUploads`: episodes on uploaded contexts, each of which is in memory once for its owner."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, TypeAlias
-from weakref import WeakValueDictionary
+from typing import Any
 
 from repl_env import contexts
-from repl_env.contexts import Context, Part
+from repl_env.contexts import Context
 from repl_env.environment import REPLEnvironment
 from repl_env.models import REPLObservation
-from repl_env.previews import Preview
 from repl_env.sandboxes import SandboxSettings, Source
 from repl_env.settings import check_name
-from repl_sandbox import AsyncSandbox
 from repl_sandbox.errors import SandboxClosed
-from repl_sandbox.shared import Parcel, check_names
+from repl_sandbox.shared import check_names
 
+from .context_templates import Template, Templates, Wanted
 from .half import Clock
 from .owners import Owner
-from .packing import Item, Packed, packed
+from .packing import Item
 from .references import Reference
 from .refusal import Refusal
 from .room import Room
-from .uploads import Upload, Uploads
-
-# Bytes of uploads, by type, that are worth a process and a template. JSON takes as long to parse as
-# four times the text takes to copy, and holds the interpreter for that long.
-WORTH_SHARING = {"text": 1 << 20, "bytes": 1 << 20, "json": 1 << 18}
-# What a template takes beside its objects: page tables, and what it touches of what it was forked
-# with. What a value takes in this process at most, for each byte of its upload.
-_TEMPLATE_BYTES = 4 << 20
-_MOST_PER_BYTE = {"text": 4, "bytes": 1, "json": 32}
-# Seconds that it is kept without a user: an episode of the next group may want it.
-_KEPT_S = 60.0
-# Packed at the same time. Each takes a processor, and memory that no quota counts until it is done.
-_AT_ONCE = 2
-
-Named: TypeAlias = tuple[tuple[str, Reference], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Equal for resets that can share a template."""
-
-    owner: Owner
-    source: Source
-    references: Named
-    mode: Preview
-    preview_length: int
-
-
-class Template:
-    """The variables of `wanted`, decoded; in a sandbox of their own if that is worth it."""
-
-    def __init__(self, wanted: Wanted, uploads: tuple[Upload, ...], shared: SharedUploads) -> None:
-        self.wanted = wanted
-        self.uploads: tuple[Upload, ...] = ()
-        self.made_of(uploads)
-        self.parts: tuple[Part, ...] = ()
-        self.sandbox: AsyncSandbox | None = None
-        self.users = 0  # resets that are under way
-        self.at = 0.0  # it was used
-        self._shared = shared
-        self.holding = shared.room.hold(wanted.owner, self)
-        self.making = asyncio.create_task(shared.make(self))
-        # Whoever waits may have left.
-        self.making.add_done_callback(lambda made: made.cancelled() or made.exception())
-
-    def made_of(self, uploads: tuple[Upload, ...]) -> None:
-        """Keep these while it is used: deleted ones may have been sent again meanwhile."""
-        for upload in self.uploads:
-            upload.users.discard(self)
-        self.uploads = uploads
-        for upload in uploads:
-            upload.users.add(self)
-
-    @property
-    def busy(self) -> bool:
-        """Whether it is being made, begun on, or has sessions, branches among them."""
-        if self.users or not self.making.done():
-            return True
-        return self.sandbox is not None and self.sandbox.statistics().open > 0
-
-    @property
-    def large(self) -> bool:
-        """Whether a template is worth what it takes."""
-        named = zip(self.wanted.references, self.uploads, strict=True)
-        return sum(each.size / WORTH_SHARING[ref.type] for (_, ref), each in named) >= 1
-
-    def items(self) -> list[Item]:
-        """What is to be decoded."""
-        named = zip(self.wanted.references, self.uploads, strict=True)
-        return [Item(name, ref.type, upload.content) for (name, ref), upload in named]
-
-    def forget(self) -> None:
-        """Close it. May be called twice."""
-        self._shared.drop(self)
+from .uploaded_files import UploadedFiles
+from .uploads import Uploads
 
 
 class SharedUploads:
     """Resets that name `uploads`, counted in `room`.
 
-    What it made is closed with it, and by `sweep` a while after the last session that used it.
+    Attributes:
+        templates: what they begin with.
+        files: reads the uploads that they name as files.
     """
 
     def __init__(self, uploads: Uploads, room: Room, clock: Clock = time.monotonic) -> None:
-        self.room = room
+        self.templates = Templates(room, clock)
+        self.files = UploadedFiles(uploads, room)
         self._uploads = uploads
-        self._clock = clock
-        self.made = 0  # templates, so far
-        self._templates: dict[Wanted, Template] = {}
-        self._closing: set[asyncio.Task[None]] = set()
-        self._slots = asyncio.Semaphore(_AT_ONCE)
-        # One of an owner's at a time, so that nobody's keep all others waiting.
-        self._turns: WeakValueDictionary[Owner, asyncio.Lock] = WeakValueDictionary()
-
-    @property
-    def templates(self) -> tuple[Template, ...]:
-        """Those that are there."""
-        return tuple(self._templates.values())
-
-    # ── what resets ask ──────────────────────────────────────────────────────────────────────────
+        self._room = room
 
     async def reset(
         self,
@@ -164,7 +73,7 @@ class SharedUploads:
             Item(name, ref.type, self._uploads.get(owner, ref.sha256).content)
             for name, ref in references.items()
         ]
-        self.room.check(owner, _at_most(items))
+        self._room.check(owner, sum(item.at_most for item in items))
         return {item.name: await asyncio.to_thread(item.decoded) for item in items}
 
     async def _reset(
@@ -183,7 +92,8 @@ class SharedUploads:
             settings.context_preview_length,
         )
         _check(references, settings.tools)
-        async with self._used(wanted) as template:
+        uploads = tuple(self._uploads.get(owner, each.sha256) for each in references.values())
+        async with self.templates.used(wanted, uploads) as template:
             context = _context(template, arguments, settings.context)
             given = {**arguments, "context": context}
             given.pop("contexts", None)
@@ -193,118 +103,13 @@ class SharedUploads:
                 template.forget()
                 raise
 
-    @asynccontextmanager
-    async def _used(self, wanted: Wanted) -> AsyncIterator[Template]:
-        uploads = tuple(self._uploads.get(wanted.owner, ref.sha256) for _, ref in wanted.references)
-        template = self._templates.get(wanted)
-        if template is None:
-            template = self._templates[wanted] = Template(wanted, uploads, self)
-        template.made_of(uploads)
-        template.users += 1
-        try:
-            await _made(template)
-            yield template
-        finally:
-            template.users -= 1
-            template.at = self._clock()
-            # The template first: it can be made again, and what it was made of cannot.
-            for holding in (template.holding, *(each.holding for each in uploads)):
-                self.room.touch(holding)
-
-    # ── what becomes of templates ────────────────────────────────────────────────────────────────
-
-    async def make(self, template: Template) -> None:
-        """Decode the uploads of a template, and grow it."""
-        try:
-            await (self._share(template) if template.large else self._decode(template))
-        except BaseException:
-            template.forget()
-            raise
-
-    async def _decode(self, template: Template) -> None:
-        items, wanted = template.items(), template.wanted
-        self.room.take(template.holding, _at_most(items))
-        values: dict[str, Any] = {item.name: item.decoded() for item in items}
-        template.parts = contexts.resolve(
-            None, values, None, mode=wanted.mode, preview_length=wanted.preview_length
-        ).parts
-
-    async def _share(self, template: Template) -> None:
-        wanted, size = template.wanted, sum(each.size for each in template.uploads)
-        # It takes at least what was sent; what more, is known when it is there.
-        self.room.take(template.holding, size + _TEMPLATE_BYTES)
-        turn = self._turns.setdefault(wanted.owner, asyncio.Lock())
-        async with turn, self._slots, self._packed(template, size) as found:
-            self.room.take(template.holding, max(0, found.bytes - size))
-            template.parts = found.parts
-            template.sandbox = await _grown(wanted.source, found.parcel)
-            self.made += 1
-
-    def _packed(self, template: Template, size: int) -> AbstractAsyncContextManager[Packed]:
-        wanted = template.wanted
-        return packed(
-            template.items(),
-            mode=wanted.mode,
-            length=wanted.preview_length,
-            memory=size + self.room.left(wanted.owner, template.holding),
-            spend=self.room.allowance(wanted.owner).spend_cpu,
-        )
-
-    def drop(self, template: Template) -> None:
-        """Forget a template, and end its processes."""
-        if self._templates.get(template.wanted) is template:
-            del self._templates[template.wanted]
-        template.made_of(())
-        self.room.give_back(template.holding)
-        sandbox, template.sandbox = template.sandbox, None
-        if sandbox is not None:
-            closing = asyncio.create_task(sandbox.close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
-
     def sweep(self) -> None:
         """Close what nobody has used for a while."""
-        now = self._clock()
-        for template in list(self._templates.values()):
-            if template.busy:
-                template.at = now
-            elif now - template.at > _KEPT_S:
-                template.forget()
+        self.templates.sweep()
 
     async def close(self) -> None:
-        """End everything; no session on a template may be begun any more."""
-        making = [template.making for template in self._templates.values()]
-        for each in making:
-            each.cancel()
-        await asyncio.gather(*making, return_exceptions=True)
-        for template in list(self._templates.values()):
-            template.forget()
-        await asyncio.gather(*self._closing)
-
-
-def _at_most(items: Sequence[Item]) -> int:
-    """Bytes that the values may take in this process."""
-    return sum(item.content.size * _MOST_PER_BYTE[item.type] for item in items)
-
-
-async def _made(template: Template) -> None:
-    try:
-        await asyncio.shield(template.making)
-    except asyncio.CancelledError:
-        if template.making.cancelled():
-            raise Refusal("DRAINING", "The server is about to stop.") from None
-        raise
-
-
-async def _grown(source: Source, parcel: Parcel) -> AsyncSandbox:
-    sandbox = await source.awaited()
-    try:
-        return await sandbox.with_parcel(parcel)
-    except SandboxClosed:
-        # As for a session: a shared sandbox may have died.
-        if not source.replaces(sandbox):
-            raise
-    return await (await source.awaited()).with_parcel(parcel)
+        """End everything; no session on an upload may be begun any more."""
+        await self.templates.close()
 
 
 def _check(references: Mapping[str, Reference], tools: Mapping[str, object]) -> None:

@@ -12,6 +12,7 @@ from fastapi import Request as HTTPRequest
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
+from .bodies import announced
 from .guarding import LINGER_S
 from .half import Piece, wrong
 from .hosting import Host
@@ -89,7 +90,7 @@ class UploadRoutes:
 
     async def _put(self, request: HTTPRequest, sha256: str, body: Pieces) -> Put:
         self._host.check_open()
-        owner, piece, length = owner_of(request.scope), _piece(request), _length(request)
+        owner, piece, length = owner_of(request.scope), _piece(request), announced(request.scope)
         return await self._host.uploads.put(owner, sha256, piece, length, aiter(body))
 
     async def head(self, request: HTTPRequest, sha256: str) -> Response:
@@ -188,8 +189,3 @@ def _piece(request: HTTPRequest) -> Piece | None:
     if not piece.first <= piece.last < piece.total:
         raise wrong(f"Content-Range: there are no bytes {piece.first} to {piece.last} of that many")
     return piece
-
-
-def _length(request: HTTPRequest) -> int | None:
-    length = request.headers.get("content-length")
-    return None if length is None else int(length)

@@ -89,10 +89,16 @@ class Peer:
         """Answer the first frame, and return it."""
         request = await self.next()
         assert request["type"] in {"open", "resume"}
+        await self.answer(request, limits=limits, **more)
+        return request
+
+    async def answer(
+        self, request: dict[str, Any], *, limits: dict[str, Any] | None = None, **more: Any
+    ) -> None:
+        """Say that the socket has the session."""
         said = {"session_id": "s1", "token": "t1", "resumed": request["type"] == "resume"}
         said |= {"grace_s": 20, "running": None, "limits": LIMITS | (limits or {})} | more
         await self.reply(request, said)
-        return request
 
     async def serve(self, *stdouts: str) -> None:
         """Answer a reset, and each step with the next text, until the client goes."""
@@ -118,6 +124,12 @@ async def served(peer: Peer) -> None:
     """A session in which every step prints nothing."""
     await peer.session()
     await peer.serve()
+
+
+async def begun(peer: Peer, **session: Any) -> None:
+    """The first connection of most stories: a session, and an episode in it."""
+    await peer.session(**session)
+    await peer.reply(await peer.next("reset"), observation())
 
 
 class Scripted:

@@ -1,5 +1,7 @@
 """What a reset and an environment take, and how they refuse what they do not."""
 
+import sys
+
 import pytest
 
 from repl_env.llm import LLM
@@ -49,6 +51,14 @@ def test_files_are_in_the_working_directory(env, tmp_path):
     assert env.execute("len(_out[-1])").observation.result.value == "10001"
 
 
+def test_files_are_not_kept_beside_the_session(env):
+    data = b"x" * 1000
+    before = sys.getrefcount(data)
+    env.reset(files={"a": data})
+    env.follow_up(task_prompt="more")
+    assert sys.getrefcount(data) == before
+
+
 def test_a_file_that_does_not_fit_is_an_error_of_the_reset(env):
     with pytest.raises(OSError, match=r"File too large; .*file_size.*'big'"):
         env.reset(files={"big": b"x" * (300 << 20)})
@@ -65,6 +75,9 @@ def test_an_unknown_argument_of_reset_is_a_type_error(env):
     ("arguments", "error", "named"),
     [
         ({"context": 5}, TypeError, "context"),
+        ({"contexts": ["x"]}, TypeError, "contexts must be"),
+        ({"task_prompt": 5}, TypeError, "task_prompt must be"),
+        ({"llm": {"model": "m"}}, TypeError, "llm must be"),
         ({"contexts": {"a b": "x"}}, ValueError, "a b"),
         ({"contexts": {"FINAL": "x"}}, ValueError, "FINAL"),
         ({"contexts": {"llm_query": "x"}}, ValueError, "llm_query"),

@@ -67,6 +67,7 @@ def test_an_address_that_is_none_is_an_error_without_what_is_secret_in_it(base_u
         REPLEnv(base_url)
 
     assert KEY not in str(caught.value)
+    assert "base_url" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ async def test_a_key_is_in_no_repr_and_no_log(caplog):
     with Scripted() as server:
         async with REPLEnv(server.url, api_key=KEY, headers={"X-More": KEY}) as env:
             await env.reset(hf_token=KEY)
-            said = [env, env.sync(), env.__dict__, env._asking, env._access, env._patience]
+            said = [env, env.sync(), env.__dict__, vars(env._seat), env._seat.access]
 
     assert KEY not in repr(said)
     assert repr(env) == f"<REPLEnv {server.url} closed>"

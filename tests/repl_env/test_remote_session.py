@@ -25,18 +25,12 @@ from repl_env.errors import (
 )
 from repl_env.refusals import CODES
 from repl_env.remote import failures, patience, session
-from tests.repl_env.scripted_server import Scripted, observation, served
+from tests.repl_env.scripted_server import Scripted, begun, observation, served
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
     monkeypatch.setattr(patience, "LONGEST_PAUSE_S", 0.01)
-
-
-async def begun(peer, **session):
-    """The first connection of most stories: a session, and an episode in it."""
-    await peer.session(**session)
-    await peer.reply(await peer.next("reset"), observation())
 
 
 async def printed(env, code="print(1)", **options):
@@ -83,13 +77,13 @@ async def test_a_result_has_what_the_server_said():
     assert result.observation.error_kind == "timeout"
 
 
-async def test_code_that_is_no_valid_unicode_arrives_as_it_is():
+async def test_a_policy_s_text_that_is_no_valid_unicode_arrives_with_question_marks():
     with Scripted() as server:
         async with REPLEnv(server.url) as env:
             await env.reset()
             await env.execute("x = '\ud800 é'")
 
-    assert server.frames[2]["data"]["code"] == "x = '\ud800 é'"
+    assert server.frames[2]["data"]["code"] == "x = '? é'"
 
 
 async def test_calls_at_the_same_time_are_made_one_after_the_other():
@@ -373,6 +367,39 @@ async def test_closing_without_a_connection_ends_the_session_on_the_server():
     assert server.kinds == ["open", "reset", "resume", "close"]
 
 
+async def test_closing_while_a_step_comes_back_leaves_no_connection():
+    closed, left = threading.Event(), threading.Event()
+
+    async def story(peer):
+        await begun(peer)
+        await peer.next("step")
+        peer.drop()
+
+    async def slow(peer):
+        resume = await peer.next("resume")
+        await asyncio.to_thread(closed.wait, 20)
+        await peer.answer(resume)
+        await peer.gone()
+        left.set()
+
+    async def farewell(peer):
+        await peer.session()
+        await peer.next("close")
+        closed.set()
+
+    with Scripted(story, slow, farewell) as server:
+        env = REPLEnv(server.url)
+        await env.reset()
+        step = asyncio.create_task(env.execute("x"))
+        await server.until("resume")
+        await env.close()
+        with pytest.raises(SessionLost, match=r"closed.*; reset\(\) begins another session$"):
+            await asyncio.wait_for(step, 5)
+        assert await asyncio.to_thread(left.wait, 5)
+
+    assert server.kinds.count("step") == 1
+
+
 async def test_closing_without_a_server_is_no_error():
     with Scripted() as server:
         env = REPLEnv(server.url)
@@ -627,6 +654,76 @@ async def test_whoever_cancels_a_step_has_it_cancelled_on_the_server():
             assert await printed(env) == "of the next"
 
 
+async def test_a_step_that_is_cancelled_without_a_connection_is_cancelled_on_the_next_one():
+    async def story(peer):
+        await begun(peer)
+        await peer.next("step")
+        peer.drop()
+
+    async def refused(peer):
+        await peer.refuse(await peer.next("resume"), "CAPACITY_REACHED", retry_after=0.05)
+        await peer.close()
+
+    async def resumed(peer):
+        name = server.frames[2]["id"]
+        await peer.session(running=name)
+        cancel = await peer.next("cancel")
+        assert cancel["data"] == {"request": name}
+        await peer.send({"type": "cancelled", "id": cancel["id"], "data": {"running": True}})
+        await peer.serve("of the next")
+
+    with Scripted(story, refused, resumed) as server:
+        async with REPLEnv(server.url, message_timeout_s=5) as env:
+            await env.reset()
+            step = asyncio.create_task(env.execute("x"))
+            await server.until("resume")
+            step.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await step
+            assert await printed(env) == "of the next"
+
+
+async def test_a_cancel_whose_connection_breaks_is_sent_again():
+    async def story(peer):
+        await begun(peer)
+        await peer.next("step")
+        await peer.next("cancel")
+        peer.drop()
+
+    async def resumed(peer):
+        await peer.session(running=server.frames[2]["id"])
+        cancel = await peer.next("cancel")
+        await peer.send({"type": "cancelled", "id": cancel["id"], "data": {"running": True}})
+        await peer.serve("of the next")
+
+    with Scripted(story, resumed) as server:
+        async with REPLEnv(server.url, message_timeout_s=5) as env:
+            await env.reset()
+            step = asyncio.create_task(env.execute("x"))
+            await server.until("step")
+            step.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await step
+            assert await printed(env) == "of the next"
+
+
+async def test_a_request_that_waits_behind_another_is_not_lost():
+    async def busy(peer):
+        await peer.session(running="of another")
+        await peer.next("step")
+        peer.drop()
+
+    async def at_last(peer):
+        await peer.session()
+        await peer.serve("the result")
+
+    stories = [after_the_request, *[busy] * (session.MOST_SENDS + 1), at_last]
+    with Scripted(*stories) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            assert await printed(env) == "the result"
+
+
 async def test_a_step_that_the_server_does_not_end_is_left_behind_with_its_connection(monkeypatch):
     monkeypatch.setattr(session, "LEAVE_S", 0.05)
 
@@ -646,57 +743,6 @@ async def test_a_step_that_the_server_does_not_end_is_left_behind_with_its_conne
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(env.execute("x"), 0.05)
             assert await printed(env) == "of the next"
-
-
-# ── output ───────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_output_comes_while_the_step_runs():
-    heard, begun_to_hear = [], threading.Event()
-
-    def hear(*told):
-        heard.append(told)
-        begun_to_hear.set()
-
-    async def story(peer):
-        await begun(peer)
-        request = await peer.next("step")
-        assert request["stream"] is True
-        await peer.output(request, "a")
-        await asyncio.to_thread(begun_to_hear.wait, 20)
-        await peer.output(request, "b", stream="stderr")
-        await peer.output(request, "c", dropped=1234)
-        await peer.reply(request, observation("all of it"))
-        await peer.gone()
-
-    with Scripted(story) as server:
-        async with REPLEnv(server.url) as env:
-            await env.reset()
-            await env.execute("x", on_output=hear)
-
-    left_out = ("stdout", "\n... (1,234 characters left out)\n")
-    assert heard == [("stdout", "a"), ("stderr", "b"), ("stdout", "c"), left_out]
-
-
-async def test_what_a_callback_raises_ends_the_step():
-    async def story(peer):
-        await begun(peer)
-        request = await peer.next("step")
-        await peer.output(request, "a")
-        cancel = await peer.next("cancel")
-        await peer.send({"type": "cancelled", "id": cancel["id"], "data": {"running": False}})
-        await peer.serve("the next")
-
-    async def hear(stream, text):
-        await asyncio.sleep(0)
-        raise LookupError(text)
-
-    with Scripted(story) as server:
-        async with REPLEnv(server.url) as env:
-            await env.reset()
-            with pytest.raises(LookupError, match="a"):
-                await env.execute("x", on_output=hear)
-            assert await printed(env) == "the next"
 
 
 # ── refusals ─────────────────────────────────────────────────────────────────────────────────────
@@ -862,7 +908,12 @@ async def test_a_reply_over_the_client_s_limit_is_an_error_and_the_session_goes_
         (lambda env: env.execute("x", timeout_s=float("nan")), ValueError),
         (lambda env: env.execute("x", timeout_s="5"), TypeError),
         (lambda env: env.submit_final_answer(float("inf")), ValueError),
+        (lambda env: env.execute("x", on_output="print"), TypeError),
         (lambda env: env.get_variable("x; y"), ValueError),
+        (lambda env: env.get_variable(7), TypeError),
+        (lambda env: env.reset(on_upload="print"), TypeError),
+        (lambda env: env.reset(contexts=["a"]), TypeError),
+        (lambda env: env.reset(llm={"model": "m"}), TypeError),
         (lambda env: env.reset(context=7), TypeError),
         (lambda env: env.reset(context=[object()]), TypeError),
         (lambda env: env.reset(context={"x": float("nan")}), ValueError),
@@ -872,6 +923,9 @@ async def test_a_reply_over_the_client_s_limit_is_an_error_and_the_session_goes_
         (lambda env: env.reset(expected_answer=object()), TypeError),
         (lambda env: env.reset(answer_schema=object()), TypeError),
         (lambda env: env.follow_up(task_prompt="x", variables={"x": {1, 2}}), TypeError),
+        (lambda env: env.follow_up(task_prompt="x", variables=["x"]), TypeError),
+        (lambda env: env.reset(context="\ud800"), ValueError),
+        (lambda env: env.follow_up(task_prompt="\ud800"), ValueError),
     ],
 )
 async def test_what_cannot_be_sent_is_refused_here(call, error):

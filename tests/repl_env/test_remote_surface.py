@@ -21,6 +21,7 @@ from repl_env.errors import (
     InvalidRequest,
     TooLarge,
 )
+from repl_env.remote.patience import Patience
 from repl_sandbox import Sandbox
 from tests.repl_env.relay import Relay
 from tests.server.conftest import DEFAULTS, serving
@@ -369,7 +370,7 @@ async def test_a_time_out_of_the_client_keeps_the_session(server):
         await env.execute("x = 1")
         with pytest.raises(TimeoutError):
             await env.execute("while True: pass")
-        env._asking._patience = REPLEnv(server.url)._patience
+        env._seat.present()._patience = Patience()
         assert (await env.execute("x")).observation.result.value == "1"
 
 
@@ -383,18 +384,13 @@ def test_a_session_that_was_idle_for_too_long_is_lost_until_a_reset():
         env.reset()
 
 
-def test_a_session_is_taken_from_the_client_that_had_it(server):
-    with REPLEnv(server.url).sync() as env:
-        env.reset()
-        token = env.async_client._asking.told.token
-        from repl_env.background import CLIENTS
-        from repl_env.remote.opening import open_session
-
-        client = env.async_client
-        other = CLIENTS.wait_for(open_session(client._access, client._patience, token))
+async def test_a_session_is_taken_from_the_client_that_had_it(server):
+    async with REPLEnv(server.url) as env:
+        await env.reset()
+        other = await env._seat.beside(env._seat.present().told.token)
         with pytest.raises(SessionLost, match="another client"):
-            env.execute("x")
-        CLIENTS.wait_for(other.close())
+            await env.execute("x")
+        await other.close()
 
 
 # ── refusals of the real server ──────────────────────────────────────────────────────────────────
@@ -405,8 +401,10 @@ def test_a_message_over_the_limit_names_it(server):
         env.reset()
         with pytest.raises(TooLarge, match="4,194,304"):
             env.execute("#" * (4 << 20))
+        with pytest.raises(TooLarge, match="1 MiB"):
+            env.reset(files={str(number): b"x" * (900 << 10) for number in range(4)})
         with pytest.raises(TooLarge, match="4,194,304"):
-            env.reset(files={"a": b"x" * (4 << 20)})
+            env.follow_up(task_prompt="x", variables={"a": "x" * (4 << 20)})
         env.step(REPLAction(code="x = 1"))
 
 

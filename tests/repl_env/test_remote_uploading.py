@@ -7,6 +7,8 @@ import hashlib
 import json
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -193,6 +195,42 @@ async def test_many_who_begin_with_one_context_send_it_once_whatever_their_threa
     assert heard.count((len(DATA), len(DATA))) == 8
 
 
+FORKED = """
+import asyncio, os, signal, threading
+from repl_env.remote.latest import Latest
+from repl_env.remote.together import Together
+
+together, latest, text = Together(), Latest(), "one text"
+begun, go = threading.Barrier(3), threading.Event()
+
+async def slow():
+    begun.wait()
+    go.wait()
+
+async def quick():
+    pass
+
+threading.Thread(target=lambda: asyncio.run(together.once("name", slow))).start()
+threading.Thread(target=lambda: latest.of(text, lambda text: (begun.wait(), go.wait()))).start()
+begun.wait()
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    asyncio.run(together.once("name", quick))
+    os._exit(latest.of(text, len))
+go.set()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_process_that_was_forked_amid_an_upload_waits_for_nobody():
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout == "8\n"
+
+
 async def test_who_waited_for_one_that_failed_tries_for_itself():
     def refuses(request: Handler) -> bool:
         return request.answer(413, {"code": "TOO_LARGE", "message": "no"})
@@ -364,6 +402,21 @@ async def test_a_file_that_changes_while_it_is_sent_is_an_error(tmp_path):
             await uploading.upload([changing], store.access)
 
 
+async def test_an_upload_that_is_given_up_closes_its_connection():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        access = Access.of(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        sending = asyncio.create_task(uploading.upload([Parcel.of_text("x")], access))
+        line, _ = await asyncio.to_thread(listener.accept)
+        with line:
+            line.settimeout(5)
+            assert await asyncio.to_thread(line.recv, 4) == b"HEAD"
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            while await asyncio.to_thread(line.recv, 1 << 16):
+                pass
+
+
 def test_the_connection_says_which_server_did_not_answer():
     with Store(breaks) as store:
         with Connection(store.access, 5) as connection:
@@ -480,6 +533,17 @@ async def test_small_and_large_ones_go_each_their_way(tmp_path):
     assert sent["contexts"] == {"b": "short", "c": {"$bytes": "/w=="}}
     assert [*sent["uploads"]] == ["a"] == [each.name for each in parcels]
     assert sent["files"] == {"d/e.txt": "text", "f": {"$bytes": "AA=="}, "g": {"$bytes": "/w=="}}
+
+
+async def test_a_large_file_of_an_episode_is_uploaded_once_for_all_its_paths(tmp_path):
+    (tmp_path / "large").write_bytes(BYTES)
+    files = {"a": tmp_path / "large", "b/c": BYTES, "d": TEXT, "e": "short"}
+    sent, parcels = await ResetArguments(files=files).data(named=True)
+
+    data, text = (hashlib.sha256(each).hexdigest() for each in (BYTES, TEXT.encode()))
+    uploads = {"a": {"$upload": data}, "b/c": {"$upload": data}, "d": {"$upload": text}}
+    assert sent == {"files": {**uploads, "e": "short"}}
+    assert [each.sha256 for each in parcels] == [data, text]
 
 
 async def test_a_path_that_is_no_file_is_an_error_of_the_system(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
 import subprocess
 import sys
 import threading
@@ -14,8 +15,9 @@ from repl_env import EpisodeDone, LocalREPLEnv, NotReset
 from repl_env.client import REPLEnv
 from repl_env.errors import REPLError, SessionLost
 from repl_env.local import AsyncLocalREPLEnv
+from repl_env.remote.parcels import LARGE
 from repl_env.sync_client import SyncREPLEnv
-from tests.repl_env.scripted_server import Scripted, observation
+from tests.repl_env.scripted_server import Scripted, begun, observation
 
 NOT_FROM_AFAR = {"save", "load", "session", "rubric", "account", "calling", "contexts"}
 OF_A_PROCESS = {"of", "with_provider", "run_after"}
@@ -121,6 +123,25 @@ def test_a_client_may_be_used_in_one_loop_after_the_other():
     assert server.kinds == ["open", "reset", "close"] * 3
 
 
+def test_a_client_whose_loop_has_ended_is_used_again_in_another():
+    async def reset(env):
+        await env.reset()
+
+    async def step(env):
+        await env.execute("x")
+
+    with Scripted() as server:
+        env = REPLEnv(server.url)
+        asyncio.run(reset(env))
+        for _ in range(2):
+            with pytest.raises(SessionLost, match="event loop"):
+                asyncio.run(step(env))
+        asyncio.run(reset(env))
+        asyncio.run(env.close())
+
+    assert server.kinds == ["open", "reset", "close"] * 2
+
+
 def test_with_on_the_asynchronous_client_says_what_to_write():
     with pytest.raises(TypeError, match=r"\.sync\(\) as env"):
         with REPLEnv("http://host"):
@@ -179,6 +200,59 @@ def test_ctrl_c_cancels_the_step_and_keeps_the_session():
         with pytest.raises(KeyboardInterrupt):
             env.execute("x", on_output=interrupt)
         assert env.execute("y").observation.result.stdout == "the next"
+
+
+def test_a_signal_cancels_the_step_that_is_waited_for():
+    async def story(peer):
+        await begun(peer)
+        request = await peer.next("step")
+        program.send_signal(signal.SIGINT)
+        cancel = await peer.next("cancel")
+        await peer.send({"type": "cancelled", "id": cancel["id"], "data": {"running": True}})
+        await peer.reply(request, observation("of the cancelled"))
+        await peer.serve("the next")
+
+    code = (
+        "import sys\nfrom repl_env.client import REPLEnv\n"
+        "with REPLEnv(sys.argv[1]).sync() as env:\n"
+        "    env.reset()\n"
+        "    try: env.execute('x')\n"
+        "    except KeyboardInterrupt: print(env.execute('y').observation.result.stdout)\n"
+    )
+    with Scripted(story) as server:
+        program = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", code, server.url],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        told = program.communicate(timeout=60)
+
+    assert (program.returncode, *told) == (0, "the next\n", "")
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda env, hear: env.execute("x", on_output=hear), "on_output"),
+        (lambda env, hear: env.reset(context="x" * LARGE, on_upload=hear), "on_upload"),
+    ],
+)
+def test_a_callback_that_would_have_to_be_awaited_is_refused(call, name):
+    async def story(peer):
+        await begun(peer)
+        request = await peer.next()
+        if request["type"] == "step":
+            await peer.output(request, "a")
+        await peer.gone()
+
+    async def hear(*told):
+        raise AssertionError("nobody awaits it")
+
+    with Scripted(story) as server, REPLEnv(server.url).sync() as env:
+        env.reset()
+        with pytest.raises(TypeError, match=f"{name} must not be asynchronous"):
+            call(env, hear)
 
 
 def test_clients_of_several_threads_do_not_wait_for_each_other():
@@ -241,6 +315,24 @@ def test_a_program_that_closes_nothing_ends_all_the_same():
         )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
+
+
+@pytest.mark.parametrize("registered", ["before it is used", "after it was used"])
+def test_a_client_may_be_closed_at_the_exit_of_the_process(registered):
+    lines = ["env = REPLEnv(sys.argv[1]).sync()", "env.reset()"]
+    lines.insert(1 if registered.startswith("before") else 2, "atexit.register(env.close)")
+    program = "\n".join(["import atexit, sys", "from repl_env.client import REPLEnv", *lines])
+    with Scripted() as server:
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", program, server.url],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert server.kinds == ["open", "reset", "close"]
 
 
 def test_a_session_that_is_lost_is_an_error_in_plain_code_too():

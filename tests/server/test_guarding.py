@@ -169,6 +169,57 @@ async def test_a_body_that_says_it_is_too_large_is_not_read() -> None:
         assert refused.data["limit"] == 1000
 
 
+async def test_a_length_may_begin_with_zeros() -> None:
+    async with serve(APP, Settings()) as server:
+        padded = "0" * 5000 + "2"
+        assert (
+            await ask(server.port, "POST", "/length", b"{}", content_length=padded)
+        ).body == b"2"
+
+
+async def test_a_body_that_nobody_reads_is_passed_over() -> None:
+    """The answer comes at once, and the connection goes on behind the body."""
+    body = bytes(MIB)
+    async with serve(APP, Settings(), KEYS) as server, wire(server.port) as client:
+        await client.send(request("POST", "/nothing", content_length=str(MIB), x_api_key=KEY))
+        assert (await client.reply()).status == 404
+        await client.send(body + request("GET", "/who", x_api_key=KEY))
+        assert (await client.reply()).body == b"key alice"
+
+
+async def test_heads_of_chunks_count_for_nothing() -> None:
+    async with serve(APP, Settings()) as server, wire(server.port) as client:
+        await client.send(request("POST", "/length", transfer_encoding="chunked"))
+        for _ in range(100):
+            for part in (b"1;" + b"x" * 1000 + b"\r\n", b"y\r\n"):
+                await client.send(part)
+                for _ in range(5):  # turns of the loop, in which the server reads that alone
+                    await asyncio.sleep(0)
+        await client.send(b"0\r\n\r\n")
+        assert (await client.reply()).body == b"100"
+
+
+async def test_what_stands_behind_a_body_is_no_header() -> None:
+    """Else a client could say there what its proxy says of it."""
+    settings = Settings(host="0.0.0.0", no_auth=True, trusted_proxies=("127.0.0.1",))
+    seen = []
+
+    async def app(scope, receive, send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        seen.append((str(scope["state"]["owner"]), [name for name, _ in scope["headers"]]))
+        await PlainTextResponse("ok")(scope, receive, send)
+
+    chunked = {"transfer_encoding": "chunked", "x_forwarded_for": "203.0.113.7"}
+    async with serve(app, settings) as server, wire(server.port) as client:
+        trailer = b"0\r\nx-forwarded-for: 198.51.100.1\r\n\r\n"
+        await client.send(request("POST", "/", **chunked) + b"2\r\n{}\r\n" + trailer)
+        assert (await client.reply()).status == 200
+
+    headers = [b"host", b"transfer-encoding", b"x-forwarded-for"]
+    assert seen == [("address 203.0.113.7", headers)]
+
+
 async def test_who_goes_on_sending_a_body_still_learns_why_it_was_refused() -> None:
     async with serve(APP, Settings(message_bytes=1000)) as server, wire(server.port) as large:
         body = bytes(4 * MIB)
@@ -255,12 +306,15 @@ async def test_bodies_of_all_together_are_bounded() -> None:
         await until(lambda: not server.inbound.held)
 
 
-async def test_a_client_that_leaves_in_the_middle_of_a_body_leaves_nothing() -> None:
+async def test_a_client_that_leaves_in_the_middle_of_a_body_leaves_nothing(caplog) -> None:
+    caplog.set_level(logging.INFO, "repl_server")
     async with serve(APP, Settings()) as server:
         async with wire(server.port) as gone:
             await gone.send(request("POST", "/length", content_length=str(MIB)) + bytes(1000))
             await until(lambda: server.inbound.held == 1000)
         await until(lambda: not server.inbound.held)
+        await until(lambda: any(record.message == "request" for record in caplog.records))
+        assert not any(record.message == "fault" for record in caplog.records)
 
 
 async def test_a_fault_is_told_by_an_id_and_kept_in_the_log_without_contents(caplog) -> None:
@@ -277,6 +331,23 @@ async def test_a_fault_is_told_by_an_id_and_kept_in_the_log_without_contents(cap
     assert [each["id"] for each in seen] == [failed.data["id"]]
     assert seen[0]["error"] == "ValueError"
     assert "document" not in str([record.__dict__ for record in caplog.records]) + str(failed)
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+async def test_a_fault_of_a_socket_is_told_by_its_code(accepted) -> None:
+    async def app(scope, receive, send) -> None:
+        await receive()
+        if accepted:
+            await send({"type": "websocket.accept"})
+        raise ValueError("what the user's document said")
+
+    async with serve(app, Settings()) as server, wire(server.port) as client:
+        answer = await client.open_socket()
+        if accepted:
+            assert await client.close_code() == 1011
+        else:
+            assert (answer.status, answer.data["code"]) == (500, "SESSION_ERROR")
+        assert server.counted('repl_refusals_total{code="SESSION_ERROR"}') == 1
 
 
 async def test_a_fault_behind_a_begun_answer_ends_the_connection() -> None:

@@ -84,6 +84,7 @@ def test_a_key_says_who_asks(headers) -> None:
         {"authorization": basic(KEY)},
         {"authorization": basic(f"openenv:{KEY}x")},
         {"authorization": basic(f"openenv:{KEY}")[:-3]},
+        {"authorization": "Basic \xff\xfe"},
         {"authorization": [basic(f"openenv:{KEY}"), f"Bearer {KEY}"]},
         {"authorization": KEY},
         {"authorization": "Bearer"},

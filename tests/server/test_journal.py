@@ -111,6 +111,22 @@ def test_a_flood_of_one_event_is_thinned_and_counted() -> None:
     assert (told[-1]["id"], told[-1]["left_out"]) == ("2", PER_SECOND * 10)
 
 
+def test_a_flood_of_what_libraries_log_is_thinned_as_well() -> None:
+    """A client can make them: by what is no HTTP, or a step that its environment fails at."""
+    stream, clock = io.StringIO(), Clock()
+    with written_to(stream, clock=clock):
+        for _ in range(PER_SECOND * 20):
+            logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+        Journal(clock=clock).note("server_stopped")
+        clock.now += 1
+        logging.getLogger("asyncio").warning("later")
+    told = lines_of(stream)
+
+    assert len(told) == PER_SECOND * 10 + 2
+    assert told[-2]["event"] == "server_stopped"
+    assert (told[-1]["message"], told[-1]["left_out"]) == ("later", PER_SECOND * 10)
+
+
 def test_logging_is_as_it_was_afterwards() -> None:
     def state() -> list:
         loggers = logging.root, logging.getLogger(LOGGER)

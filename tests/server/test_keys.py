@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import stat
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
 from repl_server.keys import Keys, lines_of, new_key
-from repl_server.keys_command import keys
+from repl_server.keys_command import append, keys
 from repl_server.owners import Owner
 
 HASH = "0" * 63
@@ -123,6 +125,19 @@ def test_the_command_begins_a_line_of_its_own(tmp_path) -> None:
     assert run("bob", "--file", str(file))[0] == 0
 
     assert len(Keys.read(file)) == 2
+
+
+def test_two_commands_at_a_time_cannot_give_one_name_twice(tmp_path) -> None:
+    file = tmp_path / "keys"
+    with file.open("w") as other, ThreadPoolExecutor(1) as threads:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        ours = threads.submit(append, file, "alice", new_key("alice")[1])
+        assert not wait([ours], timeout=0.2).done  # it waits for the other one
+        other.write(new_key("alice")[1] + "\n")
+        other.flush()
+        fcntl.flock(other, fcntl.LOCK_UN)
+        with pytest.raises(ValueError, match="already"):
+            ours.result()
 
 
 @pytest.mark.parametrize("name", ["alice", "no spaces", ""])

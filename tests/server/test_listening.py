@@ -11,12 +11,14 @@ import pytest
 from websockets.asyncio.client import connect
 
 from repl_server import connections
-from repl_server.listening import BoundedWebSocket
+from repl_server.bounded_websocket import BoundedWebSocket
 from repl_server.settings import Quota, Settings
 from tests.server.wires import (
     BINARY,
+    CLOSE,
     CONTINUED,
     PING,
+    PONG,
     TEXT,
     ask,
     frame,
@@ -133,6 +135,64 @@ async def test_headers_without_end_are_cut_off(behind) -> None:
         stuck.set()
 
 
+@pytest.mark.parametrize("line", [b"x: " + b"y" * 60 + b"\r\n", b"y" * 64])
+async def test_what_follows_a_body_without_end_is_cut_off(line) -> None:
+    """Lines of it, or one."""
+
+    async def app(scope, receive, send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+
+    async with serve(app, Settings()) as server, wire(server.port) as endless:
+        await endless.send(request("POST", "/", transfer_encoding="chunked") + b"0\r\nx: ")
+        ended = asyncio.create_task(endless.ended())
+        sent = 0
+        while not ended.done() and sent < 4 * MIB:
+            with suppress(ConnectionError):
+                await endless.send(line * 100)
+            await asyncio.sleep(0)
+            sent += 6400
+
+        await ended
+        assert server.counted('repl_connections_refused_total{reason="headers"}') == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status"),
+    [
+        ({f"x-{each}": "1" for each in range(200)}, b"", 431),
+        ({"x-long": "y" * 9000}, b"", 431),
+        ({"content-length": "5"}, b"hello", 400),
+        ({"transfer-encoding": "chunked"}, b"0\r\n\r\n", 400),
+    ],
+)
+async def test_a_handshake_that_is_none_is_answered_and_over(headers, body, status) -> None:
+    async with serve(echo, Settings()) as server, wire(server.port) as client:
+        lines = {"connection": "Upgrade", "upgrade": "websocket", **headers}
+        lines |= {"sec-websocket-version": "13", "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ=="}
+        await client.send(request("GET", "/ws", **lines) + body)
+
+        async with asyncio.timeout(10):
+            assert (await client.reply()).status == status
+        await until(lambda: not server.connections.open)
+
+
+async def test_a_socket_cannot_begin_amid_an_answer() -> None:
+    stuck = asyncio.Event()
+
+    async def app(scope, receive, send) -> None:
+        await stuck.wait()
+
+    async with serve(app, Settings()) as server, wire(server.port) as client:
+        await client.send(request("GET", "/"))
+        upgrade = {"connection": "Upgrade", "upgrade": "websocket"}
+        await client.send(request("GET", "/ws", **upgrade))
+
+        async with asyncio.timeout(10):
+            assert await client.ended() == b""
+        stuck.set()
+
+
 @pytest.mark.parametrize("noticed", ["here", "by the kernel"])
 async def test_a_client_that_reads_nothing_is_let_go(noticed, monkeypatch) -> None:
     if noticed == "here":
@@ -181,17 +241,72 @@ async def test_a_client_that_reads_slowly_is_waited_for() -> None:
             await asyncio.sleep(0.03)
 
 
-async def test_pings_whose_answers_nobody_reads_do_not_pile_up() -> None:
-    async with serve(echo, Settings()) as server, wire(server.port) as deaf:
-        await deaf.open_socket()
-        deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        pings = frame(bytes(125), PING) * 1000
-        with suppress(TimeoutError):
-            for _ in range(500):  # what the buffers of the kernel take, several times
-                async with asyncio.timeout(0.5):
-                    await deaf.send(pings)
-                assert server.unsent < MIB
-        assert server.unsent
+@pytest.mark.parametrize("opcode", [PING, PONG])
+async def test_a_flood_of_pings_ends_the_connection(opcode) -> None:
+    async with serve(echo, Settings()) as server, wire(server.port) as flood:
+        await flood.open_socket()
+        await flood.send(frame(bytes(125), opcode) * 20 + frame(b"one"))
+        while (await flood.frame())[0] != TEXT:
+            pass
+        await flood.send(frame(bytes(125), opcode) * 1000)
+
+        assert await flood.close_code() == 1008
+        assert server.counted('repl_connections_refused_total{reason="pings"}') == 1
+
+
+@pytest.mark.parametrize("small", [frame(b"x"), frame(b"", fin=False) + frame(b"", CONTINUED)])
+async def test_many_small_frames_are_read_by_turns_with_others(small) -> None:
+    many, seen = 5000, 0
+
+    async def app(scope, receive, send) -> None:
+        nonlocal seen
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (message := await receive())["type"] == "websocket.receive":
+            seen += scope["path"] == "/flood"
+            await send({"type": "websocket.send", "text": message["text"]})
+
+    async with serve(app, Settings()) as server:
+        async with wire(server.port) as flood, wire(server.port) as other:
+            await flood.open_socket("/flood")
+            await other.open_socket("/other")
+            await flood.send(small * many)
+            await other.send(frame(b"quick"))
+
+            assert await other.frame() == (TEXT, b"quick")
+            assert seen < many
+            for _ in range(many):
+                await flood.frame()
+            await flood.send(frame(b"last"))
+            assert await flood.frame() == (TEXT, b"last")
+
+
+async def test_many_small_fragments_are_read_by_turns_with_others() -> None:
+    settings = Settings(inbound_bytes=MIB, message_bytes=MIB)
+    async with serve(echo, settings) as server:
+        async with wire(server.port) as flood, wire(server.port) as other:
+            await flood.open_socket()
+            await other.open_socket()
+            await flood.send(frame(b"", fin=False) + frame(b"", CONTINUED, fin=False) * 9000)
+            await other.send(frame(b"quick"))
+            assert await other.frame() == (TEXT, b"quick")
+            assert not server.counted('repl_connections_refused_total{reason="inbound"}')
+            assert await flood.close_code() == 1013
+
+
+async def test_what_comes_after_the_end_is_nobody_s() -> None:
+    async def app(scope, receive, send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        await send({"type": "websocket.close"})
+
+    async with serve(app, Settings(inbound_bytes=MIB)) as server, wire(server.port) as client:
+        await client.open_socket()
+        assert await client.close_code() == 1000
+        await client.send(frame(bytes(MIB // 2)) * 4 + frame(b"\3\xe8", CLOSE))
+
+        assert await client.ended() == b""
+        assert not server.counted('repl_connections_refused_total{reason="inbound"}')
 
 
 async def test_a_peer_that_is_gone_is_noticed_by_its_silence() -> None:

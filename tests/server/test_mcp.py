@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx2
@@ -16,7 +17,7 @@ from repl_env.environment import REPLEnvironment
 from repl_env.interfaces import Environment
 from repl_env.models import Action, Observation, State
 from repl_env.rubrics import Rubric
-from tests.server.conftest import Peer, peer, serving
+from tests.server.conftest import Peer, eventually, peer, serving
 
 
 @contextmanager
@@ -256,6 +257,25 @@ def test_a_call_whose_stream_was_left_can_still_be_cancelled(post, quiet_server)
     assert json.loads(first.removeprefix("data: "))["method"] == "notifications/progress"
     assert noted.status_code == 202
     assert text(after.json()["result"]) == "1"
+
+
+def test_the_end_of_a_session_answers_whoever_waits_for_it(post, quiet_server):
+    token = post(initialize()).headers["Mcp-Session-Id"]
+    endless = execute("while True: pass")
+    endless["params"]["arguments"]["timeout_s"] = 300
+    more = [execute("1", id=each) for each in range(2, 20)]
+    (session,) = quiet_server.host.sessions
+    with ThreadPoolExecutor(20) as threads:
+        waiting = [threads.submit(post, endless, Mcp_Session_Id=token)]
+        eventually(lambda: session.running)
+        waiting += [threads.submit(post, call, Mcp_Session_Id=token) for call in more]
+        eventually(lambda: session.queued >= 16)
+        httpx2.delete(f"{quiet_server}/mcp", headers={"Mcp-Session-Id": token})
+
+        told, *others = [each.result().json() for each in waiting]
+
+    assert told["result"]["isError"]
+    assert all("error" in each for each in others)
 
 
 def test_a_session_is_its_owner_s_alone(post, quiet_server):

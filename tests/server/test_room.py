@@ -16,10 +16,21 @@ ANN, BOB = Owner("key", "ann"), Owner("key", "bob")
 class Thing:
     """Something that is held, until it is forgotten."""
 
+    asked = 0  # whether they are busy, all of them together
+
     def __init__(self, room: Room, owner: Owner, count: int) -> None:
-        self.room, self.busy, self.gone = room, False, False
+        self.room, self._busy, self.gone = room, False, False
         self.holding = room.hold(owner, self)
         room.take(self.holding, count)
+
+    @property
+    def busy(self) -> bool:
+        Thing.asked += 1
+        return self._busy
+
+    @busy.setter
+    def busy(self, busy: bool) -> None:
+        self._busy = busy
 
     def forget(self) -> None:
         self.gone = True
@@ -97,3 +108,17 @@ def test_a_holding_grows_and_shrinks_and_never_gives_up_itself() -> None:
     thing.forget()
     thing.forget()
     assert room.taken == 0
+
+
+@pytest.mark.parametrize("each", [None, 1000])
+def test_who_needs_little_room_does_not_look_at_all_that_is_held(each) -> None:
+    room = room_of(2000, each)
+    for owner in (BOB, ANN):
+        for _ in range(1000):
+            Thing(room, owner, 1)
+
+    before = Thing.asked
+    room.check(ANN, 3)
+    Thing(room, ANN, 3)
+    assert Thing.asked - before <= 10
+    assert room.taken == 2000

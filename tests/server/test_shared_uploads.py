@@ -186,7 +186,7 @@ def test_sessions_that_ask_at_once_share_one_template_and_its_memory(server) -> 
     size = 40 * MIB
     uploads = named(server, context=("text", b"x" * size))
     before = {each.pid for each in psutil.Process().children(recursive=True)}
-    made = server.host.shared_uploads.made
+    made = server.host.shared_uploads.templates.made
 
     def use(one: Peer) -> Any:
         one.reset(uploads=uploads)
@@ -195,7 +195,7 @@ def test_sessions_that_ask_at_once_share_one_template_and_its_memory(server) -> 
     with ExitStack() as stack, ThreadPoolExecutor(8) as threads:
         peers = [stack.enter_context(session(server)) for _ in range(8)]
         assert list(threads.map(use, peers)) == [str(size)] * 8
-        assert server.host.shared_uploads.made == made + 1
+        assert server.host.shared_uploads.templates.made == made + 1
         processes = [
             each for each in psutil.Process().children(recursive=True) if each.pid not in before
         ]
@@ -440,7 +440,7 @@ async def test_a_deleted_upload_is_unknown_at_once_and_its_sessions_go_on(sandbo
     assert step.result.value == str(2 * MIB)
     await bench.put(b"x" * (2 * MIB))  # and there again, with the template that is there
     other = await bench.begin(references)
-    assert bench.shared.made == 1
+    assert bench.shared.templates.made == 1
     for each in (environment, other):
         await each.close_async()
     await bench.close()

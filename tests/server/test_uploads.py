@@ -7,7 +7,10 @@ import hashlib
 import http.client
 import json
 import os
+import resource
+import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +24,7 @@ from repl_server.room import Room
 from repl_server.settings import Quota, Settings
 from repl_server.uploads import Uploads
 from tests.server.conftest import eventually, serving
+from tests.server.wires import until
 
 MIB = 1 << 20
 # Room for three of the largest, one owner may have two.
@@ -514,3 +518,37 @@ async def test_a_sender_that_is_given_up_on_amid_a_write_leaves_a_whole_state() 
     put = await uploads.put(owner, name(data), rest, None, body(data[6 * MIB :]))
     assert put.kind == "made"
     uploads.close()
+
+
+async def test_a_wrong_piece_that_is_deleted_amid_a_write_counts_for_nothing() -> None:
+    """What was written is waited for before the piece is taken back; that is time to delete it."""
+    uploads, owner, data = kept(Clock()), Owner("key", "ann"), content(2 * MIB)
+    go_on = threading.Event()
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    loop.run_in_executor(None, go_on.wait)
+
+    piece = Piece(0, len(data) - 1, len(data))
+    sending = asyncio.create_task(uploads.put(owner, name(data), piece, None, body(data[:MIB])))
+    await until(lambda: uploads.received(owner, name(data)) == MIB)
+    assert uploads.delete(owner, name(data))
+    go_on.set()
+
+    with pytest.raises(Refusal, match="VALIDATION_ERROR"):
+        await sending
+    assert uploads._room.taken == 0
+
+
+async def test_a_write_that_failed_is_told_to_whoever_goes_on() -> None:
+    uploads, owner, data = kept(Clock()), Owner("key", "ann"), content(4 * MIB)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MIB // 2, before[1]))
+    try:
+        first = Piece(0, MIB - 1, len(data))
+        await uploads.put(owner, name(data), first, None, body(data[:MIB]))
+        rest = Piece(MIB, len(data) - 1, len(data))
+        with pytest.raises(Refusal, match="NO_ROOM"):
+            await uploads.put(owner, name(data), rest, None, body(data[MIB:]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert uploads._room.taken == 0

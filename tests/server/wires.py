@@ -12,12 +12,13 @@ from typing import Any
 
 from uvicorn.server import ServerState
 
+from repl_server.bounded import Shared
 from repl_server.connections import Connections
 from repl_server.guarding import Guard, Rules
 from repl_server.identity import Identity
 from repl_server.inbound import Inbound
 from repl_server.keys import Keys
-from repl_server.listening import Shared, config
+from repl_server.listening import config
 from repl_server.quotas import Quotas
 from repl_server.settings import Settings
 from repl_server.watching import Watch
