@@ -31,6 +31,7 @@ class SandboxSettings:
     recovery: RecoveryMode = "snapshot"
     ready: int = 0
     history: int = 1
+    yielding: bool = False
 
     @classmethod
     def of(
@@ -67,6 +68,7 @@ class SandboxSettings:
             "recovery": self.recovery,
             "ready": self.ready,
             "history": self.history,
+            "yielding": self.yielding,
         }
 
 

@@ -80,6 +80,9 @@ class Sandbox:
     each count among `Limits.processes`.
     `hash_seed`: of hashes of text and bytes, hence
     of the order of sets, the same in every session; None draws one for each template.
+    `yielding`: sessions that have used much CPU time lately give way to all other processes while
+    there are too few processors, as far as the system lets this process arrange that
+    (docs/design.md, "Giving way").
 
     Raises:
         IsolationError: the tier cannot be had here; says which step failed and what helps.
@@ -105,10 +108,12 @@ class Sandbox:
         history: int = 1,
         branches: int = 16,
         hash_seed: int | None = None,
+        yielding: bool = False,
     ) -> None:
         self._limits = arguments.check_limits(limits) or Limits()
         self._states = arguments.check_states(recovery, history)
         self._branches = branches
+        self._yielding = yielding
         # Copies: of each state that is kept, of the current one, and one more while it is made, for
         # which there may be a process between.
         self._own_processes = _OWN_PROCESSES + (0 if self._states < 0 else self._states + 3)
@@ -210,13 +215,13 @@ class Sandbox:
     def _grow(self, parent: Sandbox, parcel: Parcel) -> None:
         """Start a template that is forked from the parent's."""
         if parent._groups is not None:
-            self._groups = _groups("require")
+            self._groups = _groups("require", weighed=self._yielding)
         try:
             self._zygote = NestedZygote(parent._zygote, parcel.fd, parcel.manifest)
         except BaseException:
             self._remove_groups()
             raise
-        self._watchdog = Watchdog(self._zygote.pid)
+        self._watchdog = Watchdog(self._zygote.pid, yielding=self._yielding)
         self._fill()
 
     def session(
@@ -347,14 +352,14 @@ class Sandbox:
     ) -> ZygoteHandle:
         """A template of `tier`, of which one session was made to see that it is what it says."""
         if tier == "jailed":
-            self._groups = _groups(cgroup)
+            self._groups = _groups(cgroup, weighed=self._yielding)
         try:
             self._zygote = ZygoteHandle(python, preload, mounts, policy, tier, self._hash_seed)
         except BaseException:
             self._remove_groups()
             raise
         try:
-            self._watchdog = Watchdog(self._zygote.pid)
+            self._watchdog = Watchdog(self._zygote.pid, yielding=self._yielding)
             self._try(tier, cgroup)
         except BaseException:
             self._stop()
@@ -563,11 +568,11 @@ class Sandbox:
                 core.close()
 
 
-def _groups(cgroup: Grouping) -> Groups | None:
+def _groups(cgroup: Grouping, *, weighed: bool) -> Groups | None:
     if cgroup == "off":
         return None
     try:
-        return open_groups(find())
+        return open_groups(find(), weighed=weighed)
     except IsolationError:
         if cgroup == "require":
             raise

@@ -14,6 +14,7 @@ import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -22,8 +23,10 @@ from .jail.mounts import PRIVATE
 from .jail.processes import cpu_seconds, descendants
 from .session.core import Core
 from .types import KillReason
+from .weights import Weights
 from .worker.copies import WAITS
-from .zygote.handle import Links
+from .yielding import Yielding
+from .zygote.handle import Family, Links
 
 # Memory can grow by some 100 MB between two looks on the machines this was measured on.
 _PERIOD = 0.05
@@ -58,6 +61,7 @@ _PF_ENDING = 0x4 | 0x400
 @dataclass(slots=True)
 class _Watched:
     core: Core
+    cell: int  # the last that was begun before the last look
     exact_due: float = 0.0  # on the monotonic clock
     folder_due: float = 0.0
     suspicions: int = 0  # looks in a row that found too much memory
@@ -67,10 +71,14 @@ class Watchdog:
     """One thread for all sessions of a sandbox; it starts with the first session.
 
     `template` is the process that sessions are forked from; what it holds (`template_memory`, in
-    bytes) is not theirs, also where they have written to it and so have copies.
+    bytes) is not theirs, also where they have written to it and so have copies. `yielding`: have
+    sessions that burn CPU time give way.
     """
 
-    def __init__(self, template: int) -> None:
+    def __init__(self, template: int, *, yielding: bool = False) -> None:
+        self._weights = Weights(template) if yielding else None
+        # Branches of a session are one with it: they have one init, and one group.
+        self._yieldings: weakref.WeakKeyDictionary[Family, Yielding] = weakref.WeakKeyDictionary()
         self.template_memory = _kilobytes(f"/proc/{template}/status", _PRIVATE) << 10
         self._watched: dict[int, _Watched] = {}
         self._lock = threading.Lock()
@@ -84,7 +92,10 @@ class Watchdog:
     def add(self, core: Core) -> None:
         """Watch a session."""
         with self._lock:
-            self._watched[id(core)] = _Watched(core)
+            self._watched[id(core)] = _Watched(core, core.cell)
+            if self._weights is not None:
+                new = Yielding(self._weights, time.monotonic())
+                self._yieldings.setdefault(core.links.family, new).join()
             if self._thread is None:
                 name = "repl-watchdog"
                 self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
@@ -93,9 +104,12 @@ class Watchdog:
                 self._wanted.set()
 
     def remove(self, core: Core) -> None:
-        """Stop watching a session."""
+        """Stop watching a session, which is about to end."""
         with self._lock:
-            self._watched.pop(id(core), None)
+            watched = self._watched.pop(id(core), None)
+            yielding = self._yieldings.get(core.links.family)
+        if watched is not None and yielding is not None:
+            yielding.leave(core.links)
 
     def close(self) -> None:
         """End the thread, and wait for its end."""
@@ -114,7 +128,7 @@ class Watchdog:
             for watched in self._due():
                 generation = watched.core.generation
                 try:
-                    reason = self._breach(watched)
+                    reason = self._look(watched)
                 except OSError:
                     # The host may be out of descriptors for a moment; this thread must not end
                     # by that, for no limit would be looked at again. The next look is soon.
@@ -135,17 +149,31 @@ class Watchdog:
         if self._round % _IDLE_PERIODS:
             return due
         idle = [watched for watched in everybody if not watched.core.running_since]
+        due += [watched for watched in idle if self._is_weighed(watched)]
         for _ in range(min(_IDLE_A_LOOK, len(idle))):
             self._turn += 1
             due.append(idle[self._turn % len(idle)])
         return due
 
-    def _breach(self, watched: _Watched) -> KillReason | None:
+    def _is_weighed(self, watched: _Watched) -> bool:
+        yielding = self._yieldings.get(watched.core.links.family)
+        return yielding is not None and yielding.busy
+
+    def _look(self, watched: _Watched) -> KillReason | None:
+        links = watched.core.links
+        processes = list(descendants(links.pid))
+        yielding = self._yieldings.get(links.family)
+        if yielding is not None:
+            cell = watched.core.cell
+            begun, watched.cell = max(0, cell - watched.cell), cell
+            yielding.look(links, processes, begun, time.monotonic())
+        return self._breach(watched, processes)
+
+    def _breach(self, watched: _Watched, processes: list[int]) -> KillReason | None:
         limits, links = watched.core.limits, watched.core.links
         # What is seen is of all branches of a session, and so are the limits.
         lines = links.family.lines
         limit = lines * int(limits.memory)
-        processes = list(descendants(links.pid))
         # First, for a flood of processes also holds much memory. Only without namespaces: there the
         # kernel counts by user, who may have others elsewhere.
         most = limits.processes + lines * (watched.core.ours + 1) - 1

@@ -101,6 +101,10 @@ def settings(
         LanguageName, option("--language", "How much of Python cells may use; no wall.")
     ] = LanguageName.FULL,
     pool: Annotated[int, option("--pool", "Sessions made ahead of time.", min=0)] = 0,
+    yielding: Annotated[
+        bool,
+        option("--yielding/--no-yielding", "Sessions that burn CPU time give way to all others."),
+    ] = True,
     max_sessions: Annotated[int, option("--max-sessions", "Open at once.", min=1)] = 64,
     max_waiting: Annotated[int, option("--max-waiting", "Who may wait for one.", min=0)] = 64,
     wait: Annotated[float, seconds("--wait", "How long they may.")] = 10.0,
@@ -177,6 +181,7 @@ def settings(
             max_timeout_s=max_timeout,
             policy=policy_of(language),
             pool=pool,
+            yielding=yielding,
             max_sessions=max_sessions,
             max_waiting=max_waiting,
             wait_s=wait,

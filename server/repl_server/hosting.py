@@ -96,6 +96,7 @@ class Host:
                 ready=settings.pool,
                 # No request goes back a cell; a process less for each session.
                 history=0,
+                yielding=settings.yielding,
             ),
             self.sandboxes,
         )

@@ -83,6 +83,8 @@ class Settings:
         idle_s: without a request, a session ends. grace_s: how long it outlives its socket.
         limits, policy, preload, pool: of the sessions' sandbox. `limits.output` is OUTPUT if no
             limits are given.
+        yielding: of the sessions' sandbox: those that burn CPU time give way to the others, and to
+            the server.
         max_timeout_s: the most that a step may ask for as its own limit of execution; one that asks
             for none has `limits.timeout`.
         message_bytes: of one WebSocket message or HTTP body. context_bytes: of one upload.
@@ -120,6 +122,7 @@ class Settings:
     policy: Policy | None = None
     preload: tuple[str, ...] = ()
     pool: int = 0
+    yielding: bool = True
     # Long enough for what anybody waits for; a step without end would keep its session for ever.
     max_timeout_s: float = 3600.0
     message_bytes: int = 128 * MIB

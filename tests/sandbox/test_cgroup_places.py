@@ -109,12 +109,12 @@ def test_one_controller_alone_is_none(system: System) -> None:
 
 def test_version_2_that_gives_its_controllers_on_is_used_as_it_is(system: System) -> None:
     folder = system.version_2("/app", given_on="memory pids", processes="1\n")
-    assert system.find() == Place(2, (str(folder),))
+    assert system.find() == Place(2, (str(folder),), weighing=str(folder))
 
 
 def test_the_one_at_the_top_may_hold_processes(system: System) -> None:
     folder = system.version_2("/", processes="1\n2\n", top=True)
-    assert system.find() == Place(2, (str(folder),))
+    assert system.find() == Place(2, (str(folder),), weighing=str(folder))
 
 
 def test_version_2_without_controllers_leaves_it_to_version_1(system: System) -> None:
@@ -145,14 +145,15 @@ def test_a_delegated_group_is_divided_if_all_in_it_are_ours(
     folder = system.version_2("/user.slice/run-1.scope", processes=lines)
     marks = {"user.delegate": b"1"}
     monkeypatch.setattr(os, "getxattr", lambda path, name: _mark(marks, name))
-    expected = Place(2, (str(folder),), crowded) if crowded is not None else None
+    at = str(folder)
+    expected = Place(2, (at,), crowded, weighing=at) if crowded is not None else None
     found = system.find()
     assert found == expected if expected else isinstance(found, Missing)
 
 
 def test_a_container_of_ours_alone_is_divided(system: System) -> None:
     folder = system.version_2("/", root="/", seen="", processes=f"{os.getpid()}\n")
-    assert system.find() == Place(2, (str(folder),), crowded=True)
+    assert system.find() == Place(2, (str(folder),), crowded=True, weighing=str(folder))
 
 
 def _mark(marks: dict[str, bytes], name: str) -> bytes:
@@ -163,6 +164,19 @@ def _mark(marks: dict[str, bytes], name: str) -> bytes:
 
 def test_a_process_in_our_leaf_finds_the_group_above(system: System) -> None:
     folder = system.version_2(f"/run-1.scope/{LEAF}", given_on="memory pids")
+    assert system.find() == Place(2, (str(folder),), weighing=str(folder))
+
+
+def test_the_share_of_the_processor_is_weighed_where_that_controller_is_there(
+    system: System,
+) -> None:
+    memory, pids = system.version_1("memory", "/"), system.version_1("pids", "/")
+    cpu = system.version_1("cpu,cpuacct", "/jobs/7")
+    assert system.find() == Place(1, (str(memory), str(pids)), weighing=str(cpu))
+
+
+def test_a_place_without_that_controller_is_still_one(system: System) -> None:
+    folder = system.version_2("/app", controllers="memory pids", given_on="memory pids")
     assert system.find() == Place(2, (str(folder),))
 
 
@@ -178,7 +192,7 @@ def test_octal_numbers_in_paths_are_characters(tmp_path: Path) -> None:
     system = System(base)
     folder = system.version_2("/", given_on="memory pids", top=True)
     system.mounts = system.mounts.replace("a b", r"a\040b")
-    assert system.find() == Place(2, (str(folder),))
+    assert system.find() == Place(2, (str(folder),), weighing=str(folder))
 
 
 # ── formats ───────────────────────────────────────────────────────────────────────────────────

@@ -1,9 +1,11 @@
 """What the kernel calls a group's files in version 1 and in version 2, and how they are written.
 
-Covers: limits of memory without swap and of processes, what was refused, what is held.
-Does not cover: CPU time; sessions share it as processes do.
+Covers: limits of memory without swap and of processes, what was refused, what is held, and the
+share of a contended processor.
+Does not cover: limits of CPU time.
 
-Sources: Documentation/admin-guide/cgroup-v1/{memory,pids}.rst and cgroup-v2.rst of the kernel.
+Sources: Documentation/admin-guide/cgroup-v1/{memory,pids}.rst, cgroup-v2.rst and
+Documentation/scheduler/sched-design-CFS.rst of the kernel.
 """
 
 from __future__ import annotations
@@ -24,14 +26,18 @@ class Files:
     memory: str  # the limit, in the first folder
     swap: str  # there as well: version 1 limits it together with memory, version 2 alone
     pids: File
-    # Writing "0" to these moves the process that writes. None on version 2, where a session is born
-    # into its group: there the write takes up to 25 ms, see jail.libc.fork_into_group.
+    # Writing "0" to these, as far as there are such folders, moves the process that writes. None on
+    # version 2, where a session is born into its group: there the write takes up to 25 ms, see
+    # jail.libc.fork_into_group.
     join: tuple[File, ...]
     kills: File  # row oom_kill
     refusals: File  # row max
     members: File  # how many processes and threads are in it
     used: File  # all that is charged, what the kernel can drop included
     held: tuple[bytes, ...]  # rows of memory.stat: what processes and tmpfs hold
+    weight: File  # its share of a processor that is contended; there if groups are weighed
+    ordinary: int  # what the kernel gives it at first
+    low: int  # one hundredth of that, which is what nice 19 is to nice 0
 
 
 # `tasks`, not `cgroup.procs`: a thread that moves itself need not stop all forks of the machine
@@ -41,12 +47,15 @@ VERSION_1: Final = Files(
     memory="memory.limit_in_bytes",
     swap="memory.memsw.limit_in_bytes",
     pids=(1, "pids.max"),
-    join=((0, "tasks"), (1, "tasks")),
+    join=((0, "tasks"), (1, "tasks"), (2, "tasks")),
     kills=(0, "memory.oom_control"),
     refusals=(1, "pids.events"),
     members=(1, "pids.current"),
     used=(0, "memory.usage_in_bytes"),
     held=(b"rss", b"shmem"),
+    weight=(2, "cpu.shares"),
+    ordinary=1024,
+    low=10,
 )
 VERSION_2: Final = Files(
     version=2,
@@ -59,6 +68,9 @@ VERSION_2: Final = Files(
     members=(0, "pids.current"),
     used=(0, "memory.current"),
     held=(b"anon", b"shmem", b"pagetables"),
+    weight=(0, "cpu.weight"),
+    ordinary=100,
+    low=1,
 )
 VERSIONS: Final = {1: VERSION_1, 2: VERSION_2}
 

@@ -34,8 +34,18 @@ class Group:
     and to open a file of the hierarchy takes 6 µs.
     """
 
-    def __init__(self, folders: tuple[str, ...], files: Files, memory: int, processes: int) -> None:
+    def __init__(
+        self,
+        folders: tuple[str, ...],
+        files: Files,
+        memory: int,
+        processes: int,
+        *,
+        weighed: bool = False,
+    ) -> None:
         self.folders = folders
+        self.weighed = weighed
+        self._low = False
         self.version = files.version
         self._files = files
         self._pid = os.getpid()
@@ -78,7 +88,11 @@ class Group:
     def _open_into(self, opened: list[int]) -> None:
         # One by one, so that those before one that fails are closed.
         writing, passing = os.O_WRONLY | os.O_CLOEXEC, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-        opened.extend(os.open(self._path(file), writing) for file in self._files.join)
+        opened.extend(
+            os.open(self._path(file), writing)
+            for file in self._files.join
+            if file[0] < len(self.folders)
+        )
         if not opened:
             opened.append(os.open(self.folders[0], passing))
 
@@ -105,8 +119,16 @@ class Group:
         """
         return rows(self._path((0, "memory.stat")), *self._files.held)
 
+    def weigh(self, *, low: bool) -> None:
+        """Give it little of a contended processor, or its ordinary share; if it is weighed."""
+        if low != self._low:
+            files = self._files
+            put(self._path(files.weight), files.low if low else files.ordinary)
+            self._low = low
+
     def reusable(self) -> bool:
         """Whether nobody is in it any more and the next session would find it as new."""
+        self.weigh(low=False)
         if number(self._path(self._files.members)):
             return False
         # What is charged is cheaper to read than what it is made of, and often enough to know.

@@ -14,10 +14,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Each holds a limit that nothing else holds: no rlimit counts the memory of several processes.
 NEEDED = ("memory", "pids")
+# Wanted besides, and done without: shares of the processor can be had by other means (weights).
+WEIGHING = "cpu"
 # Where our own processes go in a delegated group of version 2: only a leaf may hold processes.
 LEAF = "repl-env-host"
 
@@ -43,6 +45,7 @@ class Place:
     version: int
     folders: tuple[str, ...]  # in the order of NEEDED; one folder on version 2
     crowded: bool = False  # version 2: processes of ours must move to a leaf first
+    weighing: str = ""  # the folder of WEIGHING; none if it cannot be had
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +121,25 @@ def _version_1(mounts: list[_Mount], groups: dict[str, str]) -> Place | Missing 
         if mount is None or name not in groups:
             return None
         folder = _folder(mount, groups[name])
-        if folder is None or not mount.writable or not os.access(folder, os.W_OK):
+        if folder is None or not _divisible_1(mount, folder):
             return Missing(
                 f"version 1, {name}: {folder or 'this group'} is not writable", _WRITABLE
             )
         folders.append(folder)
-    return Place(1, tuple(folders))
+    return Place(1, tuple(folders), weighing=_weighing(mounts, groups))
+
+
+def _weighing(mounts: list[_Mount], groups: dict[str, str]) -> str:
+    for mount in mounts:
+        if mount.kind == "cgroup" and WEIGHING in mount.options and WEIGHING in groups:
+            folder = _folder(mount, groups[WEIGHING])
+            if folder is not None and _divisible_1(mount, folder):
+                return folder
+    return ""
+
+
+def _divisible_1(mount: _Mount, folder: str) -> bool:
+    return mount.writable and os.access(folder, os.W_OK)
 
 
 # ── version 2 ─────────────────────────────────────────────────────────────────────────────────
@@ -144,9 +160,11 @@ def _version_2(mounts: list[_Mount], groups: dict[str, str]) -> Place | Missing 
         return Missing(f"version 2: {folder} is mounted read-only", _WRITABLE)
     if not os.access(folder, os.W_OK) or not os.access(f"{folder}/cgroup.procs", os.W_OK):
         return Missing(f"version 2: {folder} is not this user's to divide", _DELEGATE)
+    weighing = folder if WEIGHING in words(f"{folder}/cgroup.controllers") else ""
     if set(NEEDED) <= set(words(f"{folder}/cgroup.subtree_control")):
-        return Place(2, (folder,))
-    return _divisible(folder, groups[""])
+        return Place(2, (folder,), weighing=weighing)
+    found = _divisible(folder, groups[""])
+    return found if isinstance(found, Missing) else replace(found, weighing=weighing)
 
 
 def _divisible(folder: str, group: str) -> Place | Missing:

@@ -7,6 +7,7 @@ folder that can be locked belongs to nobody, whatever process id it names.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import itertools
@@ -21,7 +22,7 @@ from collections import deque
 from ..errors import IsolationError
 from .files import VERSIONS, put
 from .group import Group, refusal
-from .place import LEAF, NEEDED, Missing, Place, words
+from .place import LEAF, NEEDED, WEIGHING, Missing, Place, words
 
 _OWN = re.compile(r"repl-env-\d+-[0-9a-f]{8}")
 # Free groups that are kept for later sessions. Each is some 100 KiB of the kernel's memory on a
@@ -35,12 +36,20 @@ _PAUSE = 0.002
 class Groups:
     """The groups of one sandbox. Thread-safe; dead in a process that was forked from this one.
 
+    `weighed`: their shares of the processor can be set, which is only where `place` has that.
+
     Raises:
         IsolationError: a folder cannot be made or controllers not be given on.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *, weighed: bool = False) -> None:
+        self.weighed = weighed and bool(place.weighing)
         self._files = VERSIONS[place.version]
+        controllers, places = set(NEEDED), place.folders
+        if self.weighed:
+            controllers.add(WEIGHING)
+            if place.version == 1:
+                places = (*places, place.weighing)
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._free: deque[Group] = deque()
@@ -53,16 +62,16 @@ class Groups:
             if place.crowded:
                 _move_to_leaf(place.folders[0])
             if place.version == 2:
-                _give_on(place.folders[0])
-            # Where a version 1 has both controllers in one hierarchy, there is one folder twice.
-            for folder in dict.fromkeys(place.folders):
+                _give_on(places[0], controllers)
+            # Where a version 1 has two controllers in one hierarchy, there is one folder twice.
+            for folder in dict.fromkeys(places):
                 sweep(folder)
                 self._locks.append(_make_locked(f"{folder}/{name}"))
-            self._folders = tuple(f"{folder}/{name}" for folder in place.folders)
+            self._folders = tuple(f"{folder}/{name}" for folder in places)
             if place.version == 2:
-                _give_on(self._folders[0])
+                _give_on(self._folders[0], controllers)
         except OSError as error:
-            self._folders = self._folders or tuple(f"{at}/{name}" for at in place.folders)
+            self._folders = self._folders or tuple(f"{at}/{name}" for at in places)
             self.close()
             raise refusal(error) from error
         _alive.add(self)
@@ -92,7 +101,7 @@ class Groups:
             for folder in dict.fromkeys(folders):
                 os.mkdir(folder)
                 made.append(folder)
-            group = Group(folders, self._files, memory, processes)
+            group = Group(folders, self._files, memory, processes, weighed=self.weighed)
         except OSError as error:
             for folder in made:
                 _remove(folder)
@@ -146,10 +155,17 @@ class Groups:
             os.close(self._locks.pop())
 
 
-def open_groups(found: Place | Missing) -> Groups:
-    """The groups of a sandbox that must have them; IsolationError if `found` is no place."""
+def open_groups(found: Place | Missing, *, weighed: bool = False) -> Groups:
+    """The groups of a sandbox that must have them, `weighed` if it can be.
+
+    Raises:
+        IsolationError: `found` is no place, or turns out to be none.
+    """
     if isinstance(found, Missing):
         raise IsolationError("jailed", "cgroup", found.reason, found.remedy)
+    if weighed:
+        with contextlib.suppress(IsolationError):
+            return Groups(found, weighed=True)
     return Groups(found)
 
 
@@ -216,10 +232,10 @@ def _remove(folder: str) -> bool:
 # ── version 2 ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _give_on(folder: str) -> None:
+def _give_on(folder: str, controllers: set[str]) -> None:
     """Let the groups in `folder` have the controllers."""
     path = f"{folder}/cgroup.subtree_control"
-    missing = set(NEEDED) - set(words(path))
+    missing = controllers - set(words(path))
     if missing:
         put(path, " ".join(f"+{name}" for name in sorted(missing)))
 

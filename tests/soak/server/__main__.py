@@ -2,7 +2,8 @@
 
     python -m tests.soak.server [--seconds N] [--guests N] [--abusers N] [--seed N]
 
-Prints its figures; exit status 1 if a client got what it should not, something is left, or the
+Prints its figures, and how much longer steps took beside abuse of each kind than alone (harm.py,
+which says more of it). Exit status 1 if a client got what it should not, something is left, or the
 abusers were felt by the others.
 """
 
@@ -14,7 +15,11 @@ import sys
 import time
 from collections.abc import Sequence
 
-from .soak import soak
+from .harm import harm
+from .served import Served
+from .soak import OPTIONS, soak
+
+_ROUNDS = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     if report.harm is not None:
         report.faults.append(report.harm)
-    print(json.dumps({"seed": options.seed, **report.told()}, indent=2))
+    # A hundredth of the time for each kind and round.
+    with Served(OPTIONS) as served:
+        kinds = harm(served, rounds=_ROUNDS, seconds=options.seconds / 100, abusers=options.abusers)
+    print(json.dumps({"seed": options.seed, **report.told(), "by kind": kinds}, indent=2))
     return 1 if report.faults else 0
 
 

@@ -41,6 +41,8 @@ class Served:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
+            # As a service is: what its clients do is not weighed together with it.
+            start_new_session=True,
         )
         self.pid = self._process.pid
         self.url = self._address()

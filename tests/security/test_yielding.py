@@ -1,0 +1,153 @@
+"""Sessions that burn CPU time give way, and are as before once they rest: seen from outside."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from repl_sandbox import Limits, Sandbox, Session, TimedOut, precedence
+from repl_sandbox.cgroups.files import VERSIONS
+from repl_sandbox.cgroups.place import Missing, Place, find
+from repl_sandbox.weights import LOW, Weights
+
+FOUND = find()
+AUTOGROUPS = Path("/proc/self/autogroup").exists() and os.geteuid() == 0
+BURN = "while True: pass"
+# Two children that go on between cells, each in a session of the kernel's own.
+LEAVE = (
+    "import os\nfor _ in range(2):\n    if not os.fork():\n        os.setsid()\n"
+    "        while True: pass\n"
+)
+
+
+@pytest.fixture(params=["group", "no group", "confined"])
+def sandbox(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, open_python: str
+) -> Iterator[Sandbox]:
+    if request.param == "group" and not (isinstance(FOUND, Place) and FOUND.weighing):
+        pytest.skip("no group can be weighed here")
+    if request.param != "group" and not (AUTOGROUPS or Weights(os.getpid()).nices):
+        pytest.skip("nothing can be lowered and raised again here")
+    # Rests are short.
+    monkeypatch.setattr(precedence, "EARNED", 1.0)
+    how: dict[str, Any] = {
+        "group": {"cgroup": "require"},
+        "no group": {"cgroup": "off"},
+        "confined": {"isolation": "confined", "python": open_python},
+    }[request.param]
+    with Sandbox(limits=Limits(timeout=1.0), yielding=True, **how) as made:
+        yield made
+
+
+def processes(session: Session) -> list[psutil.Process]:
+    return psutil.Process(session._core.links.pid).children(recursive=True)
+
+
+def shares(session: Session) -> set[bool]:
+    """Of its group, or of each of its processes but init: whether it is low."""
+    group = session._core.links.group
+    if group is not None:
+        folder, name = VERSIONS[group.version].weight
+        weight = int(Path(group.folders[folder], name).read_text())
+        return {weight == VERSIONS[group.version].low}
+    found = set()
+    for process in processes(session):
+        try:
+            found.add(process.nice() == LOW)
+            if AUTOGROUPS:
+                text = Path(f"/proc/{process.pid}/autogroup").read_text()
+                found.add(int(text.split()[-1]) == LOW)
+        except (psutil.NoSuchProcess, OSError):
+            continue
+    return found
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_who_burns_is_lowered_alone_and_comes_back(sandbox: Sandbox) -> None:
+    with sandbox.session() as burner, sandbox.session() as other:
+        assert other.run("1 + 1").value == "2"
+        assert isinstance(burner.run(BURN), TimedOut)
+        until(lambda: shares(burner) == {True})
+        assert shares(other) == {False}
+        until(lambda: shares(burner) == {False})
+        assert burner.run("1 + 1").value == "2"
+
+
+def test_children_that_leave_are_lowered_with_it_between_cells(sandbox: Sandbox) -> None:
+    with sandbox.session() as burner, sandbox.session() as other:
+        burner.run(LEAVE, timeout=20)
+        until(lambda: shares(burner) == {True})
+        assert shares(other) == {False}
+        assert len(processes(burner)) >= 3
+
+
+def test_a_branch_is_one_with_its_session(sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
+        session.run("x = 1")
+        with session.branch() as branch:
+            branch.run(LEAVE, timeout=20)
+            until(lambda: shares(session) == {True})
+        until(lambda: shares(session) == {False})
+        assert session.run("x").value == "1"
+
+
+def test_one_that_ends_low_leaves_no_group_low() -> None:
+    if not (isinstance(FOUND, Place) and FOUND.weighing):
+        pytest.skip("no group can be weighed here")
+    with Sandbox(limits=Limits(timeout=1.0), yielding=True, cgroup="require") as sandbox:
+        with sandbox.session() as burner:
+            burner.run(BURN)
+            until(lambda: shares(burner) == {True})
+            before = burner._core.links.group
+        with sandbox.session() as after:
+            assert after._core.links.group is before
+            assert shares(after) == {False}
+
+
+def test_nobody_gives_way_unless_asked_to() -> None:
+    with Sandbox(limits=Limits(timeout=1.0)) as sandbox, sandbox.session() as session:
+        session.run(BURN)
+        group = session._core.links.group
+        assert group is None or not group.weighed
+        assert {process.nice() for process in processes(session)} == {os.nice(0)}
+
+
+def test_what_cannot_come_back_is_not_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def once(which: int, who: int, nice: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "setpriority", once)
+    assert not Weights(os.getpid()).nices
+
+
+@pytest.mark.skipif(isinstance(FOUND, Missing), reason="no groups can be made here")
+def test_a_place_that_cannot_weigh_still_holds_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(FOUND, Place)
+    place = Place(FOUND.version, FOUND.folders, FOUND.crowded, weighing="/nowhere")
+    monkeypatch.setattr("repl_sandbox.sandbox.find", lambda: place)
+    if place.version == 2:
+        pytest.skip("the folder is that of the limits")
+    with Sandbox(yielding=True, cgroup="require") as sandbox, sandbox.session() as session:
+        assert session._core.links.group is not None
+        assert not session._core.links.group.weighed
+
+
+def test_a_crowd_keeps_its_weight(sandbox: Sandbox) -> None:
+    """It may be a fork bomb, and others wait for the locks that its forks hold."""
+    with sandbox.session() as burner:
+        burner.run(LEAVE, timeout=20)
+        until(lambda: shares(burner) == {True})
+        burner.run(LEAVE.replace("range(2)", "range(16)"), timeout=20)
+        until(lambda: shares(burner) == {False})
