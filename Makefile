@@ -18,8 +18,8 @@ demo: $(DEV)/.ready            ## an episode on real input, printed step by step
 serve: $(DEV)/.ready           ## the endpoint on http://127.0.0.1:8000; SERVE_ARGS=... as for `repl-env serve`
 	$(DEV)/bin/repl-env serve $(SERVE_ARGS)
 
-test: $(DEV)/.ready            ## the test suite
-	$(DEV)/bin/python -m pytest
+test: $(DEV)/.ready            ## the test suite, in two processes at once
+	$(DEV)/bin/python -m tests.halves
 
 test-slow: $(DEV)/.ready       ## what tests show with larger numbers: 1,000 sessions, 500 trees, longer soaks
 	$(DEV)/bin/python -m pytest -m slow

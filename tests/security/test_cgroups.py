@@ -64,6 +64,7 @@ def folders() -> list[Path]:
 
 
 def of(pid: int) -> list[Path]:
+    """Those of one process's sandboxes. Others on the machine come and go, and are left alone."""
     return [path for path in folders() if path.name.startswith(f"repl-env-{pid}-")]
 
 
@@ -315,7 +316,7 @@ UNSEEN = (
 
 @needs_groups
 def test_groups_are_used_again_and_tell_nothing_of_who_had_them() -> None:
-    before = set(folders())
+    before = set(of(os.getpid()))
     with Sandbox(limits=SMALL, cgroup="require", recovery="restart") as sandbox:
         for _ in range(4):
             with sandbox.session() as session:
@@ -326,7 +327,7 @@ def test_groups_are_used_again_and_tell_nothing_of_who_had_them() -> None:
                 session.run(UNSEEN)
                 while session.run("os.path.exists('/workspace/full')").value != "True":
                     pass
-        new = set(folders()) - before
+        new = set(of(os.getpid())) - before
         assert len({path.name for folder in new for path in folder.glob("session-*")}) < 4
 
 
@@ -335,9 +336,9 @@ def test_groups_are_used_again_and_tell_nothing_of_who_had_them() -> None:
 
 @needs_groups
 def test_a_group_that_was_taken_away_is_an_error_and_the_next_session_has_one() -> None:
-    before = set(folders())
+    before = set(of(os.getpid()))
     with Sandbox(limits=SMALL) as sandbox:
-        for folder in set(folders()) - before:
+        for folder in set(of(os.getpid())) - before:
             for path in folder.glob("session-*"):
                 path.rmdir()
         with pytest.raises(IsolationError) as raised:
@@ -349,9 +350,9 @@ def test_a_group_that_was_taken_away_is_an_error_and_the_next_session_has_one() 
 
 @needs_groups
 def test_no_session_starts_where_no_group_can_be_made_any_more() -> None:
-    before = set(folders())
+    before = set(of(os.getpid()))
     with Sandbox(limits=SMALL) as sandbox:
-        for folder in set(folders()) - before:
+        for folder in set(of(os.getpid())) - before:
             for path in (*folder.glob("session-*"), folder):
                 path.rmdir()
         for _ in range(2):
@@ -406,21 +407,21 @@ def test_another_word_is_refused_by_name() -> None:
 
 @needs_groups
 def test_nothing_is_left_of_a_closed_sandbox() -> None:
-    before = set(folders())
+    before = set(of(os.getpid()))
     sandbox = Sandbox(limits=SMALL, ready=2)
     sessions = [sandbox.session() for _ in range(3)]
-    assert set(folders()) > before
+    assert set(of(os.getpid())) > before
     sessions[0].close()
     sandbox.close()
-    assert set(folders()) == before
+    assert set(of(os.getpid())) == before
 
 
 @needs_groups
 def test_a_sandbox_that_does_not_come_up_leaves_nothing() -> None:
-    before = set(folders())
+    before = set(of(os.getpid()))
     with pytest.raises(Exception, match="no_such_module"):
         Sandbox(preload=["no_such_module"])
-    assert set(folders()) == before
+    assert set(of(os.getpid())) == before
 
 
 HOST = """

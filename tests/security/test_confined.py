@@ -510,7 +510,8 @@ def fresh(open_python: str) -> Iterator[Sandbox]:
         yield sandbox
 
 
-def test_many_sessions_leave_nothing(fresh: Sandbox) -> None:
+@pytest.mark.parametrize("many", [50, pytest.param(200, marks=pytest.mark.slow)])
+def test_many_sessions_leave_nothing(fresh: Sandbox, many: int) -> None:
     zygote = psutil.Process(fresh._zygote.pid)
 
     def held() -> list[int]:
@@ -521,7 +522,7 @@ def test_many_sessions_leave_nothing(fresh: Sandbox) -> None:
         session.run("1")
         base = folder_of(session).parent
     before = held()
-    for n in range(200):
+    for n in range(many):
         with fresh.session() as session:
             code = "import os\nopen('x', 'w').close()\n" + ("os.fork()\n" if n % 10 == 0 else "")
             assert session.run(code + "6 * 7").value == "42"

@@ -217,39 +217,52 @@ with Sandbox(limits=limits) as sandbox:
         session.run("print('x' * 2_000_000)")
         session.run("double(21)")
         before = peak()
-        outcome = session.run(CODE)
+        outcome = session.run(CODE, timeout=SECONDS)
         session.run("pass")
         alive = session.run("double(21)").value
     print(json.dumps([type(outcome).__name__, alive, peak() - before, len(outcome.stdout)]))
 """
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "block = b'x' * (1 << 20)\nfor _ in range(1024): os.write(1, block)",
-        "for _ in range(300_000): os.write(2, b'xy')",
+# What the clock ends has one second: it stops at once, for the host reads no more of it.
+FLOODS = {
+    "a GiB of output": (3, "block = b'x' * (1 << 20)\nfor _ in range(1024): os.write(1, block)"),
+    "tiny writes": (3, "for _ in range(300_000): os.write(2, b'xy')"),
+    "children that print": (
+        3,
         "import subprocess\nfor _ in range(4): subprocess.Popen(['yes'])\ntime.sleep(0.3)",
-        "for n in range(100_000): say(call(n + 100, 3, 'nothing'))",
-        "for n in range(100_000): say(call(n + 100, 99, 'double'))",
+    ),
+    "calls of nothing": (1, "for n in range(100_000): say(call(n + 100, 3, 'nothing'))"),
+    "calls of another cell": (1, "for n in range(100_000): say(call(n + 100, 99, 'double'))"),
+    "pages never read": (
+        3,
         "page = b'[[1,\"stdout\",0,2000000],{}]'\n"
         "for n in range(400): say(call(n + 100, 3, '_output_text', page))",
+    ),
+    "answers": (
+        3,
         "for n in range(100): say(answered(n + 100, 3, json.dumps(['x' * 8_000_000, None, None])"
         ".encode())); wire.recv(1 << 16)",
+    ),
+    "a huge frame": (
+        3,
         "block = bytes(1 << 20)\nwire.sendall(struct.pack('!II', 100, 60 << 20))\n"
         "for _ in range(300): wire.sendall(block)",
+    ),
+    "many lists": (
+        3,
         "wire.sendall(frame(dict(type='call', call=100, cell=3, name='double'),"
         " b'[[' + b'[],' * 20_000_000 + b'[]],{}]'))",
-    ],
-    ids=[
-        *("a GiB of output", "tiny writes", "children that print", "calls of nothing"),
-        *("calls of another cell", "pages never read", "answers", "a huge frame", "many lists"),
-    ],
-)
-def test_a_flood_is_bounded_in_the_memory_of_the_host(code: str) -> None:
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_a_flood_is_bounded_in_the_memory_of_the_host(name: str) -> None:
     """Below what one frame of the largest size may take, with its copies."""
+    seconds, code = FLOODS[name]
     done = subprocess.run(
-        [sys.executable, "-c", f"CODE = {PRELUDE + code!r}\n{FLOOD}"],
+        [sys.executable, "-c", f"CODE, SECONDS = {PRELUDE + code!r}, {seconds}\n{FLOOD}"],
         capture_output=True,
         text=True,
         timeout=60,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.soak.server.soak import soak
 
 
-def test_a_server_outlives_clients_that_die_and_code_that_abuses() -> None:
-    report = soak(seconds=10, guests=6, abusers=4, seed="the same each time")
+@pytest.mark.parametrize("seconds", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_server_outlives_clients_that_die_and_code_that_abuses(seconds: int) -> None:
+    report = soak(seconds=seconds, guests=6, abusers=4, seed="the same each time")
 
     assert report.faults == []
     assert report.done["cut_amid"] and report.done["vanish"] and report.abused
