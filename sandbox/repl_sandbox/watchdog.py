@@ -16,6 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from .jail import folders
@@ -166,6 +167,9 @@ class Watchdog:
         if yielding is not None:
             cell = watched.core.cell
             begun, watched.cell = max(0, cell - watched.cell), cell
+            if links.group is not None:
+                with suppress(OSError):  # the session has ended, or somebody removed its group
+                    links.group.note(watched.core.limits.processes + watched.core.ours + 1)
             yielding.look(links, processes, begun, time.monotonic())
         return self._breach(watched, processes)
 

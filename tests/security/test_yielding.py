@@ -151,3 +151,24 @@ def test_a_crowd_keeps_its_weight(sandbox: Sandbox) -> None:
         until(lambda: shares(burner) == {True})
         burner.run(LEAVE.replace("range(2)", "range(16)"), timeout=20)
         until(lambda: shares(burner) == {False})
+
+
+@pytest.mark.skipif(isinstance(FOUND, Missing), reason="no groups can be made here")
+def test_a_fork_too_many_is_refused_before_others_wait_for_it_and_named() -> None:
+    """By the resource limit, which counts first; the group would refuse when all is copied."""
+    limits = Limits(processes=8, timeout=1.0)
+    with Sandbox(limits=limits, yielding=True, cgroup="require") as sandbox:
+        with sandbox.session() as session:
+            group = session._core.links.group
+            assert group is not None
+            folder, name = VERSIONS[group.version].refusals
+            refusals = Path(group.folders[folder], name)
+            before = refusals.read_text()
+            outcome = session.run(
+                "import os, signal\nwhile True:\n    try:\n"
+                "        if not os.fork(): signal.pause()\n    except OSError: pass\n"
+            )
+            assert isinstance(outcome, TimedOut)
+            assert outcome.limits == ("processes",)
+            assert refusals.read_text() == before
+            assert session.run("1 + 1").limits == ()
