@@ -115,3 +115,5 @@ async def test_what_is_read_counts_and_is_not_given_up_meanwhile() -> None:
         async with files.read(owner, given):
             pass
     assert room.taken == 8 * MIB
+    uploads.close()
+    assert room.taken == 0
