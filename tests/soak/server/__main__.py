@@ -38,10 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     if report.harm is not None:
         report.faults.append(report.harm)
+    print(json.dumps({"seed": options.seed, **report.told()}, indent=2), flush=True)
     # A hundredth of the time for each kind and round.
     with Served(OPTIONS) as served:
         kinds = harm(served, rounds=_ROUNDS, seconds=options.seconds / 100, abusers=options.abusers)
-    print(json.dumps({"seed": options.seed, **report.told(), "by kind": kinds}, indent=2))
+    print(json.dumps({"by kind": kinds}, indent=2))
     return 1 if report.faults else 0
 
 
