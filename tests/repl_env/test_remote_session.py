@@ -40,6 +40,16 @@ async def printed(env, code="print(1)", **options):
 # ── what is said ─────────────────────────────────────────────────────────────────────────────────
 
 
+async def cancel_once(server, frame, env):
+    """Cancel the first step as soon as the server has had `frame`."""
+    await env.reset()
+    step = asyncio.create_task(env.execute("x"))
+    await server.until(frame)
+    step.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await step
+
+
 async def test_requests_say_what_was_asked_and_no_more():
     with Scripted() as server:
         async with REPLEnv(server.url) as env:
@@ -645,12 +655,7 @@ async def test_whoever_cancels_a_step_has_it_cancelled_on_the_server():
 
     with Scripted(story) as server:
         async with REPLEnv(server.url) as env:
-            await env.reset()
-            step = asyncio.create_task(env.execute("x"))
-            await server.until("step")
-            step.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await step
+            await cancel_once(server, "step", env)
             assert await printed(env) == "of the next"
 
 
@@ -674,12 +679,7 @@ async def test_a_step_that_is_cancelled_without_a_connection_is_cancelled_on_the
 
     with Scripted(story, refused, resumed) as server:
         async with REPLEnv(server.url, message_timeout_s=5) as env:
-            await env.reset()
-            step = asyncio.create_task(env.execute("x"))
-            await server.until("resume")
-            step.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await step
+            await cancel_once(server, "resume", env)
             assert await printed(env) == "of the next"
 
 
@@ -698,12 +698,7 @@ async def test_a_cancel_whose_connection_breaks_is_sent_again():
 
     with Scripted(story, resumed) as server:
         async with REPLEnv(server.url, message_timeout_s=5) as env:
-            await env.reset()
-            step = asyncio.create_task(env.execute("x"))
-            await server.until("step")
-            step.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await step
+            await cancel_once(server, "step", env)
             assert await printed(env) == "of the next"
 
 
