@@ -18,6 +18,8 @@ from tests.server.conftest import peer, serving
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
 EXAMPLE = Path(__file__).parents[2] / "docker" / "nginx.conf"
 OWNERS = ("anna", "ben", "cleo", "dora", "emil", "fred")
+# Keys are random, and so is which server an owner has: six may well share one, not all of these.
+MORE = tuple(f"owner-{number}" for number in range(58))
 
 pytestmark = pytest.mark.skipif(NGINX is None, reason="no nginx; Debian has it as nginx-light")
 
@@ -63,7 +65,7 @@ def nginx(folder: Path, *servers):
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory) -> dict[str, str]:
     """A key for each owner; the file of them is at "file"."""
-    made = {name: new_key(name) for name in OWNERS}
+    made = {name: new_key(name) for name in OWNERS + MORE}
     file = tmp_path_factory.mktemp("keys") / "keys.txt"
     file.write_text("\n".join(line for _, line in made.values()))
     return {"file": str(file), **{name: key for name, (key, _) in made.items()}}
@@ -129,6 +131,11 @@ def test_each_owner_has_one_server_whichever_way_it_asks(behind, keys):
         )  # fmt: skip
         assert found["observation"]["result"]["stdout"] == f"{owner}\n"
 
+    for owner in MORE:
+        if used == {one.port, two.port}:
+            break
+        asked(proxy, "POST", "/reset", keys[owner], {}, **{"X-Session-Id": "new"})
+        used.add(holder((one, two), owner).port)
     assert used == {one.port, two.port}
 
 
