@@ -10,6 +10,8 @@ from typing import Final
 # Threads that are looked at, one by one: as many as an ordinary session may have processes.
 _MOST_THREADS: Final = 64
 _RUNS: Final = b"R"
+# proc_pid_stat(5), counted after the name.
+_BEGAN: Final = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class Seen:
     ticks: int  # CPU time, of the children that it has waited for as well
     nice: int  # of its first thread
     threads: int
+    began: int  # in ticks since the system did
 
     @property
     def crowds(self) -> bool:
@@ -47,6 +50,13 @@ def look(pids: Iterable[int]) -> list[Seen]:
     return [seen for pid in pids if (seen := _seen(pid))]
 
 
+def theirs(processes: Iterable[Seen], init: int) -> list[Seen]:
+    """Those of a session's `processes` that are not its `init` or do its work; none without it."""
+    seen = list(processes)
+    ours = {each.session for each in seen if each.pid == init}
+    return [each for each in seen if ours and each.session not in ours]
+
+
 def cpu_seconds(processes: Iterable[Seen]) -> float:
     """CPU time of `processes`, and of the children that they have waited for."""
     return sum(seen.ticks for seen in processes) / os.sysconf("SC_CLK_TCK")
@@ -58,7 +68,14 @@ def _seen(pid: int) -> Seen | None:
         return None
     group, session = int(fields[2]), int(fields[3])
     ticks = sum(map(int, fields[11:15]))
-    return Seen(pid, fields[0], group, session, ticks, int(fields[16]), int(fields[17]))
+    nice, threads, started = int(fields[16]), int(fields[17]), int(fields[_BEGAN])
+    return Seen(pid, fields[0], group, session, ticks, nice, threads, started)
+
+
+def began(pid: int) -> int:
+    """When process `pid` began, in ticks since the system did; -1 if it is gone."""
+    fields = _fields(f"/proc/{pid}/stat")
+    return int(fields[_BEGAN]) if fields else -1
 
 
 def _fields(path: str) -> list[bytes]:

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from .crowds import turn
 from .jail import folders
 from .jail.mounts import PRIVATE
 from .jail.processes import cpu_seconds, descendants
@@ -34,6 +35,10 @@ _PERIOD = 0.05
 # Sessions without a running cell, looked at in turn: so many, once in so many periods.
 _IDLE_A_LOOK = 16
 _IDLE_PERIODS = 10
+# Sessions that wait for their turn: little of them runs.
+_WAITING_PERIODS = 10
+# Seconds for which somebody who began a cell is counted among those who work.
+_OTHERS = 1.0
 # Periods without any session after which the thread waits to be woken. Waking it costs the caller
 # that opens a session a tenth of a millisecond, so it is not done for each.
 _PATIENCE = 100
@@ -63,6 +68,7 @@ _PF_ENDING = 0x4 | 0x400
 class _Watched:
     core: Core
     cell: int  # the last that was begun before the last look
+    begun: int = 0  # the last that was begun before the last turn
     exact_due: float = 0.0  # on the monotonic clock
     folder_due: float = 0.0
     suspicions: int = 0  # looks in a row that found too much memory
@@ -88,6 +94,7 @@ class Watchdog:
         self._thread: threading.Thread | None = None
         self._turn = 0
         self._round = 0
+        self._others_until = 0.0  # on the monotonic clock
         self._alone = 0
 
     def add(self, core: Core) -> None:
@@ -96,7 +103,7 @@ class Watchdog:
             self._watched[id(core)] = _Watched(core, core.cell)
             if self._weights is not None:
                 new = Yielding(self._weights, time.monotonic())
-                self._yieldings.setdefault(core.links.family, new).join()
+                self._yieldings.setdefault(core.links.family, new).join(core.links)
             if self._thread is None:
                 name = "repl-watchdog"
                 self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
@@ -136,6 +143,30 @@ class Watchdog:
                     continue
                 if reason is not None:
                     watched.core.breach(reason, generation)
+            self._take_turns(time.monotonic())
+
+    def _take_turns(self, now: float) -> None:
+        """Let those go on whose turn it is, of sessions with many processes that burn CPU time."""
+        with self._lock:
+            everybody = list(self._watched.values())
+            crowds = [each for each in self._yieldings.values() if each.crowded or each.waits]
+        if not crowds:
+            return
+        hear: dict[Yielding, set[int]] = {each: set() for each in crowds}
+        for watched in everybody:
+            core, yielding = watched.core, self._yieldings.get(watched.core.links.family)
+            begun, watched.begun = core.cell != watched.begun, core.cell
+            if yielding in hear:
+                if core.interrupting:
+                    hear[yielding].add(core.links.worker_pid)
+            elif begun or core.running_since:
+                self._others_until = now + _OTHERS
+        runs = turn(self._round, len(crowds), others=now < self._others_until)
+        for number, each in enumerate(crowds):
+            if number not in runs:
+                each.wait(hear[each])
+        for number in runs:
+            crowds[number].go_on()
 
     def _due(self) -> list[_Watched]:
         self._round += 1
@@ -147,6 +178,8 @@ class Watchdog:
         # A cell younger than a period is left alone: most steps take microseconds.
         young = time.monotonic() - _PERIOD
         due = [watched for watched in everybody if 0 < watched.core.running_since < young]
+        if self._round % _WAITING_PERIODS:
+            due = [watched for watched in due if not self._waits(watched)]
         if self._round % _IDLE_PERIODS:
             return due
         idle = [watched for watched in everybody if not watched.core.running_since]
@@ -155,6 +188,10 @@ class Watchdog:
             self._turn += 1
             due.append(idle[self._turn % len(idle)])
         return due
+
+    def _waits(self, watched: _Watched) -> bool:
+        yielding = self._yieldings.get(watched.core.links.family)
+        return yielding is not None and yielding.waits
 
     def _is_weighed(self, watched: _Watched) -> bool:
         yielding = self._yieldings.get(watched.core.links.family)

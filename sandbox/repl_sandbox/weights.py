@@ -16,7 +16,7 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from .seen import Seen
+from .seen import Seen, theirs
 
 # The most that there is: 15 of the 1,024 that an ordinary process has.
 LOW: Final = 19
@@ -40,18 +40,17 @@ class Weights:
 
         Whether all were so already. If not, others may have been forked meanwhile as they were.
         """
-        ours = {seen.session for seen in processes if seen.pid == init}
-        theirs = [seen for seen in processes if ours and seen.session not in ours]
+        found = theirs(processes, init)
         if self.nices:
             nice = LOW if low else self._ordinary
             # By process groups: that call reaches every thread of every process in it.
-            others = {seen.group for seen in theirs if seen.nice != nice}
+            others = {seen.group for seen in found if seen.nice != nice}
             for group in others:
                 self._renice(group, nice)
         else:
             others = set()
         # Any process of an autogroup stands for it.
-        pids = {seen.session: seen.pid for seen in theirs}.values() if self.autogroups else ()
+        pids = {seen.session: seen.pid for seen in found}.values() if self.autogroups else ()
         right = [self._regroup(pid, LOW if low else _ORDINARY_AUTOGROUP) for pid in pids]
         return not others and all(right)
 

@@ -1,23 +1,21 @@
-"""`Yielding`: a session that has no precedence gives way, by whatever weighs its processes here."""
+"""`Yielding`: a session that has no precedence gives way.
+
+By whatever weighs its processes here; many that run are also stopped now and then (`crowds.py`).
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Final
 
 from . import seen
+from .crowds import CROWD, Crowd
 from .jail.processes import descendants
 from .precedence import Precedence
 from .seen import Seen
 from .weights import Weights
 from .zygote.handle import Links
-
-# So many processes that run or wait for the kernel are no longer lowered. They may be a fork bomb;
-# a fork holds locks that every fork on the machine waits for, and who has a hundredth of a
-# processor between seventy holds them for seconds. They have one session's share together anyway.
-_CROWD: Final = 8
 
 
 class Yielding:
@@ -27,20 +25,24 @@ class Yielding:
         self._weights = weights
         self._precedence = Precedence(now)
         self._lock = threading.Lock()
-        self._lines = 0
+        self._links: list[Links] = []  # of its lines
+        self._crowd = Crowd()
+        self.waits = False  # for its turn
+        self._hear: Collection[int] = ()  # workers that run meanwhile
         self._lowered = False  # ever
         self._settled = True  # whether all processes were found to be as they should
         self.low = False
+        self.crowded = False  # many of its processes burn CPU time: it runs in turn with others
 
     @property
     def busy(self) -> bool:
         """Whether it has to be looked at soon again, although no cell runs."""
-        return self.low or not self._settled
+        return self.low or self.crowded or not self._settled
 
-    def join(self) -> None:
+    def join(self, links: Links) -> None:
         """One line more is watched."""
         with self._lock:
-            self._lines += 1
+            self._links.append(links)
 
     def leave(self, links: Links) -> None:
         """One line less: it is about to end, at its ordinary weight.
@@ -48,7 +50,7 @@ class Yielding:
         Whoever ends it waits for its processes, and others for whoever does.
         """
         with self._lock:
-            self._lines -= 1
+            self._links.remove(links)
             if self.low:
                 self._weigh(links, seen.look(descendants(links.pid)), low=False)
 
@@ -57,20 +59,51 @@ class Yielding:
 
         `cells`: how many were begun since the last look.
         """
-        if not (_weighed(links) or self._weights):
-            return
         processes = seen.look(pids)
         used, wants = seen.cpu_seconds(processes), any(each.wants for each in processes)
         with self._lock:
-            if not self._lines:
+            if not self._links:
                 return
             held = self._precedence.look(used, cells, now, wants=wants)
-            low = not held and sum(each.crowds for each in processes) <= _CROWD
+            # One that is lowered while it holds a lock of the kernel holds it for long.
+            low = not held and sum(each.crowds for each in processes) <= CROWD
             # Without a group new processes may have come: in autogroups of their own or, from a
             # fork that took its time, with the nice value that its parent had before.
             again = self._lowered and not _weighed(links)
             if low != self.low or again:
                 self._weigh(links, processes, low=low)
+            self.crowded = self._crowd.count(processes) > CROWD
+            if not self.crowded:
+                self._go_on()
+            elif self.waits:
+                self._stop(processes)
+
+    def wait(self, hear: Collection[int] = ()) -> None:
+        """Stop, for it is the turn of others; but not the workers `hear`."""
+        with self._lock:
+            if self.crowded and self._links:
+                self._hear = hear
+                self._crowd.go_on(hear)
+                if not self.waits:
+                    self.waits = True
+                    self._stop(seen.look(descendants(self._links[0].pid)))
+
+    def go_on(self) -> None:
+        """Run again, at its ordinary weight."""
+        with self._lock:
+            if self.waits and self._links:
+                links = self._links[0]
+                if self.low:
+                    self._weigh(links, seen.look(descendants(links.pid)), low=False)
+                self._go_on()
+
+    def _stop(self, processes: Sequence[Seen]) -> None:
+        theirs = seen.theirs(processes, self._links[0].pid)
+        self._crowd.stop([each for each in theirs if each.pid not in self._hear])
+
+    def _go_on(self) -> None:
+        self._crowd.go_on_all()
+        self.waits = False
 
     def _weigh(self, links: Links, processes: Sequence[Seen], *, low: bool) -> None:
         group = links.group

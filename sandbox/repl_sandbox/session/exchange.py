@@ -60,6 +60,7 @@ class Exchange:
         self._cpu_clock = 0
         self._cpu_of_dead = 0.0
         self._interrupt_lock = threading.Lock()
+        self._interrupted = 0  # the last cell that was
         self._unacknowledged = 0
         self._notice: control.Message | None = None
         self._breach: KillReason | None = None
@@ -171,7 +172,13 @@ class Exchange:
             if not self.running_since:
                 return
             self._unacknowledged += 1
+            self._interrupted = self.cell
             self._tell_init({"op": "interrupt", "cell": self.cell})
+
+    @property
+    def interrupting(self) -> bool:
+        """Whether the running cell was interrupted, and has not ended yet. From any thread."""
+        return bool(self.running_since) and self._interrupted == self.cell
 
     def breach(self, reason: KillReason, generation: int) -> None:
         """End the worker because a limit is passed. From any thread.

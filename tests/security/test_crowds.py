@@ -1,0 +1,115 @@
+"""Sessions of many busy processes run in turn: with one another, and with whoever else works."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from repl_sandbox import Limits, Sandbox, Session, TimedOut, crowds, seen
+from tests.security.patience import PATIENCE, wait_for
+
+# Twelve children that go on between cells, and one that has stopped itself.
+CROWD = (
+    "import os, signal\nfor number in range(13):\n    if not os.fork():\n"
+    "        if not number: os.kill(os.getpid(), signal.SIGSTOP)\n"
+    "        while True: pass\n"
+)
+
+
+@pytest.fixture(params=["jailed", "confined"])
+def sandbox(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, open_python: str
+) -> Iterator[Sandbox]:
+    # As on a machine of few processors.
+    monkeypatch.setattr(crowds, "AT_ONCE", 1)
+    python = open_python if request.param == "confined" else None
+    limits = Limits(timeout=PATIENCE, grace=PATIENCE)
+    with Sandbox(isolation=request.param, python=python, limits=limits, yielding=True) as made:
+        yield made
+
+
+def stopped(session: Session) -> int:
+    """How many of its processes are."""
+    found = 0
+    for process in psutil.Process(session._core.links.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            found += process.status() == psutil.STATUS_STOPPED
+    return found
+
+
+def test_a_crowd_stops_and_goes_on_in_turn_with_others(sandbox: Sandbox) -> None:
+    with sandbox.session() as crowd, sandbox.session() as other:
+        crowd.run(CROWD)
+
+        def comes_to(number: int) -> bool:
+            return other.run("1 + 1").value == "2" and stopped(crowd) == number
+
+        assert wait_for(lambda: comes_to(13))
+        assert wait_for(lambda: comes_to(1))
+        assert wait_for(lambda: comes_to(13))
+        assert stopped(other) == 0
+        assert crowd.run("6 * 7").value == "42"
+
+
+def test_a_crowd_that_is_alone_is_left_alone(sandbox: Sandbox) -> None:
+    with sandbox.session() as crowd:
+        with sandbox.session() as other:
+            crowd.run(CROWD)
+            assert wait_for(lambda: bool(other.run("1 + 1")) and stopped(crowd) == 13)
+        assert wait_for(lambda: stopped(crowd) == 1)
+        rounds = sandbox._watchdog._round
+        while sandbox._watchdog._round < rounds + 10:
+            assert stopped(crowd) == 1
+
+
+def test_crowds_take_turns_and_a_cell_of_one_that_waits_hears_that_its_time_is_up(
+    sandbox: Sandbox,
+) -> None:
+    code = CROWD + "while True: pass\n"
+    with sandbox.session() as one, sandbox.session() as two, ThreadPoolExecutor(2) as threads:
+        for session in (one, two):
+            session.run("x = 'kept'")
+        runs = [threads.submit(session.run, code, timeout=5) for session in (one, two)]
+        for session in (one, two, one):
+            assert wait_for(lambda session=session: stopped(session) > 8)
+        for run, session in zip(runs, (one, two), strict=True):
+            assert isinstance(run.result(), TimedOut)
+            assert session.run("x").value == "'kept'"
+
+
+def test_everybody_has_a_turn() -> None:
+    rounds = range(400)
+    most = min(20, crowds.AT_ONCE)
+    assert set().union(*(crowds.turn(each, 20, others=True) for each in rounds)) == set(range(20))
+    assert all(len(crowds.turn(each, 20, others=False)) == most for each in rounds)
+    assert crowds.turn(7, 1, others=False) == {0}
+
+
+def test_of_few_crowds_each_runs_always_where_there_are_processors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crowds, "AT_ONCE", 4)
+    assert all(crowds.turn(each, 3, others=True) == {0, 1, 2} for each in range(10))
+    assert sum(not crowds.turn(each, 4, others=True) for each in range(10)) == 5
+
+
+def test_no_signal_goes_to_a_later_process_of_the_same_number() -> None:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        shown = psutil.Process(process.pid)
+        (now,) = seen.look([process.pid])
+        running = replace(now, state=b"R")
+        crowd = crowds.Crowd()
+        crowd.stop([replace(running, began=now.began - 1)])
+        assert crowd.count([running]) == 1
+        assert shown.status() != psutil.STATUS_STOPPED
+        crowd.stop([running])
+        assert wait_for(lambda: shown.status() == psutil.STATUS_STOPPED)
+        crowd.go_on_all()
+        assert wait_for(lambda: shown.status() != psutil.STATUS_STOPPED)
+        process.kill()
