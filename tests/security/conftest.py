@@ -21,6 +21,7 @@ import pytest
 
 import repl_sandbox
 from repl_sandbox import Finished, Limits, Sandbox, Session
+from tests.security.patience import LONG, PATIENCE
 
 # No account has it on common systems, and nobody's (65534) files may lie about.
 ORDINARY_UID = 64321
@@ -45,7 +46,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     tier = getattr(request, "param", "jailed")
     python = None if tier == "jailed" else request.getfixturevalue("open_python")
-    with Sandbox(isolation=tier, python=python, limits=Limits(timeout=20)) as sandbox:
+    with Sandbox(isolation=tier, python=python, limits=Limits(timeout=PATIENCE)) as sandbox:
         yield sandbox
 
 
@@ -136,7 +137,7 @@ class _Runner:
             [python, "-c", script],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=LONG,
             check=False,
             **self._circumstances(),
         )

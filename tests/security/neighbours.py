@@ -163,7 +163,7 @@ def look(tier: str, python: str | None, *, fill: bool = True) -> dict[str, Any]:
 
     `fill`: whether the second takes all it can; not where that would be the host's.
     """
-    limits = Limits(memory="256MiB", processes=24, workspace="16MiB", timeout=20, grace=0.5)
+    limits = Limits(memory="256MiB", processes=24, workspace="16MiB", timeout=60, grace=0.5)
     with Sandbox(isolation=tier, python=python, limits=limits) as sandbox:
         with sandbox.session() as victim, sandbox.session() as attacker:
             victim.set("SECRET", SECRET)

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from repl_sandbox import Finished, Limits, Sandbox, SandboxError, Session
+from tests.security.patience import PATIENCE, comes_to, wait_for
 
 TIERS = ["jailed", "confined"]
 
@@ -60,7 +61,8 @@ def branches_or_says_no(session: Session) -> None:
             branch.run("1")
     except SandboxError:
         pass
-    assert time.monotonic() - start < 20  # 5 s in init, and the host's patience
+    # What the host has patience for: a question, init, the branch; on a machine that stalls.
+    assert time.monotonic() - start < 2 * PATIENCE
 
 
 def unharmed(neighbour: Session, bystander: subprocess.Popen[bytes]) -> None:
@@ -170,23 +172,27 @@ def test_a_flood_of_words_and_nobody_who_reads(
 
 
 def test_what_a_branch_left_ends_with_the_session(sandbox: Sandbox) -> None:
-    before = len(psutil.Process().children(recursive=True))
+    def below() -> list[psutil.Process]:
+        return psutil.Process(sandbox._zygote.pid).children(recursive=True)
+
+    # A directory may still be removed, by a process of the template's, for the last session.
+    assert comes_to(below, []) == []
     with sandbox.session() as session:
         branch = session.branch()
         outcome = branch.run(
             "import os, time\nfor _ in range(5):\n    if not os.fork():\n        os.setsid()\n"
-            "        if not os.fork():\n            os.setsid()\n            time.sleep(60)\n"
+            "        if not os.fork():\n            os.setsid()\n            time.sleep(600)\n"
             "        os._exit(0)"
         )
         assert isinstance(outcome, Finished), outcome
         branch.close()
         assert session.run("6 * 7").value == "42"
-    assert len(psutil.Process().children(recursive=True)) == before
+    assert comes_to(below, []) == []
 
 
 def test_a_flood_of_processes_in_a_branch_ends_with_it() -> None:
     with (
-        Sandbox(isolation="jailed", limits=Limits(processes=16, timeout=10)) as sandbox,
+        Sandbox(isolation="jailed", limits=Limits(processes=16, timeout=PATIENCE)) as sandbox,
         sandbox.session() as session,
     ):
         branch = session.branch()
@@ -195,7 +201,8 @@ def test_a_flood_of_processes_in_a_branch_ends_with_it() -> None:
             "        except OSError: pass\nif not os.fork(): grow()"
         )
         branch.close()
-        assert len(alive_under(session._core.links.pid)) <= 4
+        # What is killed is there until it has run once more.
+        assert wait_for(lambda: len(alive_under(session._core.links.pid)) <= 4)
         assert session.run("6 * 7").value == "42"
 
 

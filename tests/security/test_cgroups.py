@@ -26,6 +26,7 @@ from repl_sandbox import Finished, IsolationError, Killed, Limits, Sandbox, Sess
 from repl_sandbox.cgroups.place import Missing, Place, find
 from repl_sandbox.jail.mounts import capacity
 from repl_sandbox.watchdog import Watchdog
+from tests.security.patience import LONG, PATIENCE, comes_to, wait_for
 
 FOUND = find()
 needs_groups = pytest.mark.skipif(
@@ -34,7 +35,7 @@ needs_groups = pytest.mark.skipif(
 )
 MIB = 1 << 20
 # The sum that the kernel holds a session to is then some 370 MiB.
-SMALL = Limits(memory=64 * MIB, workspace=8 * MIB, processes=40, timeout=20, grace=0.2)
+SMALL = Limits(memory=64 * MIB, workspace=8 * MIB, processes=40, timeout=PATIENCE, grace=0.2)
 
 FILL = (
     "import mmap\n"
@@ -66,6 +67,22 @@ def folders() -> list[Path]:
 def of(pid: int) -> list[Path]:
     """Those of one process's sandboxes. Others on the machine come and go, and are left alone."""
     return [path for path in folders() if path.name.startswith(f"repl-env-{pid}-")]
+
+
+def added(before: set[Path]) -> set[Path]:
+    """Those of this process that were not there; one that a sandbox left is swept by the next."""
+    return set(of(os.getpid())) - before
+
+
+def take_away(folder: Path) -> None:
+    """Remove a group; what has ended in it may be counted until it was switched out."""
+    assert wait_for(lambda: _is_removed(folder))
+
+
+def _is_removed(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+    return not folder.exists()
 
 
 def layer(session: Session) -> Any:
@@ -172,14 +189,21 @@ def test_a_child_that_the_kernel_ended_is_named_though_the_cell_succeeds() -> No
 @needs_groups
 @pytest.mark.usefixtures("unwatched")
 def test_a_worker_that_was_ended_between_cells_is_named_by_the_next() -> None:
-    code = f"{FILL}import threading\nthreading.Timer(0.05, fill, [600]).start()"
+    code = (
+        f"{FILL}import os, threading, time\n"
+        "def fill_when_told():\n"
+        "    while not os.path.exists('/workspace/go'): time.sleep(0.01)\n"
+        "    fill(600)\n"
+        "threading.Thread(target=fill_when_told).start()"
+    )
     with (
         Sandbox(limits=SMALL, cgroup="require", recovery="restart") as sandbox,
         sandbox.session() as session,
     ):
         worker = psutil.Process(session._core.links.worker_pid)
         assert isinstance(session.run(code), Finished)
-        psutil.wait_procs([worker], timeout=10)
+        session.files.put("go", "")
+        worker.wait(PATIENCE)
         outcome = session.run("1")
         assert (outcome.value, outcome.state, outcome.limits) == ("1", "restarted", ("memory",))
 
@@ -233,7 +257,7 @@ def test_shared_memory_out_of_view_counts(small: Sandbox) -> None:
     code = (
         "import mmap, time\nblock = mmap.mmap(-1, 150 << 20)\n"
         "for i in range(0, 150 << 20, 4096): block[i] = 1\n"
-        "block.madvise(mmap.MADV_DONTNEED)\ntime.sleep(10)"
+        "block.madvise(mmap.MADV_DONTNEED)\ntime.sleep(50)"
     )
     with small.session() as session:
         outcome = session.run(code)
@@ -252,12 +276,19 @@ def test_a_time_out_is_one_though_a_child_was_ended_before() -> None:
         "    os.read(theirs[0], 1)\n    fill(100)\n"
         "os.read(ours[0], 1)"
     )
+
+    def ended() -> None:
+        """While the host is waited for, the clock of the cell stands."""
+        (child,) = psutil.Process(session._core.links.worker_pid).children()
+        assert wait_for(lambda: child.status() == psutil.STATUS_ZOMBIE)
+
     with (
         Sandbox(limits=SMALL, cgroup="require", recovery="restart") as sandbox,
-        sandbox.session() as session,
+        sandbox.session(host={"ended": ended}) as session,
     ):
         assert isinstance(session.run(prepare), Finished)
-        outcome = session.run("os.write(theirs[1], b'1')\nos.wait()\nwhile True: pass", timeout=1)
+        code = "os.write(theirs[1], b'1')\nended()\nos.wait()\nwhile True: pass"
+        outcome = session.run(code, timeout=1)
         assert isinstance(outcome, TimedOut), outcome
         assert outcome.limits == ("memory",)
 
@@ -327,8 +358,7 @@ def test_groups_are_used_again_and_tell_nothing_of_who_had_them() -> None:
                 session.run(UNSEEN)
                 while session.run("os.path.exists('/workspace/full')").value != "True":
                     pass
-        new = set(of(os.getpid())) - before
-        assert len({path.name for folder in new for path in folder.glob("session-*")}) < 4
+        assert len({path.name for folder in added(before) for path in folder.glob("session-*")}) < 4
 
 
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────
@@ -338,9 +368,9 @@ def test_groups_are_used_again_and_tell_nothing_of_who_had_them() -> None:
 def test_a_group_that_was_taken_away_is_an_error_and_the_next_session_has_one() -> None:
     before = set(of(os.getpid()))
     with Sandbox(limits=SMALL) as sandbox:
-        for folder in set(of(os.getpid())) - before:
+        for folder in added(before):
             for path in folder.glob("session-*"):
-                path.rmdir()
+                take_away(path)
         with pytest.raises(IsolationError) as raised:
             sandbox.session()
         assert (raised.value.step, bool(raised.value.remedy)) == ("cgroup", True)
@@ -352,9 +382,9 @@ def test_a_group_that_was_taken_away_is_an_error_and_the_next_session_has_one() 
 def test_no_session_starts_where_no_group_can_be_made_any_more() -> None:
     before = set(of(os.getpid()))
     with Sandbox(limits=SMALL) as sandbox:
-        for folder in set(of(os.getpid())) - before:
+        for folder in added(before):
             for path in (*folder.glob("session-*"), folder):
-                path.rmdir()
+                take_away(path)
         for _ in range(2):
             with pytest.raises(IsolationError) as raised:
                 sandbox.session(limits=Limits(memory=99 * MIB))
@@ -370,7 +400,7 @@ def test_without_a_place_auto_goes_on_and_says_so_and_require_does_not(
     with Sandbox(limits=SMALL) as sandbox, sandbox.session() as session:
         assert not layer(session).active
         assert session.isolation.tier == "jailed"
-        outcome = session.run(f"{FILL}block = fill(150)\nimport time\ntime.sleep(10)")
+        outcome = session.run(f"{FILL}block = fill(150)\nimport time\ntime.sleep(50)")
         assert (outcome.reason, outcome.limits) == ("memory", ())
     with pytest.raises(IsolationError) as raised:
         Sandbox(cgroup="require")
@@ -410,10 +440,10 @@ def test_nothing_is_left_of_a_closed_sandbox() -> None:
     before = set(of(os.getpid()))
     sandbox = Sandbox(limits=SMALL, ready=2)
     sessions = [sandbox.session() for _ in range(3)]
-    assert set(of(os.getpid())) > before
+    assert added(before)
     sessions[0].close()
     sandbox.close()
-    assert set(of(os.getpid())) == before
+    assert added(before) == set()
 
 
 @needs_groups
@@ -421,7 +451,7 @@ def test_a_sandbox_that_does_not_come_up_leaves_nothing() -> None:
     before = set(of(os.getpid()))
     with pytest.raises(Exception, match="no_such_module"):
         Sandbox(preload=["no_such_module"])
-    assert set(of(os.getpid())) == before
+    assert added(before) == set()
 
 
 HOST = """
@@ -434,7 +464,7 @@ child = os.fork() if {fork} else 0
 if {fork} and child == 0:
     sandbox.close()
     for session in sessions: session.close()
-    time.sleep(30)
+    time.sleep(600)
     os._exit(0)
 print(child, flush=True)
 sys.stdin.read()
@@ -449,6 +479,7 @@ def host(*, fork: bool) -> Iterator[tuple[subprocess.Popen[str], int]]:
         stdout=subprocess.PIPE,
         text=True,
     )
+    child = 0
     try:
         child = int(process.stdout.readline())
         yield process, child
@@ -457,6 +488,8 @@ def host(*, fork: bool) -> Iterator[tuple[subprocess.Popen[str], int]]:
         process.wait()
         process.stdin.close()
         process.stdout.close()
+        if child:
+            os.kill(child, signal.SIGKILL)
 
 
 @needs_groups
@@ -470,11 +503,14 @@ def test_what_a_killed_host_left_goes_when_the_next_starts(fork: bool) -> None:
             assert all(path.exists() for path in own)
         process.kill()
         process.wait()
-        psutil.wait_procs([one for one in family if one.pid != child], timeout=10)
-        with Sandbox():
-            assert not of(process.pid)
-        if child:
-            os.kill(child, signal.SIGKILL)
+        psutil.wait_procs([one for one in family if one.pid != child], timeout=PATIENCE)
+
+        def left() -> list[Path]:
+            """One who has ended is counted until it was switched out, so once may be too early."""
+            with Sandbox():
+                return of(process.pid)
+
+        assert comes_to(left, []) == []
 
 
 @needs_groups
@@ -497,15 +533,15 @@ def test_a_forked_child_that_closes_takes_nothing_from_its_parent() -> None:
 WITHOUT = """
 import json
 from repl_sandbox import IsolationError, Limits, Sandbox
-limits = Limits(memory="64MiB", timeout=20)
+limits = Limits(memory="64MiB", timeout=60)
 with Sandbox(limits=limits) as sandbox, sandbox.session() as session:
     active = [one.active for one in session.isolation.layers if one.name == "cgroup"]
     outcome = session.run(
         "import os, time\\n"
         "for _ in range(4):\\n"
         "    if os.fork() == 0:\\n"
-        "        block = bytearray(b'1') * (40 << 20)\\n        time.sleep(10)\\n"
-        "time.sleep(10)"
+        "        block = bytearray(b'1') * (40 << 20)\\n        time.sleep(50)\\n"
+        "time.sleep(50)"
     )
 try:
     Sandbox(cgroup="require")
@@ -525,7 +561,7 @@ sys.stdin.readline()  # now this process is in its group
 from repl_sandbox import Limits, Sandbox
 from repl_sandbox.watchdog import Watchdog
 Watchdog.add = lambda self, core: None
-limits = Limits(memory="64MiB", workspace="8MiB", timeout=20)
+limits = Limits(memory="64MiB", workspace="8MiB", timeout=60)
 with Sandbox(limits=limits, cgroup="require") as sandbox:
     for _ in range(2):
         with sandbox.session() as session:
@@ -554,7 +590,7 @@ def test_a_user_with_a_delegated_group_uses_it(user: Any) -> None:
         with process:
             for folder in mine:
                 (folder / "cgroup.procs").write_text(str(process.pid))
-            out, _ = process.communicate("go\n", timeout=50)
+            out, _ = process.communicate("go\n", timeout=LONG)
         assert json.loads(out) == [[True], "Finished", ["memory"]]
         assert not [path for folder in mine for path in folder.glob("repl-env-*-*")]
     finally:

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from tests.security.abuse.case import FILES, load
+from tests.security.abuse.case import FILES, SLACK, load
 from tests.security.abuse.tiers import TIERS, forbidden
+from tests.security.patience import LONG
 
 ROOT = Path(__file__).parents[2]
 USERS = ["root", "ordinary"] if os.geteuid() == 0 else ["user"]
@@ -45,7 +46,7 @@ def abuse(*arguments: str) -> tuple[int, dict[str, Any]]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=3 * LONG,
         check=False,
     )
     assert done.stdout, done.stderr
@@ -106,7 +107,7 @@ def test_no_two_cases_share_a_name() -> None:
 
 CHECK = {
     "deny": ["PWNED"],
-    "timeout": 5,
+    "timeout": 60,
     "reply_within": 10,
     "alive_within": 10,
     "state": "kept",
@@ -119,11 +120,11 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
     "need": ("print('no')", {"need": ["yes"]}),
     "need_error": ("1 + 1", {"need_error": True}),
     "state": ("import os\nos._exit(0)", {}),
-    "reply_within": ("import time\ntime.sleep(0.3)", {"reply_within": 0.1}),
+    "reply_within": ("1", {"reply_within": -SLACK}),
     "after": ("x = 1", {"after": ["x", "2"]}),
     "max_output": ("print('x' * 1000)", {"max_output": 500}),
     "raw_ok": (r"print('\x1b[2J')", {}),
-    "followup": ("pass", {"followup": "1"}),
+    "followup": ("pass", {"followup": "1", "followup_timeout": 60}),
     "absent": ("pass", {"host": ["absent:/tmp"]}),
     "rss": ("x = bytearray(b'1') * (300 << 20)", {"host": ["host_rss_growth_mb:-1000"]}),
     "workspace": (
@@ -135,7 +136,7 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
     "calls": ("llm_query('x'); llm_query('x')", {"host": ["llm_calls_max:1"]}),
     "restart": ("pass", {"host": ["restart_then:6*7=43"]}),
     "checkpoint": ("said = 'PW'; said += 'NED'", {"host": ["checkpoint"]}),
-    "close": ("pass", {"host": ["close_within:-1"]}),
+    "close": ("pass", {"host": [f"close_within:{-SLACK}"]}),
     "sentinel's other name": ("pass", {"host": ["no_such_check"]}),
 }
 
@@ -193,7 +194,7 @@ def test_what_a_case_leaves_on_the_host_is_found() -> None:
         "    before = host.look()\n"
         "    (fixtures.WRITABLE / 'pwned').touch()\n"
         "    os.open('/', os.O_RDONLY)\n"
-        "    subprocess.run(['sh', '-c', 'sleep 30 & exit'], stdout=subprocess.DEVNULL)\n"
+        "    subprocess.run(['sh', '-c', 'sleep 600 & exit'], stdout=subprocess.DEVNULL)\n"
         "    host._PATIENCE = 0\n"
         "    print(host.changes(before))\n"
         "    for line in host.changes(before):\n"

@@ -20,6 +20,7 @@ import pytest
 
 import repl_sandbox
 from repl_sandbox.jail.landlock import kernel_abi
+from tests.security.patience import LONG
 
 SECRET = "kept-by-the-host"
 OURS = (sys.prefix, repl_sandbox.__path__[0])
@@ -121,6 +122,7 @@ seen = {
 # Run as a script by an ordinary user, and here.
 SCRIPT = """
 import json
+from contextlib import suppress
 from dataclasses import astuple
 import psutil
 from repl_sandbox import Limits, Sandbox
@@ -131,9 +133,10 @@ with Sandbox(limits=Limits(**{limits!r})) as sandbox, sandbox.session() as sessi
     assert outcome.ok, outcome
     seen = session.get("seen")
     isolation = session.isolation
-    children = psutil.Process().children()
-    inside = [process for child in children for process in child.children(recursive=True)]
-    seen["outer uids"] = [process.uids().real for process in inside]
+    seen["outer uids"] = []
+    for process in psutil.Process(sandbox._zygote.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # a copy that was replaced
+            seen["outer uids"].append(process.uids().real)
 seen["isolation"] = [isolation.tier, [astuple(layer) for layer in isolation.layers]]
 print(json.dumps(seen))
 """
@@ -150,7 +153,7 @@ def _here() -> Any:
         [sys.executable, "-c", SCRIPT.format(limits=LIMITS, paths=HOST_PATHS, probe=PROBE)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LONG,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -280,7 +283,7 @@ def test_code_is_an_ordinary_user_without_groups(view: Any) -> None:
 
 def test_no_user_of_the_session_is_root_outside(view: Any) -> None:
     """Seen from outside: the map that a session reads is relative to its template's users."""
-    assert len(set(view["outer uids"])) <= 2  # of init, and of the code
+    assert 1 <= len(set(view["outer uids"])) <= 2  # of init, and of the code
     assert 0 not in view["outer uids"]
     assert {count for _, _, count in view["uid_map"] + view["gid_map"]} == {1}
 

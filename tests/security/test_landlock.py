@@ -14,6 +14,7 @@ import pytest
 from repl_sandbox import Finished, Sandbox, Session
 from repl_sandbox.jail import grants, landlock, mounts
 from repl_sandbox.jail.landlock import VERSIONS, Files, Grant, kernel_abi, plan, restrict
+from tests.security.patience import LONG
 
 ABI = kernel_abi()
 pytestmark = pytest.mark.skipif(not ABI, reason="this kernel has no Landlock")
@@ -106,7 +107,7 @@ SIGNALS = """
 import json
 from repl_sandbox import Sandbox
 with Sandbox() as sandbox, sandbox.session() as session:
-    session.run("import os, signal, subprocess\\nchild = subprocess.Popen(['sleep', '60'])")
+    session.run("import os, signal, subprocess\\nchild = subprocess.Popen(['sleep', '600'])")
     session.run('''
 def refused(call):
     try: call()
@@ -153,7 +154,7 @@ print(json.dumps([held, refused(lambda: os.mkdir({folder!r})), refused(lambda: o
 def test_every_version_up_to_the_kernels_can_be_asked_for(abi: int, tmp_path: Any) -> None:
     script = ALONE.format(abi=abi, folder=str(tmp_path / "new"))
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=LONG, check=False
     )
     assert done.returncode == 0, done.stderr
     signal = "PermissionError" if abi >= landlock.SCOPES else ""
@@ -234,7 +235,7 @@ except IsolationError as error:
     print(json.dumps([error.step, bool(error.remedy)]))
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=LONG, check=False
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == ["Landlock", True]

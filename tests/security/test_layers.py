@@ -19,11 +19,12 @@ from repl_sandbox import IsolationError, Limits, Sandbox, Session
 from repl_sandbox.jail.landlock import kernel_abi
 from repl_sandbox.session.isolation import TIERS as PROBED
 from repl_sandbox.zygote import handle
+from tests.security.patience import PATIENCE
 from tests.security.without_layer import LACKS
 
 WRAPPER = Path(__file__).parent / "without_layer.py"
 SPECIFICATION = Path(__file__).parents[2] / "docs/specification.md"
-LIMITS = Limits(timeout=20, open_files=64)
+LIMITS = Limits(timeout=PATIENCE, open_files=64)
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="what it lacks is what root starts with")
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from repl_sandbox.jail.landlock import kernel_abi
 from repl_sandbox.jail.processes import descendants
+from tests.security.patience import LONG
 
 landlocked = pytest.mark.skipif(not kernel_abi(), reason="this kernel has no Landlock")
 
@@ -31,7 +32,7 @@ while True:
     pass
 '''
 
-with Sandbox(isolation="confined", limits=Limits(workspace="8MiB", timeout=20)) as sandbox:
+with Sandbox(isolation="confined", limits=Limits(workspace="8MiB", timeout=60)) as sandbox:
     first, neighbour = sandbox.session(), sandbox.session()
     neighbour.run("x = 42")
     base = os.path.dirname(first._core.links.folder)
@@ -55,11 +56,11 @@ import os, time
 for _ in range(5):
     if os.fork() == 0:
         held = os.urandom(30 << 20)
-        time.sleep(15)
-time.sleep(15)
+        time.sleep(50)
+time.sleep(50)
 '''
 
-limits = Limits(memory="48MiB", timeout=10)
+limits = Limits(memory="48MiB", timeout=60)
 with Sandbox(cgroup="off", limits=limits) as sandbox, sandbox.session() as session:
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
     held = []
@@ -124,7 +125,7 @@ def test_limits_are_watched_on_after_the_host_ran_out_of_descriptors() -> None:
         [sys.executable, "-c", WITHOUT_DESCRIPTORS],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LONG,
         check=False,
     )
     assert (done.returncode, done.stdout.strip()) == (0, "memory"), done.stderr
@@ -145,7 +146,7 @@ def test_processes_are_found_however_deep_they_lie() -> None:
             [sys.executable, "-c", _COUNT.format(pid=first.pid)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=LONG,
             check=True,
         )
         assert json.loads(counted.stdout) == depth + 1

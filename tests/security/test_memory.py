@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from repl_sandbox import Finished, Limits, Sandbox, watchdog
+from tests.security.patience import PATIENCE
 
 TIERS = ("jailed", "confined")
 
@@ -18,9 +19,9 @@ def test_memory_shared_between_processes_counts(sandbox: Sandbox) -> None:
     """MAP_SHARED, mmap.mmap's default, is in no resource limit."""
     code = (
         "import mmap, time\nblock = mmap.mmap(-1, 400 << 20)\n"
-        "for i in range(0, 400 << 20, 4096): block[i] = 1\ntime.sleep(15)"
+        "for i in range(0, 400 << 20, 4096): block[i] = 1\ntime.sleep(50)"
     )
-    with sandbox.session(limits=Limits(memory="100MiB", timeout=20)) as session:
+    with sandbox.session(limits=Limits(memory="100MiB", timeout=PATIENCE)) as session:
         outcome = session.run(code)
         assert getattr(outcome, "reason", None) == "memory", outcome
         assert session.run("1 + 1").value == "2"
@@ -35,10 +36,10 @@ def test_memory_of_children_of_a_thread_counts(sandbox: Sandbox) -> None:
         "        if os.fork() == 0:\n"
         "            block = bytearray(60 << 20)\n"
         "            while True: signal.pause()\n"
-        "    time.sleep(15)\n"
-        "threading.Thread(target=family).start()\ntime.sleep(15)"
+        "    time.sleep(50)\n"
+        "threading.Thread(target=family).start()\ntime.sleep(50)"
     )
-    with sandbox.session(limits=Limits(memory="100MiB", timeout=20)) as session:
+    with sandbox.session(limits=Limits(memory="100MiB", timeout=PATIENCE)) as session:
         outcome = session.run(code)
         assert getattr(outcome, "reason", None) == "memory", outcome
 
@@ -57,8 +58,8 @@ def test_a_limit_holds_where_a_look_takes_longer_than_the_time_between_two(
     # The kernel's count of a group is no such look.
     monkeypatch.setattr(watchdog, "_exceeds", lambda *_: None)
     code = "import time\nblock = bytearray(b'x') * (90 << 20)\nimport os\nos.fork()\n"
-    code += "block[::4096] = block[::4096]\ntime.sleep(15)"
-    with sandbox.session(limits=Limits(memory="100MiB", timeout=5)) as session:
+    code += "block[::4096] = block[::4096]\ntime.sleep(50)"
+    with sandbox.session(limits=Limits(memory="100MiB", timeout=PATIENCE)) as session:
         outcome = session.run(code)
         assert getattr(outcome, "reason", None) == "memory", outcome
 
@@ -75,7 +76,7 @@ def test_pages_that_processes_share_by_copy_on_write_count_once(sandbox: Sandbox
         "    children.append(child)\n"
         "[os.waitpid(child, 0) for child in children]"
     )
-    with sandbox.session(limits=Limits(memory="400MiB", timeout=20)) as session:
+    with sandbox.session(limits=Limits(memory="400MiB", timeout=PATIENCE)) as session:
         assert isinstance(session.run(code), Finished)
 
 
@@ -91,6 +92,6 @@ def test_pages_that_processes_share_by_copy_on_write_count_once(sandbox: Sandbox
 )
 def test_memory_that_no_process_maps_cannot_be_had(sandbox: Sandbox, code: str) -> None:
     """Nothing would count it: it belongs to no process, and its tmpfs has no size."""
-    with sandbox.session(limits=Limits(memory="100MiB", timeout=20)) as session:
+    with sandbox.session(limits=Limits(memory="100MiB", timeout=PATIENCE)) as session:
         outcome = session.run(f"{code}\nimport time\ntime.sleep(0.3)")
         assert not isinstance(outcome, Finished)

@@ -19,6 +19,7 @@ from repl_sandbox import Limits, Outcome, Policy, Raised, Sandbox
 from repl_sandbox.policies.guards import get_attribute, guarded_builtins
 from repl_sandbox.policies.modules import ROWS
 from repl_sandbox.policies.proxies import ModuleProxy, Proxies
+from tests.security.patience import PATIENCE
 
 CASES: dict[str, str] = {
     case["id"]: case["code"]
@@ -45,7 +46,7 @@ def got_out(outcome: Outcome) -> bool:
 
 @pytest.fixture(scope="module")
 def free() -> Iterator[Sandbox]:
-    with Sandbox(limits=Limits(timeout=10)) as sandbox:
+    with Sandbox(limits=Limits(timeout=PATIENCE)) as sandbox:
         yield sandbox
 
 
@@ -53,7 +54,7 @@ def free() -> Iterator[Sandbox]:
 def restricted() -> Iterator[Sandbox]:
     # With every module that has a proxy, so that each proxy is attacked.
     policy = Policy(language="restricted", imports=ROWS)
-    with Sandbox(limits=Limits(timeout=10), policy=policy) as sandbox:
+    with Sandbox(limits=Limits(timeout=PATIENCE), policy=policy) as sandbox:
         yield sandbox
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,11 +12,12 @@ import psutil
 import pytest
 
 from repl_sandbox import Finished, Killed, Limits, Sandbox, TimedOut
+from tests.security.patience import PATIENCE, wait_for
 
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[Sandbox]:
-    limits = Limits(timeout=20, grace=0.2, memory="300MiB", workspace="4MiB", processes=30)
+    limits = Limits(timeout=PATIENCE, grace=0.2, memory="300MiB", workspace="4MiB", processes=30)
     with Sandbox(isolation="process", limits=limits) as sandbox:
         yield sandbox
 
@@ -43,7 +45,7 @@ def test_each_session_works_in_a_directory_of_its_own(process: Sandbox) -> None:
         assert other.run("import os\nos.listdir()").value == "[]"
         folder = Path(one._core.links.folder)
         assert one.run("os.getcwd() == os.environ['HOME']").value == "True"
-    assert not folder.exists()
+    assert wait_for(lambda: not folder.exists())
 
 
 def test_limits_interrupts_and_restarts_work(process: Sandbox) -> None:
@@ -62,7 +64,7 @@ def test_a_flood_of_processes_is_a_limit_that_was_passed(process: Sandbox) -> No
     """The kernel counts by user, and this user has others; so it is counted."""
     code = (
         "import subprocess, time\n"
-        "held = [subprocess.Popen(['sleep', '60']) for _ in range(40)]\ntime.sleep(20)"
+        "held = [subprocess.Popen(['sleep', '60']) for _ in range(40)]\ntime.sleep(50)"
     )
     with process.session() as session:
         outcome = session.run(code)
@@ -81,13 +83,20 @@ def test_many_sessions_leave_nothing(process: Sandbox) -> None:
     zygote = psutil.Process(process._zygote.pid)
     with process.session() as session:
         base = Path(session._core.links.folder).parent
-    before = [psutil.Process().num_fds(), zygote.num_fds()]
+
+    def held() -> list[int]:
+        return [psutil.Process().num_fds(), zygote.num_fds()]
+
+    def is_empty() -> bool:
+        return zygote.children(recursive=True) == [] and os.listdir(base) == ["template"]
+
+    assert wait_for(is_empty)
+    before = held()
     for _ in range(50):
         with process.session() as session:
-            session.run("import subprocess\nsubprocess.Popen(['sleep', '60'])")
-    assert [psutil.Process().num_fds(), zygote.num_fds()] == before
-    assert zygote.children(recursive=True) == []
-    assert os.listdir(base) == ["template"]
+            session.run("import subprocess\nsubprocess.Popen(['sleep', '600'])")
+    assert wait_for(is_empty)
+    assert wait_for(lambda: all(map(operator.le, held(), before))), (before, held())
 
 
 AS_USER = """

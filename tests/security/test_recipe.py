@@ -12,6 +12,7 @@ import pytest
 from repl_sandbox import IsolationError
 from repl_sandbox.jail import landlock
 from repl_sandbox.jail.recipe import INIT, VIEW, WORKER, Jail, Step, contain
+from tests.security.patience import LONG
 
 JAIL = Jail(
     slot=None,
@@ -112,7 +113,7 @@ def outcome_of(deny: str) -> Any:
         [sys.executable, "-c", DENIED.format(deny=deny)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LONG,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from repl_sandbox import Limits, Sandbox, Session, TimedOut
+from tests.security.patience import PATIENCE, wait_for
 
 TIERS = ("jailed", "confined")
 
@@ -24,12 +25,12 @@ recovery, states = worker._recovery, worker._recovery.states
 orders = recovery.orders
 """
 # Seconds. What hangs takes for ever; how slow a busy machine is, is not what is tested.
-SLACK = 20.0
+SLACK = PATIENCE
 
 
 @pytest.fixture
 def session(sandbox: Sandbox) -> Iterator[Session]:
-    limits = Limits(timeout=5, grace=0.2, processes=30, workspace="64MiB", memory="400MiB")
+    limits = Limits(timeout=PATIENCE, grace=0.2, processes=30, workspace="64MiB", memory="400MiB")
     with sandbox.session(limits=limits) as session:
         session.run("x = 42")
         yield session
@@ -52,11 +53,8 @@ def attack(session: Session, code: str, timeout: float = 0.5) -> Any:
         outcome = session.run(cell, timeout=limit)
         # A rollback may take the time of those that init gives a keeper.
         assert time.monotonic() - start < limit + 0.2 + SLACK
-    for _ in range(3):
-        answer = session.run("6 * 7", timeout=5)
-        if answer.value == "42":
-            return outcome
-    raise AssertionError(answer)
+    assert wait_for(lambda: session.run("6 * 7", timeout=5).value == "42")
+    return outcome
 
 
 ATTACKS = {
@@ -220,7 +218,7 @@ def test_directories_without_end_are_named_and_cost_no_time(session: Session) ->
     session.run("import os\nopen('f', 'w').write('kept')")
     code = "for _ in range(300):\n    os.mkdir('d'); os.chdir('d')\nos._exit(1)"
     start = time.monotonic()
-    outcome = session.run(code, timeout=5)
+    outcome = session.run(code)
     assert outcome.state == "rolled_back"
     # Where a watchdog looks through the directory, it may have been first, and removed it all.
     assert any("deep" in name or "removed" in name for name in outcome.lost), outcome.lost
@@ -278,7 +276,7 @@ import json, os, time, psutil
 from repl_sandbox import Limits, Sandbox
 
 def worst(isolation, attack):
-    limits = Limits(timeout=3, grace=0.2, processes=200)
+    limits = Limits(timeout=60, grace=0.2, processes=200)
     with Sandbox(isolation=isolation, limits=limits) as sandbox:
         with sandbox.session() as neighbour, sandbox.session() as session:
             neighbour.run("x = 1")
@@ -330,12 +328,17 @@ for tier in ("jailed", "confined", "process"):
         for name, code in DEATHS.items():
             if tier == "process" and name == "its parent killed":
                 continue
-            with sandbox.session() as session:
-                session.run("x = 1")
-                code = "x = 2\\nprint('so far', flush=True)\\n" + code
-                outcome = session.run(code, timeout=SECONDS[name])
-                found[f"{name} {tier}"] = [
-                    outcome.state, list(outcome.lost), outcome.stdout[:7], session.run("x").value]
+            code = "x = 2\\nprint('so far', flush=True)\\n" + code
+            seconds = SECONDS[name]
+            while f"{name} {tier}" not in found:
+                with sandbox.session() as session:
+                    session.run("x = 1")
+                    outcome = session.run(code, timeout=seconds)
+                    seconds *= 4
+                    # A machine that is busy may not even have begun it in that time.
+                    if outcome.stdout or seconds > 100:
+                        found[f"{name} {tier}"] = [outcome.state, list(outcome.lost),
+                            outcome.stdout[:7], session.run("x").value]
 print(json.dumps(found))
 """
     found = user(f"DEATHS, SECONDS = {DEATHS!r}, {SECONDS!r}\n{script}")

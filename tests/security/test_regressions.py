@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import resource
 import signal
@@ -15,6 +16,7 @@ import psutil
 import pytest
 
 from repl_sandbox import Finished, Limits, Sandbox, SandboxError
+from tests.security.patience import LONG, PATIENCE, wait_for
 
 User: TypeAlias = Callable[[str], Any]
 
@@ -24,8 +26,8 @@ AS_USER = """
 import json
 from repl_sandbox import Limits, Sandbox
 
-with Sandbox(limits=Limits(timeout=20)) as sandbox:
-    with sandbox.session(limits=Limits(memory={memory!r}, timeout=20)) as session:
+with Sandbox(limits=Limits(timeout=60)) as sandbox:
+    with sandbox.session(limits=Limits(memory={memory!r}, timeout=60)) as session:
         outcome = session.run({code!r})
         print(json.dumps([type(outcome).__name__, getattr(outcome, "reason", None)]))
 """
@@ -45,7 +47,7 @@ WRITE = "for i in range(0, len(block), 4096): block[i] = 2\n        "
 
 SHARED = (
     "import mmap, time\nblock = mmap.mmap(-1, 400 << 20)\n"
-    "for i in range(0, 400 << 20, 4096): block[i] = 1\ntime.sleep(15)"
+    "for i in range(0, 400 << 20, 4096): block[i] = 1\ntime.sleep(50)"
 )
 
 
@@ -54,8 +56,8 @@ def test_for_an_ordinary_user_too_a_page_counts_once(user: User) -> None:
 
 
 def test_pages_that_children_write_count_for_each(sandbox: Sandbox) -> None:
-    with sandbox.session(limits=Limits(memory="400MiB", timeout=20)) as session:
-        outcome = session.run(FAMILY.format(work=WRITE).replace("sleep(0.5)", "sleep(15)"))
+    with sandbox.session(limits=Limits(memory="400MiB", timeout=PATIENCE)) as session:
+        outcome = session.run(FAMILY.format(work=WRITE).replace("sleep(0.5)", "sleep(50)"))
         assert getattr(outcome, "reason", None) == "memory", outcome
 
 
@@ -70,9 +72,9 @@ def test_page_tables_count(sandbox: Sandbox) -> None:
         "flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000\n"  # MAP_NORESERVE
         "block = mmap.mmap(-1, 64 << 30, flags=flags, prot=mmap.PROT_READ)\n"
         "for i in range(0, 64 << 30, 2 << 20): block[i]\n"
-        "time.sleep(15)"
+        "time.sleep(50)"
     )
-    with sandbox.session(limits=Limits(memory="64MiB", timeout=20)) as session:
+    with sandbox.session(limits=Limits(memory="64MiB", timeout=PATIENCE)) as session:
         outcome = session.run(code)
         assert getattr(outcome, "reason", None) == "memory", outcome
 
@@ -83,7 +85,7 @@ def test_what_the_template_holds_does_not_count() -> None:
         Sandbox(preload=heavy) as sandbox,
         sandbox.session(limits=Limits(memory="4MiB")) as session,
     ):
-        held = _youngest_zygote().memory_info()
+        held = psutil.Process(sandbox._zygote.pid).memory_info()
         assert held.rss - held.shared > 4 << 20
         assert isinstance(session.run("import time\ntime.sleep(0.3)"), Finished)
 
@@ -157,22 +159,26 @@ except IsolationError as error:
 def test_a_jail_that_cannot_be_built_is_an_error_of_the_sandbox() -> None:
     """Not of its first session: who chooses a tier must learn it while there is a choice."""
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_IDS], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", WITHOUT_IDS],
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == ["id maps", ""]
-
-
-def _youngest_zygote() -> psutil.Process:
-    return max(psutil.Process().children(), key=lambda child: child.create_time())
 
 
 def test_a_session_that_cannot_be_built_leaves_nothing_and_disturbs_none(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with sandbox.session() as session:
-        zygote = _youngest_zygote()
-        before = len(zygote.children()), psutil.Process().num_fds()
+        zygote = psutil.Process(sandbox._zygote.pid)
+
+        def held() -> tuple[int, int]:
+            return len(zygote.children()), psutil.Process().num_fds()
+
+        before = held()
         for _ in range(5):
             # More than setrlimit(2) can carry: the worker cannot finish its jail.
             with monkeypatch.context() as patch:
@@ -182,7 +188,8 @@ def test_a_session_that_cannot_be_built_leaves_nothing_and_disturbs_none(
         assert session.run("6 * 7").value == "42"
         with sandbox.session() as other:
             assert other.run("6 * 7").value == "42"
-        assert (len(zygote.children()), psutil.Process().num_fds()) == before
+        # A thread that looks at the sessions opens some for a moment.
+        assert wait_for(lambda: all(map(operator.le, held(), before))), (before, held())
 
 
 @pytest.mark.parametrize(
@@ -255,6 +262,5 @@ def test_no_reply_is_lost_between_threads(sandbox: Sandbox) -> None:
             "from concurrent.futures import ThreadPoolExecutor\n"
             "with ThreadPoolExecutor(8) as pool: found = list(pool.map(f, range(1000)))\n"
             "found == list(range(1000))",
-            timeout=15,
         )
         assert outcome.value == "True", outcome

@@ -19,6 +19,7 @@ from repl_sandbox.jail.landlock import kernel_abi
 from repl_sandbox.session import isolation
 from repl_sandbox.tiers import STRONGEST_FIRST, acceptable, confirm, strongest
 from repl_sandbox.types import Isolation, Layer
+from tests.security.patience import LONG
 
 landlocked = pytest.mark.skipif(not kernel_abi(), reason="this kernel has no Landlock")
 
@@ -82,7 +83,7 @@ except IsolationError as error:
 def ask(deny: str, arguments: str, python: str | None) -> Any:
     script = ASK.format(deny=deny, arguments=arguments, python=python)
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=LONG, check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -28,8 +28,9 @@ _OWN = re.compile(r"repl-env-\d+-[0-9a-f]{8}")
 # Free groups that are kept for later sessions. Each is some 100 KiB of the kernel's memory on a
 # machine with few processors.
 _SPARE = 32
-# A process that has been waited for can be counted a moment longer, while it is switched out.
-_PATIENCE = 1.0
+# A process that has been waited for can be counted a moment longer, while it is switched out: where
+# others keep the processors busy, until it has had its turn.
+_PATIENCE = 10.0
 _PAUSE = 0.002
 
 

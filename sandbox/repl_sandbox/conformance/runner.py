@@ -21,7 +21,7 @@ Status: TypeAlias = Literal["passed", "failed", "skipped", "not applicable"]
 
 # Callers that must be in `meet` at once before it returns to any of them.
 _MEETING = 3
-_MEETING_TIMEOUT = 10.0
+_MEETING_TIMEOUT = 60.0
 
 
 class SessionLike(Protocol):

@@ -154,7 +154,7 @@ class Check:
     steps: tuple[Step, ...]
     host: bool = False
     answers: Answers | None = None
-    limits: Limits = field(default_factory=lambda: Limits(timeout=20))
+    limits: Limits = field(default_factory=lambda: Limits(timeout=60))
     needs: frozenset[str] = frozenset()
     not_for: Mapping[str, str] = field(default_factory=dict)
 
@@ -167,6 +167,6 @@ def limited(
     needs: frozenset[str] = frozenset(),
     **limits: Any,
 ) -> Check:
-    """A check whose sessions have these limits, and else 20 seconds for a cell."""
-    bounds = Limits(**{"timeout": 20.0, "grace": 0.3, **limits})
+    """A check whose sessions have these limits, and else a minute for a cell."""
+    bounds = Limits(**{"timeout": 60.0, "grace": 0.3, **limits})
     return Check(name, group, steps, host=host, needs=needs, limits=bounds)

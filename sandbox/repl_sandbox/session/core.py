@@ -259,7 +259,8 @@ class Core(Branching):
                 yield from self._collect_death()
                 reason = self._death_reason(expired)
                 cpu = self.cpu_seconds()
-                whole = self._result is not None and self._breach is None
+                forged = self._breach is not None or reason == "protocol"
+                whole = self._result is not None and not forged
                 state = yield from self._revive()
                 if whole and self._was_copied(state):
                     reason, state = None, "kept"
@@ -474,12 +475,15 @@ class Core(Branching):
             return "exit"
         if os.WTERMSIG(status) == signal.SIGXCPU:
             return "cpu"
-        # The kernel's own kill; but past its time, the cell was killed by init.
+        if os.WTERMSIG(status) != signal.SIGKILL:
+            return "signal"
+        if expired is not None:  # and it was killed by init
+            return "signal"
         group = self.links.group
-        if expired is None and os.WTERMSIG(status) == signal.SIGKILL and group is not None:
-            self._hit = group.hit()
-            return "memory" if "memory" in self._hit else "signal"
-        return "signal"
+        self._hit = () if group is None else group.hit()
+        if "memory" in self._hit:  # the kernel's own kill
+            return "memory"
+        return "protocol" if self._silent else "signal"  # it had hung up, and lived on until then
 
     # ── branches ──────────────────────────────────────────────────────────────────────────────
 

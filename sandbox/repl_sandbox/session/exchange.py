@@ -22,8 +22,11 @@ from .outbox import Outbox
 Ready_: TypeAlias = "list[tuple[int, int]]"
 
 # A worker dies within microseconds of its socket; init's notice follows. Longer means that code of
-# the session closed the socket and lives on.
+# the session closed the socket and lives on, or that the machine has no time for either.
 NOTICE_TIMEOUT = 1.0
+# Init obeys in milliseconds; a machine that is overloaded may not run it for seconds. Who does not
+# obey by then will not.
+INIT_TIMEOUT = 10.0
 
 _READ = 1 << 16
 
@@ -64,6 +67,7 @@ class Exchange:
         self._unacknowledged = 0
         self._notice: control.Message | None = None
         self._breach: KillReason | None = None
+        self._silent = False  # whether this worker was killed because nothing said that it is dead
         self._eof = False
         # Whether this worker's end was ordered: what it still says is not believed to stay.
         self._doomed = False
@@ -205,7 +209,7 @@ class Exchange:
 
     def _settle_interrupts(self) -> Generator[float, Ready_, None]:
         """No interrupt of this cell may strike the next: wait until init has sent them all."""
-        deadline = _monotonic() + NOTICE_TIMEOUT
+        deadline = _monotonic() + INIT_TIMEOUT
         while self._unacknowledged > 0 and not self._dead:
             self._receive((yield deadline))
             if _monotonic() > deadline:
@@ -218,15 +222,14 @@ class Exchange:
         self.descriptors = self.descriptors[1:]
         self.outbox = Outbox(self.links.worker)
         deadline = _monotonic() + NOTICE_TIMEOUT
-        killed = False
         while self._notice is None:
             self._receive((yield deadline))
             if _monotonic() >= deadline and self._notice is None:
-                if killed:
+                if self._silent:
                     raise SandboxError("the session's init does not answer; close the session")
-                if self._breach is None:
-                    self._breach = "protocol"
+                # Should it be dead already, the notice that comes late says how it died.
+                self._silent = True
                 self._kill_worker()
-                killed, deadline = True, deadline + NOTICE_TIMEOUT
+                deadline = _monotonic() + INIT_TIMEOUT
         if "failed" in self._notice:
             raise SandboxError(f"the session's worker: {self._notice['message']}")

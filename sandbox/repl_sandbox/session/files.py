@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 # Seconds. A clerk is forked in milliseconds; a machine that swaps takes a thousand times that.
-_PATIENCE = 30.0
+_PATIENCE = 60.0
 _SLOWEST = 4 << 20  # bytes a second that any disk takes
 # A worker's death ends a clerk that is at work. There is no other worker to die before a cell is
 # run, so whoever ends the second is the session's code, and would end the third.

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from ..jail import processes
 
 _LOOK_ONLY = os.WEXITED | os.WNOHANG | os.WNOWAIT
+_STOPPED_ONLY = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
 
 
 def members(
@@ -42,6 +43,14 @@ def is_child(pid: int) -> bool:
     try:
         return pid > 0 and os.waitid(os.P_PID, pid, _LOOK_ONLY) is None
     except (ChildProcessError, OverflowError):
+        return False
+
+
+def is_stopped(child: int) -> bool:
+    """Whether that child of this process is stopped, as by SIGSTOP."""
+    try:
+        return os.waitid(os.P_PID, child, _STOPPED_ONLY) is not None
+    except ChildProcessError:
         return False
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -19,14 +18,18 @@ from ..jail import folders, libc, mounts, processes
 from ..jail.recipe import Jail
 from ..worker.copies import BRANCHED, KEEP, ORDER, WAKE, Recovery
 from ..worker.states import Row, States
-from .belonging import is_child
+from .belonging import is_child, is_stopped
 from .keeping import Keeping
 from .orders import Orders
 
-# Seconds, less than the host waits: a copy that is woken forks in milliseconds.
-_BRANCH_TIMEOUT = 3.0
-# Milliseconds after which init looks whether the copy is still there.
-_BRANCH_LOOK = 20
+# Milliseconds after which init looks whether the copy is still there, and how often it does: for
+# eight seconds, less than the host waits. A copy that is woken forks in milliseconds, but one that
+# is not run does not; and while the machine stands, init does not look either.
+_BRANCH_LOOK, _MOST_LOOKS = 20, 400
+# A look at one that is stopped, which is the code's doing, counts for so many.
+_STOPPED = 3
+# What else may be said meanwhile: code of the session can say it without end.
+_MOST_WORDS = 10_000
 
 
 class Revived(NamedTuple):
@@ -191,10 +194,14 @@ class Revival:
             return None
         _signal(copy, signal.SIGCONT)
         _signal(copy, WAKE)
-        until = time.monotonic() + _BRANCH_TIMEOUT
-        while time.monotonic() < until and is_child(copy):
+        looks = words = 0
+        while looks < _MOST_LOOKS and words < _MOST_WORDS and is_child(copy):
             word = self._orders.word(_BRANCH_LOOK)
-            if word is not None and word[0] != KEEP:
+            if word is None:
+                looks += _STOPPED if is_stopped(copy) else 1
+            elif word[0] == KEEP:
+                words += 1
+            else:
                 kind, number = word
                 ours = kind == BRANCHED and number not in (copy, *self.trusted)
                 return number if ours and is_child(number) else None

@@ -14,6 +14,9 @@ from typing import Any
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 FILES = (CORPUS / "abuse.jsonl", CORPUS / "engine.jsonl")
+# Seconds on top of each bound of the corpus. What hangs takes for ever; how late a busy machine
+# comes to run it is not what is asked.
+SLACK = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +54,18 @@ class Case:
     tiers: tuple[str, ...]
 
     @property
+    def patience(self) -> float:
+        """Seconds for the cell. One that must end well by itself may have to wait for its turn."""
+        check = self.check
+        ends = not check.need_error and (check.state == "kept" or bool(check.need))
+        return check.timeout + (SLACK if ends else 0)
+
+    @property
     def longest(self) -> float:
         """Seconds after which no reply is a hang of the host and not of the session."""
         check = self.check
-        return check.reply_within + check.alive_within + check.followup_reply_within + 30
+        asked = check.reply_within + check.alive_within + check.followup_reply_within
+        return asked + 4 * SLACK
 
 
 def load(path: Path) -> list[Case]:

@@ -15,17 +15,18 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from .case import Case
+from .case import SLACK, Case
 from .identity import Identity
 from .verdict import Verdict
 
 
 class Crew:
-    """`verdicts` and `left` (what supervisors left behind) fill while `run` runs."""
+    """`verdicts`, `left` (what supervisors left behind) and their `pids` fill while `run` runs."""
 
     def __init__(self, identity: Identity, tier: str, sentinel: int, size: int) -> None:
         self.verdicts: list[Verdict] = []
         self.left: list[str] = []
+        self.pids: list[int] = []
         self._identity = identity
         self._arguments = (tier, str(sentinel), *identity.pythons.get(tier, ()))
         self._size = size
@@ -48,13 +49,18 @@ class Crew:
                 case = waiting.get_nowait()
             except queue.Empty:
                 break
-            member = member or _Member(self._identity.start(*self._arguments), self._arguments[0])
+            member = member or self._member()
             verdict = member.ask(case)
             self.verdicts.append(verdict)
             if member.gone:
                 member = None
         if member is not None:
             self.left += member.leave()
+
+    def _member(self) -> _Member:
+        process = self._identity.start(*self._arguments)
+        self.pids.append(process.pid)
+        return _Member(process, self._arguments[0])
 
 
 class _Member:
@@ -64,7 +70,7 @@ class _Member:
         self._process = process
         self._asked = asked
         self.gone = False
-        hello = self._hear(60)
+        hello = self._hear(2 * SLACK)
         self._unavailable = "" if hello is None else hello.get("unavailable", "")
         self._tier = None if hello is None else hello.get("tier")
 
@@ -91,10 +97,10 @@ class _Member:
         """End the supervisor in order; what it left behind."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        last = self._hear(60)
+        last = self._hear(3 * SLACK)
         if last is None:
             self._process.kill()
-        self._process.wait(60)
+        self._process.wait(2 * SLACK)
         if self._unavailable:
             return []
         return ["a supervisor did not end"] if last is None else list(last["left"])

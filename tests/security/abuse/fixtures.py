@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path("/tmp/escape_fx")
 WRITABLE = ROOT / "writable"
 _LOCK = Path("/tmp/escape_fx.lock")
-TCP, UDP = 48123, 48124
+TCP, UDP = 28123, 28124  # below those that the kernel gives to whoever asks for any
 _NOBODY = 65534
 
 ENVIRONMENT = {

@@ -11,7 +11,7 @@ import ctypes
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from repl_sandbox.jail.users import FIRST_OUTER_ID
 from . import fixtures, processes
 
 _PR_SET_CHILD_SUBREAPER = 36
-_PATIENCE = 5.0
+_PATIENCE = 60.0  # seconds; nothing is waited for where nothing was left
 _SHARED = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue")
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -42,24 +42,24 @@ class Host:
     memory: frozenset[str]
 
 
-def look() -> Host:
-    """Look at the host now."""
+def look(supervisors: Container[int] = ()) -> Host:
+    """Look at the host now. `supervisors`: process ids, of those that have ended as well."""
     own = processes.descendants(os.getpid())
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     return Host(
         frozenset(f"process {pid}" for pid in processes.identities(own)),
         frozenset(f"mount {line}" for line in mounts),
-        frozenset(f"cgroup {path}" for path in _empty_cgroups()),
+        frozenset(f"cgroup {path}" for path in _empty_cgroups(supervisors)),
         processes.descriptors("self"),
         frozenset(_files()),
         frozenset(_segments()),
     )
 
 
-def changes(before: Host) -> list[str]:
+def changes(before: Host, supervisors: Container[int] = ()) -> list[str]:
     """What is there now and was not before, once what is on its way out has had time to go."""
     deadline = time.monotonic() + _PATIENCE
-    while (found := _changes(before, look())) and time.monotonic() < deadline:
+    while (found := _changes(before, look(supervisors))) and time.monotonic() < deadline:
         _reap()
         time.sleep(0.05)
     return found
@@ -85,15 +85,14 @@ def _reap() -> None:
                 continue
 
 
-def _empty_cgroups() -> Iterator[str]:
+def _empty_cgroups(supervisors: Container[int]) -> Iterator[str]:
     """Groups without a process: one of a session that is over, or on its way.
 
-    Not those of sandboxes of other programs, which name the process that made them.
+    Of the sandboxes of `supervisors`: the folder of each names the process that made it.
     """
-    own = {os.getpid(), *processes.descendants(os.getpid())}
     for folder, _, _ in os.walk(_CGROUPS):
         owner = re.search(r"/repl-env-(\d+)-", folder)
-        if owner and int(owner[1]) not in own and os.path.exists(f"/proc/{owner[1]}"):
+        if owner is None or int(owner[1]) not in supervisors:
             continue
         try:
             if not Path(folder, "cgroup.procs").read_text():

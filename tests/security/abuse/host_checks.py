@@ -17,6 +17,7 @@ from typing import Any
 from repl_sandbox import CheckpointError, Finished
 
 from . import fixtures, processes
+from .case import SLACK
 from .trial import Trial, outer_uid, text_of
 from .verdict import NotApplicable
 
@@ -125,12 +126,12 @@ class Open:
             self._deny(str(error))
             return
         with restored:
-            outcome = restored.run("print(globals().get('said', ''))", timeout=5)
+            outcome = restored.run("print(globals().get('said', ''))", timeout=SLACK)
             rows = [f"{row.name} {row.type} {row.reason}" for row in restored.missing]
             self._deny("\n".join([text_of(outcome), *rows]))
-            again = restored.run("1+1", timeout=5)
+            again = restored.run("1+1", timeout=SLACK)
             trial.expect(again.value == "2", "1+1 is not 2 in what was restored")
-        one = trial.session.run("1+1", timeout=5)
+        one = trial.session.run("1+1", timeout=SLACK)
         trial.expect(one.value == "2", "1+1 is not 2 in what was saved")
 
     def _deny(self, text: str) -> None:
@@ -221,7 +222,7 @@ class Closing:
             question(self, *filter(None, [rest]))
 
     def close_within(self, most: str) -> None:
-        self._trial.expect(self._took <= float(most), f"closing took {self._took:.1f} s")
+        self._trial.expect(self._took <= float(most) + SLACK, f"closing took {self._took:.1f} s")
 
     def cleanup_ok(self) -> None:
         self.close_within("5")

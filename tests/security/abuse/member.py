@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from dataclasses import asdict
 from typing import Any
 
 from repl_sandbox import Sandbox
 
 from . import fixtures, processes
-from .case import parse
+from .case import SLACK, parse
 from .judge import judge
 from .tiers import Unavailable, open_sandbox
 
@@ -29,13 +30,10 @@ def main(tier: str, sentinel: int, python: str | None = None) -> None:
             return
         with sandbox:
             _warm(sandbox)
+            _changes({"sessions": 0}, sandbox)  # its directory may still be on its way out
             held = _held(sandbox)
             _serve(tier, sandbox, sentinel)
-            left = [
-                f"{what}: {held[what]} before, {count} after"
-                for what, count in _held(sandbox).items()
-                if count != held[what]
-            ]
+            left = _changes(held, sandbox)
         _say({"left": left})
 
 
@@ -44,6 +42,17 @@ def _warm(sandbox: Sandbox) -> None:
     with sandbox.session(host={"f": int}) as session:
         session.run("f()")
         _say({"tier": session.isolation.tier})
+
+
+def _changes(before: dict[str, int], sandbox: Sandbox) -> list[str]:
+    """What is held more than `before`, once what is on its way out has had time to go."""
+    deadline = time.monotonic() + SLACK
+    while True:
+        now = _held(sandbox)
+        more = [what for what, count in before.items() if now[what] > count]
+        if not more or time.monotonic() > deadline:
+            return [f"{what}: {before[what]} before, {now[what]} after" for what in more]
+        time.sleep(0.01)
 
 
 def _held(sandbox: Sandbox) -> dict[str, int]:

@@ -20,10 +20,11 @@ from .verdict import Verdict
 
 @dataclass
 class Report:
-    """`changed`: how the host differs from before the run."""
+    """`changed`: how the host differs from before the run; `supervisors`: their process ids."""
 
     columns: dict[Column, list[Verdict]] = field(default_factory=dict)
     changed: list[str] = field(default_factory=list)
+    supervisors: list[int] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -61,7 +62,7 @@ def run(
             if name in users:
                 for tier in tiers:
                     _column(report, name, identity, tier, work, sentinel, size)
-        report.changed = host.changes(before)
+        report.changed += host.changes(before, report.supervisors)
         report.changed += [f"{kind} listener: {hits} hits" for kind, hits in listeners.hits.items()]
     return report
 
@@ -83,6 +84,7 @@ def _column(
     fixtures.give(identity.uid)
     crew = Crew(identity, tier, sentinel, size)
     crew.run(work)
+    report.supervisors += crew.pids
     column += sorted(crew.verdicts, key=lambda verdict: verdict.id)
     report.changed += [f"{tier} as {name}: {problem}" for problem in crew.left]
 

@@ -18,9 +18,9 @@ LIMITS = Limits(
     open_files=256,
     workspace="256MiB",
     output="1MiB",
-    timeout=5,
+    timeout=60,
     grace=0.5,
-    host_timeout=10,
+    host_timeout=60,
 )
 
 # What each tier of the corpus asks of the engine. `policy` is a language policy on top of whatever

@@ -1,0 +1,46 @@
+"""How a worker died is told as it was, however late its init comes to say so."""
+
+from __future__ import annotations
+
+import threading
+
+import psutil
+import pytest
+
+from repl_sandbox import Killed, Limits, Sandbox
+from repl_sandbox.session import exchange
+
+# Seconds: after which the host has a silent worker killed, and for which init says nothing.
+PATIENCE, SILENCE = 0.02, 0.3
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ("os._exit(1)", "exit"),
+        ("ctypes.string_at(0)", "signal"),
+        ("os.closerange(3, 4096)\nwhile True: pass", "protocol"),
+    ],
+    ids=["exit", "crash", "hung up"],
+)
+def test_a_death_that_is_told_late_is_told_as_it_was(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, end: str, reason: str
+) -> None:
+    """A machine that is overloaded may not run init for seconds."""
+    monkeypatch.setattr(exchange, "NOTICE_TIMEOUT", PATIENCE)
+    goes_on: list[threading.Timer] = []
+
+    def hold_init() -> None:
+        init = psutil.Process(session._core.links.pid)
+        init.suspend()
+        goes_on.append(threading.Timer(SILENCE, init.resume))
+        goes_on[0].start()
+
+    with sandbox.session(host={"hold_init": hold_init}, limits=Limits(timeout=60)) as session:
+        session.run("import ctypes, os\nx = 1")
+        outcome = session.run(f"hold_init()\n{end}")
+        goes_on[0].join()
+
+        assert isinstance(outcome, Killed)
+        assert (outcome.reason, outcome.state) == (reason, "rolled_back")
+        assert session.run("x").value == "1"
