@@ -121,6 +121,14 @@ class Guest:
         code = "import hashlib\nhashlib.sha256(context.encode()).hexdigest()"
         _expect(await wire.run(code), repr(name))
 
+    async def _ask(self) -> None:
+        """Questions of a cell to the server's model, some of which have to wait for others."""
+        prompts = [
+            f"question {self._random.random()}" for _ in range(self._random.randrange(1, 20))
+        ]
+        asked = f"list(map(str, llm_query_batched({prompts})))"
+        _expect(await (await self._there()).run(asked), repr(list(map(str.upper, prompts))))
+
     async def _branch(self) -> None:
         wire = await self._there()
         before = time.monotonic()
@@ -268,6 +276,7 @@ _LAST_WORDS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("step", {"code": _SLOWLY}),
     ("step", {"code": "while True: pass"}),
     ("step", {"code": "for _ in range(100): print('x' * 10_000)"}),
+    ("step", {"code": "llm_query_batched(['too late'] * 20)"}),
     ("step", {"code": "import os\nos.fork()\nwhile True: pass"}),
     ("reset", {"context": "c" * 500_000}),
     ("branch", {}),
@@ -294,7 +303,7 @@ _OPENENV: tuple[dict[str, Any], ...] = (
 _Act: TypeAlias = Callable[[Guest], Coroutine[Any, Any, None]]
 # With how often each is done, of about a hundred.
 _ACTS: tuple[tuple[_Act, int], ...] = (
-    (Guest._add, 30),
+    (Guest._add, 26),
     (Guest._print, 8),
     (Guest._raise, 4),
     (Guest._look, 5),
@@ -302,6 +311,7 @@ _ACTS: tuple[tuple[_Act, int], ...] = (
     (Guest._cancel, 3),
     (Guest._reset, 5),
     (Guest._reset_with_upload, 4),
+    (Guest._ask, 4),
     (Guest._branch, 4),
     (Guest._cut, 6),
     (Guest._cut_amid, 6),

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from tests.rlm.endpoint import Endpoint, Reply
+
 from .abusers import Abuser
 from .ends import drains, kill, left
 from .guests import GRACE, Guest, forget_uploads
@@ -22,6 +24,8 @@ OPTIONS = (
     *("--grace", str(GRACE), "--timeout", "60"),
     *("--max-sessions", "512", "--memory", "256MiB"),
 )
+# Seconds that the model takes for an answer.
+_THINKING = 0.02
 _PROBES = 4
 _MOST_COMPLAINTS = 5  # of one server's log that are told
 # Parts of the time: without abusers, and with them. The rest is for warming up.
@@ -75,7 +79,10 @@ def soak(
     It takes longer if guests have not done all the `wanted` things by then.
     """
     report = Report()
-    with Served(OPTIONS) as served:
+    with (
+        Endpoint(lambda asked: Reply(asked.prompt.upper(), delay=_THINKING)) as model,
+        Served((*OPTIONS, "--model", "a model", "--base-url", model.base_url)) as served,
+    ):
         asyncio.run(_load(served, report, 1.0 + seconds * 0.1, guests, abusers, f"{seed}-warm-up"))
         report.faults += _unsettled(served)
         before, memory = served.holdings(), served.memory()
