@@ -35,6 +35,8 @@ class Relay:
 
     async def __aexit__(self, *_: object) -> None:
         self._listener.close()
+        for _ in range(9):  # who was let in last has begun, and can be broken off
+            await asyncio.sleep(0)
         self.snap()
         async with self._came:
             await self._came.wait_for(lambda: not self._open)

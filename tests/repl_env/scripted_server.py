@@ -155,6 +155,7 @@ class Scripted:
         self.port = port
         if tls is not None:
             self._options["ssl"] = tls
+        self._connections: list[ServerConnection] = []
         self._failures: list[BaseException] = []
         self._count = 0
         self.handshakes: list[Headers] = []
@@ -208,6 +209,7 @@ class Scripted:
             "127.0.0.1",
             self.port,
             process_request=self._greet,
+            create_connection=self._connect,
             ping_interval=None,
             close_timeout=0.2,
             compression=None,
@@ -216,10 +218,18 @@ class Scripted:
 
     async def _stop(self) -> None:
         self._server.close()
-        for connection in self._server.all_connections:
+        for _ in range(9):  # who was let in last is connected by now
+            await asyncio.sleep(0)
+        for connection in self._connections:
             if connection.state is State.CONNECTING:  # its client may wait for us to be left
                 connection.transport.abort()
         await self._server.wait_closed()
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others)
+
+    def _connect(self, *arguments: Any, **options: Any) -> ServerConnection:
+        self._connections.append(ServerConnection(*arguments, **options))
+        return self._connections[-1]
 
     async def _greet(self, _: ServerConnection, request: Request) -> Response | None:
         self.handshakes.append(request.headers)
