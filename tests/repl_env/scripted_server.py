@@ -221,7 +221,8 @@ class Scripted:
         for _ in range(9):  # who was let in last is connected by now
             await asyncio.sleep(0)
         for connection in self._connections:
-            if connection.state is State.CONNECTING:  # its client may wait for us to be left
+            # Its client may wait for us to be left. One of TLS has no transport before it is there.
+            if connection.state is State.CONNECTING and hasattr(connection, "transport"):
                 connection.transport.abort()
         await self._server.wait_closed()
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
