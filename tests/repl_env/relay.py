@@ -33,7 +33,7 @@ class Relay:
         self._listener = await asyncio.start_server(self._pass, "127.0.0.1", 0)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *reason: object) -> None:
         self._listener.close()
         for _ in range(9):  # who was let in last has begun, and can be broken off
             await asyncio.sleep(0)
