@@ -3,6 +3,8 @@
     repl-env serve                                     # in one shell
     python examples/remote.py http://127.0.0.1:8000    # in another; REPL_API_KEY if the server asks
 
+A second argument is how many seconds each candidate may take, 1 if it is not given.
+
 The second run of it uploads nothing: the server knows the context by its hash.
 """
 
@@ -33,16 +35,16 @@ def uploading(there: int, total: int) -> None:
     print(f"\rcontext: {there:,} of {total:,} bytes", end="" if there < total else "\n")
 
 
-async def candidate(env: REPLEnv, code: str, number: int) -> float:
+async def candidate(env: REPLEnv, code: str, number: int, seconds: float) -> float:
     """The reward of one candidate, in a branch of the episode: the others see nothing of it."""
     async with await env.branch(seed=number) as branch:
-        result = await branch.execute(code, timeout_s=1)
+        result = await branch.execute(code, timeout_s=seconds)
         found = result.observation.metadata["final_answer"] or result.observation.error_kind
         print(f"candidate {number}: {found}, reward {result.reward}")
         return result.reward or 0.0
 
 
-async def main(url: str, api_key: str | None) -> int:
+async def main(url: str, seconds: float, api_key: str | None) -> int:
     """Play the episode; 0 if the best candidate was right."""
     try:
         async with REPLEnv(url, api_key=api_key) as env:
@@ -56,7 +58,9 @@ async def main(url: str, api_key: str | None) -> int:
                 "print(context[:40]); print(len(context.splitlines()), 'lines')",
                 on_output=lambda stream, text: print(text, end=""),
             )
-            tries = [candidate(env, code, number) for number, code in enumerate(CANDIDATES)]
+            tries = [
+                candidate(env, code, number, seconds) for number, code in enumerate(CANDIDATES)
+            ]
             return 0 if max(await asyncio.gather(*tries)) == 1.0 else 1
     except ServerError as error:
         print(error, file=sys.stderr)
@@ -65,4 +69,5 @@ async def main(url: str, api_key: str | None) -> int:
 
 if __name__ == "__main__":
     address = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000"
-    sys.exit(asyncio.run(main(address, os.environ.get("REPL_API_KEY"))))
+    limit = float(sys.argv[2]) if len(sys.argv) > 2 else 1.0
+    sys.exit(asyncio.run(main(address, limit, os.environ.get("REPL_API_KEY"))))

@@ -45,10 +45,11 @@ class Background:
             RuntimeError: called on the loop itself, which would wait for itself; or at the exit of
                 the process, when the loop has ended.
         """
-        future = self._submit(coroutine)
+        future: Future[T] = Future()
         try:
+            self._submit(coroutine, future)
             return future.result()
-        except BaseException:
+        except BaseException:  # Ctrl-C strikes anywhere, and the work may have begun
             future.cancel()
             raise
 
@@ -62,9 +63,10 @@ class Background:
         What `hear` raises cancels the coroutine.
         """
         told: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
-        future = self._submit(begin(lambda *facts: told.put(facts)))
+        future: Future[T] = Future()
         future.add_done_callback(lambda _: told.put(None))
         try:
+            self._submit(begin(lambda *facts: told.put(facts)), future)
             while (facts := told.get()) is not None:
                 hear(*facts)
             return future.result()
@@ -72,7 +74,7 @@ class Background:
             future.cancel()
             raise
 
-    def _submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    def _submit(self, coroutine: Coroutine[Any, Any, T], outcome: Future[T]) -> None:
         loop = self._of_process()
         if threading.current_thread() is loop.thread:
             coroutine.close()
@@ -80,10 +82,13 @@ class Background:
         if loop.loop.is_closed():
             coroutine.close()
             raise RuntimeError("the process is about to end: there are no plain calls any more")
-        return loop.submit(coroutine)
+        loop.submit(coroutine, outcome)
 
     def _of_process(self) -> _Loop:
-        if self._loop is not None and self._loop.process != os.getpid():
+        loop = self._loop
+        if loop is not None and loop.process == os.getpid():
+            return loop
+        if loop is not None:
             self._loop, self._lock = None, threading.Lock()
         with self._lock:
             if self._loop is None:
@@ -105,9 +110,11 @@ class _Loop:
         self.thread = threading.Thread(target=self._turn, name=name, daemon=True)
         self.thread.start()
 
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin `coroutine` there, in the context of the caller."""
-        outcome: Future[T] = Future()
+    def submit(self, coroutine: Coroutine[Any, Any, T], outcome: Future[T]) -> None:
+        """Begin `coroutine` there, in the context of the caller; `outcome` gets what it comes to.
+
+        Whoever cancels `outcome` cancels the coroutine, whether it has begun by then or not.
+        """
         context = contextvars.copy_context()
 
         def begin() -> None:
@@ -115,7 +122,6 @@ class _Loop:
             asyncio.futures._chain_future(task, outcome)  # type: ignore[attr-defined]
 
         self.loop.call_soon_threadsafe(begin)
-        return outcome
 
     def _turn(self) -> None:
         asyncio.set_event_loop(self.loop)

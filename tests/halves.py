@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -45,7 +46,7 @@ def side_by_side(first: Sequence[str], second: Sequence[str], screen: IO[bytes])
     ):
         assert one.stdout is not None
         try:
-            counts = _show(one.stdout, screen)
+            counts = _show(one.stdout, screen, one)
             one.wait()
             other.wait()
         finally:
@@ -66,10 +67,22 @@ def side_by_side(first: Sequence[str], second: Sequence[str], screen: IO[bytes])
     return 1 if bad else 0
 
 
-def _show(source: IO[bytes], screen: IO[bytes]) -> Counter[str]:
-    """Copy all of `source` to the screen as it comes; what pytest's last line counts."""
+def _show(
+    source: IO[bytes], screen: IO[bytes], half: subprocess.Popen[bytes] | None = None
+) -> Counter[str]:
+    """Copy all of `source` to the screen as it comes; what pytest's last line counts.
+
+    With `half`, whose output it is, what that has left running is not waited for.
+    """
     end = b""
-    while chunk := os.read(source.fileno(), 1 << 16):
+    while True:
+        over = half is not None and half.poll() is not None
+        if half is not None and not select.select([source], [], [], 0.2)[0]:
+            if over:
+                break
+            continue
+        if not (chunk := os.read(source.fileno(), 1 << 16)):
+            break
         screen.write(chunk)
         screen.flush()
         end = (end + chunk)[-1000:]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -51,3 +54,25 @@ def test_what_both_say_is_shown_in_turn_and_a_failure_of_either_is_one(
     assert side_by_side(*halves, screen) == int(any(ended))
 
     assert screen.getvalue().decode() == f"{said[0]}\n{said[1]}\nboth halves: {sums}\n"
+
+
+LEAVING = """
+import subprocess, sys
+left = subprocess.Popen([sys.executable, "-Sc", "import time; time.sleep(3600)"])
+with open(sys.argv[1], "w") as file:
+    file.write(str(left.pid))
+print("== 1 passed in 1.00s ==")
+"""
+
+
+def test_a_process_that_a_test_has_left_is_not_waited_for(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    screen = io.BytesIO()
+    passing = [sys.executable, "-Sc", "print('== 2 passed in 1.00s ==')"]
+    try:
+        first = [sys.executable, "-Sc", LEAVING, str(pid)]
+        assert side_by_side(first, passing, screen) == 0
+    finally:
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+
+    assert screen.getvalue().decode().endswith("\nboth halves: 3 passed\n")

@@ -1,14 +1,22 @@
-"""One real sandbox for all tests of episodes, and environments on it."""
+"""One real sandbox for all tests of episodes, environments on it, and time for clients."""
+
+from __future__ import annotations
+
+import asyncio
 
 import pytest
 
 from repl_env import LocalREPLEnv
-from repl_sandbox import Limits, Sandbox
+from repl_env.remote import line, session, socket
+from repl_sandbox import Sandbox
+from tests.limits import PATIENT
+
+PROXIES = ("http_proxy", "https_proxy", "ws_proxy", "wss_proxy", "socks_proxy", "all_proxy")
 
 
 @pytest.fixture(scope="session")
 def sandbox():
-    with Sandbox(limits=Limits(memory="512MiB", timeout=20.0, grace=0.3)) as sandbox:
+    with Sandbox(limits=PATIENT) as sandbox:
         yield sandbox
 
 
@@ -29,3 +37,50 @@ def make(sandbox):
 @pytest.fixture
 def env(make):
     return make()
+
+
+@pytest.fixture(autouse=True)
+def patient_clients(monkeypatch):
+    """A client that leaves a step, or its session, waits for the server to hear of it."""
+    monkeypatch.setattr(session, "LEAVE_S", 60.0)
+    monkeypatch.setattr(line, "FAREWELL_S", 60.0)
+    monkeypatch.setattr(socket, "_CLOSE_S", 60.0)
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch):
+    """A proxy is what a test says."""
+    for name in (*PROXIES, "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+class Clock:
+    """The clock of the test's event loop: that of the machine, and how far it was put forward."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self._real, self._ahead = loop, loop.time, 0.0
+
+    def time(self) -> float:
+        """For the loop."""
+        return self._real() + self._ahead
+
+    def forward(self, seconds: float) -> None:
+        """What is due within so many seconds is due. Called in the loop."""
+        self._ahead += seconds
+
+    async def forward_from_afar(self, seconds: float) -> None:
+        """The same from another loop, that of a server; returns when it is done."""
+
+        async def forward() -> None:
+            self.forward(seconds)
+
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(forward(), self._loop))
+
+
+@pytest.fixture
+async def clock(monkeypatch):
+    """Has hours pass for a client at once, and none if the machine stands still."""
+    made = Clock(loop := asyncio.get_running_loop())
+    monkeypatch.setattr(loop, "time", made.time)
+    return made

@@ -5,6 +5,7 @@ async with Relay(server.port) as network:
     env = REPLEnv(network.url)
     ...
     await network.cut()        # every connection breaks; new ones are let through
+    await network.carried(9)   # so many pieces more have been passed on
 ```
 """
 
@@ -21,6 +22,7 @@ class Relay:
         self._port = port
         self._open: set[asyncio.StreamWriter] = set()
         self._came = asyncio.Condition()
+        self._pieces = 0
         self.count = 0
 
     @property
@@ -31,8 +33,10 @@ class Relay:
         self._listener = await asyncio.start_server(self._pass, "127.0.0.1", 0)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *reason: object) -> None:
         self._listener.close()
+        for _ in range(9):  # who was let in last has begun, and can be broken off
+            await asyncio.sleep(0)
         self.snap()
         async with self._came:
             await self._came.wait_for(lambda: not self._open)
@@ -44,6 +48,12 @@ class Relay:
         async with self._came:
             await self._came.wait_for(lambda: self.count > before)
 
+    async def carried(self, pieces: int) -> None:
+        """Wait until so many pieces more were passed on, either way."""
+        until = self._pieces + pieces
+        async with self._came:
+            await self._came.wait_for(lambda: self._pieces >= until)
+
     def snap(self) -> None:
         """Break every connection."""
         for writer in self._open:
@@ -53,19 +63,33 @@ class Relay:
         """Nothing is said before the first byte is passed on."""
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._greet(reader, writer)
-        there, back = await asyncio.open_connection("127.0.0.1", self._port)
-        ends = {writer, back}
-        self._open |= ends
-        self.count += 1
-        await self._tell()
+        ends = {writer}
+        self._open.add(writer)
         try:
-            await asyncio.gather(_pump(reader, back), _pump(there, writer))
+            await self._greet(reader, writer)
+            there, back = await asyncio.open_connection("127.0.0.1", self._port)
+            ends.add(back)
+            self._open.add(back)
+            if not writer.is_closing():  # it may be broken already
+                self.count += 1
+                await self._tell()
+            await asyncio.gather(self._pump(reader, back), self._pump(there, writer))
+        except (OSError, EOFError):
+            pass  # one of both has gone away before the other was there
         finally:
             for end in ends:
                 end.transport.abort()
             self._open -= ends
             await self._tell()
+
+    async def _pump(self, source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(1 << 16):
+                to.write(data)
+                await to.drain()
+                self._pieces += 1
+                await self._tell()
+        to.transport.abort()
 
     async def _tell(self) -> None:
         async with self._came:
@@ -82,11 +106,3 @@ class Proxy(Relay):
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.asked.append((await reader.readuntil(b"\r\n\r\n")).decode())
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-
-
-async def _pump(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await source.read(1 << 16):
-            to.write(data)
-            await to.drain()
-    to.transport.abort()

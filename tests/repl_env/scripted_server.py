@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, TypeAlias
 
@@ -29,6 +31,7 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
+from websockets.protocol import State
 
 from repl_env.refusals import SUBPROTOCOL
 from repl_env.remote.frames import REPLIES
@@ -97,7 +100,7 @@ class Peer:
     ) -> None:
         """Say that the socket has the session."""
         said = {"session_id": "s1", "token": "t1", "resumed": request["type"] == "resume"}
-        said |= {"grace_s": 20, "running": None, "limits": LIMITS | (limits or {})} | more
+        said |= {"grace_s": 60, "running": None, "limits": LIMITS | (limits or {})} | more
         await self.reply(request, said)
 
     async def serve(self, *stdouts: str) -> None:
@@ -152,6 +155,7 @@ class Scripted:
         self.port = port
         if tls is not None:
             self._options["ssl"] = tls
+        self._connections: list[ServerConnection] = []
         self._failures: list[BaseException] = []
         self._count = 0
         self.handshakes: list[Headers] = []
@@ -173,7 +177,7 @@ class Scripted:
 
     def _wait(self, condition: Callable[[], bool]) -> None:
         with self._came:
-            assert self._came.wait_for(condition, 20)
+            assert self._came.wait_for(condition, 60)
 
     def _note(self, frame: dict[str, Any]) -> None:
         with self._came:
@@ -197,7 +201,7 @@ class Scripted:
             raise self._failures[0]
 
     def _run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     async def _start(self) -> Server:
         return await serve(
@@ -205,6 +209,7 @@ class Scripted:
             "127.0.0.1",
             self.port,
             process_request=self._greet,
+            create_connection=self._connect,
             ping_interval=None,
             close_timeout=0.2,
             compression=None,
@@ -213,7 +218,19 @@ class Scripted:
 
     async def _stop(self) -> None:
         self._server.close()
+        for _ in range(9):  # who was let in last is connected by now
+            await asyncio.sleep(0)
+        for connection in self._connections:
+            # Its client may wait for us to be left. One of TLS has no transport before it is there.
+            if connection.state is State.CONNECTING and hasattr(connection, "transport"):
+                connection.transport.abort()
         await self._server.wait_closed()
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others)
+
+    def _connect(self, *arguments: Any, **options: Any) -> ServerConnection:
+        self._connections.append(ServerConnection(*arguments, **options))
+        return self._connections[-1]
 
     async def _greet(self, _: ServerConnection, request: Request) -> Response | None:
         self.handshakes.append(request.headers)
@@ -229,6 +246,15 @@ class Scripted:
         except Exception as error:
             self._failures.append(error)
             raise
+
+
+@contextmanager
+def kept_port() -> Iterator[int]:
+    """A port that nobody else is given, and where nobody listens but who is told of it."""
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind(("127.0.0.1", 0))
+        yield keeper.getsockname()[1]
 
 
 def answered(status: int, body: bytes = b"", **headers: str) -> Callable[[Request], Response]:

@@ -3,7 +3,9 @@
 import asyncio
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -12,11 +14,12 @@ from repl_env import AsyncLocalREPLEnv, LocalREPLEnv, REPLAction, REPLVectorEnv,
 from repl_env.errors import EpisodeDone, NotReset
 from repl_env.rubrics import REPLRubric, Rubric
 from repl_sandbox import AsyncSandbox, Limits, Sandbox
+from tests.limits import PATIENT
 
 
 @pytest.fixture
 async def sandbox():
-    async with AsyncSandbox() as sandbox:
+    async with AsyncSandbox(limits=PATIENT) as sandbox:
         yield sandbox
 
 
@@ -54,7 +57,7 @@ async def test_episodes_run_at_the_same_time(sandbox):
 
     async def meet(prompt):
         # All four must be in a sub-call at once, or nobody passes.
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await together.wait()
         return prompt.upper()
 
@@ -171,12 +174,18 @@ def test_a_shared_sandbox_ends_with_its_process():
         "print(*[p.pid for p in psutil.Process().children(recursive=True)])\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
     )
+    over = time.time()
     pids = list(map(int, done.stdout.split()))
     assert pids
-    left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    assert psutil.wait_procs(left, timeout=10)[1] == []
+    left = []
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            if process.create_time() < over:  # else another has its number
+                left.append(process)
+    assert psutil.wait_procs(left, timeout=60)[1] == []
 
 
 async def test_many_environments_at_once_take_a_plain_sandbox_and_share_their_context(sandbox):

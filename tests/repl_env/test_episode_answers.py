@@ -3,6 +3,7 @@
 import pytest
 
 from repl_env import REPLAction
+from tests.limits import GROWING
 
 ANSWERS = {
     "FINAL(42)": ("42", 42),
@@ -90,8 +91,11 @@ def test_text_that_passes_through_the_output_never_ends_an_episode(env, code):
 
 
 def test_an_answer_stands_when_the_cell_then_times_out(env):
-    env.reset(expected_answer="a")
-    step = env.execute("FINAL('a')\nwhile True: pass", timeout_s=0.3)
+    for limit in GROWING:
+        env.reset(expected_answer="a")
+        step = env.execute("FINAL('a')\nwhile True: pass", timeout_s=limit)
+        if step.done:
+            break
     assert (step.done, step.reward) == (True, 1.0)
     assert step.observation.error_kind == "timeout"
 

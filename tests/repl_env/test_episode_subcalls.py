@@ -1,9 +1,12 @@
 """Code in the session asks models and tools of the host."""
 
+import threading
+
 import pytest
 
 from repl_env import NotReset, REPLEnvironment, REPLError
 from repl_env.rlm import Budget
+from tests.limits import GROWING
 
 
 def test_sub_calls_reach_the_functions_given(make):
@@ -46,12 +49,15 @@ def test_a_sub_call_that_fails_masks_the_episode_from_then_on(make):
 
 
 def test_waiting_for_a_sub_call_is_not_execution(make):
-    import threading
+    def slow(prompt):
+        return str(threading.Event().wait(float(prompt)))
 
-    waited = threading.Event()
-    env = make(llm_query_fn=lambda p: str(waited.wait(1.0)))
-    env.reset()
-    step = env.execute("llm_query('slow')", timeout_s=0.5)
+    env = make(llm_query_fn=slow)
+    for limit in GROWING:
+        env.reset()
+        step = env.execute(f"llm_query('{3 * limit}')", timeout_s=limit)
+        if step.observation.result.success:
+            break
     assert step.observation.result.value == "'False'"
     assert step.metadata["waiting_time"] > step.metadata["execution_time"]
 
@@ -106,10 +112,10 @@ def test_a_sub_call_beyond_the_budget_is_the_policys_error_and_spends_nothing(ma
 
 
 def test_an_episode_ends_when_its_time_is_spent_and_the_draft_counts(make):
-    env = make(llm_query_fn=str.upper, budget=Budget(cpu_seconds=0.05))
+    env = make(llm_query_fn=str.upper, budget=Budget(cpu_seconds=0.5))
     env.reset(expected_answer="d")
     env.execute("answer['content'] = 'd'")
-    step = env.execute("while True: pass", timeout_s=2.0)
+    step = env.execute("from time import process_time as t\nend = t() + 1\nwhile t() < end: pass")
     assert (step.done, step.metadata["stop_reason"], step.metadata["final_answer"]) == (
         True, "budget", "d",
     )  # fmt: skip

@@ -172,7 +172,7 @@ def test_the_second_environment_is_the_same_for_the_same_seed(example):
 
 def test_the_second_environment_runs_as_a_program():
     done = subprocess.run(
-        [sys.executable, str(EXAMPLE)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, str(EXAMPLE)], capture_output=True, text=True, check=True, timeout=120
     )
     assert "found" in done.stdout
     assert done.stdout.strip().splitlines()[-1].startswith("reward 0.")

@@ -50,7 +50,7 @@ async def test_a_client_that_reads_nothing_cannot_keep_it_from_ending(pipes):
     requests.write(line(HELLO) + line(LISTING) * 50)
     requests.close()
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         await serving(source, sink, anyio.Event())
 
 
@@ -59,7 +59,7 @@ async def test_a_client_that_is_gone_ends_it(pipes):
     replies.close()
     requests.write(line(HELLO))
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         await serving(source, sink, anyio.Event())
 
 
@@ -68,7 +68,7 @@ async def test_it_can_be_stopped_before_anybody_said_a_word(pipes):
     stop = anyio.Event()
     stop.set()
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         await serving(source, sink, stop)
 
 
@@ -76,7 +76,7 @@ async def test_requests_may_come_from_a_file(pipes, tmp_path):
     """A file is never waited for; what it asks for is answered, though it ends at once."""
     _, sink, _, replies = pipes
     (tmp_path / "requests").write_bytes(line(HELLO) + b"\n  \n" + b"nonsense\n" + line(LISTING))
-    with (tmp_path / "requests").open("rb") as file, anyio.fail_after(30):
+    with (tmp_path / "requests").open("rb") as file, anyio.fail_after(60):
         await serving(file.fileno(), sink, anyio.Event())
 
     told = {answer["id"]: answer for answer in (json.loads(replies.readline()) for _ in range(3))}

@@ -22,7 +22,7 @@ from repl_env.errors import (
 from repl_env.remote.access import Access, Address
 from tests.repl_env.certificates import of_this_machine
 from tests.repl_env.relay import Proxy
-from tests.repl_env.scripted_server import Scripted, answered
+from tests.repl_env.scripted_server import Scripted, answered, kept_port
 
 KEY = "sk-a-secret-of-this-client"
 
@@ -198,10 +198,9 @@ async def test_a_server_below_a_path_is_reached_there():
 
 
 async def test_where_nobody_listens_is_an_error_of_connection():
-    with Scripted() as server:
-        pass
-    with pytest.raises(ServerUnavailable, match="no connection to http://127") as caught:
-        await REPLEnv(server.url, api_key=KEY).connect()
+    with kept_port() as port:
+        with pytest.raises(ServerUnavailable, match="no connection to http://127") as caught:
+            await REPLEnv(f"http://127.0.0.1:{port}", api_key=KEY).connect()
 
     assert isinstance(caught.value, ConnectionError)
 

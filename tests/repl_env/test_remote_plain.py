@@ -110,7 +110,7 @@ async def test_output_comes_at_the_end():
     assert heard == [("stdout", "the result")]
 
 
-async def test_a_late_reply_is_not_taken_for_the_next_one():
+async def test_a_late_reply_is_not_taken_for_the_next_one(clock):
     """OpenEnv's client drops the socket there, and with it the session and its variables."""
     go = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -120,23 +120,23 @@ async def test_a_late_reply_is_not_taken_for_the_next_one():
         for text in ("late", "in time"):
             request = await peer.next("step")
             if text == "late":
+                await clock.forward_from_afar(70)
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(go.wait(), loop))
             await peer.reply(request, observation(text))
         await peer.gone()
 
     with Scripted(story, plain=True) as server:
-        async with REPLEnv(server.url, message_timeout_s=0.1) as env:
+        async with REPLEnv(server.url, message_timeout_s=60, ping_s=None) as env:
             await env.reset()
-            for _ in range(2):  # the second one waits for its turn, and is never sent
-                with pytest.raises(ReplyTimeout):
-                    await env.execute("x")
+            with pytest.raises(ReplyTimeout):
+                await env.execute("x")
+            second = asyncio.create_task(env.execute("x"))
+            await asyncio.sleep(0)  # it waits for its turn, and is never sent
+            clock.forward(70)
+            with pytest.raises(ReplyTimeout):
+                await second
             go.set()
-            result = None
-            while result is None:
-                try:
-                    result = await env.execute("y")
-                except ReplyTimeout:
-                    continue
+            result = await env.execute("y")
 
     assert result.observation.result.stdout == "in time"
     assert len(server.handshakes) == 1

@@ -25,7 +25,7 @@ from repl_env.errors import (
 )
 from repl_env.refusals import CODES
 from repl_env.remote import failures, patience, session
-from tests.repl_env.scripted_server import Scripted, begun, observation, served
+from tests.repl_env.scripted_server import Scripted, begun, kept_port, observation, served
 
 
 @pytest.fixture(autouse=True)
@@ -227,20 +227,20 @@ async def test_a_server_that_is_away_for_a_while_is_waited_for():
     async def stopping(peer):
         peer.drop()
 
-    with Scripted(after_the_request, stopping) as server:
-        env = REPLEnv(server.url, connect_timeout_s=0.2)
-        await env.reset()
-        step = asyncio.create_task(printed(env))
-        await server.until("step")
-
     async def resumed(peer):
         await peer.session()
         await peer.serve("the result")
 
-    assert not step.done()
-    with Scripted(resumed, port=server.port):
-        assert await step == "the result"
-        await env.close()
+    with kept_port() as port:
+        with Scripted(after_the_request, stopping, port=port) as server:
+            env = REPLEnv(server.url)
+            await env.reset()
+            step = asyncio.create_task(printed(env))
+            await server.until("step")
+        assert not step.done()
+        with Scripted(resumed, port=port):
+            assert await step == "the result"
+            await env.close()
 
 
 async def test_after_the_grace_time_the_session_is_lost_until_a_reset():
@@ -249,18 +249,19 @@ async def test_after_the_grace_time_the_session_is_lost_until_a_reset():
         await peer.next("step")
         peer.drop()
 
-    with Scripted(story, served) as server:
-        env = REPLEnv(server.url)
-        await env.reset()
-    for _ in range(2):
-        with pytest.raises(SessionLost, match=r"no way back to it within 0\.05 s"):
+    with kept_port() as port:
+        with Scripted(story, served, port=port) as server:
+            env = REPLEnv(server.url)
+            await env.reset()
+        for _ in range(2):
+            with pytest.raises(SessionLost, match=r"no way back to it within 0\.05 s"):
+                await env.execute("x")
+        with Scripted(port=port) as another:
+            with pytest.raises(SessionLost):
+                await env.execute("x")
+            await env.reset()
             await env.execute("x")
-    with Scripted(port=server.port) as another:
-        with pytest.raises(SessionLost):
-            await env.execute("x")
-        await env.reset()
-        await env.execute("x")
-        await env.close()
+            await env.close()
 
     assert another.kinds == ["open", "reset", "step", "close"]
 
@@ -313,7 +314,7 @@ async def test_a_session_whose_connection_breaks_between_requests_is_resumed_at_
     with Scripted(before_the_request, after) as server:
         async with REPLEnv(server.url) as env:
             await env.reset()
-            await asyncio.wait_for(resumed.wait(), 10)
+            await asyncio.wait_for(resumed.wait(), 60)
             assert await printed(env) == "the result"
 
 
@@ -387,7 +388,7 @@ async def test_closing_while_a_step_comes_back_leaves_no_connection():
 
     async def slow(peer):
         resume = await peer.next("resume")
-        await asyncio.to_thread(closed.wait, 20)
+        await asyncio.to_thread(closed.wait, 60)
         await peer.answer(resume)
         await peer.gone()
         left.set()
@@ -404,17 +405,18 @@ async def test_closing_while_a_step_comes_back_leaves_no_connection():
         await server.until("resume")
         await env.close()
         with pytest.raises(SessionLost, match=r"closed.*; reset\(\) begins another session$"):
-            await asyncio.wait_for(step, 5)
-        assert await asyncio.to_thread(left.wait, 5)
+            await asyncio.wait_for(step, 60)
+        assert await asyncio.to_thread(left.wait, 60)
 
     assert server.kinds.count("step") == 1
 
 
 async def test_closing_without_a_server_is_no_error():
-    with Scripted() as server:
-        env = REPLEnv(server.url)
-        await env.reset()
-    await env.close()
+    with kept_port() as port:
+        with Scripted(port=port) as server:
+            env = REPLEnv(server.url)
+            await env.reset()
+        await env.close()
 
 
 async def test_a_reset_that_is_closed_begins_no_other_session():
@@ -558,10 +560,11 @@ async def test_a_server_that_gives_no_session_is_an_error(first):
 # ── time ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_time_out_ends_the_step_and_keeps_the_session():
+async def test_a_time_out_ends_the_step_and_keeps_the_session(clock):
     async def story(peer):
         await begun(peer)
         request = await peer.next("step")
+        await clock.forward_from_afar(70)
         cancel = await peer.next("cancel")
         assert cancel["data"] == {"request": request["id"]}
         await peer.send({"type": "cancelled", "id": cancel["id"], "data": {"running": True}})
@@ -569,9 +572,9 @@ async def test_a_time_out_ends_the_step_and_keeps_the_session():
         await peer.serve("in time")
 
     with Scripted(story) as server:
-        async with REPLEnv(server.url, message_timeout_s=0.1) as env:
+        async with REPLEnv(server.url, message_timeout_s=60.5, ping_s=None) as env:
             await env.reset()
-            with pytest.raises(ReplyTimeout, match=r"0\.1 s") as caught:
+            with pytest.raises(ReplyTimeout, match=r"60\.5 s") as caught:
                 await env.execute("x")
             assert isinstance(caught.value, TimeoutError)
             assert await printed(env) == "in time"
@@ -579,67 +582,68 @@ async def test_a_time_out_ends_the_step_and_keeps_the_session():
     assert server.kinds.count("open") == 1
 
 
-@pytest.fixture
-def hasty(monkeypatch):
-    """A client to which a tenth of a second is long, on servers whose steps have a tenth too."""
-    monkeypatch.setattr(session, "MARGIN_S", 0.05)
-    return {"limits": {"timeout_s": 0.05}}
+# Longer than a reply takes that is no time out: what a step has (LIMITS), and the margin.
+LONG_S = 30 + session.MARGIN_S + 1
 
 
-async def test_a_step_that_takes_long_is_asked_about_and_waited_for(hasty):
-    async def story(peer):
-        await begun(peer, **hasty)
+async def test_a_step_that_takes_long_is_asked_about_and_waited_for(clock):
+    async def working(peer):
         await peer.next("step")
+        await clock.forward_from_afar(LONG_S)
         await peer.gone()
+
+    async def story(peer):
+        await begun(peer)
+        await working(peer)
 
     async def still(peer):
-        await peer.session(running=server.frames[2]["id"], **hasty)
-        await peer.next("step")
-        await peer.gone()
+        await peer.session(running=server.frames[2]["id"])
+        await working(peer)
 
     async def at_last(peer):
-        await peer.session(running=server.frames[2]["id"], **hasty)
+        await peer.session(running=server.frames[2]["id"])
         await peer.serve("the result")
 
     with Scripted(story, *[still] * 6, at_last) as server:
-        async with REPLEnv(server.url) as env:
+        async with REPLEnv(server.url, ping_s=None) as env:
             await env.reset()
             assert await printed(env) == "the result"
 
     assert server.kinds.count("resume") == 7
 
 
-async def test_a_server_that_says_nothing_and_works_on_nothing_is_given_up(hasty):
+async def test_a_server_that_says_nothing_and_works_on_nothing_is_given_up(clock):
     async def story(peer):
-        await peer.session(**hasty)
-        while True:
-            await peer.next()
+        await peer.session()
+        while (await peer.next())["type"] == "reset":
+            await clock.forward_from_afar(LONG_S)
 
     with Scripted(story) as server:
-        async with REPLEnv(server.url) as env:
+        async with REPLEnv(server.url, ping_s=None) as env:
             with pytest.raises(ReplyTimeout):
                 await env.reset()
 
     assert server.kinds.count("reset") == session.MOST_SENDS
 
 
-async def test_output_says_that_a_step_is_being_worked_on(hasty):
+async def test_output_says_that_a_step_is_being_worked_on(clock):
+    heard = threading.Semaphore(0)
+
     async def story(peer):
-        await begun(peer, limits={"timeout_s": 0.4})
+        await begun(peer)
         request = await peer.next("step")
         for _ in range(6):
             await peer.output(request, ".")
-            await asyncio.sleep(0.1)
+            assert await asyncio.to_thread(heard.acquire, timeout=60)
+            await clock.forward_from_afar(LONG_S / 2)
         await peer.reply(request, observation("the result"))
         await peer.gone()
 
-    heard = []
     with Scripted(story) as server:
-        async with REPLEnv(server.url) as env:
+        async with REPLEnv(server.url, ping_s=None) as env:
             await env.reset()
-            await env.execute("x", on_output=lambda stream, text: heard.append(text))
+            await env.execute("x", on_output=lambda stream, text: heard.release())
 
-    assert "".join(heard) == "." * 6
     assert "resume" not in server.kinds
 
 
@@ -669,17 +673,21 @@ async def test_a_step_that_is_cancelled_without_a_connection_is_cancelled_on_the
         await peer.refuse(await peer.next("resume"), "CAPACITY_REACHED", retry_after=0.05)
         await peer.close()
 
+    cancelled = threading.Event()
+
     async def resumed(peer):
-        name = server.frames[2]["id"]
-        await peer.session(running=name)
+        resume, name = await peer.next("resume"), server.frames[2]["id"]
+        assert await asyncio.to_thread(cancelled.wait, 60)
+        await peer.answer(resume, running=name)
         cancel = await peer.next("cancel")
         assert cancel["data"] == {"request": name}
         await peer.send({"type": "cancelled", "id": cancel["id"], "data": {"running": True}})
         await peer.serve("of the next")
 
     with Scripted(story, refused, resumed) as server:
-        async with REPLEnv(server.url, message_timeout_s=5) as env:
+        async with REPLEnv(server.url, message_timeout_s=60) as env:
             await cancel_once(server, "resume", env)
+            cancelled.set()
             assert await printed(env) == "of the next"
 
 
@@ -697,7 +705,7 @@ async def test_a_cancel_whose_connection_breaks_is_sent_again():
         await peer.serve("of the next")
 
     with Scripted(story, resumed) as server:
-        async with REPLEnv(server.url, message_timeout_s=5) as env:
+        async with REPLEnv(server.url, message_timeout_s=60) as env:
             await cancel_once(server, "step", env)
             assert await printed(env) == "of the next"
 
@@ -733,10 +741,8 @@ async def test_a_step_that_the_server_does_not_end_is_left_behind_with_its_conne
         await peer.serve("of the next")
 
     with Scripted(story, resumed) as server:
-        async with REPLEnv(server.url, message_timeout_s=5) as env:
-            await env.reset()
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(env.execute("x"), 0.05)
+        async with REPLEnv(server.url, message_timeout_s=60) as env:
+            await cancel_once(server, "step", env)
             assert await printed(env) == "of the next"
 
 

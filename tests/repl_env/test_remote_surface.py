@@ -23,6 +23,7 @@ from repl_env.errors import (
 )
 from repl_env.remote.patience import Patience
 from repl_sandbox import Sandbox
+from tests.limits import GROWING, PATIENT
 from tests.repl_env.relay import Relay
 from tests.server.conftest import DEFAULTS, serving
 
@@ -45,13 +46,13 @@ METADATA = (
 @pytest.fixture(scope="module")
 def server():
     settings = {"message_bytes": 4 << 20, "max_sessions": 8, "recovery": "snapshot"}
-    with serving(settings) as running:
+    with serving({**settings, "limits": PATIENT}) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def sandbox():
-    with Sandbox(require=DEFAULTS["require"], limits=DEFAULTS["limits"]) as sandbox:
+    with Sandbox(require=DEFAULTS["require"], limits=PATIENT) as sandbox:
         yield sandbox
 
 
@@ -132,10 +133,15 @@ def a_file_as_a_context(env):
 
 
 def limits_of_time(env):
-    yield env.reset()
-    result = env.execute("x = 1\nwhile True: pass", timeout_s=0.2)
+    for limit in GROWING:
+        first = env.reset()
+        result = env.execute("x = 1\nwhile True: pass", timeout_s=limit)
+        after = env.execute("x")
+        if after.observation.result.success:
+            break
+    yield first
     yield result.observation.error_kind, result.done
-    yield env.execute("x")
+    yield after
 
 
 def an_answer_with_a_schema(env):
@@ -229,13 +235,16 @@ def test_an_episode_is_the_same_here_and_on_a_server(scenario, server, sandbox):
 
 
 def test_output_comes_while_a_step_runs(server):
-    heard = []
     with REPLEnv(server.url).sync() as env:
         env.reset()
-        code = "import time\nprint('one', flush=True)\ntime.sleep(0.2)\nprint('two')"
-        result = env.execute(code, on_output=lambda *told: heard.append((*told, time.monotonic())))
+        for pause in GROWING:  # what waits for a busy machine comes in one piece
+            heard = []
+            code = f"import time\nprint('one', flush=True)\ntime.sleep({pause})\nprint('two')"
+            result = env.execute(code, on_output=lambda _, text: heard.append(text))  # noqa: B023
+            if len(heard) > 1:
+                break
 
-    assert "".join(text for _, text, _ in heard) == result.observation.result.stdout
+    assert "".join(heard) == result.observation.result.stdout == "one\ntwo\n"
     assert len(heard) > 1
 
 
@@ -287,13 +296,16 @@ def test_a_context_over_the_limit_is_an_error_of_its_name_and_size():
 
 def test_the_example_plays_its_episode(server):
     example = Path(__file__).parents[2] / "examples" / "remote.py"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(example), server.url],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    for seconds in ("1", "10", "60"):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", str(example), server.url, seconds],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        if "candidate 2: timeout" not in done.stdout:
+            break
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "candidate 2: 149, reward 1.0" in done.stdout
@@ -321,11 +333,11 @@ async def test_a_dropped_connection_in_a_long_step_has_its_result_exactly_once(s
 
 
 async def test_steps_on_a_network_that_breaks_again_and_again_are_each_run_once(server):
-    chance, over = random.Random(1), asyncio.Event()
+    chance = random.Random(1)
 
     async def breaking(network):
-        while not over.is_set():
-            await asyncio.sleep(chance.uniform(0.001, 0.03))
+        while True:  # by what was carried, and not by the clock: else a slow one carries nothing
+            await network.carried(chance.randrange(3, 20))
             network.snap()
 
     async with Relay(server.port) as network, REPLEnv(network.url) as env:
@@ -333,8 +345,7 @@ async def test_steps_on_a_network_that_breaks_again_and_again_are_each_run_once(
         await env.execute("n = 0")
         broken = asyncio.create_task(breaking(network))
         results = [await env.execute("n += 1; n") for _ in range(40)]
-        over.set()
-        await broken
+        broken.cancel()
 
     assert [each.observation.result.value for each in results] == [str(n + 1) for n in range(40)]
     assert network.count > 2
@@ -365,9 +376,10 @@ async def test_a_cancelled_step_ends_on_the_server_and_the_session_goes_on(serve
 
 async def test_a_time_out_of_the_client_keeps_the_session(server):
     """Defect 6 of OpenEnv's client: it drops its session there, and begins another unsaid."""
-    async with REPLEnv(server.url, message_timeout_s=0.5) as env:
+    async with REPLEnv(server.url) as env:
         await env.reset()
         await env.execute("x = 1")
+        env._seat.present()._patience = Patience(message_s=0.5)
         with pytest.raises(TimeoutError):
             await env.execute("while True: pass")
         env._seat.present()._patience = Patience()
@@ -375,13 +387,21 @@ async def test_a_time_out_of_the_client_keeps_the_session(server):
 
 
 def test_a_session_that_was_idle_for_too_long_is_lost_until_a_reset():
+    def begin(env):
+        """However often it was idle for too long before it had begun."""
+        while True:
+            try:
+                return env.reset()
+            except SessionLost:
+                continue
+
     with serving({"idle_s": 0.1}) as impatient, REPLEnv(impatient.url).sync() as env:
-        env.reset()
+        begin(env)
         while impatient.host.sessions:
             time.sleep(0.01)
         with pytest.raises(SessionLost, match="idle"):
             env.execute("x")
-        env.reset()
+        assert begin(env).observation.iteration == 0
 
 
 async def test_a_session_is_taken_from_the_client_that_had_it(server):

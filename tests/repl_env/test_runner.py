@@ -84,11 +84,14 @@ def test_a_child_that_takes_too_long_is_ended():
             return code("FINAL(rlm_query('below'))")
         return code("while True: pass")
 
-    began = time.monotonic()
-    result = LocalRLMRunner(slow, per_child_timeout_s=0.3).run("c", "root")
-    assert result.final_answer == "Error: child timeout after 0.300s"
-    assert result.child_traces[0].error == "child timeout after 0.300s"
-    assert time.monotonic() - began < 20  # the cell alone would run for 30
+    for _ in range(3):  # a busy machine may be as slow, though not each time
+        began = time.monotonic()
+        result = LocalRLMRunner(slow, per_child_timeout_s=0.3).run("c", "root")
+        assert result.final_answer == "Error: child timeout after 0.300s"
+        assert result.child_traces[0].error == "child timeout after 0.300s"
+        if (took := time.monotonic() - began) < 20:
+            break
+    assert took < 20  # the cell alone would run for 30
 
 
 def test_a_run_that_takes_too_long_says_so():

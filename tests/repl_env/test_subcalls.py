@@ -105,7 +105,7 @@ def test_recursive_functions_go_before_plain_ones():
 
 
 def test_a_batch_of_single_calls_keeps_its_order_and_runs_at_once():
-    together = threading.Barrier(3, timeout=10)
+    together = threading.Barrier(3, timeout=60)
 
     def wait_for_the_others(prompt):
         together.wait()
@@ -197,6 +197,6 @@ async def test_a_batch_shares_a_budget_and_never_waits_for_itself(budget):
     settings = SubcallSettings(LLM(model="m"))
     calling = provider.begin(settings, lambda error: None, None)
     ask = calling.offers()["llm_batch"].function
-    told = await asyncio.wait_for(ask(["a", "b", "c"]), 10)
+    told = await asyncio.wait_for(ask(["a", "b", "c"]), 60)
     assert [each["text"] for each in told] == ["a", "b", "c"]
     assert calling.account.total.calls == 3

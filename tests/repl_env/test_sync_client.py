@@ -172,7 +172,7 @@ def test_output_is_heard_in_the_thread_of_the_caller():
         await peer.reply(await peer.next("reset"), observation())
         request = await peer.next("step")
         await peer.output(request, "a")
-        await asyncio.to_thread(begun_to_hear.wait, 20)
+        await asyncio.to_thread(begun_to_hear.wait, 60)
         await peer.reply(request, observation("a"))
         await peer.gone()
 
@@ -203,9 +203,12 @@ def test_ctrl_c_cancels_the_step_and_keeps_the_session():
 
 
 def test_a_signal_cancels_the_step_that_is_waited_for():
+    started = threading.Event()
+
     async def story(peer):
         await begun(peer)
         request = await peer.next("step")
+        assert await asyncio.to_thread(started.wait, 60)
         program.send_signal(signal.SIGINT)
         cancel = await peer.next("cancel")
         await peer.send({"type": "cancelled", "id": cancel["id"], "data": {"running": True}})
@@ -226,7 +229,8 @@ def test_a_signal_cancels_the_step_that_is_waited_for():
             stderr=subprocess.PIPE,
             text=True,
         )
-        told = program.communicate(timeout=60)
+        started.set()
+        told = program.communicate(timeout=120)
 
     assert (program.returncode, *told) == (0, "the next\n", "")
 
@@ -262,7 +266,7 @@ def test_clients_of_several_threads_do_not_wait_for_each_other():
         await peer.session()
         await peer.reply(await peer.next("reset"), observation())
         request = await peer.next("step")
-        await asyncio.to_thread(together.wait, 20)
+        await asyncio.to_thread(together.wait, 60)
         await peer.reply(request, observation("together"))
         await peer.gone()
 
@@ -277,7 +281,7 @@ def test_clients_of_several_threads_do_not_wait_for_each_other():
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(120)
 
     assert texts == ["together"] * 4
 
@@ -310,7 +314,7 @@ def test_a_program_that_closes_nothing_ends_all_the_same():
             [sys.executable, "-W", "error", "-c", program, server.url],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
 
@@ -327,7 +331,7 @@ def test_a_client_may_be_closed_at_the_exit_of_the_process(registered):
             [sys.executable, "-W", "error", "-c", program, server.url],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
 

@@ -3,12 +3,13 @@
 import pytest
 
 from repl_env.rlm import RLM
-from repl_sandbox import Limits, Sandbox
+from repl_sandbox import Sandbox
+from tests.limits import PATIENT
 
 
 @pytest.fixture(scope="session")
 def sandbox():
-    with Sandbox(limits=Limits(memory="512MiB", timeout=20.0, grace=0.3)) as sandbox:
+    with Sandbox(limits=PATIENT) as sandbox:
         yield sandbox
 
 

@@ -190,7 +190,8 @@ class Endpoint:
         self._listening.set()
         await self._stop.wait()
         server.close()
-        await asyncio.sleep(0)  # who was let in last has begun, and can be told to end
+        for _ in range(9):  # who was let in last has begun, and can be told to end
+            await asyncio.sleep(0)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

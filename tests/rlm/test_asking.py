@@ -433,7 +433,7 @@ async def test_parents_that_wait_for_children_hold_no_slot():
         await ask(model, request(max_output_tokens=3), account, gate)
         account.close()
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await run(root, 5)
 
     runs = sum(3**depth for depth in range(6))

@@ -19,7 +19,7 @@ class Run:
     def __call__(self, batch):
         self.batches.append([asked.question for asked in batch])
         self.begun.set()
-        assert self.go.wait(30)
+        assert self.go.wait(60)
         for asked in batch:
             if asked.question == "bad":
                 raise ValueError("bad")
@@ -42,7 +42,7 @@ def run():
 def begun(run, size):
     batches = Batches(run, size, wait=0)
     batches.submit(Asked("first", "a"))
-    assert run.begun.wait(30)
+    assert run.begun.wait(60)
     return batches
 
 
@@ -52,7 +52,7 @@ def test_the_oldest_goes_first_with_those_of_its_group(run):
 
     run.go.set()
 
-    assert [one.answer.result(30) for one in asked] == ["1", "2", "3", "4", "5"]
+    assert [one.answer.result(60) for one in asked] == ["1", "2", "3", "4", "5"]
     assert run.batches == [["first"], ["1", "3"], ["2", "5"], ["4"]]
 
 
@@ -62,7 +62,7 @@ def test_one_without_a_group_runs_alone(run):
 
     run.go.set()
 
-    assert [one.answer.result(30) for one in asked] == ["1", "2", "3"]
+    assert [one.answer.result(60) for one in asked] == ["1", "2", "3"]
     assert run.batches[1:] == [["1"], ["2"], ["3"]]
 
 
@@ -74,7 +74,7 @@ def test_one_that_is_dropped_is_not_run(run):
 
     run.go.set()
 
-    assert [asked[place].answer.result(30) for place in (1, 3)] == ["2", "4"]
+    assert [asked[place].answer.result(60) for place in (1, 3)] == ["2", "4"]
     assert run.batches == [["first"], ["2", "4"]]
 
 
@@ -84,26 +84,28 @@ def test_what_is_raised_fails_the_batch_and_the_next_one_runs(run):
 
     run.go.set()
 
-    assert asked[0].answer.result(30) == "0"
+    assert asked[0].answer.result(60) == "0"
     with pytest.raises(ValueError, match="bad"):
-        asked[1].answer.result(30)
-    assert asked[2].answer.result(30) == "1"
+        asked[1].answer.result(60)
+    assert asked[2].answer.result(60) == "1"
 
 
 def test_closing_fails_all_and_returns_when_the_thread_is_gone(run):
+    others = set(threading.enumerate())
     batches = begun(run, 1)
     (waiting,) = submitted(batches, ("1", "a"))
     closing = threading.Thread(target=batches.close, args=(RuntimeError("closed"),))
 
     closing.start()
     with pytest.raises(RuntimeError, match="closed"):
-        waiting.answer.result(30)
+        waiting.answer.result(60)
     run.go.set()
-    closing.join(30)
+    closing.join(60)
 
     assert not closing.is_alive()
     assert run.batches == [["first"]]
-    assert not [each for each in threading.enumerate() if each.name == "repl-env batches"]
+    left = set(threading.enumerate()) - others
+    assert not [each for each in left if each.name == "repl-env batches"]
 
 
 def test_no_thread_no_request_that_waits(run, monkeypatch):
@@ -119,5 +121,5 @@ def test_no_thread_no_request_that_waits(run, monkeypatch):
     run.go.set()
     (asked,) = submitted(batches, ("2", "a"))
 
-    assert asked.answer.result(30) == "2"
+    assert asked.answer.result(60) == "2"
     assert run.batches == [["2"]]

@@ -24,7 +24,7 @@ def post(base_url: str, **body) -> tuple[int, str | None, bytes]:
     """The status, the header Retry-After, the body."""
     url = urlsplit(base_url)
     body = {"model": "m", "messages": [{"role": "user", "content": "how many"}], **body}
-    with closing(http.client.HTTPConnection(url.hostname, url.port, timeout=10)) as connection:
+    with closing(http.client.HTTPConnection(url.hostname, url.port, timeout=60)) as connection:
         path = f"{url.path}/chat/completions"
         connection.request("POST", path, json.dumps(body), {"X-Key": "k"})
         with closing(connection.getresponse()) as response:
@@ -82,7 +82,7 @@ def test_it_counts_what_is_in_flight(endpoint) -> None:
     together = threading.Barrier(3)
 
     async def wait_for_all(asked):
-        await asyncio.to_thread(together.wait, 10)
+        await asyncio.to_thread(together.wait, 60)
         return "ok"
 
     served = endpoint(wait_for_all)
@@ -103,4 +103,4 @@ def test_it_serves_as_a_process_until_its_input_ends() -> None:
         process.stdin.close()
 
         assert answer["choices"][0]["message"]["content"] == "far"
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0

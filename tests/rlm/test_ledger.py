@@ -671,7 +671,7 @@ def test_32_threads_with_their_loops_spend_a_budget_to_the_token():
     budget = Budget(calls=None, output_tokens=5000, input_tokens=100_000, children=32)
     root = Ledger(budget, prices={"m": Price(0.1, 0.3)}).root
     done = threading.Event()
-    barrier = threading.Barrier(33, timeout=30)
+    barrier = threading.Barrier(33, timeout=120)
 
     async def spend(account, number):
         while True:

@@ -250,7 +250,7 @@ def test_one_model_serves_several_event_loops_at_once(endpoint) -> None:
     together = threading.Barrier(3)
 
     async def meet(_):
-        await asyncio.to_thread(together.wait, 10)
+        await asyncio.to_thread(together.wait, 60)
         return "yes"
 
     model = OpenAIModel("m", base_url=endpoint(meet).base_url, max_retries=0)
@@ -258,10 +258,10 @@ def test_one_model_serves_several_event_loops_at_once(endpoint) -> None:
 
     async def once(number: int):
         text = (await model.complete(ASK)).text
-        await asyncio.to_thread(done.wait, 10)
+        await asyncio.to_thread(done.wait, 60)
         if number == 0:
             await model.close()  # of all loops, those of the others too
-        await asyncio.to_thread(done.wait, 10)
+        await asyncio.to_thread(done.wait, 60)
         return text
 
     with ThreadPoolExecutor(3) as pool:
@@ -285,12 +285,12 @@ async def test_a_cancelled_call_ends_its_request(endpoint) -> None:
     served = endpoint(hang)
     model = OpenAIModel("m", base_url=served.base_url)
     call = asyncio.create_task(model.complete(ASK))
-    assert await asyncio.to_thread(came.wait, 10)
+    assert await asyncio.to_thread(came.wait, 60)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
 
-    assert await asyncio.to_thread(served.left.wait, 10)
+    assert await asyncio.to_thread(served.left.wait, 60)
     await model.close()
 
 

@@ -223,7 +223,7 @@ def test_spawned_runs_work_while_the_code_goes_on(rlm):
     root = [
         code(
             "hs = [rlm_spawn('How long?', context='x' * n) for n in (3, 5)]\n"
-            "done = [h.result(timeout=30) for h in rlm_spawn.as_completed(hs)]\n"
+            "done = [h.result(timeout=120) for h in rlm_spawn.as_completed(hs)]\n"
             "FINAL((sorted(done), hs[0].done()))"
         )
     ]
@@ -251,37 +251,41 @@ def test_a_spawned_run_may_be_waited_for_in_a_later_turn_and_cancelled(rlm):
 
 
 def test_what_was_spawned_ends_with_its_run(rlm, sandbox):
-    ended = threading.Event()
+    begun, ended = asyncio.Event(), threading.Event()
 
     async def child(request):
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
             ended.set()
 
     before = sandbox.statistics().open
-    root = [code("h = rlm_spawn('a')\nimport time\ntime.sleep(0.5)\nFINAL(1)")]
-    assert rlm(tree(root, child)).run("?").final_answer == "1"
+    root = [code("h = rlm_spawn('a')\nbegun()\nFINAL(1)")]
+    made = rlm(tree(root, child), tools={"begun": begun.wait})
+    assert made.run("?").final_answer == "1"
     assert ended.is_set()
     assert sandbox.statistics().open == before
 
 
 def test_a_call_dies_with_its_cell(rlm):
-    ended = threading.Event()
+    begun, ended = asyncio.Event(), threading.Event()
     events = []
 
     async def query(request):
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
             ended.set()
 
     leave = (
-        "import threading, time\n"
-        "threading.Thread(target=llm_query, args=('a',), daemon=True).start()\ntime.sleep(0.3)"
+        "import threading\n"
+        "threading.Thread(target=llm_query, args=('a',), daemon=True).start()\nbegun()"
     )
     model = tree([code(leave), code("FINAL(1)")], query=query)
-    assert rlm(model, watch=events.append).run("?").final_answer == "1"
+    made = rlm(model, watch=events.append, tools={"begun": begun.wait})
+    assert made.run("?").final_answer == "1"
     assert ended.is_set()
     told = [event.error for event in events if isinstance(event, CallEnded)]
     assert told == ["the call was cancelled"]
@@ -325,7 +329,7 @@ def test_a_budget_of_tokens_is_shared_by_calls_side_by_side(rlm):
 
     asked = "FINAL(len(llm_batch(['a', 'b', 'c'])))"
     model = tree([code(asked)], query=query)
-    result = rlm(model, budget=Budget(output_tokens=100_000)).run("?", timeout_s=30)
+    result = rlm(model, budget=Budget(output_tokens=100_000)).run("?", timeout_s=120)
     assert result.final_answer == "3"
     assert {request.max_output_tokens for request in model.requests} == {8192}
 

@@ -227,22 +227,23 @@ def test_each_event_is_in_the_file_when_the_writer_returns(path):
             assert len(Trajectory.load(path).events) == number
 
 
-WRITE_FOR_EVER = """
-import itertools, sys
+WRITE_FOR_LONG = """
+import signal, sys
 from repl_env.rlm import TrajectoryWriter
 from tests.rlm.account import call_ended, call_started, started
 writer = TrajectoryWriter(sys.argv[1])
 writer(started())
-for number in itertools.count(1):
+for number in range(1, 5_000):
     writer(call_started(f"0.{number}"))
     writer(call_ended(f"0.{number}", text="x" * 3000))
     if number == 50:
         print("enough", flush=True)
+signal.pause()
 """
 
 
 def test_a_killed_writer_leaves_all_but_the_event_it_was_at(path):
-    command = [sys.executable, "-c", WRITE_FOR_EVER, str(path)]
+    command = [sys.executable, "-c", WRITE_FOR_LONG, str(path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"enough\n"
         process.send_signal(signal.SIGKILL)

@@ -45,7 +45,7 @@ def make(weights, words):
     made = []
 
     def new(**arguments):
-        settings = {"max_new_tokens": 12, "batch_wait": 5.0, **arguments}
+        settings = {"max_new_tokens": 12, "batch_wait": 60.0, **arguments}
         made.append(TransformersModel(weights, words, **settings))
         return made[-1]
 
@@ -146,11 +146,16 @@ async def test_requests_at_one_time_are_one_batch_and_answered_as_each_alone(mak
 
 async def test_more_requests_than_a_batch_takes_are_several(make, weights):
     model = make(batch_size=4, batch_wait=0.01)
+    gate = Gate(weights, at=1)
+    first = asyncio.create_task(ask(model))
+    await gate.wait()
 
-    answers = await ask_all(model, QUESTIONS)
+    others = [asyncio.create_task(ask(model, question)) for question in QUESTIONS]
+    await asyncio.sleep(0)  # all have come while the first is held
+    gate.open.set()
+    await asyncio.gather(first, *others)
 
-    assert len(answers) == 6
-    assert sorted(weights.batches) == [2, 4]
+    assert weights.batches == [1, 4, 2]
 
 
 async def test_each_request_of_a_batch_keeps_to_its_own_limit(make, weights):
@@ -321,7 +326,7 @@ def test_a_field_of_sampling_that_cannot_be_is_named(make, sampling, told):
 
 async def test_a_prompt_without_room_is_an_error_of_its_own_request_alone(words):
     weights = tiny_model.model(words, max_position_embeddings=64)
-    model = TransformersModel(weights, words, max_new_tokens=12, batch_size=3, batch_wait=5.0)
+    model = TransformersModel(weights, words, max_new_tokens=12, batch_size=3, batch_wait=60.0)
     long, near = asking("y" * 80), asking("y" * 48)
     near_tokens = model.count_tokens(near)
     assert 52 < near_tokens < 64
@@ -342,7 +347,7 @@ async def test_memory_that_runs_out_halves_the_batches_from_then_on(make, weight
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     weights.before = before
-    model = make(batch_size=6, batch_wait=0.01)
+    model = make(batch_size=6)
 
     answers = await ask_all(model, QUESTIONS)
     assert all(answer.usage.output_tokens == 12 for answer in answers)
@@ -410,10 +415,10 @@ class Gate:
         self.left -= 1
         if self.left == 0:
             self.reached.set()
-            assert self.open.wait(30)
+            assert self.open.wait(120)
 
     async def wait(self):
-        assert await asyncio.to_thread(self.reached.wait, 30)
+        assert await asyncio.to_thread(self.reached.wait, 60)
 
 
 async def test_an_answer_that_nobody_waits_for_ends_at_its_next_token(make, weights):
@@ -498,7 +503,7 @@ async def test_no_thread_is_left_when_all_is_answered(make):
     await ask_all(model, QUESTIONS[:3])
 
     for thread in threads():
-        await asyncio.to_thread(thread.join, 30)
+        await asyncio.to_thread(thread.join, 60)
 
     assert not threads()
     assert (await ask(model)).text

@@ -1,0 +1,87 @@
+"""`Background`: plain calls wait for work on a loop, and who is interrupted leaves none behind."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from repl_env import background
+from repl_env.background import Background
+
+
+class Lines:
+    """Counts the lines of the module that this thread runs, and strikes before one of them."""
+
+    def __init__(self, strike: int | None = None) -> None:
+        self.count = 0
+        self._strike = strike
+
+    def __call__(self, frame: Any, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename != background.__file__:
+            return None
+        if event == "line":
+            self.count += 1
+            if self.count == self._strike:
+                raise KeyboardInterrupt
+        return self
+
+
+@contextmanager
+def traced(lines: Lines) -> Iterator[None]:
+    before = sys.gettrace()
+    sys.settrace(lines)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+async def nothing() -> None:
+    pass
+
+
+def waiting(work: Background, coroutine: Any) -> None:
+    work.wait_for(coroutine)
+
+
+def hearing(work: Background, coroutine: Any) -> None:
+    work.wait_hearing(lambda tell: coroutine, lambda: None)
+
+
+@pytest.mark.parametrize(("call", "after"), [(waiting, 0), (hearing, 1)])
+def test_ctrl_c_at_any_line_leaves_no_work_behind(
+    call: Callable[[Background, Any], None], after: int
+) -> None:
+    """`after`: lines that follow the one in which the end of the work is waited for."""
+    work = Background("tested")
+    call(work, nothing())  # the thread is there
+    with traced(lines := Lines()):
+        call(work, nothing())
+    outcomes = []
+
+    for number in range(1, lines.count - after + 1):
+        begun, ended = threading.Event(), threading.Event()
+
+        async def endless(begun: threading.Event = begun, ended: threading.Event = ended) -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        coroutine = endless()
+        with pytest.raises(KeyboardInterrupt), traced(Lines(number)):
+            call(work, coroutine)
+        work.wait_for(nothing())  # whatever was to begin has begun
+        if not begun.is_set():
+            coroutine.close()
+        outcomes.append((begun.is_set(), begun.is_set() and ended.wait(60)))
+    work._end()
+
+    assert {(False, False), (True, True)} == set(outcomes)
