@@ -20,8 +20,8 @@ LIMITS = (
         "limits",
         Run(
             "import os, time\nfor _ in range(6):\n    if os.fork() == 0:\n"
-            "        block = bytearray(b'x') * (60 << 20); time.sleep(20); os._exit(0)\n"
-            "time.sleep(20)",
+            "        block = bytearray(b'x') * (60 << 20); time.sleep(50); os._exit(0)\n"
+            "time.sleep(50)",
             killed("memory", stderr=ANY),
         ),
         AGAIN,
@@ -48,7 +48,7 @@ LIMITS = (
         Run(
             "import threading\nstop = threading.Event()\ntry:\n    for n in range(100):\n"
             "        threading.Thread(target=stop.wait, daemon=True).start()\n"
-            "    stop.wait(20)\n"
+            "    stop.wait(50)\n"
             "except RuntimeError:\n    print(n < 30)\nstop.set()",
             _REFUSED_OR_KILLED,
         ),
@@ -81,7 +81,7 @@ LIMITS = (
         "limits",
         Run(
             "for n in range(10):\n    with open(f'f{n}', 'wb') as f: f.write(bytes(1 << 20))\n"
-            "import time\ntime.sleep(20)",
+            "import time\ntime.sleep(50)",
             (raises("OSError", Like(r"\[Errno 28\].*"), 2), killed("workspace")),
         ),
         AGAIN,

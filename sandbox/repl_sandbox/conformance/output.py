@@ -7,7 +7,7 @@ from typing import Any
 from ..types import Limits
 from .steps import ANY, PROCESSES, Check, Like, Run, shows
 
-_SMALL = Limits(timeout=20, output="64KiB")
+_SMALL = Limits(timeout=60, output="64KiB")
 _HALF = (64 << 10) // 2
 
 
