@@ -311,12 +311,13 @@ class Sandbox:
 
     def close(self) -> None:
         """End all sessions and the template. Idempotent."""
+        if os.getpid() != self._pid:
+            self._closed = True
+            return
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-        if os.getpid() != self._pid:
-            return
         # Every one of these is called, the last first, whatever another raises.
         with contextlib.ExitStack() as closing:
             closing.callback(self._remove_groups)
@@ -557,6 +558,11 @@ class Sandbox:
         return rlimits
 
     def _end(self, core: Core) -> None:
+        if os.getpid() != self._pid:
+            # In a forked child, which lacks the threads that may hold our locks. Nothing is said on
+            # the links either: they are the parent's.
+            core.links.close()
+            return
         with self._lock:
             known = self._open.pop(id(core), None)
         if known is None:

@@ -115,7 +115,7 @@ def test_a_session_that_died_between_cells_can_be_rolled_back(copied: Session) -
     assert copied.get("n") == 2  # answered when the copy has been made
     worker = psutil.Process(copied._core.links.worker_pid)
     worker.kill()
-    psutil.wait_procs([worker], timeout=10)
+    psutil.wait_procs([worker], timeout=60)
     copied.rollback()
     assert copied.get("n") == 1
 
@@ -132,13 +132,13 @@ def test_no_rollback_while_a_cell_runs(recovering: Sandbox) -> None:
 
     def wait() -> None:
         begun.set()
-        end.wait(20)
+        end.wait(60)
 
     with recovering.session(host={"wait": wait}) as session:
         session.run("x = 1")
         thread = threading.Thread(target=session.run, args=("wait()",))
         thread.start()
-        assert begun.wait(10)
+        assert begun.wait(60)
         with pytest.raises(SessionBusy):
             session.rollback()
         end.set()
