@@ -1,4 +1,4 @@
-"""What tests of several parts share: an interpreter for all users, and endpoints of models."""
+"""What tests of several parts share: settings, an interpreter for all users, endpoints."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.security.abuse.interpreters import open_to_all
 
 if TYPE_CHECKING:
     from tests.rlm.endpoint import Answers, Endpoint
+
+# A machine that stands still for seconds is no failure, and neither is what nobody has changed: the
+# same examples each time. `--hypothesis-profile=random` looks for others.
+settings.register_profile(
+    "random", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.register_profile("same", settings.get_profile("random"), derandomize=True)
+settings.load_profile("same")
 
 
 def pytest_collection_finish() -> None:
