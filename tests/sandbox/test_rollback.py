@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 
 import psutil
@@ -17,6 +18,7 @@ from repl_sandbox import (
     SessionBusy,
     SessionClosed,
 )
+from tests.sandbox.conftest import eventually
 
 
 def numbered(session: Session, cells: int) -> None:
@@ -118,6 +120,21 @@ def test_a_session_that_died_between_cells_can_be_rolled_back(copied: Session) -
     psutil.wait_procs([worker], timeout=60)
     copied.rollback()
     assert copied.get("n") == 1
+
+
+def test_an_init_that_does_not_answer_is_told_and_costs_no_descriptor(
+    copied: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbered(copied, 2)
+    assert copied.get("n") == 2  # what the host holds of an idle session
+    monkeypatch.setattr("repl_sandbox.session.revival.REVIVE_TIMEOUT", 0.1)
+    before = len(os.listdir("/proc/self/fd"))
+    init = psutil.Process(copied._core.links.pid)
+    init.suspend()
+    with pytest.raises(SandboxError, match="init does not answer"):
+        copied.rollback()
+    init.resume()
+    eventually(lambda: len(os.listdir("/proc/self/fd")) <= before)
 
 
 def test_an_undone_answer_stands(recovering: Sandbox) -> None:
