@@ -29,6 +29,7 @@ def measure() -> dict[str, float]:
     turns = [after[0] - before[1] for before, after in pairwise(stamps)]
     return {
         "turn": median(turns),
+        "turn_at_once": median(turns),
         "turn_late": median(turns[-RUN_TURNS // 4 :]),
         "subcall": _in_a_cell(ASK, 100),
         "subcall_batch": _in_a_cell(ASK_BATCH, 30),

@@ -1,6 +1,6 @@
 """What runs of a model cost besides the model: turns, sub-calls, runs below runs, many trees.
 
-The model is scripted and its own time is left out or a few microseconds. Sessions recover, as users
+The model is scripted; its own time is left out, or a few microseconds. Sessions recover, as users
 have them. Of the peers only `rlms` is measured: the wheel of OpenEnv does not contain its repl_env.
 """
 
@@ -31,6 +31,7 @@ from .work import (
     ASK_BATCH,
     ASK_CHILD,
     BATCH_PROMPTS,
+    MODEL_SECONDS,
     RUN_TURNS,
     STEP,
     TEXT_10_MB,
@@ -52,27 +53,16 @@ def turn() -> list[Figure]:
 
 
 async def _turn() -> Figures:
-    async with _environments() as (sandbox, floor_env):
-        turns, floors, returned = [], [], 0.0
-
-        async def reply(request: ModelRequest) -> str:
-            nonlocal returned
-            asked = time.perf_counter()
-            if returned:
-                turns.append(asked - returned)
-            floors.append(await _timed(lambda: floor_env.execute(STEP)))
-            text = block(STEP if len(floors) <= RUN_TURNS else "FINAL(x)")
-            returned = time.perf_counter()
-            return text
-
-        await _answered(_rlm(sandbox, reply).arun("What is x?", TEXT_10_MB), "1")
+    floor_is = "AsyncLocalREPLEnv.execute('x = 1')"
+    turns, floors = await _turns(model_seconds=MODEL_SECONDS)
+    takes = f"{MODEL_SECONDS * 1e3:.0f} ms"
     yield Figure(
         "turn",
-        f"turn of a run on 10 MB, of {RUN_TURNS}",
+        f"turn of a run on 10 MB, of {RUN_TURNS}, the model takes {takes} (not counted)",
         "ms",
         _samples(turns),
         _samples(floors),
-        "AsyncLocalREPLEnv.execute('x = 1')",
+        floor_is,
     )
     yield Figure(
         "turn_late",
@@ -82,6 +72,41 @@ async def _turn() -> Figures:
         _samples(floors[-_PART:]),
         "the same, in turn with these",
     )
+    turns, floors = await _turns(model_seconds=0.0)
+    yield Figure(
+        "turn_at_once",
+        f"turn of a run on 10 MB, of {RUN_TURNS}, the model answers at once",
+        "ms",
+        _samples(turns),
+        _samples(floors),
+        floor_is,
+    )
+
+
+async def _turns(*, model_seconds: float) -> tuple[list[float], list[float]]:
+    """The seconds of each turn, and of an execution in turn with each.
+
+    The model takes `model_seconds` before the execution and after it, so that the copy that a
+    session makes of itself after each answer is done before the next clock starts, as it is for
+    whoever asks a model; with none both sessions' copies fall into what is measured.
+    """
+    async with _environments() as (sandbox, floor_env):
+        turns, floors, returned = [], [], 0.0
+
+        async def reply(request: ModelRequest) -> str:
+            nonlocal returned
+            asked = time.perf_counter()
+            if returned:
+                turns.append(asked - returned)
+            await asyncio.sleep(model_seconds)
+            floors.append(await _timed(lambda: floor_env.execute(STEP)))
+            await asyncio.sleep(model_seconds)
+            text = block(STEP if len(floors) <= RUN_TURNS else "FINAL(x)")
+            returned = time.perf_counter()
+            return text
+
+        await _answered(_rlm(sandbox, reply).arun("What is x?", TEXT_10_MB), "1")
+    return turns, floors
 
 
 def subcalls() -> list[Figure]:
