@@ -19,12 +19,13 @@ from .steps import Check, Close, Expect, Fetch, Fresh, Put, Run, Variables
 
 Status: TypeAlias = Literal["passed", "failed", "skipped", "not applicable"]
 
-# Callers that must be in `meet` at once before it returns to any of them.
-_MEETING = 3
-_MEETING_TIMEOUT = 60.0
 # A check of a clock gives a cell little time, for it waits until that is over. A machine that is
 # busy may not even begin the cell in it, so what fails is tried again with so many times as much.
 _SLOWER = 25.0
+
+# Callers that must be in `meet` at once before it returns to any of them.
+_MEETING = 3
+_MEETING_TIMEOUT = 60.0
 
 
 class SessionLike(Protocol):

@@ -25,8 +25,8 @@ from .orders import Orders
 
 # Seconds, less than the host waits: a copy that is woken forks in milliseconds.
 _BRANCH_TIMEOUT = 3.0
-# Seconds after which init looks whether the copy is still there.
-_BRANCH_LOOK = 0.02
+# Milliseconds after which init looks whether the copy is still there.
+_BRANCH_LOOK = 20
 
 
 class Revived(NamedTuple):
@@ -191,12 +191,9 @@ class Revival:
             return None
         _signal(copy, signal.SIGCONT)
         _signal(copy, WAKE)
-        left, last = _BRANCH_TIMEOUT, time.monotonic()
-        while left > 0 and is_child(copy):
-            word = self._orders.word(round(_BRANCH_LOOK * 1000))
-            now = time.monotonic()
-            # What took longer than that had to wait for a processor, and so may the copy.
-            left, last = left - min(now - last, _BRANCH_LOOK), now
+        until = time.monotonic() + _BRANCH_TIMEOUT
+        while time.monotonic() < until and is_child(copy):
+            word = self._orders.word(_BRANCH_LOOK)
             if word is not None and word[0] != KEEP:
                 kind, number = word
                 ours = kind == BRANCHED and number not in (copy, *self.trusted)
