@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,11 +12,15 @@ import pytest
 
 from repl_sandbox import AsyncSandbox, Limits, Outcome, Sandbox, Session
 
+# Seconds that a cell has, and that it has once it is interrupted, where neither is what is tested:
+# a machine under load may give a process no processor for many of them.
+PATIENT = Limits(timeout=60, grace=60)
+
 
 @pytest.fixture(scope="session", params=["jailed", "confined"])
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     python = None if request.param == "jailed" else request.getfixturevalue("open_python")
-    with Sandbox(isolation=request.param, python=python, limits=Limits(timeout=20)) as sandbox:
+    with Sandbox(isolation=request.param, python=python, limits=PATIENT) as sandbox:
         yield sandbox
 
 
@@ -28,7 +34,7 @@ def session(sandbox: Sandbox) -> Iterator[Session]:
 def recovering(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     """A sandbox of each tier, for what must not depend on how a session is held."""
     python = None if request.param == "jailed" else request.getfixturevalue("open_python")
-    limits = Limits(timeout=20, grace=0.1, memory="300MiB", processes=30, open_files=64)
+    limits = Limits(timeout=60, grace=0.1, memory="300MiB", processes=30, open_files=64)
     with Sandbox(isolation=request.param, python=python, limits=limits, history=3) as sandbox:
         yield sandbox
 
@@ -38,6 +44,60 @@ def copied(recovering: Sandbox) -> Iterator[Session]:
     """A session whose state can be gone back to, three cells far."""
     with recovering.session() as session:
         yield session
+
+
+# No interrupt ends it, once it has said that it has begun: nothing is between that and what looks
+# for none, and what comes before that look is caught.
+STUBBORN = """
+while True:
+    try:
+        print("so far")
+        sum(range(10**13))
+    except BaseException:
+        pass
+"""
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    """Wait until `condition()` is true, at most a minute: what may take a moment has that."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.005)
+
+
+class Clock:
+    """The clock of the host's side of sessions, which a test can put forward."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self._ahead
+
+    def jump(self, seconds: float) -> None:
+        """So much time has passed."""
+        self._ahead += seconds
+
+    def strike(self, stream: str, text: str) -> None:
+        """As `on_output`: the time of a cell is over when it has written a line."""
+        if "\n" in text:
+            self.jump(1000)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """For cells that are to run out of time, but not before they have come to a certain point.
+
+    How long they take to get there is the machine's affair.
+    """
+    clock = Clock()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("repl_sandbox.session."):
+            for own in ("monotonic", "_monotonic"):
+                if getattr(module, own, None) is time.monotonic:
+                    monkeypatch.setattr(module, own, clock)
+    return clock
 
 
 @pytest.fixture(params=["sync", "async"])

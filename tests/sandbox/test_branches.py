@@ -7,7 +7,7 @@ import gc
 import os
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -27,8 +27,11 @@ from repl_sandbox import (
     TimedOut,
 )
 from repl_sandbox.types import Answer
+from tests.sandbox.conftest import eventually
 
 TIERS = ["jailed", "confined", "process"]
+LIMITS = Limits(timeout=60)
+SECONDS = 60  # for what comes in milliseconds where there is a processor to be had
 CRASH = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)"
 
 
@@ -36,19 +39,28 @@ CRASH = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)"
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     tier = request.param
     python = None if tier == "jailed" else request.getfixturevalue("open_python")
-    with Sandbox(isolation=tier, python=python, limits=Limits(timeout=20)) as sandbox:
+    with Sandbox(isolation=tier, python=python, limits=LIMITS) as sandbox:
         yield sandbox
 
 
 @pytest.fixture(scope="module")
 def jailed() -> Iterator[Sandbox]:
-    with Sandbox(isolation="jailed", limits=Limits(timeout=20), branches=3) as sandbox:
+    with Sandbox(isolation="jailed", limits=LIMITS, branches=3) as sandbox:
         yield sandbox
 
 
 def descriptors() -> int:
     """How many this process holds: the fewest of many looks, for the watchdog opens some too."""
     return min(len(os.listdir("/proc/self/fd")) for _ in range(100))
+
+
+def comes_to_at_most(before: tuple[int, ...], held: Callable[[], tuple[int, ...]]) -> None:
+    """Nothing of what `held` counts has become more.
+
+    What is counted more than once is no more: the watchdog may keep a descriptor open while it has
+    no processor, and an earlier test's end may come at any moment.
+    """
+    eventually(lambda: all(now <= then for now, then in zip(held(), before, strict=True)))
 
 
 def value(session: Session, code: str) -> str | None:
@@ -226,16 +238,18 @@ def test_a_timeout_in_one_while_the_other_runs(session: Session) -> None:
         running = pool.submit(
             session.run,
             "print('go', flush=True)\ntotal = 0\nwhile not total: time.sleep(0.01)",
+            timeout=5 * SECONDS,
             on_output=lambda stream, text: begun.set(),
         )
-        assert begun.wait(20)
+        assert begun.wait(SECONDS)
         outcome = branch.run("while True: time.sleep(0.01)", timeout=0.2)
         assert isinstance(outcome, TimedOut)
-        stubborn = "while True:\n    try:\n        time.sleep(9)\n    except BaseException: pass"
-        assert branch.run(stubborn, timeout=0.2).state == "rolled_back"
+        # In a cell before, for an interrupt may come before a cell has begun.
+        branch.run("from signal import *\npthread_sigmask(SIG_BLOCK, [SIGINT])")
+        assert branch.run("while True: time.sleep(9)", timeout=0.2).state == "rolled_back"
         assert not running.done()
         session.interrupt()
-        error = running.result(20).error
+        error = running.result(SECONDS).error
         assert error is not None
         assert error.type == "KeyboardInterrupt"
 
@@ -308,16 +322,20 @@ def test_a_host_without_descriptors_says_so_and_loses_none(jailed: Sandbox) -> N
             with suppress(OSError):
                 while True:
                     filling.append(os.open("/dev/null", os.O_RDONLY))
-            for _ in range(8):
+            for free in range(8):  # of the nine that a branch takes
+                for _ in range(free):
+                    os.close(filling.pop())
                 with pytest.raises(SandboxError, match="Too many open files"):
                     session.branch()
-                os.close(filling.pop())
+                with suppress(OSError):
+                    while True:
+                        filling.append(os.open("/dev/null", os.O_RDONLY))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, most)
             for fd in filling:
                 os.close(fd)
         gc.collect()
-        assert descriptors() == before
+        comes_to_at_most((before,), lambda: (descriptors(),))
         with session.branch() as branch:
             assert value(branch, "x") == "1"
 
@@ -348,7 +366,7 @@ def test_they_close_in_any_order(sandbox: Sandbox, order: tuple[int, ...]) -> No
         with pytest.raises(SessionClosed):
             lines[index].run("x")
     # Less, if what earlier tests left was collected meanwhile.
-    assert all(now <= then for now, then in zip(held(), before, strict=True))
+    comes_to_at_most(before, held)
     assert not folder or not Path(folder).exists()
 
 
@@ -375,7 +393,7 @@ def test_a_hundred_branches_one_after_the_other_leave_nothing(jailed: Sandbox) -
         for number in range(100):
             with session.branch() as branch:
                 assert value(branch, f"n += {number}\nn") == str(number)
-        assert held() == before
+        comes_to_at_most(before, held)
         assert value(session, "n") == "0"
 
 
@@ -444,6 +462,6 @@ def test_a_cancelled_branch_leaves_the_session_and_nothing_else() -> None:
             assert (await session.run("n")).value == "1"
             gc.collect()
             # The epoll descriptors of sessions end with them, and the loop's are those of before.
-            assert descriptors() == before
+            comes_to_at_most((before,), lambda: (descriptors(),))
 
     asyncio.run(scenario())

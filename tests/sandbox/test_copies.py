@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from repl_sandbox import Finished, Killed, Limits, Sandbox, Session
+from tests.sandbox.conftest import PATIENT
 
 
 def value(session: Session, code: str) -> str | None:
@@ -57,14 +58,14 @@ def test_a_signal_to_all_is_refused_or_leaves_it_alone(sandbox: Sandbox) -> None
 def test_the_reader_of_a_pipe_sees_the_end_when_its_last_writer_closes(copied: Session) -> None:
     copied.run("import os, select\nreading, writing = os.pipe()")
     copied.run("x = 1")
-    outcome = copied.run("os.close(writing)\nos.read(reading, 1)", timeout=5)
+    outcome = copied.run("os.close(writing)\nos.read(reading, 1)")
     assert outcome.value == "b''"
 
 
 def test_a_peer_sees_the_end_of_a_connection(copied: Session) -> None:
     copied.run("import socket\none, other = socket.socketpair()")
     copied.run("x = 1")
-    assert copied.run("one.close()\nother.recv(1)", timeout=5).value == "b''"
+    assert copied.run("one.close()\nother.recv(1)").value == "b''"
 
 
 def test_a_lock_on_a_file_ends_with_the_file(copied: Session) -> None:
@@ -131,7 +132,7 @@ def test_deaths_are_as_fast_to_recover_from_with_any_number_of_copies_before(
 def test_at_the_limit_of_processes_the_older_state_is_the_one_to_go_back_to(
     sandbox: Sandbox,
 ) -> None:
-    with sandbox.session(limits=Limits(processes=8)) as session:
+    with sandbox.session(limits=Limits(processes=8, timeout=60)) as session:
         if session.isolation.tier == "confined":
             pytest.skip("there the watchdog may end a session of too many processes first")
         session.run("import os, signal\nx = 1")
@@ -221,26 +222,29 @@ def test_a_copy_taken_while_threads_are_in_c_code_can_take_over(copied: Session,
         "for _ in range(4): threading.Thread(target=work, daemon=True).start()"
     )
     for number in range(5):
-        assert copied.run(f"n = {number}", timeout=10).ok
-    outcome = copied.run("os._exit(1)", timeout=10)
+        assert copied.run(f"n = {number}").ok
+    outcome = copied.run("os._exit(1)")
     assert outcome.state == "rolled_back"
     assert sum("thread" in name for name in outcome.lost) == 4
     code = "import zlib\nn, len(zlib.decompress(zlib.compress(bytes(1 << 20)))), libc.malloc(9) > 0"
-    assert copied.run(code, timeout=10).value == "(4, 1048576, True)"
+    assert copied.run(code).value == "(4, 1048576, True)"
 
 
 def test_threads_of_numpy_do_not_stop_it(open_python: str) -> None:
     pytest.importorskip("numpy")
-    with Sandbox(isolation="jailed", preload=["numpy"]) as sandbox, sandbox.session() as session:
+    with (
+        Sandbox(isolation="jailed", preload=["numpy"], limits=PATIENT) as sandbox,
+        sandbox.session() as session,
+    ):
         session.run(
             "import numpy, os, threading\na = numpy.random.rand(200, 200)\n"
             "def work():\n    while True: a @ a\n"
             "for _ in range(3): threading.Thread(target=work, daemon=True).start()"
         )
         for _ in range(5):
-            assert session.run("b = a.sum()", timeout=10).ok
-        assert session.run("os._exit(1)", timeout=10).state == "rolled_back"
-        assert session.run("bool((a @ a).sum() > 0)", timeout=10).value == "True"
+            assert session.run("b = a.sum()").ok
+        assert session.run("os._exit(1)").state == "rolled_back"
+        assert session.run("bool((a @ a).sum() > 0)").value == "True"
 
 
 def test_locks_that_are_made_anew_work_and_one_that_a_thread_held_stays_locked(
@@ -256,13 +260,13 @@ def test_locks_that_are_made_anew_work_and_one_that_a_thread_held_stays_locked(
     assert outcome.lost == ("thread 'holder'",)
     code = (
         "new = threading.Lock()\n"
-        "(held.acquire(timeout=0.05), free.acquire(timeout=5), new.acquire(timeout=5))"
+        "(held.acquire(timeout=0.05), free.acquire(timeout=60), new.acquire(timeout=60))"
     )
     assert copied.run(code).value == "(False, True, True)"
     code = (
         "done = []\nt = threading.Thread(target=done.append, args=(1,))\nt.start(); t.join(); done"
     )
-    assert copied.run(code, timeout=10).value == "[1]"
+    assert copied.run(code).value == "[1]"
 
 
 def test_a_hook_that_does_not_end_costs_the_copy_and_nothing_else(sandbox: Sandbox) -> None:
@@ -272,8 +276,8 @@ def test_a_hook_that_does_not_end_costs_the_copy_and_nothing_else(sandbox: Sandb
             "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
             "os.register_at_fork(after_in_child=threading.Event().wait)"
         )
-        assert session.run("x = 2; x", timeout=10).value == "2"
-        outcome = session.run("os._exit(1)", timeout=10)
+        assert session.run("x = 2; x").value == "2"
+        outcome = session.run("os._exit(1)")
         assert outcome.state == "rolled_back"
         assert outcome.lost == ("what cells 2 to 3 did: no later copy was made",)
         assert session.get("x") == 1

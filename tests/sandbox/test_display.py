@@ -14,7 +14,7 @@ import threading
 import types
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from repl_sandbox.worker.display import DISPLAY_LIMIT, display, preview, shallow_size, type_name
@@ -32,9 +32,6 @@ plain_values = st.recursive(
     ),
 )
 
-# What a value costs to make says nothing about the code, and a busy machine makes it slow.
-calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
 nested_numbers = st.recursive(
     st.integers(),
     lambda inner: st.lists(inner) | st.tuples(inner) | st.dictionaries(st.integers(), inner),
@@ -44,13 +41,11 @@ nested_numbers = st.recursive(
 # ── display ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@calm
 @given(plain_values)
 def test_a_short_value_is_displayed_by_its_own_repr(value):
     assert display(value) == repr(value).encode("utf-8", "backslashreplace").decode()
 
 
-@calm
 @given(plain_values, st.integers(20, 400))
 def test_a_display_is_bounded_whatever_the_value(value, limit):
     shown = display(value, limit)
@@ -97,7 +92,6 @@ def test_a_cut_list_shows_its_first_and_last_items_and_how_many_there_are():
     assert len(head) == len(tail) == 500
 
 
-@calm
 @given(
     st.lists(nested_numbers, min_size=15)
     | st.tuples(*[nested_numbers] * 15)
@@ -270,7 +264,6 @@ def test_a_preview_tells_what_a_value_is(value, shown):
     assert preview(value) == shown
 
 
-@calm
 @given(plain_values)
 def test_a_preview_is_one_short_line(value):
     shown = preview(value)

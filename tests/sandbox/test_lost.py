@@ -71,8 +71,8 @@ def test_tasks_end_with_their_loop_and_a_new_one_works(copied: Session) -> None:
     )
     lost = after_a_death(copied, code)
     assert "task 'patient'" in lost
-    assert copied.run("await asyncio.sleep(0, 'slept')", timeout=10).value == "'slept'"
-    assert copied.run("asyncio.run(asyncio.sleep(0, 'ran'))", timeout=10).value == "'ran'"
+    assert copied.run("await asyncio.sleep(0, 'slept')").value == "'slept'"
+    assert copied.run("asyncio.run(asyncio.sleep(0, 'ran'))").value == "'ran'"
 
 
 def test_timers_are_named(copied: Session) -> None:

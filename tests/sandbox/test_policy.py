@@ -19,6 +19,7 @@ from repl_sandbox import (
     SandboxError,
 )
 from repl_sandbox.policies.modules import NEVER, TABLE
+from tests.sandbox.conftest import STUBBORN
 
 
 @pytest.mark.parametrize(
@@ -169,21 +170,11 @@ def test_a_ready_session_has_the_policy_too():
         assert session.run("x = ().__class__").error.type == "PolicyError"
 
 
-STUBBORN = """
-while True:
-    try:
-        while True:
-            pass
-    except BaseException:
-        pass
-"""
-
-
 @pytest.mark.parametrize("language", ["lint", "restricted"])
-def test_a_worker_that_takes_the_place_of_a_dead_one_has_the_policy_too(language):
+def test_a_worker_that_takes_the_place_of_a_dead_one_has_the_policy_too(language, clock):
     with Sandbox(policy=Policy(language, imports=["math"])) as sandbox:
         with sandbox.session() as session:
-            ended = session.run(STUBBORN, timeout=0.2)
+            ended = session.run(STUBBORN, on_output=clock.strike)
             again = session.run("import math, sys")
 
     assert ended.state == "rolled_back"

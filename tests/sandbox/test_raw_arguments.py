@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repl_sandbox import Finished, Killed, Offer, Outcome, Sandbox
+from repl_sandbox import Finished, Killed, Limits, Offer, Outcome, Sandbox
 from repl_sandbox.errors import RemoteProtocolError
 from repl_sandbox.session.host_functions import MAX_OPEN_BYTES, arguments
 from repl_sandbox.wire.connection import HostConnection, WorkerConnection
 from repl_sandbox.wire.frames import MAX_BLOB
 from repl_sandbox.wire.messages import Call, Execute, Ready, dump_json
 from repl_sandbox.wire.parts import MAX_PARTS, Part
+from tests.sandbox.conftest import Clock
 
 Cells = Callable[..., list[Outcome]]
 MIB = 1 << 20
@@ -264,7 +265,7 @@ def test_forged_parts_are_a_breach_and_reach_no_function(sandbox: Sandbox, code:
     taken = Taken()
     with sandbox.session(host={"f": offer(taken), "g": taken}) as session:
         session.run("x = 1")
-        outcome = session.run(RAW + code + "\nwhile True: pass", timeout=10)
+        outcome = session.run(RAW + code + "\nwhile True: pass")
         assert isinstance(outcome, Killed)
         assert outcome.reason == "protocol"
         assert taken.calls == []
@@ -284,16 +285,20 @@ def test_a_forged_call_that_keeps_the_rules_is_a_call(sandbox: Sandbox) -> None:
     assert taken.contexts == [["x", None, b"yz"]]
 
 
-def test_sizes_that_are_announced_and_never_sent_cost_nothing(sandbox: Sandbox) -> None:
-    with sandbox.session(host={"f": offer(Taken())}) as session:
+def test_sizes_that_are_announced_and_never_sent_cost_nothing(
+    sandbox: Sandbox, clock: Clock
+) -> None:
+    # It cannot say that it was interrupted, so it is killed.
+    limits = Limits(timeout=60, grace=0.1)
+    with sandbox.session(host={"f": offer(Taken())}, limits=limits) as session:
         session.run("f(context=b'')")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         session.run(
             RAW + "head = json.dumps(dict(type='call', call=7, cell=CELL, name='f',\n"
             "    parts=[['context', 'bytes', 60 << 20]])).encode()\n"
             "os.write(1000, struct.pack('!II', len(head), (60 << 20) + 9) + head)\n"
-            "import time; time.sleep(30)",
-            timeout=0.3,
+            "print('announced'); import time; time.sleep(1000)",
+            on_output=clock.strike,
         )
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 16 << 10  # KiB
         assert session.run("f(context=b'')").value == "2"

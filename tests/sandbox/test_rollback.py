@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 
 import psutil
@@ -17,6 +18,7 @@ from repl_sandbox import (
     SessionBusy,
     SessionClosed,
 )
+from tests.sandbox.conftest import eventually
 
 
 def numbered(session: Session, cells: int) -> None:
@@ -115,9 +117,24 @@ def test_a_session_that_died_between_cells_can_be_rolled_back(copied: Session) -
     assert copied.get("n") == 2  # answered when the copy has been made
     worker = psutil.Process(copied._core.links.worker_pid)
     worker.kill()
-    psutil.wait_procs([worker], timeout=10)
+    psutil.wait_procs([worker], timeout=60)
     copied.rollback()
     assert copied.get("n") == 1
+
+
+def test_an_init_that_does_not_answer_is_told_and_costs_no_descriptor(
+    copied: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbered(copied, 2)
+    assert copied.get("n") == 2  # what the host holds of an idle session
+    monkeypatch.setattr("repl_sandbox.session.revival.REVIVE_TIMEOUT", 0.1)
+    before = len(os.listdir("/proc/self/fd"))
+    init = psutil.Process(copied._core.links.pid)
+    init.suspend()
+    with pytest.raises(SandboxError, match="init does not answer"):
+        copied.rollback()
+    init.resume()
+    eventually(lambda: len(os.listdir("/proc/self/fd")) <= before)
 
 
 def test_an_undone_answer_stands(recovering: Sandbox) -> None:
@@ -132,13 +149,13 @@ def test_no_rollback_while_a_cell_runs(recovering: Sandbox) -> None:
 
     def wait() -> None:
         begun.set()
-        end.wait(20)
+        end.wait(60)
 
     with recovering.session(host={"wait": wait}) as session:
         session.run("x = 1")
         thread = threading.Thread(target=session.run, args=("wait()",))
         thread.start()
-        assert begun.wait(10)
+        assert begun.wait(60)
         with pytest.raises(SessionBusy):
             session.rollback()
         end.set()

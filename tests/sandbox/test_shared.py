@@ -26,6 +26,7 @@ from repl_sandbox import (
     shared,
 )
 from repl_sandbox.conformance import CHECKS, run
+from tests.sandbox.conftest import eventually
 
 LARGE = 50_000_000
 
@@ -322,8 +323,13 @@ def test_numpy_that_is_not_there_is_an_error_that_says_so(sandbox: Sandbox) -> N
 # ── lifetime ─────────────────────────────────────────────────────────────────────────────────────
 
 
+def below() -> set[int]:
+    """The processes that this one has begun, directly or not."""
+    return {process.pid for process in psutil.Process().children(recursive=True)}
+
+
 def test_closing_it_ends_its_sessions_and_nobody_elses(sandbox: Sandbox) -> None:
-    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    before = below()
     with sandbox.session() as mine:
         made = sandbox.with_shared(x=1)
         session = made.session()
@@ -336,12 +342,13 @@ def test_closing_it_ends_its_sessions_and_nobody_elses(sandbox: Sandbox) -> None
         with pytest.raises(SandboxClosed):
             made.with_shared(y=2)
         assert value(mine, "'x' in globals()") == "False"
-    assert {process.pid for process in psutil.Process().children(recursive=True)} == before
+    # Of what was there before, something may just have been ending.
+    eventually(lambda: below() <= before)
 
 
 @pytest.mark.parametrize("tier", ["jailed", "confined"])
 def test_closing_the_sandbox_that_it_came_from_closes_it_first(tier: str, open_python: str) -> None:
-    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    before = below()
     python = None if tier == "jailed" else open_python
     with Sandbox(isolation=tier, python=python) as parent:
         child = parent.with_shared(x=1)
@@ -352,7 +359,7 @@ def test_closing_the_sandbox_that_it_came_from_closes_it_first(tier: str, open_p
         with pytest.raises(SandboxClosed):
             each.session()
         each.close()
-    assert {process.pid for process in psutil.Process().children(recursive=True)} == before
+    eventually(lambda: below() <= before)
 
 
 def test_it_keeps_the_one_that_it_came_from() -> None:
@@ -370,7 +377,7 @@ def test_a_template_that_dies_takes_its_sessions_and_no_others(sandbox: Sandbox)
         session, mine, others = made.session(), sandbox.session(), other.session()
         worker = psutil.Process(session._core.links.worker_pid)
         os.kill(made._zygote.pid, 9)
-        assert psutil.wait_procs([worker], timeout=20)[1] == []
+        assert psutil.wait_procs([worker], timeout=60)[1] == []
         with pytest.raises(SandboxError):
             session.run("x")
         with pytest.raises(SandboxError):

@@ -19,6 +19,10 @@ from .steps import Check, Close, Expect, Fetch, Fresh, Put, Run, Variables
 
 Status: TypeAlias = Literal["passed", "failed", "skipped", "not applicable"]
 
+# A check of a clock gives a cell little time, for it waits until that is over. A machine that is
+# busy may not even begin the cell in it, so what fails is tried again with so many times as much.
+_SLOWER = 25.0
+
 # Callers that must be in `meet` at once before it returns to any of them.
 _MEETING = 3
 _MEETING_TIMEOUT = 60.0
@@ -135,16 +139,23 @@ def _result(open_session: Opener, check: Check, tier: str, lacking: frozenset[st
         detail = f"not offered: {', '.join(sorted(missing))}"
         return CheckResult(check.name, check.group, "skipped", detail)
     start = time.monotonic()
-    status: Status = "passed"
-    detail = ""
+    detail = _failure(open_session, check)
+    if detail and check.group == "time":
+        detail = _failure(open_session, check.slower(_SLOWER))
+    status: Status = "failed" if detail else "passed"
+    return CheckResult(check.name, check.group, status, detail, time.monotonic() - start)
+
+
+def _failure(open_session: Opener, check: Check) -> str:
+    """How a check has failed; empty if it has not."""
     try:
         _perform(open_session, check)
     except _Differs as difference:
-        status, detail = "failed", str(difference)
+        return str(difference)
     # A backend that breaks has failed this check; the next has a session of its own.
     except (SandboxError, OSError, ValueError, TypeError, KeyError) as error:
-        status, detail = "failed", f"{type(error).__name__}: {error}"
-    return CheckResult(check.name, check.group, status, detail, time.monotonic() - start)
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _perform(open_session: Opener, check: Check) -> None:

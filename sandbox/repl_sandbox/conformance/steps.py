@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from ..types import (
@@ -139,6 +139,9 @@ AGAIN: Final = Run("6 * 7", shows("42"))
 # What a check needs that a backend may not offer.
 PROCESSES: Final = frozenset({"processes"})
 
+# Of `Limits`, in seconds.
+_CLOCKS: Final = ("timeout", "grace", "host_timeout")
+
 Step: TypeAlias = Run | Put | Fetch | Variables | Fresh | Close
 
 
@@ -157,6 +160,17 @@ class Check:
     limits: Limits = field(default_factory=lambda: Limits(timeout=60))
     needs: frozenset[str] = frozenset()
     not_for: Mapping[str, str] = field(default_factory=dict)
+
+    def slower(self, times: float) -> Check:
+        """The same with so many times the seconds."""
+        steps = tuple(
+            replace(step, timeout=step.timeout * times)
+            if isinstance(step, Run) and step.timeout is not None
+            else step
+            for step in self.steps
+        )
+        clocks = {name: getattr(self.limits, name) * times for name in _CLOCKS}
+        return replace(self, steps=steps, limits=replace(self.limits, **clocks))
 
 
 def limited(

@@ -51,8 +51,10 @@ SIGKILL: Final = 9
 SIGCHLD: Final = 17
 # Bytes; more than struct sigaction has in any C library.
 _SIGACTION_SIZE: Final = 256
-# Seconds in which a fork of a fork is made, also of gigabytes.
-_MOST_BETWEEN: Final = 2
+# Waits of so many milliseconds, in which a fork of a fork is made, also of gigabytes. They are not
+# one: when this process is not run for seconds, the other may not be either, and that counts once.
+_WAIT_BETWEEN: Final = 200
+_MOST_WAITS: Final = 10
 
 # uapi/asm-generic/mman-common.h
 MADV_HUGEPAGE: Final = 14
@@ -325,6 +327,7 @@ def _said(reading: int) -> int | None:
     """The number that comes by a pipe; None if none does in time."""
     poller = select.poll()
     poller.register(reading, select.POLLIN)
-    if not poller.poll(_MOST_BETWEEN * 1000):
-        return None
-    return int(os.read(reading, 16) or b"-1")
+    for _ in range(_MOST_WAITS):
+        if poller.poll(_WAIT_BETWEEN):
+            return int(os.read(reading, 16) or b"-1")
+    return None

@@ -12,7 +12,7 @@ from ..zygote.handle import Links
 from .ends import Ends
 from .exchange import Ready_
 from .questions import Questions
-from .revival import REVIVE_TIMEOUT
+from .revival import RESTART_TIMEOUT, REVIVE_TIMEOUT
 
 _monotonic = time.monotonic
 
@@ -52,7 +52,7 @@ class Branching(Questions):
 
     def begin_line(self) -> Generator[float, Ready_, tuple[str, ...]]:
         """Wait until this branch speaks; what of the session it could not take along."""
-        deadline = _monotonic() + REVIVE_TIMEOUT
+        deadline = _monotonic() + RESTART_TIMEOUT
         while not isinstance(self._asked, Restored):
             self._receive_new((yield deadline))
             if self._dead or _monotonic() > deadline:

@@ -25,10 +25,11 @@ from .past import Past
 # A fork in init takes milliseconds.
 RESTART_TIMEOUT = 10.0
 # Init ends what runs and a copy opens its files: milliseconds, but for the memory of a large
-# session, which the kernel has to free.
-REVIVE_TIMEOUT = 10.0
+# session, which the kernel has to free; and on a machine that is overloaded each of those who take
+# part in it may wait seconds for a processor.
+REVIVE_TIMEOUT = 30.0
 # What is woken then looks for what it lacks among its objects, of which there may be millions.
-_RESTORE_TIMEOUT = 5.0
+_RESTORE_TIMEOUT = 10.0
 
 _monotonic = time.monotonic
 
@@ -112,16 +113,16 @@ class Revival(Exchange):
         """Whether the copy made after `cell` (None: the latest) was woken, and answers."""
         left = self._remaining()["CPU"] if "CPU" in self._rlimits else 0
         ours = self._order({"op": "revive", "cell": cell, "cpu_left": left})
-        deadline = _monotonic() + REVIVE_TIMEOUT
-        while self._revived is None:
-            self._receive((yield deadline))
-            if _monotonic() > deadline or (self._notice is not None and self._notice.get("init")):
-                raise SandboxError("the session's init does not answer; close the session")
-        if not self._revived["revived"]:
+        try:
+            revived = yield from self._hear_of_copy()
+        except BaseException:
+            ours.close()
+            raise
+        if not revived["revived"]:
             ours.close()
             self._replacing = False
             return False
-        self._cpu_of_dead += self._revived["cpu"]
+        self._cpu_of_dead += revived["cpu"]
         self._born += 1
         self._adopt(ours)
         deadline = _monotonic() + _RESTORE_TIMEOUT
@@ -132,18 +133,27 @@ class Revival(Exchange):
         restored = self._asked
         self._configured = True
         undone = self._past.go_back(restored.cell)
-        self._lost = (*restored.lost, *self._revived["lost"])
+        self._lost = (*restored.lost, *revived["lost"])
         if undone is not None and cell is None:
             first, last = undone
             self._lost += (f"what cells {first} to {last} did: no later copy was made",)
         return True
+
+    def _hear_of_copy(self) -> Generator[float, Ready_, control.Message]:
+        """What init says of the copy that it was to wake."""
+        deadline = _monotonic() + REVIVE_TIMEOUT
+        while self._revived is None:
+            self._receive((yield deadline))
+            if _monotonic() > deadline or (self._notice is not None and self._notice.get("init")):
+                raise SandboxError("the session's init does not answer; close the session")
+        return self._revived
 
     def _start_empty(self, *, whole: bool) -> Generator[float, Ready_, None]:
         """Have init start the next worker, empty; with `whole`, the files go back as well."""
         order = {"op": "start", "rlimits": self._remaining(), "files": whole}
         self._born += 1
         self._adopt(self._order(order))
-        deadline = _monotonic() + RESTART_TIMEOUT
+        deadline = _monotonic() + REVIVE_TIMEOUT
         while not self.links.worker_pid:
             self._receive_new((yield deadline))
             if self._dead or _monotonic() > deadline:

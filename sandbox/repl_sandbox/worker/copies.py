@@ -33,13 +33,14 @@ _WAKES = (WAKE,)
 _HELD = (WAKE, WAITS)
 
 _close, _kill, _setpgid, _setsid = os.close, os.kill, os.setpgid, os.setsid
-_sched_yield, _monotonic = os.sched_yield, time.monotonic
+_sched_yield, _thread_time = os.sched_yield, time.thread_time
 _sigmask, _sigwait = _signal.pthread_sigmask, _signal.sigwait
 _BLOCK, _SETMASK = _signal.SIG_BLOCK, _signal.SIG_SETMASK
 _SIGKILL = _signal.SIGKILL
 _thread_count = _thread._count  # as the tests of threading use it
 
-# Seconds for a copy to get out of its worker's way, which takes it some 50 µs when it runs.
+# Seconds for a copy to get out of its worker's way, which takes it some 50 µs when it runs. Of the
+# worker's own CPU time: where this process is not run for a while, the copy may not be either.
 _SETTLING = 0.1
 
 # Asked for as a variable, which cannot have this name, it makes a worker without copies make one
@@ -147,9 +148,11 @@ class Copies:
         """Wait until no code can meet the copy that was made last: in its group, by a pipe."""
         if self._settling:
             self._settling = False
-            states, deadline = self._recovery.states, _monotonic() + _SETTLING
-            while not states.settled and _monotonic() < deadline:
-                _sched_yield()
+            states = self._recovery.states
+            if not states.settled:
+                deadline = _thread_time() + _SETTLING
+                while not states.settled and _thread_time() < deadline:
+                    _sched_yield()
 
     def _keep(self, row: Row) -> None:
         rows, ended = self._rows, []

@@ -12,7 +12,10 @@ MOST_FILES = 10_000
 
 # Nanoseconds. What is written twice in this time may have the same time of change: before Linux
 # 6.13 that is the time of the last tick, of which there are at least a hundred a second.
-TICK = 20_000_000
+_TICK = 20_000_000
+# The clock of the last tick, CLOCK_REALTIME_COARSE of clock_gettime(2). A machine that gets no
+# processor for a moment may have it stand still for many of them.
+_COARSE = 5
 
 _Key = tuple[int, int, int, int, int]
 
@@ -39,10 +42,17 @@ class Files:
             return True
         others = others or self._fresh
         seen = self._seen
-        young = time.time_ns() - TICK
+        young = unsettled()
         self._seen = _look(self._path)
         self._fresh = any(key[4] >= young for key in self._seen.values())
         return others or seen != self._seen
+
+
+def unsettled() -> int:
+    """Nanoseconds since 1970: what was changed at that time or later can be changed once more and
+    have the same time of change.
+    """
+    return min(time.time_ns() - _TICK, time.clock_gettime_ns(_COARSE))
 
 
 def _look(path: str) -> dict[str, _Key]:

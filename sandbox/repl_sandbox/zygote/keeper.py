@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from ..jail.recipe import RECIPES, Jail, contain
-from ..worker.files import MOST_FILES, TICK
+from ..worker.files import MOST_FILES, unsettled
 from . import workspace
 
 # Bytes of files: reading so much takes some 30 ms, for which the next cell waits.
@@ -160,7 +160,7 @@ def _key(status: os.stat_result) -> tuple[int, ...]:
         status.st_mtime_ns,
         status.st_ctime_ns,
         # Who writes twice within a tick of the clock of files may leave the same times.
-        *((now,) if (now := time.time_ns()) - status.st_ctime_ns < TICK else ()),
+        *((time.time_ns(),) if status.st_ctime_ns >= unsettled() else ()),
     )
 
 

@@ -18,8 +18,9 @@ from ..worker.states import States
 from . import keeper
 from .orders import Orders
 
-# Seconds, less than the host waits. Reading or writing what it may keep takes a tenth of one.
-_TIMEOUT = 5.0
+# Seconds, less than the host waits. Reading or writing what it may keep takes a tenth of one, where
+# there is a processor for it.
+_TIMEOUT = 10.0
 
 
 class Keeping:
