@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 from websockets.asyncio.client import connect
 
-from repl_server import connections
+from repl_server import bounded_websocket, connections
 from repl_server.bounded_websocket import BoundedWebSocket
 from repl_server.settings import Quota, Settings
 from tests.server.wires import (
@@ -24,12 +24,23 @@ from tests.server.wires import (
     frame,
     request,
     serve,
+    skip,
+    turns,
     until,
     wire,
 )
 
 MIB = 1 << 20
 PUBLIC = {"host": "0.0.0.0", "no_auth": True}
+
+
+HEADERS = 'repl_connections_refused_total{reason="headers"}'
+
+
+@pytest.fixture(autouse=True)
+def lingering(monkeypatch) -> None:
+    """Who still sends what was refused has longer for it than this process may be held up."""
+    monkeypatch.setattr(bounded_websocket, "LINGER_S", 60.0)
 
 
 async def hello(scope, receive, send) -> None:
@@ -87,9 +98,12 @@ async def test_connections_without_a_request_are_fewer(monkeypatch) -> None:
 
 @pytest.mark.parametrize("beginning", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: x\r\n"])
 async def test_a_request_that_does_not_come_is_not_waited_for(beginning) -> None:
-    async with serve(hello, Settings(body_s=0.05)) as server, wire(server.port) as slow:
+    async with serve(hello, Settings()) as server, wire(server.port) as slow:
         await slow.send(beginning)
-        refused = await slow.reply()
+        await until(lambda: server.connections.open == 1)
+        answered = asyncio.create_task(slow.reply())
+        await skip(31)
+        refused = await answered
 
         assert (refused.status, refused.data["code"]) == (408, "TOO_SLOW")
         assert await slow.ended() == b""
@@ -98,17 +112,18 @@ async def test_a_request_that_does_not_come_is_not_waited_for(beginning) -> None
 @pytest.mark.parametrize("drop", [b"x: y\r\n", b"\r\n"])
 async def test_headers_that_come_drop_by_drop_end_all_the_same(drop) -> None:
     """Blank lines before a request, too, which a parser skips."""
-    async with serve(hello, Settings(body_s=0.1)) as server, wire(server.port) as slow:
+    async with serve(hello, Settings()) as server, wire(server.port) as slow:
         await slow.send(request("GET", "/"))
         assert (await slow.reply()).status == 200
         await slow.send(b"GET / HTTP/1.1\r\n" if drop != b"\r\n" else b"")
         ended = asyncio.create_task(slow.ended())
-        while not ended.done():
-            with suppress(ConnectionError):
-                await slow.send(drop)
-            await asyncio.sleep(0.01)
+        for _ in range(40):
+            if server.counted('repl_connections_refused_total{reason="slow_headers"}'):
+                break
+            await slow.send(drop)
+            await skip(1)
 
-        assert b"TOO_SLOW" in ended.result()
+        assert b"TOO_SLOW" in await ended
 
 
 @pytest.mark.parametrize("behind", [False, True])
@@ -124,14 +139,14 @@ async def test_headers_without_end_are_cut_off(behind) -> None:
         await endless.send(request("POST", "/") if behind else b"")
         await endless.send(b"GET / HTTP/1.1\r\n")
         sent = 0
-        while not ended.done() and sent < 4 * MIB:
-            with suppress(ConnectionError):
-                await endless.send(b"x-header: " + b"y" * 1000 + b"\r\n")
-            await asyncio.sleep(0)
+        # No longer than it is read: who goes on may find the connection gone, and no answer.
+        while not server.counted(HEADERS) and sent < 4 * MIB:
+            await endless.send(b"x-header: " + b"y" * 1000 + b"\r\n")
+            await turns()
             sent += 1000
 
         assert (b"TOO_LARGE" in await ended) is not behind
-        assert server.counted('repl_connections_refused_total{reason="headers"}') == 1
+        assert server.counted(HEADERS) == 1
         stuck.set()
 
 
@@ -147,14 +162,13 @@ async def test_what_follows_a_body_without_end_is_cut_off(line) -> None:
         await endless.send(request("POST", "/", transfer_encoding="chunked") + b"0\r\nx: ")
         ended = asyncio.create_task(endless.ended())
         sent = 0
-        while not ended.done() and sent < 4 * MIB:
-            with suppress(ConnectionError):
-                await endless.send(line * 100)
-            await asyncio.sleep(0)
+        while not server.counted(HEADERS) and sent < 4 * MIB:
+            await endless.send(line * 100)
+            await turns()
             sent += 6400
 
         await ended
-        assert server.counted('repl_connections_refused_total{reason="headers"}') == 1
+        assert server.counted(HEADERS) == 1
 
 
 @pytest.mark.parametrize(
@@ -172,7 +186,7 @@ async def test_a_handshake_that_is_none_is_answered_and_over(headers, body, stat
         lines |= {"sec-websocket-version": "13", "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ=="}
         await client.send(request("GET", "/ws", **lines) + body)
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert (await client.reply()).status == status
         await until(lambda: not server.connections.open)
 
@@ -188,7 +202,7 @@ async def test_a_socket_cannot_begin_amid_an_answer() -> None:
         upgrade = {"connection": "Upgrade", "upgrade": "websocket"}
         await client.send(request("GET", "/ws", **upgrade))
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await client.ended() == b""
         stuck.set()
 
@@ -212,7 +226,7 @@ async def test_a_client_that_reads_nothing_is_let_go(noticed, monkeypatch) -> No
 
     async with serve(app, Settings(send_s=0.1)) as server, wire(server.port) as deaf:
         assert (await deaf.open_socket()).status == 101
-        await asyncio.wait_for(ended.wait(), 10)
+        await asyncio.wait_for(ended.wait(), 60)
         await until(lambda: not server.connections.open)
 
 
@@ -233,12 +247,12 @@ async def test_a_client_that_reads_slowly_is_waited_for() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": bytes(24 * MIB)})
 
-    async with serve(app, Settings(send_s=0.3)) as server, wire(server.port) as slow:
+    async with serve(app, Settings()) as server, wire(server.port) as slow:
         await slow.send(request("GET", "/"))
         await slow.reader.readuntil(b"\r\n\r\n")
         for _ in range(24):
             await slow.reader.readexactly(MIB)
-            await asyncio.sleep(0.03)
+            await skip(2)  # of the 20 in which it must take 1.25 MiB
 
 
 @pytest.mark.parametrize("opcode", [PING, PONG])
@@ -319,21 +333,25 @@ async def test_a_peer_that_is_gone_is_noticed_by_its_silence() -> None:
 
 async def test_a_client_whose_message_waits_here_is_not_taken_for_gone() -> None:
     """While it is not read, no pong of it can be."""
-    go_on = asyncio.Event()
+    stuck, go_on = asyncio.Event(), asyncio.Event()
 
     async def app(scope, receive, send) -> None:
         await receive()
         await send({"type": "websocket.accept"})
         await receive()
+        stuck.set()
         await go_on.wait()
         await send({"type": "websocket.send", "text": (await receive())["text"]})
         await receive()
 
-    async with serve(app, Settings(ping_s=0.05)) as server, wire(server.port) as waiting:
+    async with serve(app, Settings()) as server, wire(server.port) as waiting:
         await waiting.open_socket()
         await waiting.send(frame(b"one") + frame(b"two") + frame(b"three"))
+        await stuck.wait()
         for _ in range(3):
+            await skip(20)
             assert (await waiting.frame())[0] == PING
+            await skip(20)  # in which no pong came
         go_on.set()
         opcode, said = await waiting.frame()
         while opcode == PING:
@@ -343,18 +361,20 @@ async def test_a_client_whose_message_waits_here_is_not_taken_for_gone() -> None
 
 
 async def test_a_client_that_sends_slowly_is_not_taken_for_gone() -> None:
-    async with serve(echo, Settings(ping_s=0.05)) as server, wire(server.port) as slow:
+    async with serve(echo, Settings(body_s=600)) as server, wire(server.port) as slow:
         await slow.open_socket()
-        await slow.send(frame(b"", announced=1000))
-        for _ in range(100):
-            await slow.send(b"x" * 10)
-            if _ % 10 == 0:
-                assert (await slow.frame())[0] == PING  # which it cannot answer inside a frame
+        await slow.send(frame(b"", announced=MIB))
+        for part in range(1, 9):
+            await skip(20)
+            assert (await slow.frame())[0] == PING  # which it cannot answer inside a frame
+            await slow.send(b"x" * (MIB // 8))
+            await until(lambda: server.inbound.held == part * MIB // 8 % MIB)  # noqa: B023
+            await skip(20)
 
         opcode, said = await slow.frame()
         while opcode == PING:
             opcode, said = await slow.frame()
-        assert (opcode, said) == (TEXT, b"x" * 1000)
+        assert (opcode, said) == (TEXT, b"x" * MIB)
 
 
 @pytest.mark.parametrize("opcode", [TEXT, BINARY])
@@ -395,7 +415,9 @@ async def test_half_messages_of_all_together_are_bounded_and_whole_ones_go_on() 
             assert await three.close_code() == 1013
             assert server.inbound.held <= 4 * MIB
 
-            async with connect(f"ws://127.0.0.1:{server.port}/ws", max_size=None) as fine:
+            async with connect(
+                f"ws://127.0.0.1:{server.port}/ws", max_size=None, open_timeout=60
+            ) as fine:
                 await fine.send("x" * (MIB // 2))
                 assert len(await fine.recv()) == MIB // 2
             await one.send(bytes(MIB // 2))
@@ -407,9 +429,11 @@ async def test_a_stranger_holds_but_a_part_of_that() -> None:
     settings = Settings(**PUBLIC, message_bytes=MIB // 2, inbound_bytes=4 * MIB, quota=Quota())
     async with serve(echo, settings) as server:
         async with wire(server.port) as one, wire(server.port) as two, wire(server.port) as three:
-            for each in (one, two, three):
+            for count, each in enumerate((one, two, three), 1):
                 await each.open_socket()
                 await each.send(frame(bytes(400_000), announced=MIB // 2))
+                if each is not three:
+                    await until(lambda: server.inbound.held == count * 400_000)  # noqa: B023
 
             assert await three.close_code() == 1013
             assert server.inbound.held < MIB
@@ -446,31 +470,38 @@ async def test_empty_fragments_are_not_free() -> None:
 
 
 async def test_a_message_that_stays_half_is_given_up() -> None:
-    async with serve(echo, Settings(body_s=0.05)) as server, wire(server.port) as slow:
+    async with serve(echo, Settings(ping_s=None)) as server, wire(server.port) as slow:
         await slow.open_socket()
-        await slow.send(frame(b"half", announced=1000))
+        await slow.send(frame(bytes(8 * MIB), announced=16 * MIB))
+        await until(lambda: server.inbound.held == 8 * MIB)
+        await skip(30)
+        assert server.inbound.held  # so much may take two minutes more
+        await skip(130)
 
         assert await slow.close_code() == 1008
 
 
 async def test_a_message_that_waits_here_is_not_slow() -> None:
-    go_on = asyncio.Event()
+    stuck, go_on = asyncio.Event(), asyncio.Event()
 
     async def app(scope, receive, send) -> None:
         await receive()
         await send({"type": "websocket.accept"})
         await receive()
+        stuck.set()
         await go_on.wait()
         await send({"type": "websocket.send", "text": (await receive())["text"]})
         await receive()
 
-    settings = Settings(body_s=0.05, ping_s=0.05)
-    async with serve(app, settings) as server, wire(server.port) as patient:
+    async with serve(app, Settings()) as server, wire(server.port) as patient:
         await patient.open_socket()
         # The third is half; it is not read on before the first two are taken.
         await patient.send(frame(b"one") + frame(b"two") + frame(b"three")[:5])
+        await stuck.wait()
         for _ in range(3):
+            await skip(20)
             assert (await patient.frame())[0] == PING
+            await skip(20)
         go_on.set()
         opcode, said = await patient.frame()
         while opcode == PING:
@@ -489,7 +520,9 @@ async def test_what_is_no_text_ends_the_socket_with_1007() -> None:
 
 async def test_a_library_s_client_sees_an_ordinary_server() -> None:
     async with serve(echo, Settings()) as server:
-        async with connect(f"ws://127.0.0.1:{server.port}/ws", max_size=None) as client:
+        async with connect(
+            f"ws://127.0.0.1:{server.port}/ws", max_size=None, open_timeout=60
+        ) as client:
             for text in ("x", "y" * 200_000, "z" * (4 * MIB)):
                 await client.send(text)
                 assert await client.recv() == text

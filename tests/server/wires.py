@@ -192,9 +192,28 @@ async def wire(port: int) -> AsyncIterator[Wire]:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for what the server does by itself; it fails if that does not happen."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 (there is no event for what no client sees)
             await asyncio.sleep(0.001)
+
+
+async def skip(seconds: float) -> None:
+    """Let so many seconds pass at once, as far as this loop knows, and what is due then happen.
+
+    What a server does after some time is seen so without waiting for it, and whatever holds up this
+    process takes nothing of that time.
+    """
+    await turns()
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    loop.time = lambda: now() + seconds  # type: ignore[method-assign]
+    await turns()
+
+
+async def turns() -> None:
+    """Some turns of the loop, in which what is ready is done."""
+    for _ in range(5):
+        await asyncio.sleep(0)
 
 
 async def ask(port: int, method: str, path: str, body: bytes = b"", **headers: str) -> Reply:
