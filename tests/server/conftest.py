@@ -30,12 +30,15 @@ from repl_server.app import create_app
 from repl_server.serving import server as make_server
 from repl_server.settings import Settings
 
-# Small and quick; a test that needs others says so.
+# Seconds for whatever is to come about: others may have the machine for a while.
+PATIENCE = 90.0
+# Small and quick; a test that needs others says so. What is interrupted has the time that it takes.
 DEFAULTS = {
     "port": 0,
     "require": "confined",
     "recovery": "restart",
-    "limits": Limits(memory="512MiB", timeout=20.0, grace=0.3),
+    "limits": Limits(memory="512MiB", timeout=60.0, grace=60.0),
+    "wait_s": 60.0,
     "drain_s": 5.0,
 }
 
@@ -50,6 +53,11 @@ class Serving:
 
     def __str__(self):
         return self.url
+
+    @property
+    def loop(self):
+        """Its event loop, in a thread of its own."""
+        return self.host._looking.get_loop()
 
     def stop(self) -> None:
         """Have it stop, as SIGTERM does."""
@@ -72,7 +80,7 @@ def serving(settings=None, **create) -> Iterator[Serving]:
         yield Serving(running, app)
     finally:
         running.should_exit = True
-        thread.join(30)
+        thread.join(PATIENCE)
         assert not thread.is_alive(), "the server did not stop"
 
 
@@ -91,7 +99,7 @@ class Peer:
             frame["data"] = data
         self.socket.send(json.dumps(frame))
 
-    def take(self, timeout=20):
+    def take(self, timeout=PATIENCE):
         """The next frame of the server's."""
         return json.loads(self.socket.recv(timeout=timeout))
 
@@ -143,7 +151,7 @@ class Peer:
         assert reply["type"] == "error", reply
         return reply["data"]["code"]
 
-    def closed(self, timeout=20):
+    def closed(self, timeout=PATIENCE):
         """The code that the server closes the socket with, whatever comes before."""
         try:
             while True:
@@ -153,11 +161,12 @@ class Peer:
 
 
 @contextmanager
-def peer(server, *, named=False, path="/ws", **options) -> Iterator[Peer]:
+def peer(server, *, named=False, path="/ws", host="127.0.0.1", **options) -> Iterator[Peer]:
     """A `Peer` of `server`; `named`: it speaks `repl-env.v1`, and has not begun."""
     protocols = ["repl-env.v1"] if named else None
-    url = f"ws://127.0.0.1:{server.port}{path}"
-    with connect(url, subprotocols=protocols, compression=None, **options) as socket:
+    url = f"ws://{host}:{server.port}{path}"
+    options = {"open_timeout": PATIENCE, "compression": None, **options}
+    with connect(url, subprotocols=protocols, **options) as socket:
         yield Peer(socket)
 
 
@@ -172,7 +181,7 @@ def ask(server, method, path, body=None, **headers):
         method=method,
     )
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return answer.status, answer.headers, _parsed(answer)
     except urllib.error.HTTPError as error:
         with error:
@@ -184,7 +193,7 @@ def _parsed(answer):
     return json.loads(text) if text and "json" in answer.headers.get("Content-Type", "") else text
 
 
-def eventually(condition, timeout=20):
+def eventually(condition, timeout=PATIENCE):
     """Wait until `condition()` is true; its value."""
     end = time.monotonic() + timeout
     while not (found := condition()):

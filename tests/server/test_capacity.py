@@ -15,7 +15,7 @@ TOYS = {"environment": Adder, "action": Add, "observation": Sum}
 
 
 async def test_who_waits_first_gets_in_first():
-    admission = Admission(1, 2, 20.0)
+    admission = Admission(1, 2, 60.0)
     await admission.enter()
     order = []
 
@@ -47,7 +47,7 @@ async def test_the_line_has_an_end():
 
 
 async def test_who_leaves_the_line_as_room_comes_gives_it_on():
-    admission = Admission(1, 5, 20.0)
+    admission = Admission(1, 5, 60.0)
     await admission.enter()
     leaver, stayer = (asyncio.create_task(admission.enter()) for _ in range(2))
     await asyncio.sleep(0)
@@ -60,7 +60,7 @@ async def test_who_leaves_the_line_as_room_comes_gives_it_on():
 
 
 async def test_nobody_is_let_in_after_the_end():
-    admission = Admission(1, 5, 20.0)
+    admission = Admission(1, 5, 60.0)
     await admission.enter()
     waiting = asyncio.create_task(admission.enter())
     await asyncio.sleep(0)
@@ -73,7 +73,7 @@ async def test_nobody_is_let_in_after_the_end():
 
 
 def test_a_socket_waits_for_a_session():
-    with serving({"max_sessions": 1, "wait_s": 20.0}, **TOYS) as server:
+    with serving({"max_sessions": 1, "wait_s": 60.0}, **TOYS) as server:
         with contextlib.ExitStack() as stack:
             with peer(server) as one:
                 one.reset()
@@ -108,7 +108,7 @@ def test_capacity_is_refused_clearly_and_comes_back():
 
 
 def test_who_hangs_up_leaves_the_line():
-    with serving({"max_sessions": 1, "wait_s": 20.0}, **TOYS) as server:
+    with serving({"max_sessions": 1, "wait_s": 60.0}, **TOYS) as server:
         with peer(server) as one:
             one.reset()
             with peer(server):

@@ -20,14 +20,14 @@ def gate():
 
 
 def test_what_runs_ends_and_nothing_new_begins(gate):
-    with serving({"drain_s": 20.0}, **TOYS) as server:
+    with serving({"drain_s": 60.0}, **TOYS) as server:
         with peer(server, named=True) as one, peer(server) as idle, peer(server) as other:
             one.open()
             one.reset()
             idle.reset()
             other.reset()
             one.send("step", {"number": 3, "note": "wait"}, id="long")
-            assert Adder.waiting.acquire(timeout=20)
+            assert Adder.waiting.acquire(timeout=60)
             server.stop()
             eventually(lambda: server.host.draining)
             assert ask(server, "GET", "/health")[0] == 200
@@ -60,7 +60,7 @@ def test_what_runs_for_too_long_is_not_waited_for(server):
 
 
 def test_who_stands_in_line_is_told(gate):
-    with serving({"max_sessions": 1, "wait_s": 20.0}, **TOYS) as server:
+    with serving({"max_sessions": 1, "wait_s": 60.0}, **TOYS) as server:
         with peer(server) as one:
             one.reset()
             with peer(server) as late:

@@ -36,7 +36,7 @@ def test_those_that_block_hold_up_nobody():
         for one in several:
             one.reset()
             one.send("step", {"number": 1, "note": "wait"})
-            assert Adder.waiting.acquire(timeout=20)
+            assert Adder.waiting.acquire(timeout=60)
         with peer(server) as other:
             other.reset()
             assert other.ask("step", {"number": 2})["data"]["observation"]["total"] == 2
@@ -51,7 +51,7 @@ def test_a_socket_that_goes_amid_a_step_leaves_nothing():
         with peer(server) as one:
             one.reset()
             one.send("step", {"number": 1, "note": "wait"})
-            assert Adder.waiting.acquire(timeout=20)
+            assert Adder.waiting.acquire(timeout=60)
         eventually(lambda: server.host.sessions[0].closing)
         assert not Adder.closed  # a thread cannot be ended: it is waited for
         Adder.gate.set()

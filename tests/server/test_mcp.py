@@ -17,14 +17,20 @@ from repl_env.environment import REPLEnvironment
 from repl_env.interfaces import Environment
 from repl_env.models import Action, Observation, State
 from repl_env.rubrics import Rubric
-from tests.server.conftest import Peer, eventually, peer, serving
+from tests.server.conftest import PATIENCE, Peer, eventually, peer, serving
 
 
 @contextmanager
 def line(server, path):
     """A WebSocket on `path`."""
-    with connect(f"ws://127.0.0.1:{server.port}{path}", compression=None) as socket:
+    url = f"ws://127.0.0.1:{server.port}{path}"
+    with connect(url, compression=None, open_timeout=PATIENCE) as socket:
         yield Peer(socket)
+
+
+def http(method, url, **more):
+    """A request from a connection of its own, which waits for as long as it takes."""
+    return httpx2.request(method, url, timeout=PATIENCE, **more)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +47,7 @@ def post(quiet_server):
     def send(message, **headers):
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
         content = message if isinstance(message, (str, bytes)) else json.dumps(message)
-        return httpx2.post(f"{quiet_server}/mcp", content=content, headers=headers, timeout=30)
+        return http("POST", f"{quiet_server}/mcp", content=content, headers=headers)
 
     return send
 
@@ -228,10 +234,10 @@ def test_streamable_http_by_hand(post, quiet_server):
     plain = post(execute("y = 2\ny"), **held)
     streamed = post(execute("y"), **held, Accept="application/json, text/event-stream")
     url = f"{quiet_server}/mcp"
-    refused = httpx2.get(url, headers={"Mcp-Session-Id": token})
-    nameless = httpx2.delete(url)
-    ended = httpx2.delete(url, headers={"Mcp-Session-Id": token})
-    gone = httpx2.delete(url, headers={"Mcp-Session-Id": token})
+    refused = http("GET", url, headers={"Mcp-Session-Id": token})
+    nameless = http("DELETE", url)
+    ended = http("DELETE", url, headers={"Mcp-Session-Id": token})
+    gone = http("DELETE", url, headers={"Mcp-Session-Id": token})
 
     assert begun.json()["result"]["protocolVersion"] == "2025-06-18"
     assert text(plain.json()["result"]) == "2"
@@ -247,12 +253,13 @@ def test_a_call_whose_stream_was_left_can_still_be_cancelled(post, quiet_server)
     code = "kept = 1\nprint('on', flush=True)\nwhile True: pass"
     call = execute(code, id="left", _meta={"progressToken": 1})
     call["params"]["arguments"]["timeout_s"] = 300
-    with httpx2.stream("POST", f"{quiet_server}/mcp", json=call, headers=held) as stream:
+    url = f"{quiet_server}/mcp"
+    with httpx2.stream("POST", url, json=call, headers=held, timeout=PATIENCE) as stream:
         first = next(line for line in stream.iter_lines() if line.startswith("data: "))
     note = {"method": "notifications/cancelled", "params": {"requestId": "left"}}
     noted = post({"jsonrpc": "2.0", **note}, Mcp_Session_Id=token)
     after = post(execute("kept", id="after"), Mcp_Session_Id=token)
-    httpx2.delete(f"{quiet_server}/mcp", headers=held)
+    http("DELETE", f"{quiet_server}/mcp", headers=held)
 
     assert json.loads(first.removeprefix("data: "))["method"] == "notifications/progress"
     assert noted.status_code == 202
@@ -261,6 +268,7 @@ def test_a_call_whose_stream_was_left_can_still_be_cancelled(post, quiet_server)
 
 def test_the_end_of_a_session_answers_whoever_waits_for_it(post, quiet_server):
     token = post(initialize()).headers["Mcp-Session-Id"]
+    post(execute("1"), Mcp_Session_Id=token)  # what runs then is a step, and no episode's beginning
     endless = execute("while True: pass")
     endless["params"]["arguments"]["timeout_s"] = 300
     more = [execute("1", id=each) for each in range(2, 20)]
@@ -270,7 +278,7 @@ def test_the_end_of_a_session_answers_whoever_waits_for_it(post, quiet_server):
         eventually(lambda: session.running)
         waiting += [threads.submit(post, call, Mcp_Session_Id=token) for call in more]
         eventually(lambda: session.queued >= 16)
-        httpx2.delete(f"{quiet_server}/mcp", headers={"Mcp-Session-Id": token})
+        http("DELETE", f"{quiet_server}/mcp", headers={"Mcp-Session-Id": token})
 
         told, *others = [each.result().json() for each in waiting]
 
@@ -282,10 +290,8 @@ def test_a_session_is_its_owner_s_alone(post, quiet_server):
     """Owners are addresses here; another one has never heard of the session."""
     token = post(request("openenv/session/create")).json()["result"]["session_id"]
     other = httpx2.HTTPTransport(local_address="127.0.0.2")
-    with httpx2.Client(transport=other) as stranger:
-        asked = stranger.post(
-            f"{quiet_server}/mcp", json=execute("1", session_id=token), timeout=30
-        )
+    with httpx2.Client(transport=other, timeout=PATIENCE) as stranger:
+        asked = stranger.post(f"{quiet_server}/mcp", json=execute("1", session_id=token))
         ended = stranger.delete(f"{quiet_server}/mcp", headers={"Mcp-Session-Id": token})
     mine = post(execute("1", session_id=token))
     post(request("openenv/session/close", session_id=token))
@@ -395,9 +401,12 @@ def test_a_full_server_says_so_in_each_form():
     small = {"max_sessions": 1, "max_waiting": 0}
     with serving(small) as server, line(server, "/mcp") as socket:
         asked(socket, execute("1"))
-        plain = httpx2.post(f"{server}/mcp", json=execute("1"), timeout=30)
-        streamable = httpx2.post(
-            f"{server}/mcp", json=initialize(), headers={"MCP-Protocol-Version": "2025-06-18"}
+        plain = http("POST", f"{server}/mcp", json=execute("1"))
+        streamable = http(
+            "POST",
+            f"{server}/mcp",
+            json=initialize(),
+            headers={"MCP-Protocol-Version": "2025-06-18"},
         )
         with line(server, "/mcp") as other:
             told = other.take()
@@ -446,7 +455,7 @@ class Counter(Environment[Action, Observation, State]):
 
 def test_an_environment_of_another_kind_has_no_tools():
     with serving(environment=Counter, action=Action, observation=Observation) as server:
-        told = httpx2.post(f"{server}/mcp", json=request("tools/list")).json()
+        told = http("POST", f"{server}/mcp", json=request("tools/list")).json()
 
     assert told["error"]["code"] == -32603
     assert told["error"]["message"] == "this environment has no tools"

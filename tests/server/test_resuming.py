@@ -11,7 +11,7 @@ from tests.server.toys import Add, Adder, Sum
 
 @pytest.fixture(scope="module")
 def adders():
-    with serving({"grace_s": 30.0}, environment=Adder, action=Add, observation=Sum) as running:
+    with serving({"grace_s": 300.0}, environment=Adder, action=Add, observation=Sum) as running:
         yield running
 
 
@@ -35,7 +35,7 @@ def test_a_dropped_connection_amid_a_step_gets_its_result_exactly_once(adders, g
         token = one.open()["token"]
         one.reset(start=1)
         one.send("step", step, id="long")
-        assert Adder.waiting.acquire(timeout=20)
+        assert Adder.waiting.acquire(timeout=60)
         drop(one)
     with peer(adders, named=True) as one:
         facts = one.resume(token)
@@ -55,7 +55,7 @@ def test_a_result_that_came_while_nobody_was_there(adders, gate):
         token = one.open()["token"]
         one.reset(start=1)
         one.send("step", step, id="long")
-        assert Adder.waiting.acquire(timeout=20)
+        assert Adder.waiting.acquire(timeout=60)
         drop(one)
     session = adders.host.find(Owner("address", "127.0.0.1"), token)
     eventually(lambda: session.outlet is None)
@@ -74,7 +74,7 @@ def test_what_was_not_begun_when_the_socket_went_is_not_run(adders, gate):
         one.reset(start=0)
         one.send("step", {"number": 1, "note": "wait"}, id="1")
         one.send("step", {"number": 2}, id="2")
-        assert Adder.waiting.acquire(timeout=20)
+        assert Adder.waiting.acquire(timeout=60)
         session = adders.host.find(Owner("address", "127.0.0.1"), token)
         drop(one)
     eventually(lambda: session.outlet is None)
@@ -90,7 +90,7 @@ def test_resuming_takes_a_session_away_from_a_socket_that_holds_it(adders, gate)
         token = one.open()["token"]
         one.reset(start=1)
         one.send("step", {"number": 2, "note": "wait"}, id="long")
-        assert Adder.waiting.acquire(timeout=20)
+        assert Adder.waiting.acquire(timeout=60)
         assert other.resume(token)["running"] == "long"
         assert one.closed() == 4001
         other.send("step", {"number": 2, "note": "wait"}, id="long")
@@ -170,24 +170,29 @@ def test_what_runs_does_not_keep_a_session_beyond_its_grace():
 
 
 def test_a_session_that_nobody_uses_ends():
-    settings = {"idle_s": 0.05}
+    settings = {"idle_s": 600.0, "grace_s": 0.02}  # the latter has the host look often
     with serving(settings, environment=Adder, action=Add, observation=Sum) as server:
         with peer(server) as plain, peer(server, named=True) as named:
             plain.reset()
             named.open()
+            looks = server.host.looks
+            eventually(lambda: server.host.looks > looks + 5)
+            assert len(server.host.sessions) == 2
+            for session in server.host.sessions:
+                session.touched -= 3600.0
             assert plain.closed() == 4408
             assert named.closed() == 4408
         eventually(lambda: not server.host.sessions)
 
 
 def test_a_long_step_is_not_idleness(gate):
-    settings = {"idle_s": 60.0, "grace_s": 0.02}  # the latter has the host look often
+    settings = {"idle_s": 600.0, "grace_s": 0.02}  # the latter has the host look often
     with serving(settings, environment=Adder, action=Add, observation=Sum) as server:
         with peer(server, named=True) as one:
             one.open()
             one.reset()
             one.send("step", {"number": 1, "note": "wait"}, id="1")
-            assert Adder.waiting.acquire(timeout=20)
+            assert Adder.waiting.acquire(timeout=60)
             (session,) = server.host.sessions
             session.touched -= 3600.0
             looks = server.host.looks

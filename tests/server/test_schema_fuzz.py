@@ -14,7 +14,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from repl_server.app import create_app
-from tests.server.conftest import serving
+from tests.server.conftest import PATIENCE, serving
 
 CHECKS = [
     not_a_server_error,
@@ -64,7 +64,7 @@ def test_a_route_answers_as_its_document_says(server, operation, mode):
     )
     @given(case=cases)
     def check(case):
-        answer = case.call(base_url=server.url, timeout=30)
+        answer = case.call(base_url=server.url, timeout=PATIENCE)
         case.validate_response(answer, checks=CHECKS)
         if answer.status_code >= 400:
             assert not any(word in answer.text for word in TELLING)

@@ -15,7 +15,7 @@ from repl_server.room import Room
 from repl_server.settings import Settings
 from repl_server.uploaded_files import UploadedFiles
 from repl_server.uploads import Uploads
-from tests.server.conftest import serving
+from tests.server.conftest import PATIENCE, serving
 from tests.server.test_shared_uploads import ME, OTHER, Foreign, Told, name, send, session, shown
 
 MIB = 1 << 20
@@ -70,7 +70,10 @@ def test_another_owner_s_upload_is_no_file(server) -> None:
 def test_the_client_of_this_package_uploads_files_over_the_limit_of_a_message(tmp_path) -> None:
     (tmp_path / "big").write_bytes(DATA)
     told = []
-    with serving({"message_bytes": MIB}) as server, REPLEnv(server.url).sync() as env:
+    with (
+        serving({"message_bytes": MIB}) as server,
+        REPLEnv(server.url, connect_timeout_s=PATIENCE).sync() as env,
+    ):
         files = {"big": tmp_path / "big", "text": "é" * MIB, "small": b"1"}
         env.reset(files=files, on_upload=lambda *far: told.append(far))
         code = "[len(open(each, 'rb').read()) for each in ('big', 'text', 'small')]"

@@ -54,7 +54,7 @@ class Adder(Environment):
         match action.note:
             case "wait":
                 Adder.waiting.release()
-                assert self.gate.wait(20)
+                assert self.gate.wait(60)
             case "raise":
                 raise LookupError("/etc/passwd has no such line")
             case "nan":
