@@ -50,10 +50,10 @@ def private_memory(zygote: int) -> tuple[int, int]:
 
 
 def private(pid: str) -> int:
-    """Bytes that the process shares with nobody; 0 if this user may not look at it."""
+    """Bytes that the process shares with nobody; 0 if it has ended, or is not this user's."""
     try:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except PermissionError:
+    except (PermissionError, FileNotFoundError, ProcessLookupError):
         return 0
     return 1024 * sum(int(line.split()[1]) for line in rollup if line.startswith("Private_"))
 

@@ -14,21 +14,22 @@ import psutil
 
 from repl_sandbox import Limits, Sandbox
 
-from .belongings import belongings, private_memory, processes_of
+from .belongings import Belongings, belongings, private_memory, processes_of
 from .figures import Figures
 from .steps import LEFT, Soaked
 
 TIERS = ("jailed", "confined")
 # How many states back the sessions of each tier keep: the default, and more.
 _HISTORY = {"jailed": 1, "confined": 3}
-_LIMITS = Limits(timeout=20.0, grace=0.05, memory="256MiB")
+_LIMITS = Limits(timeout=120.0, grace=0.05, memory="256MiB")
 _THREADS = 4
 # Besides its init: the worker and the keeper of its files.
 _PROCESSES = 3
-# Seconds for a session at rest to have its dead collected.
-_PATIENCE = 10.0
-# Of all interrupts, those that may take longer than the grace period on a machine with much to do.
-_LATE = 0.2
+# Seconds for a session at rest to have its dead collected, and for what ends with the sessions.
+_PATIENCE = 60.0
+# Of so many interrupts or more, those that may take longer than the grace period on a machine with
+# much to do. Fewer say nothing of how often.
+_ENOUGH, _LATE = 100, 0.2
 # What a host and a zygote may have grown by: allocators keep what they were once given.
 _GROWTH = 8 << 20
 
@@ -48,29 +49,58 @@ class Report:
         return {**self.figures.told(), **grown, "faults": self.faults}
 
 
-def soak(tier: str, python: str | None, *, seconds: float, sessions: int, seed: str) -> Report:
-    """Soak `sessions` sessions at once. The same seed gives the same steps to each of them."""
+def soak(
+    tier: str, python: str | None, *, seconds: float, sessions: int, seed: str, least: int = 0
+) -> Report:
+    """Soak `sessions` sessions at once. The same seed gives the same steps to each of them.
+
+    `least`: steps of each thread, however long they take.
+    """
     report = Report()
     history = _HISTORY[tier]
     with Sandbox(isolation=tier, python=python, limits=_LIMITS, history=history) as sandbox:  # type: ignore[arg-type]
         zygote = sandbox._zygote.pid
         folder = _run(sandbox, report, tier, 1.0 + seconds / 10, sessions, f"{seed}-warm-up")
         before, memory = belongings(zygote, folder), private_memory(zygote)
-        _run(sandbox, report, tier, seconds, sessions, seed)
-        after = belongings(zygote, folder)
+        _run(sandbox, report, tier, seconds, sessions, seed, least)
+        report.faults += _left_behind(before, zygote, folder)
         report.growth = tuple(b - a for a, b in zip(memory, private_memory(zygote), strict=True))
-    if report.figures.lates > report.figures.steps["interrupted"] * _LATE:
+    interrupts = report.figures.steps["interrupted"]
+    if interrupts >= _ENOUGH and report.figures.lates > interrupts * _LATE:
         report.faults.append(f"{report.figures.lates} interrupts came to nothing")
-    for name, was, became in zip(before._fields, before, after, strict=True):
-        if was != became:
-            report.faults.append(f"left behind: {name}: {became!r}, before {was!r}")
     if max(report.growth) > _GROWTH:
         report.faults.append(f"memory grew by {report.growth} bytes")
     return report
 
 
+def _left_behind(before: Belongings, zygote: int, folder: str) -> list[str]:
+    """What there is more than before, and stays. What else this process had may end meanwhile."""
+    end = time.monotonic() + _PATIENCE
+    while True:
+        after = belongings(zygote, folder)
+        found = [
+            f"left behind: {name}: {became!r}, before {was!r}"
+            for name, was, became in zip(before._fields, before, after, strict=True)
+            if _is_more(was, became)
+        ]
+        if not found or time.monotonic() > end:
+            return found
+        time.sleep(0.05)
+
+
+def _is_more(was: Any, became: Any) -> bool:
+    """Of numbers, and of names."""
+    return bool(became > was if isinstance(was, int) else {*became} - {*was})
+
+
 def _run(
-    sandbox: Sandbox, report: Report, tier: str, seconds: float, sessions: int, seed: str
+    sandbox: Sandbox,
+    report: Report,
+    tier: str,
+    seconds: float,
+    sessions: int,
+    seed: str,
+    least: int = 0,
 ) -> str:
     """Soak for so long; the directory that those of the sessions are in, "" if they have none."""
     history = _HISTORY[tier]
@@ -78,7 +108,9 @@ def _run(
     folder = os.path.dirname(soaked[0].folder)
     end = time.monotonic() + seconds
     threads = [
-        threading.Thread(target=_drive, args=(soaked[n::_THREADS], end, report, f"{seed}/{n}"))
+        threading.Thread(
+            target=_drive, args=(soaked[n::_THREADS], end, least, report, f"{seed}/{n}")
+        )
         for n in range(min(_THREADS, sessions))
     ]
     for thread in threads:
@@ -96,11 +128,12 @@ def _run(
     return folder
 
 
-def _drive(soaked: list[Soaked], end: float, report: Report, seed: str) -> None:
-    chance = random.Random(seed)
+def _drive(soaked: list[Soaked], end: float, least: int, report: Report, seed: str) -> None:
+    chance, done = random.Random(seed), 0
     try:
-        while time.monotonic() < end and not report.faults:
+        while (time.monotonic() < end or done < least) and not report.faults:
             chance.choice(soaked).step()
+            done += 1
     # Boundary: what a thread raises must reach the report.
     except Exception as error:  # noqa: BLE001
         report.faults.append(f"{type(error).__name__}: {error}")

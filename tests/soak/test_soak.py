@@ -15,7 +15,7 @@ def test_sessions_that_lose_their_workers_lose_nothing_else(
 ) -> None:
     python = None if tier == "jailed" else request.getfixturevalue("open_python")
 
-    report = soak(tier, python, seconds=seconds, sessions=8, seed="the same each time")
+    report = soak(tier, python, seconds=seconds, sessions=8, seed="the same each time", least=20)
 
     assert report.faults == []
     assert report.figures.kills
@@ -26,7 +26,7 @@ def test_a_soak_sees_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that forgets what cells add stands for sessions that know what they should not."""
     monkeypatch.setattr("tests.soak.model.State.add", lambda self, number: None)
 
-    report = soak("jailed", None, seconds=3, sessions=2, seed="the same each time")
+    report = soak("jailed", None, seconds=3, sessions=2, seed="the same each time", least=20)
 
     assert any("items" in fault for fault in report.faults), report.faults
 

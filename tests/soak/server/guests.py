@@ -8,7 +8,8 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
+from contextlib import suppress
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -23,7 +24,7 @@ _ENDLESS = 10**6  # steps of an episode, more than are ever made
 # machine may take longer to connect.
 GRACE = 2.0
 # Seconds for anything to be answered: long past what is ever waited for, but no hang.
-_PATIENCE = 60.0
+_PATIENCE = 180.0
 # What is uploaded: few, so that the server's store is as full after a short soak as after a long.
 _UPLOADS = {
     hashlib.sha256(data).hexdigest(): data for data in (b"%d" % n * 200_000 for n in range(4))
@@ -47,11 +48,14 @@ class Guest:
         self._wire: Wire | None = None
         self._total = 0
 
-    async def live(self, end: float) -> None:
-        """Do one thing after another until the time is up, then leave."""
+    async def live(self, end: float, wanted: Collection[str] = ()) -> None:
+        """Do one thing after another until the time is up, then leave.
+
+        Until then or later, when some guest has done each of the `wanted` things.
+        """
         acts, weights = zip(*_ACTS, strict=True)
         try:
-            while time.monotonic() < end:
+            while time.monotonic() < end or not self._done.keys() >= {*wanted}:
                 (act,) = self._random.choices(acts, weights)
                 async with asyncio.timeout(_PATIENCE):
                     await act(self)
@@ -166,7 +170,8 @@ class Guest:
         writer.write(words[: self._random.randrange(len(words))])
         await self._moment()
         writer.transport.abort()
-        await reader.read()
+        with suppress(ConnectionError):  # the server may have been first to end it
+            await reader.read()
 
     async def _vanish_uploading(self) -> None:
         place = urlsplit(self._served.url)

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -18,7 +19,9 @@ import psutil
 
 from tests.soak.belongings import descriptors, mounts, private
 
-_PATIENCE = 30.0  # seconds for anything that the server does by itself
+_PATIENCE = 120.0  # seconds for anything that the server does by itself, on a busy machine too
+# Of this machine, but nobody else's: a port here is free again when its server is gone.
+_ADDRESS = "127.0.0.78"
 
 
 class Holdings(NamedTuple):
@@ -37,7 +40,7 @@ class Served:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed in __exit__)
         program = str(Path(sys.executable).with_name("repl-env"))
         self._process = subprocess.Popen(
-            [program, "serve", "--host", "127.0.0.1", "--port", str(port), *options],
+            [program, "serve", "--host", _ADDRESS, "--port", str(port), *options],
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
@@ -118,11 +121,26 @@ class Served:
     def holdings(self) -> Holdings:
         """What it and its zygotes hold."""
         pids = [str(self.pid), *(str(child.pid) for child in psutil.Process(self.pid).children())]
-        return Holdings(
-            sum(len(descriptors(pid)) for pid in pids),
-            sum(mounts(pid) for pid in pids),
-            len(self.processes()),
-        )
+        found = [(0, 0)]
+        for pid in pids:
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                found.append((len(descriptors(pid)), mounts(pid)))
+        held, seen = map(sum, zip(*found, strict=True))
+        return Holdings(held, seen, len(self.processes()))
+
+    def left_behind(self, before: Holdings) -> list[str]:
+        """What it holds more than before, in words, if that stays: some is let go of late."""
+        end = time.monotonic() + _PATIENCE
+        while True:
+            after = self.holdings()
+            found = [
+                f"left behind: {name}: {became}, before {was}"
+                for name, was, became in zip(before._fields, before, after, strict=True)
+                if became > was
+            ]
+            if not found or time.monotonic() > end:
+                return found
+            time.sleep(0.05)
 
     def memory(self) -> int:
         """Bytes that it and its zygotes share with nobody."""

@@ -7,8 +7,9 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from .abusers import Abuser
@@ -18,7 +19,7 @@ from .served import Served
 
 # Times are shorter than a server's own: a soak waits for them to pass.
 OPTIONS = (
-    *("--grace", str(GRACE), "--timeout", "5"),
+    *("--grace", str(GRACE), "--timeout", "60"),
     *("--max-sessions", "512", "--memory", "256MiB"),
 )
 _PROBES = 4
@@ -66,8 +67,13 @@ class Report:
         }
 
 
-def soak(*, seconds: float, guests: int, abusers: int, seed: str) -> Report:
-    """Soak a server of its own, then kill it, start it again at once and have it drain."""
+def soak(
+    *, seconds: float, guests: int, abusers: int, seed: str, wanted: Collection[str] = ()
+) -> Report:
+    """Soak a server of its own, then kill it, start it again at once and have it drain.
+
+    It takes longer if guests have not done all the `wanted` things by then.
+    """
     report = Report()
     with Served(OPTIONS) as served:
         asyncio.run(_load(served, report, 1.0 + seconds * 0.1, guests, abusers, f"{seed}-warm-up"))
@@ -75,14 +81,11 @@ def soak(*, seconds: float, guests: int, abusers: int, seed: str) -> Report:
         before, memory = served.holdings(), served.memory()
         report.calm = asyncio.run(_measured(served, report, seconds * _CALM, guests, 0, seed))
         report.beside = asyncio.run(
-            _measured(served, report, seconds * _ABUSED, guests, abusers, f"{seed}-abused")
+            _measured(served, report, seconds * _ABUSED, guests, abusers, f"{seed}-abused", wanted)
         )
         report.faults += _unsettled(served, before.processes)
-        after = served.holdings()
+        report.faults += served.left_behind(before)
         report.grown = served.memory() - memory
-        for name, was, became in zip(before._fields, before, after, strict=True):
-            if became > was:
-                report.faults.append(f"left behind: {name}: {became}, before {was}")
         if report.grown > _GROWTH:
             report.faults.append(f"memory grew by {report.grown} bytes")
         processes = kill(served)
@@ -104,14 +107,20 @@ def _unsettled(served: Served, processes: int | None = None) -> list[str]:
 
 
 async def _measured(
-    served: Served, report: Report, seconds: float, guests: int, abusers: int, seed: str
+    served: Served,
+    report: Report,
+    seconds: float,
+    guests: int,
+    abusers: int,
+    seed: str,
+    wanted: Collection[str] = (),
 ) -> dict[str, float]:
     """What clients on a clock see meanwhile."""
     probe = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.soak.server.probe", served.url, str(_PROBES), str(seconds)),
         stdout=asyncio.subprocess.PIPE,
     )
-    await _load(served, report, seconds, guests, abusers, seed)
+    await _load(served, report, seconds, guests, abusers, seed, wanted)
     told, _ = await probe.communicate()
     if probe.returncode:
         report.faults.append("the measured clients did not get what they asked for")
@@ -120,12 +129,21 @@ async def _measured(
 
 
 async def _load(
-    served: Served, report: Report, seconds: float, guests: int, abusers: int, seed: str
+    served: Served,
+    report: Report,
+    seconds: float,
+    guests: int,
+    abusers: int,
+    seed: str,
+    wanted: Collection[str] = (),
 ) -> None:
     """Guests and abusers for so long; whatever befalls one of them is in the report."""
     end = time.monotonic() + seconds
     lives = [
-        *(Guest(served, f"{seed}-{n}", report.done).live for n in range(guests)),
+        *(
+            partial(Guest(served, f"{seed}-{n}", report.done).live, wanted=wanted)
+            for n in range(guests)
+        ),
         *(Abuser(served, n, f"{seed}-{n}", report.abused).live for n in range(abusers)),
     ]
     await asyncio.gather(*(_until(live, end, report) for live in lives))
