@@ -126,7 +126,7 @@ def interrupted(dataset: Path, arguments: list[str], how: signal.Signals) -> tup
         assert process.stdout is not None
         assert process.stdout.readline() == "stuck\n"
         process.send_signal(how)
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=120)
         return process.returncode, out
 
 

@@ -92,7 +92,7 @@ def test_an_evaluation_of_runs_that_is_killed_goes_on_to_the_same_table(
     program = [sys.executable, "-m", "repl_env", "eval", str(dataset)]
     command = [*program, "--concurrency", "16", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ}) as process:
-        assert answers.stuck.wait(60)
+        assert answers.stuck.wait(300)
         process.send_signal(signal.SIGKILL)
     before = results(out)
     answers.go_on()
@@ -144,7 +144,7 @@ def test_the_options_of_runs_are_those_of_the_command_run(
         *("--model", script, "--sub-model", script, "--limit", "2", "--blocks", "first"),
         *("--max-depth", "1", "--max-iterations", "2", "--budget-tokens", ":5000"),
         *("--budget-usd", "1", "--price", "model:reply=1:2", "--preload", "json"),
-        *("--timeout", "5", "--memory", "200MiB", "--isolation", "auto", "--json"),
+        *("--timeout", "60", "--memory", "200MiB", "--isolation", "auto", "--json"),
     )
 
     assert done.returncode == 0, done.stderr

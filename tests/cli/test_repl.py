@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pexpect
@@ -18,6 +19,7 @@ import typer
 from prompt_toolkit.history import InMemoryHistory
 from typer.testing import CliRunner
 
+import repl_sandbox
 from repl_env.cli.cell_text import cells
 from repl_env.cli.prompt import history_in
 from repl_env.cli.repl import repl
@@ -99,16 +101,16 @@ def test_an_error_goes_to_stderr_the_next_cell_runs_and_the_status_is_1():
     assert done.stderr.startswith("Traceback (most recent call last):\n")
 
 
-def test_what_is_notable_is_said_and_only_that():
-    done = command(
-        "x = 1\nimport os\nos._exit(3)\nx\nimport time\ntime.sleep(60)\n", "--timeout", "1"
-    )
+def test_what_is_notable_is_said_and_only_that(monkeypatch):
+    # However long the code takes to heed its interrupt.
+    monkeypatch.setattr(repl_sandbox, "Limits", partial(Limits, grace=60.0), raising=False)
+    done = command("x = 1\nimport os\nos._exit(3)\nx\nimport time\n:timeout 0.5\ntime.sleep(600)\n")
 
-    assert done.stdout == "1\n"
+    assert done.stdout == "1\n0.5 s\n"
     assert "[the cell ended its process; the session is back at the state before the cell]" in (
         done.stderr
     )
-    assert re.search(r"\[timed out after 1\S* s; variables are kept\]", done.stderr)
+    assert re.search(r"\[timed out after [\d.]+ s; variables are kept\]", done.stderr)
 
 
 def test_json_has_one_object_for_each_cell_and_command(told):
@@ -130,7 +132,7 @@ def test_json_answers_before_the_next_cell_is_written():
             assert json.loads(child.stdout.readline())["value"] == value
         child.stdin.close()
 
-        assert child.wait(timeout=30) == 0
+        assert child.wait(timeout=120) == 0
 
 
 def test_contexts_are_variables(tmp_path):
@@ -282,7 +284,7 @@ def test_a_reader_that_leaves_ends_it_quietly():
         child.stdin.close()
 
         assert child.stderr.read() == ""
-        assert child.wait(timeout=30) == 1
+        assert child.wait(timeout=120) == 1
 
 
 def test_a_signal_interrupts_the_cell_of_a_pipe_and_the_next_one_runs():
@@ -291,7 +293,7 @@ def test_a_signal_interrupts_the_cell_of_a_pipe_and_the_next_one_runs():
         child.stdin.flush()
         assert child.stdout.readline() == "go\n"
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate("print('next')\n", timeout=30)
+        out, err = child.communicate("print('next')\n", timeout=120)
 
     assert (out, child.returncode) == ("next\n", 1)
     assert "KeyboardInterrupt" in err
@@ -347,7 +349,7 @@ class Terminal:
             cwd=ROOT,
             env={**CLEAN, "TERM": "xterm-256color", **_NO_CPR, "XDG_STATE_HOME": str(state)},
             encoding="utf-8",
-            timeout=30,
+            timeout=120,
             dimensions=(30, 100),
         )
         self.banner = self.ready()
@@ -452,7 +454,13 @@ def test_tab_completes_names_and_attributes_and_changes_nothing(here):
     here.child.send("some_lo\t")
     here.child.expect("some_long_name")
     here.child.send(".attr\t")
-    here.child.expect("attribute_of_a")
+    # Who is not answered at once, on a machine with much to do, asks again.
+    for _ in range(20):
+        if here.child.expect(["attribute_of_a", pexpect.TIMEOUT], timeout=5) == 0:
+            break
+        here.child.send("\t")
+    else:
+        pytest.fail("the attribute is not completed")
     here.child.send("\x03")
     here.ready()
 

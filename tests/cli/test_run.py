@@ -210,7 +210,7 @@ def test_ctrl_c_cancels_the_run_prints_what_there_is_and_exits_130(script):
     )
     assert child.stdout.readline() == "waiting\n"
     child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=30)
+    out, err = child.communicate(timeout=120)
 
     assert (child.returncode, out) == (130, "half\n")
     assert "interrupted" in err

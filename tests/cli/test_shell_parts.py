@@ -9,6 +9,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from repl_env.cli import completion
 from repl_env.cli.cell_text import cells, is_whole
 from repl_env.cli.completion import completions
 from repl_env.cli.prompt import is_ready, next_indent
@@ -16,7 +17,7 @@ from repl_env.cli.repl import repl
 from repl_env.cli.run import run
 from repl_env.cli.shell_commands import COMMANDS
 from repl_env.cli.terminal_text import RESET, TerminalText, harmless, one_line
-from repl_sandbox import Sandbox
+from repl_sandbox import Limits, Sandbox
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 
@@ -91,7 +92,7 @@ def test_the_next_line_is_indented(before, indent):
 
 @pytest.fixture(scope="module")
 def session():
-    with Sandbox() as sandbox, sandbox.session() as session:
+    with Sandbox(limits=Limits(timeout=60)) as sandbox, sandbox.session() as session:
         session.run(
             "counted = []\n"
             "class A:\n"
@@ -132,7 +133,9 @@ def session():
         ("", "", []),
     ],
 )
-def test_a_name_is_completed_from_the_session(session, before, prefix, names):
+def test_a_name_is_completed_from_the_session(session, monkeypatch, before, prefix, names):
+    if "slow" not in before:  # which has no end
+        monkeypatch.setattr(completion, "_PATIENCE", 60.0)
     assert completions(session, before) == (prefix, names)
 
 
