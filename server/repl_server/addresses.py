@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final
 
 # What one subscriber or machine is given (RFC 6177): whoever has one address of it has all.
-SUBSCRIBER_BITS = 64
+SUBSCRIBER_BITS: Final = 64
+# Addresses whose meaning is kept: each request asks several times who it is from.
+_KEPT: Final = 1024
 
 
 def is_loopback(host: str) -> bool:
@@ -16,6 +20,7 @@ def is_loopback(host: str) -> bool:
     return address is not None and address.is_loopback
 
 
+@lru_cache(_KEPT)
 def parse(host: str) -> IPv4Address | IPv6Address | None:
     """`host` as an address, without a zone, IPv4 inside IPv6 as IPv4; None if it is none."""
     try:

@@ -76,11 +76,12 @@ def create_app(
         inbound=Inbound(settings),
         watch=host.watch,
     )
+    # First, because routes are tried in turn and most sessions begin here.
+    app.router.routes.append(WebSocketRoute("/ws", SocketRoute(host)))
     app.include_router(router(host))
     app.include_router(numbers(host.watch.metrics))
     app.include_router(upload_router(host))
     app.include_router(mcp_router(host))
-    app.router.routes.append(WebSocketRoute("/ws", SocketRoute(host)))
     app.router.routes.append(WebSocketRoute("/mcp", MCPSocketRoute(host)))
     app.add_exception_handler(Refusal, refused)
     app.add_exception_handler(RequestValidationError, refused)
