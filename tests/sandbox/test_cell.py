@@ -173,6 +173,15 @@ def test_protected_names_are_back_in_the_next_cell_and_it_is_said(run, capfd):
     assert "tool belongs to the session" in capfd.readouterr().err
 
 
+def test_names_are_put_back_by_a_cell_and_not_between_two(run, capfd):
+    run.namespace.inject("tool", len, protected=True)
+    run("tool = 5")
+    run_cell("None", 0, run.namespace)
+
+    assert run.get("tool") == 5
+    assert capfd.readouterr().err == ""
+
+
 # ── await ────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -57,9 +57,11 @@ def run_cell(
     A last statement that is an expression is displayed, and bound to `_`, unless it is None.
     `printed` is called with each printed form of an answer (see `printed.py`) as it is evaluated,
     and with whether it is the cell's last expression; without it, no such form is looked for.
+    Number 0 is none of the session's cells, and says nothing.
     """
     try:
-        if namespace.protected:
+        # Between two cells it would be chance in whose output it is said.
+        if namespace.protected and number:
             _put_back(namespace)
         name = keep(number, source)
         if printed is not None:
