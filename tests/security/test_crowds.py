@@ -82,7 +82,7 @@ def test_crowds_take_turns_and_a_cell_of_one_that_waits_hears_that_its_time_is_u
     with sandbox.session() as one, sandbox.session() as two, ThreadPoolExecutor(2) as threads:
         for session in (one, two):
             session.run("x = 'kept'")
-        runs = [threads.submit(session.run, code, timeout=5) for session in (one, two)]
+        runs = [threads.submit(session.run, code, timeout=3) for session in (one, two)]
         for session in (one, two, one):
             assert wait_for(lambda session=session: stopped(session) > 8)
         for run, session in zip(runs, (one, two), strict=True):
