@@ -53,6 +53,8 @@ class Yielding:
             self._links.remove(links)
             if self.low:
                 self._weigh(links, seen.look(descendants(links.pid)), low=False)
+            if not self._links:  # what ends has no turn any more, and dies stopped as well
+                self.crowded = self.waits = False
 
     def look(self, links: Links, pids: Sequence[int], cells: int, now: float) -> None:
         """See what `pids`, all that the session has, have used, and weigh them by that.

@@ -20,6 +20,7 @@ CROWD = (
     "        if not number: os.kill(os.getpid(), signal.SIGSTOP)\n"
     "        while True: pass\n"
 )
+BURN = "while True: pass"
 
 
 @pytest.fixture(params=["jailed", "confined"])
@@ -78,16 +79,29 @@ def test_a_crowd_that_is_alone_is_left_alone(sandbox: Sandbox) -> None:
 def test_crowds_take_turns_and_a_cell_of_one_that_waits_hears_that_its_time_is_up(
     sandbox: Sandbox,
 ) -> None:
-    code = CROWD + "while True: pass\n"
     with sandbox.session() as one, sandbox.session() as two, ThreadPoolExecutor(2) as threads:
         for session in (one, two):
-            session.run("x = 'kept'")
-        runs = [threads.submit(session.run, code, timeout=3) for session in (one, two)]
+            session.run("x = 'kept'\n" + CROWD)
+        runs = [threads.submit(session.run, BURN, timeout=3) for session in (one, two)]
         for session in (one, two, one):
             assert wait_for(lambda session=session: stopped(session) > 8)
         for run, session in zip(runs, (one, two), strict=True):
             assert isinstance(run.result(), TimedOut)
             assert session.run("x").value == "'kept'"
+
+
+def test_a_crowd_that_has_ended_has_no_turn(sandbox: Sandbox) -> None:
+    """Else one that is alone would wait for it."""
+    with sandbox.session() as one:
+        one.run(CROWD)
+        with sandbox.session() as two:
+            two.run(CROWD)
+            assert wait_for(lambda: stopped(one) > 8)
+            assert wait_for(lambda: stopped(two) > 8)
+            family = two._core.links.family
+            yielding = sandbox._watchdog._yieldings[family]
+        assert not yielding.crowded
+        assert not yielding.waits
 
 
 def test_everybody_has_a_turn() -> None:
