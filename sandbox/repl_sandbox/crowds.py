@@ -1,9 +1,9 @@
-"""`Crowd`: the processes of a session that burn CPU time together, stopped between its turns.
+"""`Crowd`: the processes of a session in which many want to run, stopped between its turns.
 
 A fork and the end of a process take locks of the kernel for which all wait that map the same files,
 and whoever gets one has to have a processor before the next can. Where a thousand processes want
-two processors, each waits for seconds; weights make it worse. So of the sessions whose many
-processes burn CPU time only some run at once. The others are stopped (SIGSTOP), which happens where
+two processors, each waits for seconds; weights make it worse. So of the sessions in which many
+processes want to run only some do at once. The others are stopped (SIGSTOP), which happens where
 a process holds no lock: on its way out of the kernel.
 
 Covers: every process of a session but its init and what that does itself. Does not cover: what code

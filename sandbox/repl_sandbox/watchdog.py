@@ -146,10 +146,10 @@ class Watchdog:
             self._take_turns(time.monotonic())
 
     def _take_turns(self, now: float) -> None:
-        """Let those go on whose turn it is, of sessions with many processes that burn CPU time."""
+        """Let those go on whose turn it is, of sessions in which many processes want to run."""
         with self._lock:
             everybody = list(self._watched.values())
-            crowds = [each for each in self._yieldings.values() if each.crowded or each.waits]
+            crowds = [each for each in self._yieldings.values() if each.crowded]
         if not crowds:
             return
         hear: dict[Yielding, set[int]] = {each: set() for each in crowds}

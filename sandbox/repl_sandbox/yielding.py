@@ -32,7 +32,7 @@ class Yielding:
         self._lowered = False  # ever
         self._settled = True  # whether all processes were found to be as they should
         self.low = False
-        self.crowded = False  # many of its processes burn CPU time: it runs in turn with others
+        self.crowded = False  # many of its processes want to run: it does in turn with others
 
     @property
     def busy(self) -> bool:
