@@ -273,3 +273,10 @@ def test_an_interpreter_that_does_not_live_to_preload_is_named_with_its_modules(
 def test_what_is_too_long_for_a_template_is_named(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=rf"{name}: .* bytes; the limit .* 65,280"):
         Sandbox(**{name: value})
+
+
+def test_programs_of_a_session_are_loaded_as_programs_are() -> None:
+    """The template looks up all functions of libraries at once; what is loaded so is its own."""
+    with Sandbox() as sandbox, sandbox.session() as session:
+        shown = session.run("import subprocess\nsubprocess.run(['env'], check=True)\nNone").stdout
+        assert "HOME=" in shown and "LD_BIND_NOW" not in shown

@@ -42,6 +42,9 @@ _MOST_SETTINGS = control.MAX_MESSAGE - 256
 
 # The whole environment of the template and so of each session. Nothing of the host's is passed on.
 _ENVIRONMENT = {
+    # Look up all functions of shared libraries now, as import does with those of modules: ld.so(8).
+    # Else each session does it for each that it calls, on pages that it copies for that.
+    "LD_BIND_NOW": "1",
     "HOME": "/workspace",
     "USER": "user",
     "LANG": "C.UTF-8",

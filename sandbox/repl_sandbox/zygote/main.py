@@ -303,6 +303,8 @@ def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
     only of a user namespace of its own.
     """
     host = socket.socket(fileno=fd)
+    # Has done what it is for; the programs that sessions start are others.
+    os.environ.pop("LD_BIND_NOW", None)
     # Its sessions decide about their own; the terminal's Ctrl-C is the host's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda signum, frame: None)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from ..errors import IsolationError
 from ..jail import processes
 from . import parcel
+from .immortal import immortalise
 from .template import Template, data_segment
 
 
@@ -30,6 +31,7 @@ def grow(template: Template, fd: int, manifest: tuple[int, int]) -> Template:
     if processes.thread_count() != 1:
         raise IsolationError(template.tier, "single thread", "numpy left a thread")
     template.worker.share(objects)
+    immortalise()
     # What is no garbage now never will be, and a collection would copy all of it.
     gc.freeze()
     return replace(template, data_segment=data_segment(), nested=True)

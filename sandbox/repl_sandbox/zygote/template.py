@@ -31,6 +31,7 @@ from ..types import Policy
 from ..worker.main import Worker
 from ..worker.streams import open_streams
 from ..worker.warmth import warm_up
+from .immortal import immortalise
 
 if TYPE_CHECKING:
     from ..policies.rules import Rules
@@ -102,6 +103,7 @@ def _seal(
     warm_up(rules)
     worker = Worker(rules)
     gc.collect()
+    immortalise()
     gc.freeze()
     # A collection would write to, and so copy, what init and the zygote only read.
     gc.disable()

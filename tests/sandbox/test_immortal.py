@@ -1,0 +1,99 @@
+"""Immortal objects: what a template holds can be used without a page of it being copied."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from repl_sandbox import Finished, Limits, Sandbox, Session
+
+# What PEP 683 takes as the sign of an immortal object; no object has so many references.
+IMMORTAL = 1 << 31
+LISTS = 100_000
+LIMITS = Limits(timeout=60, memory="1GiB")
+
+
+def interpreters() -> Iterator[str]:
+    """This one, and those that are installed beside it, as pyenv and uv lay them."""
+    yield sys.executable
+    for path in sorted(Path(sys.base_prefix).parent.glob("*/bin/python3.[0-9][0-9]")):
+        yield str(path)
+
+
+def with_immortal_objects(paths: Iterable[str]) -> str | None:
+    asked = "import sys; assert sys.version_info >= (3, 12) and sys.getrefcount(None) >= 1 << 31"
+    for path in paths:
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            subprocess.run([path, "-c", asked], check=True, capture_output=True)
+            return path
+    return None
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    python = with_immortal_objects(interpreters())
+    if python is None:
+        pytest.skip("no CPython from 3.12 on, which has immortal objects, here or beside this one")
+    with Sandbox(python=python, limits=LIMITS, recovery="restart") as made:
+        yield made
+
+
+def value(session: Session, code: str) -> str | None:
+    outcome = session.run(code)
+    assert isinstance(outcome, Finished), outcome
+    return outcome.value
+
+
+def own_memory(session: Session) -> int:
+    """Bytes of pages that the session's process has written, its own part of the template's too."""
+    rows = "open('/proc/self/smaps_rollup').read().splitlines()"
+    found = value(session, f"sum(int(r.split()[1]) for r in {rows} if 'Private_Dirty' in r)")
+    assert found is not None
+    return 1024 * int(found)
+
+
+def test_who_walks_through_shared_objects_copies_none_of_them(sandbox: Sandbox) -> None:
+    rows = [{"name": f"name {number}", "tags": ["a", str(number)]} for number in range(LISTS)]
+    with sandbox.with_shared(rows=rows) as sharing, sharing.session() as session:
+        before = own_memory(session)
+        walked = value(session, "sum(len(row[key]) for row in rows for key in row)")
+        assert walked == str(sum(len(row["name"]) + 2 for row in rows))
+        # Each of the rows is some 500 bytes: 50 MB in all.
+        assert own_memory(session) - before < 10 * LISTS
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        "json",
+        "json.dumps",
+        "json.dumps.__code__",
+        "json.dumps.__code__.co_consts",
+        "next(name for name in vars(json) if name == 'dumps')",
+        "json.JSONEncoder",
+        "print",
+    ],
+)
+def test_what_a_template_holds_is_immortal(sandbox: Sandbox, found: str) -> None:
+    with sandbox.session() as session:
+        assert value(session, f"import json, sys\nsys.getrefcount({found}) >= {IMMORTAL}") == "True"
+
+
+def test_what_a_session_makes_is_freed_when_it_is_not_used(sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
+        session.run("class Made: pass\nimport sys, weakref\nmade = Made()")
+        assert value(session, "sys.getrefcount(made) < 10") == "True"
+        assert value(session, "seen = weakref.ref(made)\ndel made\nseen() is None") == "True"
+
+
+def test_a_collection_leaves_what_the_template_holds(sandbox: Sandbox) -> None:
+    with sandbox.with_shared(table={"a": [1, {"b": 2}]}) as sharing, sharing.session() as session:
+        session.run("import gc\ngc.unfreeze()\ngc.collect()")
+        assert value(session, "table") == "{'a': [1, {'b': 2}]}"
+        session.run("del table\ngc.collect()")
+        assert value(session, "table = {'own': 1}\ntable") == "{'own': 1}"
