@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import json
 import os
 import socket
 
@@ -43,9 +44,9 @@ def test_a_host_that_is_gone_asks_nothing() -> None:
 
 
 def test_an_answer_is_for_its_own_number() -> None:
-    late = requests.gone(1, known=True)
-    assert late.startswith(requests.answer(1))
-    assert not requests.gone(12, known=True).startswith(requests.answer(1))
+    assert requests.read_answer(requests.gone(12, known=True)) == (12, b"1")
+    number, said = requests.read_answer(requests.said(3, {"failed": "a b"}))
+    assert (number, json.loads(said)) == (3, {"failed": "a b"})
 
 
 def test_a_fork_looks_no_function_up(monkeypatch: pytest.MonkeyPatch) -> None:

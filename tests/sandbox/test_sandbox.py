@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from repl_sandbox import Finished, Limits, Sandbox, SandboxClosed, SandboxError
+from tests.sandbox.conftest import eventually
 
 
 def test_preloaded_modules_are_there_at_once() -> None:
@@ -280,3 +286,47 @@ def test_programs_of_a_session_are_loaded_as_programs_are() -> None:
     with Sandbox() as sandbox, sandbox.session() as session:
         shown = session.run("import subprocess\nsubprocess.run(['env'], check=True)\nNone").stdout
         assert "HOME=" in shown and "LD_BIND_NOW" not in shown
+
+
+@pytest.mark.parametrize("tier", ["confined", "process"])
+def test_a_session_that_takes_its_time_to_end_holds_no_other_up(
+    tier: str, open_python: str
+) -> None:
+    with Sandbox(isolation=tier, python=open_python, recovery="restart") as sandbox:
+        slow, other = sandbox.session(), sandbox.session()
+        init = slow._core.links.pid
+        os.kill(init, signal.SIGSTOP)
+        closing = threading.Thread(target=slow.close)
+        closing.start()
+        try:
+            eventually(lambda: init_has(init, signal.SIGTERM))
+            with sandbox.session() as third:
+                assert third.run("1 + 1").value == "2"
+            other.close()
+            assert closing.is_alive()
+        finally:
+            os.kill(init, signal.SIGCONT)
+            closing.join()
+        assert not psutil.pid_exists(init)
+
+
+def init_has(pid: int, number: signal.Signals) -> bool:
+    """Whether signal `number` waits for the process: proc_pid_status(5)."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    pending = re.search(r"^ShdPnd:\t(\w+)$", status, re.MULTILINE)
+    assert pending is not None
+    return bool(int(pending[1], 16) >> (number - 1) & 1)
+
+
+def test_an_end_that_is_awaited_from_many_threads_is_each_ones_own() -> None:
+    """They share one socket to the zygote, on which answers come as sessions end."""
+    with Sandbox(recovery="restart") as sandbox, ThreadPoolExecutor(8) as threads:
+
+        def live(number: int) -> str | None:
+            with sandbox.session() as session:
+                pid = session._core.links.pid
+                answer = session.run(f"{number} + 1").value
+            assert not psutil.pid_exists(pid)
+            return answer
+
+        assert list(threads.map(live, range(100))) == [str(number + 1) for number in range(100)]

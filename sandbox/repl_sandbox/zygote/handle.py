@@ -26,6 +26,7 @@ from ..types import Policy
 from ..wire.connection import HostConnection
 from ..wire.messages import VERSION, Ready
 from . import control, requests
+from .conversation import Conversation, Gone
 
 _BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "boot.py")
 
@@ -124,13 +125,6 @@ class Links:
             group.release()
 
 
-class Gone(SandboxClosed):
-    """There is no zygote any more, and so none of its sessions: whoever can, starts another."""
-
-    def __init__(self) -> None:
-        super().__init__("the zygote is gone; its standard error says why")
-
-
 class Process(Protocol):
     """What a handle needs of its zygote's process; `subprocess.Popen` has it."""
 
@@ -149,11 +143,7 @@ class Process(Protocol):
 
 
 class ZygoteHandle:
-    """One zygote. Thread-safe; dead in a process that was forked from this one.
-
-    Requests are numbered and so are their answers. A caller may leave before the answer is there,
-    by a time-out or Ctrl-C; what then comes late is passed over.
-    """
+    """One zygote. Thread-safe; dead in a process that was forked from this one."""
 
     def __init__(
         self,
@@ -207,7 +197,7 @@ class ZygoteHandle:
         """Begin a conversation on socket `ours`, by which the zygote lives."""
         ours.settimeout(START_TIMEOUT)
         self.tier = tier
-        self._socket = ours
+        self._conversation = Conversation(ours)
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._closed = False
@@ -290,7 +280,8 @@ class ZygoteHandle:
                 theirs = (their_control.fileno(), their_worker.fileno(), their_stdout, their_stderr)
                 host_worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
                 with _entrance(group) as entrance:
-                    self._send(request, (*theirs, *entrance))
+                    self._check_open()
+                    self._conversation.send(request, (*theirs, *entrance))
         except BaseException:
             self.abandon(links)
             raise
@@ -327,7 +318,7 @@ class ZygoteHandle:
             return
         try:
             number = next(self._numbers)
-            self._ask(requests.end(number, links.number), requests.answer(number))
+            self._ask(number, requests.end(number, links.number))
         except Gone:
             pass  # and the session with it: the kernel kills each init when its zygote ends
 
@@ -350,12 +341,8 @@ class ZygoteHandle:
     def abandon(self, links: Links) -> None:
         """Have a session ended that did not come up, without waiting: the zygote may hang."""
         links.close()
-        try:
-            # Without the lock, which another caller may hold for long: it pairs sends with answers,
-            # and nobody waits for this one's.
-            self._socket.send(requests.end(next(self._numbers), links.number))
-        except OSError:
-            pass  # the zygote is gone, or ends the session when its own request is done
+        # If it cannot be told, it is gone, or ends the session when its own request is done.
+        self._conversation.drop(requests.end(next(self._numbers), links.number))
 
     def forget(self, pid: int) -> None:
         """Have the zygote wait for a nested one with this pid, which has ended."""
@@ -371,20 +358,11 @@ class ZygoteHandle:
             SandboxError: there is no zygote any more, or it could not do what it was asked for.
         """
         number = next(self._numbers)
-        prefix = requests.reply(number)
-        said = self._ask(requests.ask(number, question), prefix, descriptors)
-        answer: control.Message = json.loads(said[len(prefix) :])
+        said = self._ask(number, requests.ask(number, question), descriptors)
+        answer: control.Message = json.loads(said)
         if "failed" in answer:
             raise failure(answer)
         return answer
-
-    def _send(self, request: bytes, descriptors: Sequence[int]) -> None:
-        with self._lock:
-            self._check_open()
-            try:
-                socket.send_fds(self._socket, [request], descriptors)
-            except OSError as error:
-                raise Gone from error
 
     def _check_open(self) -> None:
         if self._closed or os.getpid() != self._pid:
@@ -398,7 +376,7 @@ class ZygoteHandle:
         # and with the last process that holds the other end its socket is at its end.
         poller = select.poll()
         poller.register(links.worker, select.POLLIN)
-        seconds = self._socket.gettimeout() or SPAWN_TIMEOUT
+        seconds = self._conversation.seconds
         if not poller.poll(seconds * 1000):
             raise SandboxError(f"the zygote did not answer within {seconds} s")
         pid = read_ready(links.worker, links.connection)
@@ -416,29 +394,16 @@ class ZygoteHandle:
 
     def _configure(self, configuration: control.Message) -> control.Message:
         """The first thing to be asked: build the template."""
-        request = json.dumps({**configuration, "number": next(self._numbers)}).encode()
-        answer: control.Message = json.loads(self._ask(request, b"{"))
+        number = next(self._numbers)
+        request = json.dumps({**configuration, "number": number}).encode()
+        answer: control.Message = json.loads(self._ask(number, request))
         if "failed" in answer:
             raise failure(answer)
         return answer
 
-    def _ask(self, request: bytes, prefix: bytes, descriptors: Sequence[int] = ()) -> bytes:
-        """The answer to `request`, which begins with `prefix`."""
-        with self._lock:
-            self._check_open()
-            try:
-                socket.send_fds(self._socket, [request], descriptors)
-                answer = self._socket.recv(control.MAX_MESSAGE)
-                while answer and not answer.startswith(prefix):
-                    answer = self._socket.recv(control.MAX_MESSAGE)
-            except TimeoutError as error:
-                seconds = self._socket.gettimeout()
-                raise SandboxError(f"the zygote did not answer within {seconds} s") from error
-            except OSError as error:
-                raise Gone from error
-        if not answer:
-            raise Gone
-        return answer
+    def _ask(self, number: int, request: bytes, descriptors: Sequence[int] = ()) -> bytes:
+        self._check_open()
+        return self._conversation.ask(number, request, descriptors)
 
     def close(self) -> None:
         """End the zygote and all its sessions. In a forked child: only let go of the socket."""
@@ -447,23 +412,23 @@ class ZygoteHandle:
                 return
             self._closed = True
         if os.getpid() != self._pid:
-            self._socket.close()
+            self._conversation.forked()
             return
+        self._conversation.hang_up()
         if self.tier != "jailed":
-            # End of file: it ends its sessions, whom no kernel would end with it.
-            self._socket.shutdown(socket.SHUT_RDWR)
+            # It ends its sessions, whom no kernel would end with it.
             try:
                 self._process.wait(_LEAVE_TIMEOUT)
             except subprocess.TimeoutExpired:
                 pass
-        self._socket.close()
         self._process.kill()
         self._process.wait()
+        self._conversation.close()
 
     def forked(self) -> None:
         """In a child of the host: drop the lifeline, so that it is the host's alone."""
         self._closed = True
-        self._socket.close()
+        self._conversation.forked()
 
 
 def _check_size(configuration: control.Message) -> None:

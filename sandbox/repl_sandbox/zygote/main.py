@@ -12,6 +12,8 @@ import select
 import signal
 import socket
 import sys
+import time
+from dataclasses import dataclass, field
 from errno import EACCES, EBUSY, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP
 from typing import NoReturn
 
@@ -32,6 +34,17 @@ _NOT_INTO_GROUP = (EACCES, EBUSY, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP)
 _END_TIMEOUT = 10.0
 
 
+@dataclass(slots=True)
+class _Ending:
+    """A session that was told to end, and the requests that are answered when it has."""
+
+    session: int
+    pid: int
+    pidfd: int
+    until: float | None = None  # then its init has taken too long to end it, by time.monotonic
+    asked: list[int] = field(default_factory=list)
+
+
 class Zygote:
     """Serves one host."""
 
@@ -43,44 +56,59 @@ class Zygote:
         self._rlimits: list[tuple[int, tuple[int, int]]] = []
         self._states = -1
         self._sessions: dict[int, int] = {}  # number of the request: pid of the init
+        self._ending: dict[int, _Ending] = {}  # likewise
+        self._dying: dict[int, _Ending] = {}  # by the descriptors that tell of their ends
+        self._poller = select.poll()
+        self._poller.register(host, select.POLLIN)
         self._removing: set[int] = set()  # processes that remove directories
         self._nested: set[int] = set()  # zygotes that were forked from this one
 
     def serve(self) -> NoReturn:
-        """Answer requests until end of file."""
+        """Answer requests until end of file, and say what has ended."""
+        host = self._host.fileno()
         while True:
-            request, descriptors = requests.receive(self._host)
-            if not request:
-                self._leave()
-            try:
-                self._answer(request, descriptors)
-            finally:
-                for fd in descriptors:
-                    os.close(fd)
+            for fd, _ in self._poller.poll(self._patience()):
+                if fd == host:
+                    self._hear()
+                else:
+                    self._bury(self._dying.pop(fd))
+            self._kill_the_late()
+
+    def _hear(self) -> None:
+        request, descriptors = requests.receive(self._host)
+        if not request:
+            self._leave()
+        try:
+            self._answer(request, descriptors)
+        finally:
+            for fd in descriptors:
+                os.close(fd)
+
+    def _say(self, answer: bytes) -> None:
+        try:
+            self._host.send(answer)
+        except OSError:
+            self._leave()
 
     def _answer(self, request: bytes, descriptors: list[int]) -> None:
         kind, number, rest = request.split(b" ", 2)
-        if kind != b"spawn":
-            try:
-                self._host.send(self._do(kind, int(number), rest, descriptors))
-            except OSError:
-                self._leave()
-            return
-        try:
-            self._spawn(int(number), rest, descriptors)
-        except OSError as error:
-            _tell(descriptors[0], IsolationError(self._template.tier, "zygote", str(error)))
-        except IsolationError as error:
-            _tell(descriptors[0], error)
-
-    def _do(self, kind: bytes, number: int, rest: bytes, descriptors: list[int]) -> bytes:
-        """What the host waits for, done; the answer."""
         if kind == b"end":
-            return requests.gone(number, known=self._end(int(rest)))
-        question = json.loads(rest)
+            self._end(int(rest), int(number))
+        elif kind == b"ask":
+            self._say(requests.said(int(number), self._do(json.loads(rest), descriptors)))
+        else:
+            try:
+                self._spawn(int(number), rest, descriptors)
+            except OSError as error:
+                _tell(descriptors[0], IsolationError(self._template.tier, "zygote", str(error)))
+            except IsolationError as error:
+                _tell(descriptors[0], error)
+
+    def _do(self, question: control.Message, descriptors: list[int]) -> control.Message:
+        """What the host asks once in a while, done; the answer."""
         if question["op"] == "nest":
-            return requests.said(number, self._nest(question, descriptors))
-        return requests.said(number, {"gone": self._forget(question["nested"])})
+            return self._nest(question, descriptors)
+        return {"gone": self._forget(question["nested"])}
 
     def _nest(self, message: control.Message, descriptors: list[int]) -> control.Message:
         """Fork a template with objects in it; it speaks for itself from here on."""
@@ -101,8 +129,10 @@ class Zygote:
         from . import nested  # not loaded in a template that nobody forks another from
 
         try:
-            # The parent's conversation ends with the parent.
+            # The parent's conversation ends with the parent, and what it waits for is its own.
             self._host.close()
+            for pidfd in self._dying:
+                os.close(pidfd)
             host = socket.socket(fileno=fd)
             try:
                 template = nested.grow(self._template, parcel, message["manifest"])
@@ -191,28 +221,63 @@ class Zygote:
         try:
             users.map_session(self._sessions[session], slot)
         except OSError as error:
-            self._end(session)
+            pid = self._sessions.pop(session)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
             raise remedies.failed("id maps", error) from error
         try:
             os.write(written, b"11")  # for init and for the first worker
         except BrokenPipeError:
             pass  # init failed in an earlier step, and has told the host which
 
-    def _end(self, session: int) -> bool:
-        """End what request `session` made, and wait until all of it is gone."""
-        pid = self._sessions.pop(session, None)
-        if pid is None:
-            return False
+    # ── ends ──────────────────────────────────────────────────────────────────────────────────
+    # Nobody waits here for the end of a session, which may take longer than the beginning of the
+    # next: an init that is told to end is waited for beside all else.
+
+    def _end(self, session: int, number: int) -> None:
+        """End what request `session` made; request `number` is answered when all of it is gone."""
+        ending = self._ending.get(session)
+        if ending is None:
+            pid = self._sessions.pop(session, None)
+            if pid is None:
+                self._say(requests.gone(number, known=False))
+                return
+            ending = self._tell_to_end(session, pid)
+        ending.asked.append(number)
+
+    def _tell_to_end(self, session: int, pid: int) -> _Ending:
         # Its init may have ended by itself; until it is waited for, the pid is nobody else's.
-        if self._template.tier == "jailed":
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        else:
-            os.kill(pid, signal.SIGTERM)
-            self._wait(pid)
+        jailed = self._template.tier == "jailed"
+        os.kill(pid, signal.SIGKILL if jailed else signal.SIGTERM)
+        ending = _Ending(session, pid, os.pidfd_open(pid))
+        if not jailed:
+            ending.until = time.monotonic() + _END_TIMEOUT
+        self._ending[session] = self._dying[ending.pidfd] = ending
+        self._poller.register(ending.pidfd, select.POLLIN)
+        return ending
+
+    def _patience(self) -> float | None:
+        """Milliseconds until an init that ends its session has taken too long."""
+        until = [ending.until for ending in self._dying.values() if ending.until is not None]
+        return max(0.0, min(until) - time.monotonic()) * 1000 if until else None
+
+    def _kill_the_late(self) -> None:
+        for ending in self._dying.values():
+            if ending.until is not None and ending.until <= time.monotonic():
+                os.kill(ending.pid, signal.SIGKILL)
+                ending.until = None
+
+    def _bury(self, ending: _Ending) -> None:
+        """What `ending` told to end has ended: clear it away, and say so."""
+        os.waitpid(ending.pid, 0)
+        self._poller.unregister(ending.pidfd)
+        os.close(ending.pidfd)
+        del self._ending[ending.session]
+        if self._template.tier != "jailed":
             self._end_strays()
-            self._remove(f"{self._template.base}/{session}")
-        return True
+            self._remove(f"{self._template.base}/{ending.session}")
+        for number in ending.asked:
+            self._say(requests.gone(number, known=True))
 
     def _remove(self, folder: str) -> None:
         """Remove what an init left of its directory, beside other requests."""
@@ -225,37 +290,39 @@ class Zygote:
             os._exit(0)
         self._removing.add(pid)
 
-    def _wait(self, pid: int) -> None:
-        """Wait for an init that ends its session; one that takes too long is killed."""
-        process = os.pidfd_open(pid)
-        poller = select.poll()
-        poller.register(process, select.POLLIN)
-        if not poller.poll(_END_TIMEOUT * 1000):
-            os.kill(pid, signal.SIGKILL)
-        os.close(process)
-        os.waitpid(pid, 0)
-
     def _end_strays(self) -> None:
         """End what inits left that were killed: their sessions are this process's by then."""
         for pid in list(self._removing):
             if os.waitpid(pid, os.WNOHANG)[0]:
                 self._removing.discard(pid)
-        processes.end_children({*self._sessions.values(), *self._removing, *self._nested})
+        ending = (each.pid for each in self._ending.values())
+        kept = {*self._sessions.values(), *ending, *self._removing, *self._nested}
+        processes.end_children(kept)
 
     def _leave(self) -> NoReturn:
         """The host is gone: where the kernel does not end the sessions with this process, do so."""
         if self._template.base:
-            for pid in self._sessions.values():
-                os.kill(pid, signal.SIGTERM)
-            for pid in self._sessions.values():
-                self._wait(pid)
+            sessions = [*self._sessions, *self._ending]
+            for session, pid in self._sessions.items():
+                self._tell_to_end(session, pid)
+            for ending in self._ending.values():
+                _wait(ending)
             processes.end_children()
             if self._template.nested:
-                for session in self._sessions:
+                for session in sessions:
                     folders.remove(f"{self._template.base}/{session}")
             else:
                 folders.remove_base(self._template.base)
         os._exit(0)
+
+
+def _wait(ending: _Ending) -> None:
+    """Wait for an init that ends its session; one that takes too long is killed."""
+    poller = select.poll()
+    poller.register(ending.pidfd, select.POLLIN)
+    if not poller.poll(_END_TIMEOUT * 1000):
+        os.kill(ending.pid, signal.SIGKILL)
+    os.waitpid(ending.pid, 0)
 
 
 def _clone(jail: Jail, version: int, groups: list[int]) -> int:
@@ -292,7 +359,7 @@ def refuse(fd: int, error: IsolationError) -> NoReturn:
     """Say on socket `fd`, to the request that configures the zygote, that there will be none."""
     with socket.socket(fileno=fd) as host:
         if (configuration := control.receive(host)) is not None:
-            control.send(host, {**control.failure(error), "number": configuration["number"]})
+            host.send(requests.said(configuration["number"], control.failure(error)))
     os._exit(1)
 
 
@@ -326,7 +393,7 @@ def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
             privileged=privileged,
         )
     except SandboxError as error:
-        control.send(host, {**_refusal(error), "number": number})
+        host.send(requests.said(number, _refusal(error)))
         os._exit(1)
     facts = {
         "data_segment": template.data_segment,
@@ -336,5 +403,5 @@ def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
         "implementation": sys.implementation.name,
         "room": 0 if template.tier == "jailed" or template.privileged else rlimits.room(),
     }
-    control.send(host, {**facts, "number": number})
+    host.send(requests.said(number, facts))
     Zygote(host, template).serve()

@@ -16,7 +16,8 @@ from collections.abc import Callable
 
 from ..errors import SandboxError
 from . import control
-from .handle import SPAWN_TIMEOUT, Gone, ZygoteHandle, failure
+from .conversation import Gone
+from .handle import SPAWN_TIMEOUT, ZygoteHandle, failure
 
 
 class NestedZygote(ZygoteHandle):

@@ -37,7 +37,7 @@ def spawn(number: int, slot: int, group: int, settled: bytes) -> bytes:
 
 
 def end(number: int, session: int) -> bytes:
-    """End `session`, and answer to `number` when all of it is gone."""
+    """End `session`; the answer is `gone`, when all of it is."""
     return b"end %d %d" % (number, session)
 
 
@@ -46,24 +46,20 @@ def ask(number: int, question: control.Message) -> bytes:
     return b"ask %d %b" % (number, json.dumps(question).encode())
 
 
-def reply(number: int) -> bytes:
-    """How the answer to `ask` begins."""
-    return b"said %d " % number
-
-
 def said(number: int, message: control.Message) -> bytes:
     """The answer to `ask`."""
-    return reply(number) + json.dumps(message).encode()
-
-
-def answer(number: int) -> bytes:
-    """How the answer to `end` begins."""
-    return b"gone %d " % number
+    return b"said %d %b" % (number, json.dumps(message).encode())
 
 
 def gone(number: int, *, known: bool) -> bytes:
     """The answer to `end`: whether there was such a session."""
-    return b"%b%d" % (answer(number), known)
+    return b"gone %d %d" % (number, known)
+
+
+def read_answer(data: bytes) -> tuple[int, bytes]:
+    """The number of the request that `data` answers, and what it says."""
+    _, number, rest = data.split(b" ", 2)
+    return int(number), rest
 
 
 def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
