@@ -180,6 +180,15 @@ def advise_huge_pages(address: int, size: int) -> None:
         _libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), MADV_HUGEPAGE)
 
 
+def trim_heap() -> None:
+    """malloc_trim(3): give the kernel back what was freed, where the C library can (glibc)."""
+    try:
+        trim = _libc.malloc_trim
+    except AttributeError:
+        return
+    trim(ctypes.c_size_t(0))
+
+
 def sethostname(name: str) -> None:
     """sethostname(2)."""
     encoded = name.encode()

@@ -10,16 +10,13 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
 # In builds without the GIL it is of another form, and each object has a thread that owns it.
 _KNOWN = (
-    sys.implementation.name == "cpython"
-    and sys.version_info >= (3, 12)
-    and not sysconfig.get_config_var("Py_GIL_DISABLED")
+    sys.implementation.name == "cpython" and sys.version_info >= (3, 12) and "t" not in sys.abiflags
 )
 # Counts from here on are of immortal objects: in all versions the sign bit of 32 bits says it.
 _IMMORTAL = 1 << 31

@@ -11,7 +11,7 @@ import os
 from dataclasses import replace
 
 from ..errors import IsolationError
-from ..jail import processes
+from ..jail import libc, processes
 from . import parcel
 from .immortal import immortalise
 from .template import Template, data_segment
@@ -32,6 +32,7 @@ def grow(template: Template, fd: int, manifest: tuple[int, int]) -> Template:
         raise IsolationError(template.tier, "single thread", "numpy left a thread")
     template.worker.share(objects)
     immortalise()
+    libc.trim_heap()
     # What is no garbage now never will be, and a collection would copy all of it.
     gc.freeze()
     return replace(template, data_segment=data_segment(), nested=True)

@@ -105,6 +105,7 @@ def _seal(
     gc.collect()
     immortalise()
     gc.freeze()
+    libc.trim_heap()  # each fork copies an entry for each page
     # A collection would write to, and so copy, what init and the zygote only read.
     gc.disable()
     return Template(
