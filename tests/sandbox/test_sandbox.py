@@ -296,6 +296,8 @@ def test_a_session_that_takes_its_time_to_end_holds_no_other_up(
         slow, other = sandbox.session(), sandbox.session()
         init = slow._core.links.pid
         os.kill(init, signal.SIGSTOP)
+        # Of two signals that wait it would take the other first.
+        eventually(lambda: psutil.Process(init).status() == psutil.STATUS_STOPPED)
         closing = threading.Thread(target=slow.close)
         closing.start()
         try:
