@@ -136,7 +136,7 @@ def cpu() -> Iterator[Figure]:
                 "ours": lambda: timed(lambda: finished(session.run(CPU_LOOP))),
                 "floor": lambda: timed(lambda: exec(CPU_LOOP, {})),
             },
-            rounds=15,
+            rounds=31,
         )
     yield Figure("cpu", "CPU loop", "ms", taken["ours"], taken["floor"], "plain CPython")
 
