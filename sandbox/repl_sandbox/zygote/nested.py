@@ -11,7 +11,7 @@ import os
 from dataclasses import replace
 
 from ..errors import IsolationError
-from ..jail import libc, processes
+from ..jail import processes
 from . import parcel
 from .immortal import immortalise
 from .template import Template, data_segment
@@ -26,13 +26,13 @@ def grow(template: Template, fd: int, manifest: tuple[int, int]) -> Template:
     """
     if template.tier != "jailed":
         processes.adopt_orphans()  # which a fork does not inherit
+    given_back = template.data_segment - data_segment()  # and to be had again
     objects = parcel.unpack(fd, *manifest)
     os.close(fd)
     if processes.thread_count() != 1:
         raise IsolationError(template.tier, "single thread", "numpy left a thread")
     template.worker.share(objects)
     immortalise()
-    libc.trim_heap()
     # What is no garbage now never will be, and a collection would copy all of it.
     gc.freeze()
-    return replace(template, data_segment=data_segment(), nested=True)
+    return replace(template, data_segment=data_segment() + given_back, nested=True)

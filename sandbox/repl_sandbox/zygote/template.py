@@ -105,6 +105,8 @@ def _seal(
     gc.collect()
     immortalise()
     gc.freeze()
+    # What it grew to: a session's memory counts from there on, and grows again where it shrinks.
+    grown = data_segment()
     libc.trim_heap()  # each fork copies an entry for each page
     # A collection would write to, and so copy, what init and the zygote only read.
     gc.disable()
@@ -119,7 +121,7 @@ def _seal(
         ground.covered,
         ground.pinned,
         worker,
-        data_segment(),
+        grown,
     )
 
 
