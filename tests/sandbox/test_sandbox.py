@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -293,31 +294,44 @@ def test_a_session_that_takes_its_time_to_end_holds_no_other_up(
     tier: str, open_python: str
 ) -> None:
     with Sandbox(isolation=tier, python=open_python, recovery="restart") as sandbox:
-        slow, other = sandbox.session(), sandbox.session()
-        init = slow._core.links.pid
-        os.kill(init, signal.SIGSTOP)
-        # Of two signals that wait it would take the other first.
-        eventually(lambda: psutil.Process(init).status() == psutil.STATUS_STOPPED)
-        closing = threading.Thread(target=slow.close)
-        closing.start()
-        try:
-            eventually(lambda: init_has(init, signal.SIGTERM))
-            with sandbox.session() as third:
-                assert third.run("1 + 1").value == "2"
-            other.close()
-            assert closing.is_alive()
-        finally:
+        # An init that does not end is killed after 10 s: a machine may be too slow for that, once.
+        assert any(held_no_other_up(sandbox) for _ in range(3))
+
+
+def held_no_other_up(sandbox: Sandbox) -> bool:
+    slow, other = sandbox.session(), sandbox.session()
+    init = slow._core.links.pid
+    stop(init)
+    closing = threading.Thread(target=slow.close)
+    closing.start()
+    try:
+        eventually(lambda: is_told_to_end(init) or not closing.is_alive())
+        with sandbox.session() as third:
+            assert third.run("1 + 1").value == "2"
+        other.close()
+        return closing.is_alive()
+    finally:
+        with suppress(ProcessLookupError):
             os.kill(init, signal.SIGCONT)
-            closing.join()
+        closing.join()
         assert not psutil.pid_exists(init)
 
 
-def init_has(pid: int, number: signal.Signals) -> bool:
-    """Whether signal `number` waits for the process: proc_pid_status(5)."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+def stop(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    # Of two signals that wait it would take the other first.
+    eventually(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+
+
+def is_told_to_end(pid: int) -> bool:
+    """Whether a SIGTERM waits for the process: proc_pid_status(5)."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
     pending = re.search(r"^ShdPnd:\t(\w+)$", status, re.MULTILINE)
     assert pending is not None
-    return bool(int(pending[1], 16) >> (number - 1) & 1)
+    return bool(int(pending[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def test_an_end_that_is_awaited_from_many_threads_is_each_ones_own() -> None:
@@ -332,3 +346,26 @@ def test_an_end_that_is_awaited_from_many_threads_is_each_ones_own() -> None:
             return answer
 
         assert list(threads.map(live, range(100))) == [str(number + 1) for number in range(100)]
+
+
+def test_more_sessions_than_end_at_a_time_end_all_the_same() -> None:
+    """Each that ends has a descriptor of the zygote's, which gives them 128."""
+    with Sandbox(isolation="process", recovery="restart") as sandbox:
+        sessions = [sandbox.session() for _ in range(140)]
+        inits = [session._core.links.pid for session in sessions]
+        for pid in inits:
+            stop(pid)
+        with ThreadPoolExecutor(len(sessions)) as threads:
+            closing = [threads.submit(session.close) for session in sessions]
+            eventually(
+                lambda: (
+                    sum(map(is_told_to_end, inits)) == 128 or any(each.done() for each in closing)
+                )
+            )
+            for pid in inits:
+                with suppress(ProcessLookupError):  # killed, after 10 s
+                    os.kill(pid, signal.SIGCONT)
+        assert all(each.result() is None for each in closing)
+        assert not any(map(psutil.pid_exists, inits))
+        inits = [sandbox.session()._core.links.pid for _ in sessions]
+    assert not any(map(psutil.pid_exists, inits))

@@ -67,7 +67,7 @@ class Conversation:
                 raise Gone from error
 
     def drop(self, request: bytes) -> None:
-        """Send a request if that can be done, and not after another that takes its time."""
+        """Send a request that nobody waits for, if it can be sent."""
         try:
             self._socket.send(request)
         except OSError:
@@ -115,9 +115,9 @@ class Conversation:
     def _read(self, seconds: float) -> None:
         """Read one answer, whosever it is. The others may come and go meanwhile."""
         self._reading = True
-        self._waiting.release()
         data: bytes | None = b""
         try:
+            self._waiting.release()
             data = _next(self._socket, seconds)
         except OSError:
             pass  # as at its end

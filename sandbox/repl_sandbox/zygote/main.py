@@ -12,8 +12,6 @@ import select
 import signal
 import socket
 import sys
-import time
-from dataclasses import dataclass, field
 from errno import EACCES, EBUSY, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP
 from typing import NoReturn
 
@@ -24,25 +22,13 @@ from ..jail.namespaces import FLAGS
 from ..jail.recipe import Jail
 from ..types import Policy
 from . import control, requests
+from .endings import Endings
 from .init import be_session
 from .template import Template, build
 
 # clone3(2): what is wrong with the group that the child should be born into, or there is no such
 # call, as under some seccomp filters of container engines.
 _NOT_INTO_GROUP = (EACCES, EBUSY, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP)
-# Seconds. Ending a session takes milliseconds, or as long as the kernel needs to free its memory.
-_END_TIMEOUT = 10.0
-
-
-@dataclass(slots=True)
-class _Ending:
-    """A session that was told to end, and the requests that are answered when it has."""
-
-    session: int
-    pid: int
-    pidfd: int
-    until: float | None = None  # then its init has taken too long to end it, by time.monotonic
-    asked: list[int] = field(default_factory=list)
 
 
 class Zygote:
@@ -56,23 +42,23 @@ class Zygote:
         self._rlimits: list[tuple[int, tuple[int, int]]] = []
         self._states = -1
         self._sessions: dict[int, int] = {}  # number of the request: pid of the init
-        self._ending: dict[int, _Ending] = {}  # likewise
-        self._dying: dict[int, _Ending] = {}  # by the descriptors that tell of their ends
         self._poller = select.poll()
         self._poller.register(host, select.POLLIN)
+        self._endings = Endings(self._poller, jailed=template.tier == "jailed")
         self._removing: set[int] = set()  # processes that remove directories
         self._nested: set[int] = set()  # zygotes that were forked from this one
 
     def serve(self) -> NoReturn:
         """Answer requests until end of file, and say what has ended."""
-        host = self._host.fileno()
+        host, endings = self._host.fileno(), self._endings
         while True:
-            for fd, _ in self._poller.poll(self._patience()):
+            for fd, _ in self._poller.poll(endings.patience()):
                 if fd == host:
                     self._hear()
                 else:
-                    self._bury(self._dying.pop(fd))
-            self._kill_the_late()
+                    self._bury(fd)
+            endings.kill_the_late()
+            self._poller.modify(host, 0 if endings.full else select.POLLIN)
 
     def _hear(self) -> None:
         request, descriptors = requests.receive(self._host)
@@ -131,8 +117,7 @@ class Zygote:
         try:
             # The parent's conversation ends with the parent, and what it waits for is its own.
             self._host.close()
-            for pidfd in self._dying:
-                os.close(pidfd)
+            self._endings.forked()
             host = socket.socket(fileno=fd)
             try:
                 template = nested.grow(self._template, parcel, message["manifest"])
@@ -230,49 +215,19 @@ class Zygote:
         except BrokenPipeError:
             pass  # init failed in an earlier step, and has told the host which
 
-    # ── ends ──────────────────────────────────────────────────────────────────────────────────
-    # Nobody waits here for the end of a session, which may take longer than the beginning of the
-    # next: an init that is told to end is waited for beside all else.
-
     def _end(self, session: int, number: int) -> None:
         """End what request `session` made; request `number` is answered when all of it is gone."""
-        ending = self._ending.get(session)
+        ending = self._endings.of(session)
         if ending is None:
             pid = self._sessions.pop(session, None)
             if pid is None:
                 self._say(requests.gone(number, known=False))
                 return
-            ending = self._tell_to_end(session, pid)
+            ending = self._endings.begin(session, pid)
         ending.asked.append(number)
 
-    def _tell_to_end(self, session: int, pid: int) -> _Ending:
-        # Its init may have ended by itself; until it is waited for, the pid is nobody else's.
-        jailed = self._template.tier == "jailed"
-        os.kill(pid, signal.SIGKILL if jailed else signal.SIGTERM)
-        ending = _Ending(session, pid, os.pidfd_open(pid))
-        if not jailed:
-            ending.until = time.monotonic() + _END_TIMEOUT
-        self._ending[session] = self._dying[ending.pidfd] = ending
-        self._poller.register(ending.pidfd, select.POLLIN)
-        return ending
-
-    def _patience(self) -> float | None:
-        """Milliseconds until an init that ends its session has taken too long."""
-        until = [ending.until for ending in self._dying.values() if ending.until is not None]
-        return max(0.0, min(until) - time.monotonic()) * 1000 if until else None
-
-    def _kill_the_late(self) -> None:
-        for ending in self._dying.values():
-            if ending.until is not None and ending.until <= time.monotonic():
-                os.kill(ending.pid, signal.SIGKILL)
-                ending.until = None
-
-    def _bury(self, ending: _Ending) -> None:
-        """What `ending` told to end has ended: clear it away, and say so."""
-        os.waitpid(ending.pid, 0)
-        self._poller.unregister(ending.pidfd)
-        os.close(ending.pidfd)
-        del self._ending[ending.session]
+    def _bury(self, pidfd: int) -> None:
+        ending = self._endings.bury(pidfd)
         if self._template.tier != "jailed":
             self._end_strays()
             self._remove(f"{self._template.base}/{ending.session}")
@@ -295,18 +250,20 @@ class Zygote:
         for pid in list(self._removing):
             if os.waitpid(pid, os.WNOHANG)[0]:
                 self._removing.discard(pid)
-        ending = (each.pid for each in self._ending.values())
+        ending = (each.pid for each in self._endings)
         kept = {*self._sessions.values(), *ending, *self._removing, *self._nested}
         processes.end_children(kept)
 
     def _leave(self) -> NoReturn:
         """The host is gone: where the kernel does not end the sessions with this process, do so."""
         if self._template.base:
-            sessions = [*self._sessions, *self._ending]
+            self._poller.unregister(self._host)
+            sessions = [*self._sessions, *(each.session for each in self._endings)]
             for session, pid in self._sessions.items():
-                self._tell_to_end(session, pid)
-            for ending in self._ending.values():
-                _wait(ending)
+                while self._endings.full:
+                    self._endings.wait()
+                self._endings.begin(session, pid)
+            self._endings.finish()
             processes.end_children()
             if self._template.nested:
                 for session in sessions:
@@ -314,15 +271,6 @@ class Zygote:
             else:
                 folders.remove_base(self._template.base)
         os._exit(0)
-
-
-def _wait(ending: _Ending) -> None:
-    """Wait for an init that ends its session; one that takes too long is killed."""
-    poller = select.poll()
-    poller.register(ending.pidfd, select.POLLIN)
-    if not poller.poll(_END_TIMEOUT * 1000):
-        os.kill(ending.pid, signal.SIGKILL)
-    os.waitpid(ending.pid, 0)
 
 
 def _clone(jail: Jail, version: int, groups: list[int]) -> int:
