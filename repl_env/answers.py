@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ForwardRef, TypeAlias
 
 from repl_env.values import clean, json_or_none
 from repl_sandbox.types import JSON, Answer
@@ -121,6 +121,10 @@ def _by_type(schema: Any) -> Validator:
     from pydantic import TypeAdapter, ValidationError
     from pydantic.errors import PydanticUserError
 
+    # pydantic takes a text for the name of a type, and evaluates it; a schema may be a stranger's.
+    if isinstance(schema, (str, ForwardRef)):
+        kind = type(schema).__name__
+        raise TypeError(f"answer_schema must be a JSON schema as a dict, or a type, not {kind}")
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(schema)
     except PydanticUserError as error:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ForwardRef
 
 from repl_env.contexts import NAME
 from repl_env.errors import NotSupported
@@ -206,6 +206,9 @@ def _schema(schema: Any) -> Any:
     if schema is None or isinstance(schema, dict):
         json_text("answer_schema", schema)
         return schema
+    if isinstance(schema, (str, ForwardRef)):  # pydantic would evaluate it
+        kind = type(schema).__name__
+        raise TypeError(f"answer_schema must be a JSON schema as a dict, or a type, not {kind}")
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticUserError
 

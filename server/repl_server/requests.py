@@ -66,7 +66,7 @@ class ResetRequest(AnyReset):
     llm_model: str | None = None
     llm: Endpoint | None = None
     expected_answer: JsonValue = None
-    answer_schema: JsonValue = None
+    answer_schema: dict[str, JsonValue] | None = None
     rlm_max_depth: Annotated[int, Field(ge=1)] | None = None
     rlm_max_iterations: Annotated[int, Field(ge=1)] | None = None
 
@@ -77,7 +77,7 @@ class FollowUp(Strict):
     task_prompt: str = ""
     max_iterations: Annotated[int, Field(ge=1)] | None = None
     expected_answer: JsonValue = None
-    answer_schema: JsonValue = None
+    answer_schema: dict[str, JsonValue] | None = None
     variables: dict[str, Content] | None = None
 
 

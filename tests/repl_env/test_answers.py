@@ -132,6 +132,13 @@ def test_what_is_no_schema_is_an_error_that_names_the_argument():
     assert validator(None) is None
 
 
+def test_a_text_is_no_type_and_is_never_evaluated(tmp_path):
+    proof = tmp_path / "evaluated"
+    with pytest.raises(TypeError, match=r"answer_schema must be .*, not str"):
+        validator(f"__import__('pathlib').Path({str(proof)!r}).touch() or int")
+    assert not proof.exists()
+
+
 def test_values_and_texts_are_fit_for_the_wire():
     assert settled(Answer("FINAL", "a\ud800b", float("nan"))) == ("a?b", None)
     assert settled(Answer("FINAL", "x", ["\ud800"])) == ("x", None)

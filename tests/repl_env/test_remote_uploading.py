@@ -557,6 +557,14 @@ async def test_a_type_is_sent_as_its_schema():
     assert sent == {"answer_schema": {"type": "array", "items": {"type": "integer"}}}
 
 
+async def test_a_text_is_no_type_and_is_never_evaluated(tmp_path):
+    proof = tmp_path / "evaluated"
+    schema = f"__import__('pathlib').Path({str(proof)!r}).touch() or int"
+    with pytest.raises(TypeError, match=r"answer_schema must be .*, not str"):
+        await ResetArguments(answer_schema=schema).data(named=True)
+    assert not proof.exists()
+
+
 def test_clients_that_begin_with_one_context_at_a_time_hash_it_once():
     made, go = [], threading.Event()
 

@@ -192,6 +192,7 @@ def test_variables_draft_and_a_further_question(named):
 def test_what_a_further_question_may_not_set(named):
     assert named.refusal("follow_up", {"variables": {"FINAL": 1}}) == "VALIDATION_ERROR"
     assert named.refusal("follow_up", {"answer_schema": {"type": 5}}) == "VALIDATION_ERROR"
+    assert named.refusal("follow_up", {"answer_schema": "int"}) == "VALIDATION_ERROR"
     assert named.refusal("follow_up", {"task": "?"}) == "VALIDATION_ERROR"
     assert named.run("1")["stdout"] == "1\n"
 

@@ -85,6 +85,8 @@ def test_a_socket_without_compression(server):
         ('{"type": "reset", "data": {"files": {"/tmp/x": ""}}}', "VALIDATION_ERROR"),
         ('{"type": "reset", "data": {"context": {"$bytes": "no base64!"}}}', "VALIDATION_ERROR"),
         ('{"type": "reset", "data": {"answer_schema": {"type": "nonsense"}}}', "VALIDATION_ERROR"),
+        ('{"type": "reset", "data": {"answer_schema": "int"}}', "VALIDATION_ERROR"),
+        ('{"type": "reset", "data": {"answer_schema": ["int"]}}', "VALIDATION_ERROR"),
     ],
 )
 def test_a_bad_frame_is_refused_and_the_session_lives(living, frame, code):
@@ -94,6 +96,14 @@ def test_a_bad_frame_is_refused_and_the_session_lives(living, frame, code):
     assert (reply["type"], reply["data"]["code"]) == ("error", code)
     assert len(reply["data"]["id"]) == 32
     assert living.run("x")["stdout"] == "1\n"
+
+
+def test_no_text_of_a_client_is_evaluated(living, tmp_path):
+    proof = tmp_path / "evaluated"
+    schema = f"__import__('pathlib').Path({str(proof)!r}).touch() or int"
+
+    assert living.refusal("reset", {"answer_schema": schema}) == "VALIDATION_ERROR"
+    assert not proof.exists()
 
 
 @pytest.fixture(scope="module")
