@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ForwardRef, TypeAlias
 
+from repl_env.json_schemas import by_json_schema
 from repl_env.values import clean, json_or_none
 from repl_sandbox.types import JSON, Answer
 
@@ -110,11 +111,11 @@ def validator(schema: Any) -> Validator | None:
 
     Raises:
         TypeError: `schema` is none of these.
-        ValueError: `schema` is a dict but no JSON schema.
+        ValueError: `schema` is a dict but no JSON schema, or none that is checked in bounded time.
     """
     if schema is None:
         return None
-    return _by_json_schema(schema) if isinstance(schema, dict) else _by_type(schema)
+    return by_json_schema(schema) if isinstance(schema, dict) else _by_type(schema)
 
 
 def _by_type(schema: Any) -> Validator:
@@ -145,24 +146,3 @@ def _as_text(problems: list[Any]) -> str:
         path = ".".join(str(step) for step in problem["loc"])
         lines.append(f"{path}: {problem['msg']}" if path else problem["msg"])
     return "the answer does not fit: " + "; ".join(lines)
-
-
-def _by_json_schema(schema: dict[str, Any]) -> Validator:
-    import jsonschema
-    from referencing import Registry
-
-    try:
-        kind = jsonschema.validators.validator_for(schema)
-        kind.check_schema(schema)
-    except jsonschema.SchemaError as error:
-        raise ValueError(f"answer_schema is not a JSON schema: {error.message}") from error
-    checker = kind(schema, registry=Registry())  # an empty one: no $ref is ever fetched
-
-    def validate(value: JSON) -> JSON:
-        worst = jsonschema.exceptions.best_match(checker.iter_errors(value))
-        if worst is not None:
-            path = "".join(f"[{step!r}]" for step in worst.absolute_path)
-            raise ValueError(f"the answer{path} does not fit: {worst.message}")
-        return value
-
-    return validate

@@ -175,7 +175,8 @@ class LocalREPLEnv(_Local):
             episode_id: a name for the episode; by default a random one.
             hf_token, llm_model, llm: the model for sub-calls; never in the session or the state.
             expected_answer: for the rubric; never in the session.
-            answer_schema: what answers must be: a JSON schema as a dict, or a type for pydantic.
+            answer_schema: what answers must be: a type for pydantic, or a JSON schema as a dict.
+                Patterns of that are those of Rust: no look-around; no `patternProperties`.
             rlm_max_depth, rlm_max_iterations: limits of sub-calls for this episode.
 
         Raises:
