@@ -232,6 +232,16 @@ def of_variables(host: str) -> Settings:
     return given
 
 
+def _check_libraries() -> None:
+    """Say what to install, and leave, where the extra is not."""
+    try:
+        from . import app, serving  # noqa: F401
+    except ImportError as error:
+        remedy = "pip install 'repl-env[server]' has what it needs"
+        typer.echo(f"repl-env serve: {error}. {remedy}", err=True)
+        raise typer.Exit(Status.FAILED) from error
+
+
 def _check_room(files: int, settings: Settings) -> None:
     needed = _FILES * settings.max_sessions + settings.connections
     if files < needed:
@@ -253,6 +263,7 @@ def _run(server: Server) -> None:
 def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
     @wraps(settings)
     def serve(**options: Any) -> None:
+        _check_libraries()
         from .app import create_app
         from .journal import written_to
         from .serving import hide_memory, raise_open_files, server

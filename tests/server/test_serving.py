@@ -126,6 +126,16 @@ def test_it_does_not_start_with_settings_that_are_wrong(options, said):
     assert said in plain(done.stderr)
 
 
+def test_without_the_extra_it_says_what_to_install(monkeypatch):
+    monkeypatch.delitem(sys.modules, "repl_server.app", raising=False)
+    monkeypatch.delattr("repl_server.app", raising=False)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    done = CliRunner().invoke(build(), ["serve", "--port", "0"])
+
+    assert done.exit_code == 1
+    assert "pip install 'repl-env[server]'" in done.stderr
+
+
 def test_a_tier_that_cannot_be_had_is_an_exit_of_its_own(monkeypatch):
     def refuse(**arguments):
         raise IsolationError("jailed", "namespaces", "not allowed", "Ask root.")
