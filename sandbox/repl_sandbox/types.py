@@ -101,7 +101,7 @@ def check_seconds(value: float, name: str) -> float:
 def check_seed(seed: int | None) -> int | None:
     """`seed` if it can start random numbers; else TypeError."""
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
-        raise TypeError(f"seed must be a count, not {seed!r}")
+        raise TypeError(f"seed must be an int of at least 0, not {seed!r}")
     return seed
 
 

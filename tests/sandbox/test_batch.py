@@ -33,6 +33,11 @@ def test_outcomes_are_in_the_order_of_the_cells(sessions: list[Session]) -> None
             assert (outcome.stdout, outcome.value) == (f"{number}\n", str(number * turn))
 
 
+def test_a_timeout_may_be_longer_than_the_kernel_counts(sessions: list[Session]) -> None:
+    outcomes = Batch().run([(each, "1 + 1", 1e12) for each in sessions])
+    assert [outcome.value for outcome in outcomes] == ["2"] * len(sessions)
+
+
 def test_each_cell_comes_to_its_own_end(sessions: list[Session]) -> None:
     codes = [
         "1",

@@ -164,6 +164,11 @@ def test_a_timeout_interrupts_and_keeps_the_state(session: Session, clock: Clock
     assert session.run("n > 0").value == "True"
 
 
+@pytest.mark.parametrize("seconds", [3e6, 1e12, 1e300])
+def test_a_timeout_may_be_longer_than_the_kernel_counts(session: Session, seconds: float) -> None:
+    assert session.run("1 + 1", timeout=seconds).value == "2"
+
+
 # Each says "so far" when it has come to where no interrupt stops it.
 @pytest.mark.parametrize(
     "code",

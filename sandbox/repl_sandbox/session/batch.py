@@ -16,7 +16,7 @@ from typing import TypeAlias
 from ..errors import SandboxError
 from ..types import AnyOutcome
 from .requests import check_code, check_timeout
-from .sync import Session
+from .sync import LONGEST_WAIT, Session
 
 # What `Session.run` raises, in place of an outcome.
 Come: TypeAlias = "AnyOutcome | Exception"
@@ -94,7 +94,7 @@ class Batch:
         # As in `Session`: whole milliseconds, rounded up.
         wait = int((wake - monotonic()) * 1000) + 1
         ready: dict[Session, list[tuple[int, int]]] = {}
-        for event in self._poller.poll(max(wait, 0)):
+        for event in self._poller.poll(min(max(wait, 0), LONGEST_WAIT)):
             ready.setdefault(self._owners[event[0]], []).append(event)
         # What other sessions write while they run no cell is for the next one that they run.
         self._forget([session for session in ready if session not in running])

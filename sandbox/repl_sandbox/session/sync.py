@@ -20,6 +20,9 @@ from .requests import check_code, check_timeout, fetch, list_variables, store
 
 _T = TypeVar("_T")
 
+# Milliseconds: a day. `poll` counts no more than 24; whoever wakes early looks at the clock again.
+LONGEST_WAIT = 86_400_000
+
 
 class Session(Handle):
     """One persistent namespace in a jail of its own. A context manager; one caller at a time."""
@@ -221,6 +224,8 @@ class Session(Handle):
             self._register()
         # Rounded up: poll counts whole milliseconds, and waking early would spin.
         wait = int((wake - _monotonic()) * 1000) + 1
+        if wait > LONGEST_WAIT:
+            wait = LONGEST_WAIT
         return self._poller.poll(wait if wait > 0 else 0)
 
     def _register(self) -> None:
