@@ -169,7 +169,7 @@ def _read(path: Path) -> str | bytes:
 
 def _json_length(name: str, value: JSON) -> int:
     try:
-        return len(json.dumps(value, ensure_ascii=False))
+        return len(json.dumps(value, ensure_ascii=False, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"{name} must hold JSON values only: {error}") from error
 

@@ -101,6 +101,8 @@ class REPLEnvironment(EpisodeTurns):
         preview: Preview = "head",
         transform: Transform[REPLObservation] | None = None,
     ) -> None:
+        if tools is not None and not isinstance(tools, Mapping):
+            raise TypeError(f"tools must be a dict of functions, not {type(tools).__name__}")
         super().__init__(transform, own_rubric(rubric))
         self.settings = Settings(
             context=context,

@@ -10,7 +10,7 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,8 +47,9 @@ class SandboxSettings:
         Raises:
             TypeError, ValueError: naming the one that is not what it must be.
         """
-        if isinstance(preload, str):
-            raise TypeError("preload must be a list of module names, not a str")
+        if isinstance(preload, str) or not isinstance(preload, Iterable):
+            kind = type(preload).__name__
+            raise TypeError(f"preload must be a list of module names, not {kind}")
         if limits is not None and not isinstance(limits, Limits):
             raise TypeError(f"limits must be a Limits, not {type(limits).__name__}")
         if policy is not None and not isinstance(policy, Policy):

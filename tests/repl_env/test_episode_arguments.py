@@ -75,6 +75,8 @@ def test_an_unknown_argument_of_reset_is_a_type_error(env):
     ("arguments", "error", "named"),
     [
         ({"context": 5}, TypeError, "context"),
+        ({"context": [float("nan")]}, TypeError, "context must hold JSON values only"),
+        ({"contexts": {"a": {"b": float("inf")}}}, TypeError, "a must hold JSON values only"),
         ({"contexts": ["x"]}, TypeError, "contexts must be"),
         ({"task_prompt": 5}, TypeError, "task_prompt must be"),
         ({"llm": {"model": "m"}}, TypeError, "llm must be"),
@@ -110,6 +112,8 @@ def test_a_bad_argument_is_named_and_leaves_the_episode_alone(env, arguments, er
         ({"max_output_length": 0}, ValueError),
         ({"context_preview_length": -1}, ValueError),
         ({"tools": {"FINAL": print}}, ValueError),
+        ({"tools": [print]}, TypeError),
+        ({"preload": 5}, TypeError),
         ({"tools": {"a b": print}}, ValueError),
         ({"tools": {"_private": print}}, ValueError),
         ({"tools": {"t": 5}}, TypeError),
@@ -121,7 +125,7 @@ def test_a_bad_argument_is_named_and_leaves_the_episode_alone(env, arguments, er
     ],
 )
 def test_a_bad_argument_of_the_environment_is_an_error_at_once(make, arguments, error):
-    with pytest.raises(error):
+    with pytest.raises(error, match=next(iter(arguments))):
         make(**arguments)
 
 

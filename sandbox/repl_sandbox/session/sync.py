@@ -224,8 +224,7 @@ class Session(Handle):
             self._register()
         # Rounded up: poll counts whole milliseconds, and waking early would spin.
         wait = int((wake - _monotonic()) * 1000) + 1
-        if wait > LONGEST_WAIT:
-            wait = LONGEST_WAIT
+        wait = min(wait, LONGEST_WAIT)
         return self._poller.poll(wait if wait > 0 else 0)
 
     def _register(self) -> None:
