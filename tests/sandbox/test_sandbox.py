@@ -55,6 +55,22 @@ def test_numpy_and_figures_work_in_a_session() -> None:
         assert session.run("plt.get_fignums()").value == "[]"
 
 
+@pytest.mark.parametrize("tier", ["jailed", "confined", "process"])
+def test_the_mask_of_who_starts_it_closes_no_folder_to_its_sessions(
+    tier: str, open_python: str
+) -> None:
+    mask = os.umask(0o077)
+    try:
+        with (
+            Sandbox(isolation=tier, python=open_python, preload=["json"]) as sandbox,
+            sandbox.session() as session,
+        ):
+            outcome = session.run("import tempfile\ntempfile.TemporaryFile().write(b'x')")
+            assert (outcome.value, session.isolation.tier) == ("1", tier)
+    finally:
+        os.umask(mask)
+
+
 def test_a_module_that_cannot_be_preloaded_is_named() -> None:
     with pytest.raises(SandboxError, match="preload: no_such_module: ModuleNotFoundError"):
         Sandbox(preload=["no_such_module"])

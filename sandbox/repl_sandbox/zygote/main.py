@@ -323,6 +323,9 @@ def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
     # Its sessions decide about their own; the terminal's Ctrl-C is the host's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda signum, frame: None)
+    if tier != "process":
+        # Roots and folders of sessions are made here for other uids, whom a mask of 077 would keep out.
+        os.umask(0o022)
     if tier != "jailed":
         # By it the zygote tells an init to end; each takes it when it is ready to.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
