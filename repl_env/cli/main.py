@@ -7,6 +7,8 @@ can wrap or a `typer.Typer` with commands of its own. Its module is imported for
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 
@@ -71,4 +73,8 @@ def _no_options() -> None:
 
 def main() -> None:
     """Run the command line; leaves by SystemExit with one of `Status`."""
+    for stream in (sys.stdout, sys.stderr):
+        # An answer that was paid for is not lost to a terminal that has no sign for a part of it.
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
     build()()

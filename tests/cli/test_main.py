@@ -22,6 +22,17 @@ def repl_env(*arguments: str, path: Path | None = None) -> subprocess.CompletedP
     )
 
 
+def test_what_a_terminal_cannot_show_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    done = subprocess.run(
+        [sys.executable, "-m", "repl_env", "repl"],
+        input="print('caf\\xe9 \\u2192 done')\n".encode("latin-1"),
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, b"caf\xe9 ? done\n"), done.stderr
+
+
 @pytest.fixture
 def plugin(tmp_path: Path) -> Path:
     """A folder that looks like an installed distribution with three commands."""

@@ -324,7 +324,7 @@ def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda signum, frame: None)
     if tier != "process":
-        # Roots and folders of sessions are made here for other uids, whom a mask of 077 would keep out.
+        # Roots and folders are made here for other uids, which a mask of 077 would keep out.
         os.umask(0o022)
     if tier != "jailed":
         # By it the zygote tells an init to end; each takes it when it is ready to.
