@@ -163,6 +163,14 @@ def test_bad_steps(adders, body, status, code):
     assert len(told["id"]) == 32 and told["message"]
 
 
+def test_a_body_that_is_called_a_form_is_told_what_to_be_called(adders):
+    form = {"Content_Type": "application/x-www-form-urlencoded"}
+    found, _, told = ask(adders, "POST", "/step", {"action": {"number": 1}}, **form)
+
+    assert (found, told["code"]) == (422, "VALIDATION_ERROR")
+    assert "Content-Type: application/json" in told["message"]
+
+
 @pytest.mark.parametrize(
     ("body", "code"),
     [
