@@ -354,9 +354,13 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
 
 
 def own_rubric(rubric: Rubric | None) -> Rubric:
-    """A copy of `rubric` for one environment; TypeError if it cannot be copied."""
+    """A copy of `rubric` for one environment; TypeError if it is none or cannot be copied."""
     if rubric is None:
         return REPLRubric()
+    if isinstance(rubric, type) or not hasattr(rubric, "reset"):
+        name = getattr(rubric, "__name__", repr(rubric))
+        hint = "CustomMetricRubric(function) makes one of a function"
+        raise TypeError(f"rubric must be a rubric, as ExactMatchRubric() is, not {name}; {hint}")
     try:
         return copy.deepcopy(rubric)
     except Exception as error:
@@ -369,7 +373,8 @@ def components(rubric: Rubric | None, reward: float) -> dict[str, float]:
     if rubric is None:
         return {}
     tell = getattr(rubric, "components", None)
-    parts: dict[str, float] = tell() if callable(tell) else {}
+    told: dict[str, float] = tell() if callable(tell) else {}
+    parts = {name: float(part) for name, part in told.items()}  # numpy's and torch's are no JSON
     if math.isclose(sum(parts.values()), reward, abs_tol=1e-9):
         return parts
     return {type(rubric).__name__: reward}

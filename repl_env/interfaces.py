@@ -170,8 +170,11 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
 
 
 def finite(score: float, rubric: object) -> float:
-    """`score` as a float, or a ValueError that names the rubric: trainers add rewards up."""
+    """`score` as a float, or an error that names the rubric: trainers add rewards up."""
+    name = type(rubric).__name__
+    if not hasattr(score, "__float__"):  # a metric without `return`; a text, which has none either
+        raise TypeError(f"{name} scored {type(score).__name__}; rewards must be numbers")
     reward = float(score)
     if not math.isfinite(reward):
-        raise ValueError(f"{type(rubric).__name__} scored {reward}; rewards must be finite")
+        raise ValueError(f"{name} scored {reward}; rewards must be finite")
     return reward

@@ -1,5 +1,6 @@
 """Rewards are scored on the host, once, by this environment's own rubric."""
 
+import numpy
 import pytest
 
 from repl_env.errors import EpisodeDone
@@ -41,6 +42,28 @@ def test_a_rubric_that_scores_no_finite_number_is_an_error_and_the_end_is_the_en
         env.execute("FINAL(1)")
     with pytest.raises(EpisodeDone):
         env.execute("FINAL(1)")
+
+
+@pytest.mark.parametrize("score", [None, "1"])
+def test_a_score_that_is_no_number_is_an_error_that_names_the_rubric(make, score):
+    env = make(rubric=REPLRubric(CustomMetricRubric(lambda e, p: score)))
+    env.reset(expected_answer="x")
+    with pytest.raises(TypeError, match=f"REPLRubric scored {type(score).__name__}"):
+        env.execute("FINAL('x')")
+
+
+def test_a_score_may_be_of_any_kind_of_number_and_is_told_as_a_float(make):
+    env = make(rubric=REPLRubric(CustomMetricRubric(lambda e, p: numpy.float32(0.5))))
+    env.reset(expected_answer="x")
+    observation = env.execute("FINAL('x')").observation
+    assert observation.reward == 0.5
+    assert '"reward_components":{"outcome":0.5}' in observation.model_dump_json()
+
+
+@pytest.mark.parametrize("rubric", [ExactMatchRubric, lambda e, p: 1.0, "exact"])
+def test_what_is_no_rubric_is_refused_by_name(make, rubric):
+    with pytest.raises(TypeError, match=r"rubric must be a rubric.*CustomMetricRubric"):
+        make(rubric=rubric)
 
 
 def test_an_asynchronous_rubric_is_refused_in_a_plain_step(make):
