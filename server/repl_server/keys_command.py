@@ -9,8 +9,6 @@ from typing import Annotated
 
 import typer
 
-from repl_env.cli.status import Status
-
 from .keys import VARIABLE, Keys, new_key
 
 
@@ -26,8 +24,7 @@ def keys(
         if file is not None:
             append(file, name, line)
     except (ValueError, OSError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(Status.FAILED) from None
+        raise typer.BadParameter(str(error)) from None
     typer.echo(key)
     where = f"added to {file}" if file is not None else f"for a key file, or {VARIABLE}"
     typer.echo(f"{line}\n^ {where}; the key above is not shown again.", err=True)

@@ -147,7 +147,7 @@ def test_the_command_leaves_the_file_as_it_was_if_it_cannot(tmp_path, name) -> N
     before = file.read_text()
     status, out, err = run(name, "--file", str(file))
 
-    assert (status, out) == (1, "")
+    assert (status, out) == (2, "")
     assert "alice" in err or "a name is" in err
     assert file.read_text() == before
 
