@@ -75,6 +75,13 @@ def test_tasks_end_with_their_loop_and_a_new_one_works(copied: Session) -> None:
     assert copied.run("asyncio.run(asyncio.sleep(0, 'ran'))").value == "'ran'"
 
 
+def test_a_loop_that_nothing_waits_on_is_no_loss(copied: Session) -> None:
+    code = "import asyncio\nawait asyncio.sleep(0)"
+    assert after_a_death(copied, code) == ()
+    assert copied.run("await asyncio.sleep(0, 'slept')").value == "'slept'"
+    assert after_a_death(copied, "asyncio.get_event_loop().close()") == ()
+
+
 def test_timers_are_named(copied: Session) -> None:
     code = "import signal\nsignal.setitimer(signal.ITIMER_REAL, 1000)"
     assert after_a_death(copied, code) == ("the real timer",)

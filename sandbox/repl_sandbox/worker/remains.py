@@ -11,6 +11,7 @@ import gc
 import os
 import sys
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from signal import ITIMER_PROF, ITIMER_REAL, ITIMER_VIRTUAL, SIGKILL, getitimer
 from typing import Any
@@ -51,7 +52,9 @@ class Remains:
 
         `moved`: the directory whose files are opened in another one instead, and that one.
         """
-        lost = [name for held in self.descriptors if (name := held.reopen(moved))]
+        own = _of_loop(namespace.loop)
+        named = [(held.fd, held.reopen(moved)) for held in self.descriptors]
+        lost = [name for fd, name in named if name and fd not in own]
         try:
             os.getcwd()
         except OSError:
@@ -121,6 +124,15 @@ def _adopt_processes() -> None:
 def _tasks(loop: Any) -> list[str]:
     asyncio = sys.modules["asyncio"]
     return [f"task {task.get_name()!a}" for task in asyncio.all_tasks(loop)]
+
+
+def _of_loop(loop: Any) -> set[int]:
+    """The descriptors of the loop itself, which are no loss: the next await makes another."""
+    numbers = set()
+    for name in ("_selector", "_ssock", "_csock"):
+        with suppress(AttributeError, OSError, ValueError):  # none, or closed
+            numbers.add(getattr(loop, name).fileno())
+    return numbers
 
 
 def _forget_loop(namespace: Namespace) -> None:
