@@ -24,9 +24,10 @@ from .mcp_routes import mcp_router
 from .mcp_socket import MCPSocketRoute
 from .metrics import numbers
 from .refusal import Refusal
-from .routes import SESSION, refused, router
+from .routes import SESSION, refusing, router
 from .settings import Settings
 from .socket import SocketRoute
+from .unrouted import answer_unrouted
 from .upload_routes import upload_router
 
 # Headers of answers that pages of the operator's origins may read.
@@ -83,8 +84,9 @@ def create_app(
     app.include_router(upload_router(host))
     app.include_router(mcp_router(host))
     app.router.routes.append(WebSocketRoute("/mcp", MCPSocketRoute(host)))
-    app.add_exception_handler(Refusal, refused)
-    app.add_exception_handler(RequestValidationError, refused)
+    app.add_exception_handler(Refusal, refusing)
+    app.add_exception_handler(RequestValidationError, refusing)
+    answer_unrouted(app)
     app.add_middleware(Guard, rules=app.state.rules)
     if settings.origins:
         # Browsers ask before they send, without a key: this answers, and comes first.

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Header, Response
 from fastapi import Request as HTTPRequest
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, create_model
+from starlette.requests import HTTPConnection
 
 from repl_env.interfaces import EnvironmentMetadata
 
@@ -244,7 +245,7 @@ async def health() -> Health:
     return Health()
 
 
-def refused(request: HTTPRequest, error: Exception) -> Response:
+def refused(request: HTTPConnection, error: Exception) -> Response:
     """The answer to a request that ended with `error`."""
     refusal = refusal_of(error)
     note(request, refusal)
@@ -253,7 +254,12 @@ def refused(request: HTTPRequest, error: Exception) -> Response:
     return _json(text_of(refusal.data()), headers, refusal.status)
 
 
-def note(request: HTTPRequest, refusal: Refusal) -> None:
+async def refusing(request: HTTPConnection, error: Exception) -> Response:
+    """As `refused`, on the event loop: a plain handler is called in a thread of its own."""
+    return refused(request, error)
+
+
+def note(request: HTTPConnection, refusal: Refusal) -> None:
     """Leave `refusal` with the request, for the guard, which counts them."""
     request.scope.setdefault("state", {})["refusal"] = refusal
 

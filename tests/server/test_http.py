@@ -207,8 +207,3 @@ def test_what_is_said_about_the_server(server):
     assert document["info"]["version"]
     assert {"/reset", "/step", "/state", "/session", "/health"} <= document["paths"].keys()
     assert "hf_token" in json.dumps(document["components"]["schemas"]["ResetRequest"])
-
-
-def test_no_such_route(server):
-    assert ask(server, "GET", "/nothing")[0] == 404
-    assert ask(server, "GET", "/reset")[0] == 405
