@@ -140,7 +140,7 @@ def settings(
     ] = None,
     max_message: Annotated[
         str, option("--max-message", "Of one WebSocket message or HTTP body.")
-    ] = "128MiB",
+    ] = "32MiB",
     max_context: Annotated[str, option("--max-context", "Of one uploaded context.")] = "1GiB",
     max_uploads: Annotated[str, option("--max-uploads", "Of all that are kept.")] = "4GiB",
     connections: Annotated[int, option("--connections", "Open at once.", min=1)] = 2048,
