@@ -9,7 +9,7 @@ import pytest
 
 from repl_sandbox.errors import SandboxError
 from repl_sandbox.pool import Pool
-from tests.sandbox.conftest import eventually
+from tests.waiting import eventually
 
 
 class Source:

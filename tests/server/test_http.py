@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
-from tests.server.conftest import ask, eventually, peer, serving
+from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, Sum
+from tests.waiting import eventually
 
 SESSION = "X-Session-Id"
 

@@ -18,7 +18,8 @@ from repl_sandbox.jail import libc
 from repl_server.command import of_variables
 from repl_server.keys import Keys
 from repl_server.settings import ADDRESS_QUOTA, Quota
-from tests.server.conftest import eventually, peer
+from tests.server.conftest import peer
+from tests.waiting import eventually
 
 PROGRAM = "from repl_env.cli.main import main; main()"
 # Of this machine, but no other test's: a port here is free again when its server is gone.

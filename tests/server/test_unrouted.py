@@ -11,8 +11,9 @@ from repl_env import REPLEnv
 from repl_env.errors import NotSupported
 from repl_server.app import create_app
 from repl_server.keys import new_key
-from tests.server.conftest import PATIENCE, ask, eventually, serving
+from tests.server.conftest import ask, serving
 from tests.server.toys import Add, Adder, Sum
+from tests.waiting import PATIENCE, eventually
 
 KEY, LINE = new_key("alice")
 
