@@ -15,6 +15,7 @@ from starlette.routing import WebSocketRoute
 
 from repl_env.models import REPLAction, REPLObservation, REPLState, State
 
+from .endpoints import check_list
 from .guarding import Guard, Rules
 from .hosting import Host
 from .identity import Identity
@@ -59,6 +60,7 @@ def create_app(
         raise TypeError(f"environment must make environments, and a {kind} cannot be called")
     state = REPLState if environment is None else State
     settings = settings or Settings()
+    check_list(settings.llm_urls)
     host = Host(
         settings,
         environment=environment,

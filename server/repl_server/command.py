@@ -163,6 +163,8 @@ def settings(
     own = None
     if model is not None:
         own = llm_from(ModelOptions(model, base_url, api_key_env), os.environ)
+    elif base_url or api_key_env:
+        raise typer.BadParameter("--base-url and --api-key-env are of a model: name it by --model")
     budget = budget_from(budget_calls, budget_tokens, None, None)
     try:
         return Settings(
@@ -211,6 +213,8 @@ def _quota(given: Sequence[str], *, strangers: bool) -> Any:
 
     if not given:
         return None
+    if wrong := [each for each in given if not each.partition("=")[2]]:
+        raise ValueError(f"--quota: {wrong[0]!r} is not NAME=VALUE, as sessions=8")
     named = dict(each.partition("=")[::2] for each in given)
     kinds = {field.name: int if "int" in str(field.type) else float for field in fields(Quota)}
     if unknown := named.keys() - kinds.keys():
