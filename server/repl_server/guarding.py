@@ -184,6 +184,7 @@ class Exchange:
     def _tell_noted(self) -> None:
         """What the application itself refused."""
         if refusal := self._scope["state"].get("refusal"):
+            self._status = self._status or refusal.status  # that of a handshake was not looked at
             self._tell(refusal)
 
     def _note(self) -> None:

@@ -4,12 +4,10 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Response
 from fastapi import Request as HTTPRequest
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette.requests import HTTPConnection
 
@@ -20,11 +18,10 @@ from .frames import Request
 from .hosted import HostedSession
 from .hosting import Host
 from .owners import owner_of
-from .reading import Reading
 from .refusal import Refusal
 from .replies import Reply, text_of
 from .requests import AnyReset, RequestId, ResetRequest, Seconds
-from .texts import read_object
+from .strict_route import StrictRoute
 
 SESSION = "X-Session-Id"
 # In a reset: make a session, and say in the answer which.
@@ -72,24 +69,6 @@ class Problem(BaseModel):
     code: str
     id: str
     errors: list[dict[str, Any]] | None = None
-
-
-class StrictRoute(APIRoute):
-    """A route whose body is read as strictly, and as patiently, as a frame is."""
-
-    def get_route_handler(self) -> Callable[[HTTPRequest], Coroutine[Any, Any, Response]]:
-        """As in the base, with the body read first."""
-        handle = super().get_route_handler()
-
-        async def strictly(request: HTTPRequest) -> Response:
-            body = await request.body()
-            if body:
-                reading: Reading = request.app.state.host.reading
-                owner = owner_of(request.scope)
-                request._json = await reading.read(body, read_object, owner)
-            return await handle(request)
-
-        return strictly
 
 
 class Once:

@@ -52,7 +52,9 @@ class Implied:
 async def _unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
     path = scope["path"][:_SHOWN]
     told = f"there is nothing at {path}"
-    if scope["type"] == "http" and _is_routed(scope, "websocket"):
+    if path == "/":
+        told += ", but /docs has what there is"
+    elif scope["type"] == "http" and _is_routed(scope, "websocket"):
         told = f"{path} is for WebSockets, and this request came without an upgrade"
     refusal = Refusal("UNKNOWN_PATH", told)
     if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):

@@ -130,6 +130,11 @@ async def test_a_server_that_cannot_answer_a_handshake_closes_it():
     assert [each["type"] for each in sent] == ["websocket.close"]
 
 
+def test_whoever_begins_at_the_root_is_told_where_to_look(server):
+    assert "/docs" in ask(server, "GET", "/")[2]["message"]
+    assert ask(server, "GET", "/docs")[0] == 200
+
+
 def test_what_is_for_sockets_says_so(server):
     status, _, told = ask(server, "GET", "/ws")
     assert (status, told["code"]) == (404, "UNKNOWN_PATH")
