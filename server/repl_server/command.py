@@ -50,7 +50,8 @@ class Recovery(StrEnum):
 
 def option(name: str, help: str, **more: Any) -> Any:
     """An option that a variable of the environment can give too."""
-    variable = PREFIX + name.removeprefix("--").replace("-", "_").upper()
+    # Of two names, as --yes/--no, the first, which then may be 0.
+    variable = PREFIX + name.partition("/")[0].removeprefix("--").replace("-", "_").upper()
     return typer.Option(name, help=help, **{"envvar": variable, **more})
 
 

@@ -161,6 +161,7 @@ def test_options_are_variables_of_the_environment_too(monkeypatch):
     monkeypatch.setenv("REPL_ENV_API_KEYS", f"# the first\none:{'0' * 64}, two: {'1' * 64}")
     monkeypatch.setenv("REPL_ENV_QUOTA", "sessions=8 steps_per_second=0.5")
     monkeypatch.setenv("REPL_ENV_MAX_MESSAGE", "1MiB")
+    monkeypatch.setenv("REPL_ENV_YIELDING", "0")
     settings = of_variables("0.0.0.0")
 
     assert (settings.host, settings.max_sessions) == ("0.0.0.0", 5)
@@ -168,6 +169,7 @@ def test_options_are_variables_of_the_environment_too(monkeypatch):
     assert settings.llm_urls == ("http://a/v1", "http://b/v1")
     assert settings.quota == Quota(sessions=8, steps_per_second=0.5)
     assert settings.message_bytes == 1 << 20
+    assert settings.yielding is False
     assert len(Keys.of(settings)) == 2
 
 
