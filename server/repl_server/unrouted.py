@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 from fastapi import FastAPI, Response
 from fastapi import Request as HTTPRequest
 from starlette.requests import HTTPConnection
@@ -24,6 +26,7 @@ def answer_unrouted(app: FastAPI) -> None:
     FastAPI would say `{"detail": ...}`, without a code or an id, and close a socket without a word.
     """
     app.router.default = _unknown_path
+    app.router.redirect_slashes = False
     app.add_exception_handler(405, _wrong_method)
     app.add_middleware(Implied)
 
@@ -50,6 +53,9 @@ class Implied:
 
 
 async def _unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
+    if (place := _without_slash(scope)) is not None:
+        await Response(status_code=307, headers={"Location": place})(scope, receive, send)
+        return
     path = scope["path"][:_SHOWN]
     told = f"there is nothing at {path}"
     if path == "/":
@@ -70,6 +76,21 @@ async def _wrong_method(request: HTTPRequest, error: Exception) -> Response:
     answer = refused(request, Refusal("WRONG_METHOD", told))
     answer.headers.update(_allow(methods))
     return answer
+
+
+def _without_slash(scope: Scope) -> str | None:
+    """Where a request leads whose path has slashes at its end that its route has not.
+
+    FastAPI would name the whole URL, by a scheme and a path that a proxy may have changed: a client
+    would send its key over plain HTTP, or to the wrong place.
+    """
+    path = scope["path"].rstrip("/")
+    slashes = len(scope["path"]) - len(path)
+    if scope["type"] != "http" or not slashes or not _methods({**scope, "path": path}):
+        return None
+    query = scope.get("query_string", b"").decode("latin-1")
+    name = quote(path.rpartition("/")[2])
+    return "../" * slashes + name + (f"?{query}" if query else "")
 
 
 def _methods(scope: Scope) -> list[str]:

@@ -1,5 +1,7 @@
 """Requests that no route takes as they are: refusals like any other, HEAD, OPTIONS."""
 
+import contextlib
+import http.client
 import json
 import logging
 
@@ -128,6 +130,28 @@ async def test_a_server_that_cannot_answer_a_handshake_closes_it():
     place = {"scheme": "ws", "path": "/nothing", "client": ("127.0.0.1", 1)}
     await app({"type": "websocket", "headers": [], **place}, receive, send)
     assert [each["type"] for each in sent] == ["websocket.close"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "place"),
+    [
+        ("GET", "/ready/", "../ready"),
+        ("POST", "/reset/", "../reset"),
+        ("HEAD", f"/contexts/{'0' * 64}//?x=1", f"../../{'0' * 64}?x=1"),
+    ],
+)
+def test_a_slash_too_many_leads_to_the_route_by_the_same_way(server, method, path, place):
+    """Without scheme, host and what stands before the path, which a proxy may have changed."""
+    line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+    line.request(method, path)
+    with contextlib.closing(line):
+        answer = line.getresponse()
+        assert (answer.status, answer.headers["Location"]) == (307, place)
+
+
+@pytest.mark.parametrize("path", ["//evil.example/", "/nothing/", "/%2e%2e/reset/x/", "/ws/", "//"])
+def test_nothing_else_is_redirected(server, path):
+    assert ask(server, "GET", path)[2]["code"] == "UNKNOWN_PATH"
 
 
 def test_whoever_begins_at_the_root_is_told_where_to_look(server):
