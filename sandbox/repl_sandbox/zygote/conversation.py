@@ -2,7 +2,8 @@
 
 Requests are numbered and so are their answers, which come in the order in which things were done.
 Of the callers who wait one reads for all. A caller may leave before its answer is there, by a
-time-out or Ctrl-C; what then comes late is passed over.
+time-out or Ctrl-C; what then comes late is passed over by the next who reads. Nobody reads for its
+own sake, so what nobody waits for must not be answered: the zygote would wait for room.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Conversation:
                 raise Gone from error
 
     def drop(self, request: bytes) -> None:
-        """Send a request that nobody waits for, if it can be sent."""
+        """Send a request that is not answered, if it can be sent."""
         try:
             self._socket.send(request)
         except OSError:

@@ -342,7 +342,7 @@ class ZygoteHandle:
         """Have a session ended that did not come up, without waiting: the zygote may hang."""
         links.close()
         # If it cannot be told, it is gone, or ends the session when its own request is done.
-        self._conversation.drop(requests.end(next(self._numbers), links.number))
+        self._conversation.drop(requests.end(requests.UNANSWERED, links.number))
 
     def forget(self, pid: int) -> None:
         """Have the zygote wait for a nested one with this pid, which has ended."""
