@@ -247,7 +247,8 @@ class Sandbox:
         refuses the answer.
 
         Raises:
-            SandboxClosed, SandboxError: the sandbox is closed, or `max_sessions` are open.
+            SandboxClosed, SandboxError: the sandbox is closed or its template was ended, or
+                `max_sessions` are open.
             TypeError, ValueError: naming the argument.
         """
         core = self._core(self._executor, host, limits, seed, answers, on_answer)
@@ -396,8 +397,7 @@ class Sandbox:
         check_seed(seed)
         self._check_alive()
         self._check_room()
-        links = self._pool.take() if self._pool is not None and limits == self._limits else None
-        links = links or self._begin(limits)
+        links = self._take(limits) or self._begin(limits)
         try:
             # Made while the zygote is busy with the session.
             core = Core(
@@ -478,6 +478,13 @@ class Sandbox:
             raise SandboxError(
                 f"max_sessions={self._max_sessions} sessions are open; close one first"
             )
+
+    def _take(self, limits: Limits) -> Links | None:
+        """A session that was made ahead of time with these limits, if there is one."""
+        if self._pool is None or limits != self._limits:
+            return None
+        self._zygote.check_alive()  # those that wait end with it
+        return self._pool.take()
 
     def _begin(self, limits: Limits) -> Links:
         self._started += 1

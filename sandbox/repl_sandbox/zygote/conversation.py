@@ -41,6 +41,11 @@ class Conversation:
         """How long an answer may take."""
         return self._socket.gettimeout() or 0.0
 
+    @property
+    def over(self) -> bool:
+        """Whether the zygote has let go of its end, or will not be asked any more."""
+        return self._over or _has_hung_up(self._socket)
+
     def ask(self, number: int, request: bytes, descriptors: Sequence[int] = ()) -> bytes:
         """What the answer to `request`, which has this number, says.
 
@@ -132,6 +137,15 @@ class Conversation:
                 self._answers[number] = answer
         elif data is not None:
             self._over = True
+
+
+def _has_hung_up(sock: socket.socket) -> bool:
+    poller = select.poll()
+    try:
+        poller.register(sock, 0)
+    except ValueError:  # it was closed meanwhile
+        return True
+    return bool(poller.poll(0))
 
 
 def _next(sock: socket.socket, seconds: float) -> bytes | None:

@@ -301,6 +301,10 @@ class ZygoteHandle:
             # through its control socket. A wait less, and callers need not wait for one another.
             links.worker_pid = self._await_ready(links)
             links.pid = _parent(links.worker_pid)
+        except OSError as error:  # its processes ended meanwhile
+            self.abandon(links)
+            self.check_alive()
+            raise SandboxError(f"the session ended as it started: {error.strerror}") from error
         except BaseException:
             self.abandon(links)
             raise
@@ -364,6 +368,14 @@ class ZygoteHandle:
             raise failure(answer)
         return answer
 
+    def check_alive(self) -> None:
+        """Gone if the zygote is, and so all its sessions, or will be in a moment.
+
+        What the kernel ends lets go of its descriptors first, and is there for a while yet.
+        """
+        if self._conversation.over or self._process.poll() is not None:
+            raise Gone
+
     def _check_open(self) -> None:
         if self._closed or os.getpid() != self._pid:
             raise SandboxClosed(
@@ -386,8 +398,8 @@ class ZygoteHandle:
             return pid
         links.control.settimeout(1.0)
         report = _hear(links)
-        if report is None and self._process.poll() is not None:
-            raise Gone
+        if report is None:
+            self.check_alive()
         if report and "failed" in report:
             raise failure(report)
         raise SandboxError(f"the session did not start: {report or 'its init is gone'}")
