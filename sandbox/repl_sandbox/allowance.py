@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .jail import mounts as private
 from .types import Limits
-from .zygote.handle import Links
+from .zygote.links import Links
 
 # init, besides the code's own process.
 _OWN_PROCESSES = 2

@@ -32,7 +32,8 @@ from .session.sync import Session
 from .tiers import acceptable, confirm, strongest
 from .types import Answer, Answers, Limits, Policy, Statistics, check_seed
 from .watchdog import Watchdog
-from .zygote.handle import Links, ZygoteHandle
+from .zygote.handle import ZygoteHandle
+from .zygote.links import Links
 from .zygote.nested_handle import NestedZygote
 
 if TYPE_CHECKING:

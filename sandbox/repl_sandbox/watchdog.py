@@ -28,7 +28,7 @@ from .types import KillReason
 from .weights import Weights
 from .worker.copies import WAITS
 from .yielding import Yielding
-from .zygote.handle import Family, Links
+from .zygote.links import Family, Links
 
 # Memory can grow by some 100 MB between two looks on the machines this was measured on.
 _PERIOD = 0.05

@@ -40,7 +40,7 @@ from ..wire.messages import (
     Result,
     WorkerMessage,
 )
-from ..zygote.handle import Links
+from ..zygote.links import Links
 from .answers import AnswersOfCell
 from .branching import Branching
 from .clocks import Clocks
