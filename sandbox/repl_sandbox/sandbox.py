@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import secrets
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -13,37 +11,25 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 from . import arguments
-from .allowance import Allowance
 from .arguments import Grouping, RecoveryMode, Tier
-from .cgroups.group import Group
-from .cgroups.place import find
-from .cgroups.supply import Groups, open_groups
 from .checkpoint import Checkpoint, parse
 from .errors import CheckpointError, IsolationError, SandboxClosed, SandboxError
-from .jail.users import SLOTS
 from .offer import Offer
 from .pool import Pool
 from .session.core import Core
 from .session.handle import Home
 from .session.host_functions import Executor, LoopExecutor
-from .session.isolation import probe
 from .session.offers import HostFunction, check
 from .session.sync import Session
-from .tiers import acceptable, confirm, strongest
+from .template import Template
+from .tiers import acceptable, strongest
 from .types import Answer, Answers, Limits, Policy, Statistics, check_seed
 from .watchdog import Watchdog
 from .zygote.handle import ZygoteHandle
 from .zygote.links import Links
-from .zygote.nested_handle import NestedZygote
 
 if TYPE_CHECKING:
     from .shared import Parcel, Shareable
-
-# Steps that only a session with a group has.
-_GROUP_STEPS = ("cgroup", "memory kill")
-
-# Each session of this process gets its own slot, hence its own uids; processes start apart.
-_slots = itertools.count(secrets.randbelow(SLOTS))
 
 # A call leaves within milliseconds of its session's end, unless its `on_output` hangs.
 _LEAVE_TIMEOUT = 5.0
@@ -103,9 +89,8 @@ class Sandbox:
         yielding: bool = False,
     ) -> None:
         self._limits = arguments.check_limits(limits) or Limits()
-        self._states = arguments.check_states(recovery, history)
+        states = arguments.check_states(recovery, history)
         self._branches = branches
-        self._yielding = yielding
         policy = arguments.check_policy(policy)
         tiers = arguments.check_grouping(cgroup, acceptable(isolation, require))
         preload, mounts = arguments.check_preload(preload), arguments.check_mounts(mounts or {})
@@ -114,15 +99,24 @@ class Sandbox:
         # Of numpy no policy knows but the one that lets everything through.
         self._arrays = policy is None or policy.language != "restricted"
         self._shared: dict[str, Shareable] = {}
-        # A policy brings modules as well, among them `random`, whose state is then every session's.
-        self._hash_seed = arguments.check_hash_seed(hash_seed)
+        arguments.check_hash_seed(hash_seed)
         self._policy = policy
+        # A policy brings modules as well, among them `random`, whose state is then every session's.
         self._preloaded = bool(preload) or policy is not None
         self._begin_life()
-        self._zygote, self.refusals = strongest(
-            tiers, lambda tier: self._start(tier, cgroup, python, preload, mounts, policy)
-        )
-        self._fill()
+
+        def start(tier: str) -> Template:
+            return Template.of(
+                lambda: ZygoteHandle(python, preload, mounts, policy, tier, hash_seed),
+                tier,
+                cgroup,
+                self._limits,
+                states,
+                yielding=yielding,
+            )
+
+        template, self.refusals = strongest(tiers, start)
+        self._live_on(template)
 
     def _begin_life(self) -> None:
         """What a sandbox has of its own, whatever its settings are: nothing yet."""
@@ -133,17 +127,22 @@ class Sandbox:
         self._closed = False
         self._executor = Executor()
         self._loop_executor = LoopExecutor()
-        self._groups: Groups | None = None
         self._pool: Pool | None = None
         self._parent: Sandbox | None = None
         self._children: weakref.WeakSet[Sandbox] = weakref.WeakSet()
 
-    def _fill(self) -> None:
+    def _live_on(self, template: Template) -> None:
+        """Have sessions of `template`, which is this sandbox's own from here on."""
+        self._template, self._zygote = template, template.zygote
+        self._allowance = allowance = template.allowance
+        self._watchdog = Watchdog(
+            self._zygote.pid, allowance.template_memory, yielding=allowance.yielding
+        )
         try:
             if self._ready:
-                self._pool = Pool(self._ready, lambda: self._spawn(self._limits))
+                self._pool = Pool(self._ready, self._spawn)
         except BaseException:
-            self._stop()
+            template.close()
             raise
 
     @property
@@ -193,25 +192,13 @@ class Sandbox:
         child._shared = {**self._shared, **objects}
         child._preloaded = self._preloaded or parcel.arrays
         child._ready = ready
-        child._grow(self, parcel)
+        child._live_on(self._template.fork(parcel))
         with self._lock:
             if not self._closed:
                 self._children.add(child)
                 return child
         child.close()
         raise SandboxClosed("the sandbox was closed meanwhile")
-
-    def _grow(self, parent: Sandbox, parcel: Parcel) -> None:
-        """Start a template that is forked from the parent's."""
-        if parent._groups is not None:
-            self._groups = _groups("require", weighed=self._yielding)
-        try:
-            self._zygote = NestedZygote(parent._zygote, parcel.fd, parcel.manifest)
-        except BaseException:
-            self._remove_groups()
-            raise
-        self._watch()
-        self._fill()
 
     def session(
         self,
@@ -306,8 +293,7 @@ class Sandbox:
             self._closed = True
         # Every one of these is called, the last first, whatever another raises.
         with contextlib.ExitStack() as closing:
-            closing.callback(self._remove_groups)
-            closing.callback(self._zygote.close)
+            closing.callback(self._template.close)
             for child in list(self._children):
                 closing.callback(child.close)
             closing.callback(self._loop_executor.close)
@@ -331,47 +317,6 @@ class Sandbox:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a Sandbox {NO_PICKLE}")
-
-    def _start(
-        self,
-        tier: str,
-        cgroup: Grouping,
-        python: str | None,
-        preload: Sequence[str],
-        mounts: Mapping[str, str],
-        policy: Policy | None,
-    ) -> ZygoteHandle:
-        """A template of `tier`, of which one session was made to see that it is what it says."""
-        if tier == "jailed":
-            self._groups = _groups(cgroup, weighed=self._yielding)
-        try:
-            self._zygote = ZygoteHandle(python, preload, mounts, policy, tier, self._hash_seed)
-        except BaseException:
-            self._remove_groups()
-            raise
-        try:
-            self._watch()
-            self._try(tier, cgroup)
-        except BaseException:
-            self._stop()
-            raise
-        return self._zygote
-
-    def _watch(self) -> None:
-        """Look at what the template holds, before there are sessions."""
-        zygote = self._zygote
-        self._watchdog = Watchdog(zygote.pid, yielding=self._yielding)
-        self._allowance = Allowance(
-            self._states,
-            zygote.data_segment,
-            zygote.room,
-            self._watchdog.template_memory,
-            self._yielding,
-        )
-
-    def _stop(self) -> None:
-        self._zygote.close()
-        self._remove_groups()
 
     # ── making and ending sessions ────────────────────────────────────────────────────────────
 
@@ -407,7 +352,7 @@ class Sandbox:
                 answers=answers,
                 on_answer=on_answer,
                 preloaded=self._preloaded,
-                states=self._states,
+                states=self._allowance.states,
                 ours=self._allowance.own_processes - 1,
             )
         except BaseException:
@@ -477,45 +422,11 @@ class Sandbox:
 
     def _begin(self, limits: Limits) -> Links:
         self._started += 1
-        rlimits, group = self._allowance.rlimits(limits), self._group(limits)
-        return self._zygote.begin(_slot(), int(limits.workspace), rlimits, group, self._states)
+        return self._template.begin(limits)
 
-    def _try(self, tier: str, cgroup: Grouping) -> None:
-        """A jail that cannot be built is the error of who makes the sandbox, not of a session."""
-        try:
-            self._try_session(tier)
-        except IsolationError as error:
-            if cgroup != "auto" or self._groups is None or error.step not in _GROUP_STEPS:
-                raise
-            # Nothing was promised yet; the layer will say that there is none.
-            self._remove_groups()
-            self._try_session(tier)
-
-    def _try_session(self, tier: str) -> None:
-        links = self._jail(self._limits)
-        try:
-            confirm(tier, probe(links))
-        finally:
-            self._zygote.end(links)
-
-    def _spawn(self, limits: Limits) -> Links:
+    def _spawn(self) -> Links:
         self._started += 1
-        return self._jail(limits)
-
-    def _jail(self, limits: Limits) -> Links:
-        rlimits, group = self._allowance.rlimits(limits), self._group(limits)
-        return self._zygote.spawn(_slot(), int(limits.workspace), rlimits, group, self._states)
-
-    def _group(self, limits: Limits) -> Group | None:
-        """A group that holds what the session may hold; None where groups cannot be had."""
-        if self._groups is None:
-            return None
-        return self._groups.take(*self._allowance.of_group(limits))
-
-    def _remove_groups(self) -> None:
-        if self._groups is not None:
-            self._groups.close()
-            self._groups = None
+        return self._template.spawn(self._limits)
 
     def _end(self, core: Core) -> None:
         if os.getpid() != self._pid:
@@ -541,18 +452,3 @@ class Sandbox:
             if core.busy.acquire(timeout=_LEAVE_TIMEOUT):
                 core.links.close()
                 core.close()
-
-
-def _groups(cgroup: Grouping, *, weighed: bool) -> Groups | None:
-    if cgroup == "off":
-        return None
-    try:
-        return open_groups(find(), weighed=weighed)
-    except IsolationError:
-        if cgroup == "require":
-            raise
-        return None
-
-
-def _slot() -> int:
-    return next(_slots) % SLOTS

@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 import time
 
-from . import held
 from .jail.processes import descendants
 from .session.core import Core
 from .turns import Turns
@@ -34,14 +33,14 @@ _PATIENCE = 100
 class Watchdog:
     """One thread for all sessions of a sandbox; it starts with the first session.
 
-    `template` is the process that sessions are forked from; what it holds (`template_memory`, in
-    bytes) is not theirs, also where they have written to it and so have copies. `yielding`: have
-    sessions that burn CPU time give way.
+    `template` is the process that sessions are forked from; what it holds (`memory`, in bytes) is
+    not theirs, also where they have written to it and so have copies. `yielding`: have sessions
+    that burn CPU time give way.
     """
 
-    def __init__(self, template: int, *, yielding: bool = False) -> None:
+    def __init__(self, template: int, memory: int, *, yielding: bool = False) -> None:
         self._turns = Turns(template) if yielding else None
-        self.template_memory = held.private(template)
+        self._template_memory = memory
         self._watched: dict[int, Watched] = {}
         self._lock = threading.Lock()
         self._wanted = threading.Event()
@@ -54,7 +53,7 @@ class Watchdog:
     def add(self, core: Core) -> None:
         """Watch a session."""
         with self._lock:
-            self._watched[id(core)] = Watched(core, self.template_memory)
+            self._watched[id(core)] = Watched(core, self._template_memory)
             if self._turns is not None:
                 self._turns.join(core)
             if self._thread is None:
