@@ -234,6 +234,7 @@ def test_a_signal_handler_that_raises_between_cells_costs_nothing(
             f"def late(*_): raise {error}\n"
             "signal.signal(signal.SIGALRM, late)"
         )
+        session.get("x")  # now a copy was made, and it waits
         os.kill(session._core.links.worker_pid, signal.SIGALRM)
         outcome = session.run("x")
         assert (outcome.value, outcome.state) == ("1", "kept")
