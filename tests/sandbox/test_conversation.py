@@ -1,4 +1,4 @@
-"""A zygote that others than the host know nothing of: answers nobody waits for, and its death."""
+"""The host and its zygote: answers that nobody waits for, and a zygote that ends meanwhile."""
 
 from __future__ import annotations
 
