@@ -10,7 +10,7 @@ from typing import Final
 from ..errors import SandboxError
 from ..jail.landlock import SCOPES, VERSIONS
 from ..types import Isolation, Layer
-from ..zygote.handle import Links
+from ..zygote.links import Links
 
 _NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
 # Of /proc/PID/status, proc_pid_status(5): a few of some sixty lines, read for every session.
