@@ -34,7 +34,7 @@ class Body:
         self._inbound = inbound
         self.owner: Owner | None = None
         self.upload = scope["method"] == "PUT" and scope["path"].startswith(_UPLOADS)
-        self._limit = settings.context_bytes if self.upload else settings.message_bytes
+        self._limit = settings.context_bytes if self.upload else settings.largest_message
         self._seconds = settings.body_s
         self._began = asyncio.get_running_loop().time()
         self._announced = announced(scope)

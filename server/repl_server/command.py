@@ -140,8 +140,12 @@ def settings(
         ),
     ] = None,
     max_message: Annotated[
-        str, option("--max-message", "Of one WebSocket message or HTTP body.")
-    ] = "32MiB",
+        str | None,
+        option(
+            "--max-message",
+            "Of one WebSocket message or HTTP body; 128MiB, 32MiB with --no-auth off loopback.",
+        ),
+    ] = None,
     max_context: Annotated[str, option("--max-context", "Of one uploaded context.")] = "1GiB",
     max_uploads: Annotated[str, option("--max-uploads", "Of all that are kept.")] = "4GiB",
     connections: Annotated[int, option("--connections", "Open at once.", min=1)] = 2048,
@@ -195,7 +199,7 @@ def settings(
             llm=own,
             budget=budget,
             quota=_quota(quota or (), strangers=no_auth and not is_loopback(host)),
-            message_bytes=parse_size(max_message, "--max-message"),
+            message_bytes=None if max_message is None else parse_size(max_message, "--max-message"),
             context_bytes=parse_size(max_context, "--max-context"),
             uploads_bytes=parse_size(max_uploads, "--max-uploads"),
             connections=connections,

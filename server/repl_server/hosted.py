@@ -106,7 +106,7 @@ class HostedSession:
             "limits": {
                 "timeout_s": settings.limits.timeout,
                 "max_timeout_s": settings.longest_step_s,
-                "message_bytes": settings.message_bytes,
+                "message_bytes": settings.largest_message,
                 "context_bytes": settings.context_bytes,
                 "idle_s": settings.idle_s,
             },

@@ -219,3 +219,15 @@ def test_it_hides_its_memory(monkeypatch):
 
 
 _GET_DUMPABLE = 3  # linux/prctl.h: PR_GET_DUMPABLE
+
+
+def test_strangers_may_send_less_at_once(monkeypatch):
+    monkeypatch.setenv("REPL_ENV_API_KEYS", f"one:{'0' * 64}")
+    assert of_variables("127.0.0.1").largest_message == 128 << 20
+    assert of_variables("0.0.0.0").largest_message == 128 << 20
+    monkeypatch.delenv("REPL_ENV_API_KEYS")
+    monkeypatch.setenv("REPL_ENV_NO_AUTH", "1")
+    assert of_variables("127.0.0.1").largest_message == 128 << 20
+    assert of_variables("0.0.0.0").largest_message == 32 << 20
+    monkeypatch.setenv("REPL_ENV_MAX_MESSAGE", "1MiB")
+    assert of_variables("0.0.0.0").largest_message == 1 << 20
