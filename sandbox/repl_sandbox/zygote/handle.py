@@ -27,6 +27,7 @@ from ..wire.connection import HostConnection
 from ..wire.messages import VERSION, Ready
 from . import control, requests
 from .conversation import Conversation, Gone
+from .outside import Outside
 
 _BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "boot.py")
 
@@ -106,6 +107,7 @@ class Links:
     stdout: int
     stderr: int
     connection: HostConnection
+    outside: Outside
     group: Group | None = None
     # What its worker found of the layers that cannot be seen from outside, before any code ran.
     held: dict[str, int] = field(default_factory=dict)
@@ -216,6 +218,7 @@ class ZygoteHandle:
 
     def _learn(self, answer: control.Message) -> None:
         """Take what a zygote says of itself once it can serve."""
+        self._outside = Outside(self.pid)
         self.data_segment: int = answer["data_segment"]
         self.privileged: bool = answer["privileged"]
         self._base: str = answer["base"]
@@ -271,7 +274,8 @@ class ZygoteHandle:
         settings = requests.settings(workspace, rlimits, states)
         request = requests.spawn(number, slot, version, settings)
         connection = HostConnection()
-        links = Links(number, 0, 0, host_control, host_worker, stdout, stderr, connection, group)
+        ends = (host_control, host_worker, stdout, stderr)
+        links = Links(number, 0, 0, *ends, connection, self._outside, group)
         links.folder = f"{self._base}/{number}" if self._base else ""
         links.tier = self.tier
         links.interpreter = self.interpreter
