@@ -99,7 +99,7 @@ def test_a_crowd_that_has_ended_has_no_turn(sandbox: Sandbox) -> None:
             assert wait_for(lambda: stopped(one) > 8)
             assert wait_for(lambda: stopped(two) > 8)
             family = two._core.links.family
-            yielding = sandbox._watchdog._yieldings[family]
+            yielding = sandbox._watchdog._turns._yieldings[family]
         assert not yielding.crowded
         assert not yielding.waits
 

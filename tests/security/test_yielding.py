@@ -157,7 +157,7 @@ def test_what_cannot_come_back_is_not_lowered(monkeypatch: pytest.MonkeyPatch) -
 def test_a_place_that_cannot_weigh_still_holds_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(FOUND, Place)
     place = Place(FOUND.version, FOUND.folders, FOUND.crowded, weighing="/nowhere")
-    monkeypatch.setattr("repl_sandbox.sandbox.find", lambda: place)
+    monkeypatch.setattr("repl_sandbox.template.find", lambda: place)
     if place.version == 2:
         pytest.skip("the folder is that of the limits")
     with Sandbox(yielding=True, cgroup="require") as sandbox, sandbox.session() as session:

@@ -10,7 +10,7 @@ from typing import Final
 from ..errors import SandboxError
 from ..jail.landlock import SCOPES, VERSIONS
 from ..types import Isolation, Layer
-from ..zygote.handle import Links
+from ..zygote.links import Links
 from ..zygote.outside import NAMESPACES, Outside, namespace, read, status
 
 # The row of the root in /proc/PID/mountinfo, proc_pid_mountinfo(5): fields 5 and 6.
