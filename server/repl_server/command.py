@@ -50,7 +50,8 @@ class Recovery(StrEnum):
 
 def option(name: str, help: str, **more: Any) -> Any:
     """An option that a variable of the environment can give too."""
-    variable = PREFIX + name.removeprefix("--").replace("-", "_").upper()
+    # Of two names, as --yes/--no, the first, which then may be 0.
+    variable = PREFIX + name.partition("/")[0].removeprefix("--").replace("-", "_").upper()
     return typer.Option(name, help=help, **{"envvar": variable, **more})
 
 
@@ -140,7 +141,7 @@ def settings(
     ] = None,
     max_message: Annotated[
         str, option("--max-message", "Of one WebSocket message or HTTP body.")
-    ] = "128MiB",
+    ] = "32MiB",
     max_context: Annotated[str, option("--max-context", "Of one uploaded context.")] = "1GiB",
     max_uploads: Annotated[str, option("--max-uploads", "Of all that are kept.")] = "4GiB",
     connections: Annotated[int, option("--connections", "Open at once.", min=1)] = 2048,
@@ -163,6 +164,8 @@ def settings(
     own = None
     if model is not None:
         own = llm_from(ModelOptions(model, base_url, api_key_env), os.environ)
+    elif base_url or api_key_env:
+        raise typer.BadParameter("--base-url and --api-key-env are of a model: name it by --model")
     budget = budget_from(budget_calls, budget_tokens, None, None)
     try:
         return Settings(
@@ -211,6 +214,8 @@ def _quota(given: Sequence[str], *, strangers: bool) -> Any:
 
     if not given:
         return None
+    if wrong := [each for each in given if not each.partition("=")[2]]:
+        raise ValueError(f"--quota: {wrong[0]!r} is not NAME=VALUE, as sessions=8")
     named = dict(each.partition("=")[::2] for each in given)
     kinds = {field.name: int if "int" in str(field.type) else float for field in fields(Quota)}
     if unknown := named.keys() - kinds.keys():

@@ -125,7 +125,8 @@ class Settings:
     yielding: bool = True
     # Long enough for what anybody waits for; a step without end would keep its session for ever.
     max_timeout_s: float = 3600.0
-    message_bytes: int = 128 * MIB
+    # Twice what OpenEnv's server takes. While one is parsed all others wait, some 0.15 s for this.
+    message_bytes: int = 32 * MIB
     context_bytes: int = 1 << 30
     uploads_bytes: int = 4 << 30
     inbound_bytes: int = 1 << 30

@@ -12,7 +12,7 @@ import pytest
 from repl_sandbox import Sandbox
 from repl_sandbox.errors import SandboxClosed, SandboxError
 from repl_sandbox.pool import Pool
-from tests.sandbox.conftest import eventually
+from tests.waiting import eventually
 
 
 class Source:

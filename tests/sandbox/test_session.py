@@ -22,7 +22,8 @@ from repl_sandbox import (
     SessionClosed,
     TimedOut,
 )
-from tests.sandbox.conftest import Clock, eventually
+from tests.sandbox.conftest import Clock
+from tests.waiting import eventually
 
 
 def test_a_cell_has_value_output_and_changes(session: Session) -> None:

@@ -26,7 +26,7 @@ from repl_sandbox import Finished, IsolationError, Killed, Limits, Sandbox, Sess
 from repl_sandbox.cgroups.place import Missing, Place, find
 from repl_sandbox.jail.mounts import capacity
 from repl_sandbox.watchdog import Watchdog
-from tests.security.patience import LONG, PATIENCE, comes_to, wait_for
+from tests.waiting import LONG, PATIENCE, comes_to, eventually
 
 FOUND = find()
 needs_groups = pytest.mark.skipif(
@@ -76,7 +76,7 @@ def added(before: set[Path]) -> set[Path]:
 
 def take_away(folder: Path) -> None:
     """Remove a group; what has ended in it may be counted until it was switched out."""
-    assert wait_for(lambda: _is_removed(folder))
+    eventually(lambda: _is_removed(folder))
 
 
 def _is_removed(folder: Path) -> bool:
@@ -280,7 +280,7 @@ def test_a_time_out_is_one_though_a_child_was_ended_before() -> None:
     def ended() -> None:
         """While the host is waited for, the clock of the cell stands."""
         (child,) = psutil.Process(session._core.links.worker_pid).children()
-        assert wait_for(lambda: child.status() == psutil.STATUS_ZOMBIE)
+        eventually(lambda: child.status() == psutil.STATUS_ZOMBIE)
 
     with (
         Sandbox(limits=SMALL, cgroup="require", recovery="restart") as sandbox,

@@ -19,8 +19,8 @@ from repl_sandbox import IsolationError, Limits, Sandbox, Session
 from repl_sandbox.jail.landlock import kernel_abi
 from repl_sandbox.session.isolation import TIERS as PROBED
 from repl_sandbox.zygote import process
-from tests.security.patience import PATIENCE
 from tests.security.without_layer import LACKS
+from tests.waiting import PATIENCE
 
 WRAPPER = Path(__file__).parent / "without_layer.py"
 SPECIFICATION = Path(__file__).parents[2] / "docs/specification.md"

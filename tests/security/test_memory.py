@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from repl_sandbox import Finished, Limits, Sandbox, held, watchdog, watched
-from tests.security.patience import PATIENCE
+from tests.waiting import PATIENCE
 
 TIERS = ("jailed", "confined")
 

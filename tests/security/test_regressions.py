@@ -17,7 +17,7 @@ import pytest
 
 from repl_sandbox import Finished, Limits, Sandbox, SandboxError
 from repl_sandbox.allowance import Allowance
-from tests.security.patience import LONG, PATIENCE, wait_for
+from tests.waiting import LONG, PATIENCE, eventually
 
 User: TypeAlias = Callable[[str], Any]
 
@@ -190,7 +190,7 @@ def test_a_session_that_cannot_be_built_leaves_nothing_and_disturbs_none(
         with sandbox.session() as other:
             assert other.run("6 * 7").value == "42"
         # A thread that looks at the sessions opens some for a moment.
-        assert wait_for(lambda: all(map(operator.le, held(), before))), (before, held())
+        eventually(lambda: all(map(operator.le, held(), before)), lambda: (before, held()))
 
 
 @pytest.mark.parametrize(

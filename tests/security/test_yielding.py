@@ -16,7 +16,7 @@ from repl_sandbox import Limits, Raised, Sandbox, Session, precedence
 from repl_sandbox.cgroups.files import VERSIONS
 from repl_sandbox.cgroups.place import Missing, Place, find
 from repl_sandbox.weights import LOW, Weights
-from tests.security.patience import PATIENCE, wait_for
+from tests.waiting import PATIENCE, eventually
 
 FOUND = find()
 AUTOGROUPS = Path("/proc/self/autogroup").exists() and os.geteuid() == 0
@@ -71,7 +71,7 @@ def shares(session: Session) -> set[bool]:
 
 
 def until(true: Callable[[], bool]) -> None:
-    assert wait_for(true)
+    eventually(true)
 
 
 @contextmanager
@@ -187,7 +187,7 @@ def test_a_fork_too_many_is_refused_before_others_wait_for_it_and_named() -> Non
 
             def seen(stream: str, text: str) -> None:
                 """Once a look at the session has found it full, that is enough."""
-                if "full" in text and wait_for(lambda: group._full):
+                if "full" in text and eventually(lambda: group._full):
                     session.interrupt()
 
             outcome = session.run(

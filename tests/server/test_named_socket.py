@@ -28,7 +28,7 @@ def test_a_session_begins_with_its_facts(server):
     assert facts["limits"] == {
         "timeout_s": 60.0,
         "max_timeout_s": 3600.0,
-        "message_bytes": 128 << 20,
+        "message_bytes": 32 << 20,
         "context_bytes": 1 << 30,
         "idle_s": 900.0,
     }

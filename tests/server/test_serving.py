@@ -18,7 +18,8 @@ from repl_sandbox.jail import libc
 from repl_server.command import of_variables
 from repl_server.keys import Keys
 from repl_server.settings import ADDRESS_QUOTA, Quota
-from tests.server.conftest import eventually, peer
+from tests.server.conftest import peer
+from tests.waiting import eventually
 
 PROGRAM = "from repl_env.cli.main import main; main()"
 # Of this machine, but no other test's: a port here is free again when its server is gone.
@@ -114,6 +115,10 @@ def test_killing_it_leaves_no_process_behind_and_its_port_free():
         (("--memory", "much"), "much"),
         (("--isolation", "confined"), "jailed"),
         (("--quota", "sesions=8"), "sesions"),
+        (("--quota", "sessions"), "NAME=VALUE"),
+        (("--llm-url", "models.example/v1"), "lists"),
+        (("--llm-url", "https://*.example/v1"), "lists"),
+        (("--base-url", "https://models.example/v1"), "--model"),
         (("--quota", "sessions=many"), "many"),
         (("--max-message", "many"), "--max-message"),
         (("--model", "m", "--api-key-env", "NO_SUCH_KEY"), "NO_SUCH_KEY"),
@@ -167,6 +172,7 @@ def test_options_are_variables_of_the_environment_too(monkeypatch):
     monkeypatch.setenv("REPL_ENV_API_KEYS", f"# the first\none:{'0' * 64}, two: {'1' * 64}")
     monkeypatch.setenv("REPL_ENV_QUOTA", "sessions=8 steps_per_second=0.5")
     monkeypatch.setenv("REPL_ENV_MAX_MESSAGE", "1MiB")
+    monkeypatch.setenv("REPL_ENV_YIELDING", "0")
     settings = of_variables("0.0.0.0")
 
     assert (settings.host, settings.max_sessions) == ("0.0.0.0", 5)
@@ -174,6 +180,7 @@ def test_options_are_variables_of_the_environment_too(monkeypatch):
     assert settings.llm_urls == ("http://a/v1", "http://b/v1")
     assert settings.quota == Quota(sessions=8, steps_per_second=0.5)
     assert settings.message_bytes == 1 << 20
+    assert settings.yielding is False
     assert len(Keys.of(settings)) == 2
 
 

@@ -6,7 +6,8 @@ import contextlib
 import pytest
 
 from repl_server.slots import Slots
-from tests.server.conftest import ask, eventually, peer, serving
+from tests.server.conftest import ask, peer, serving
+from tests.waiting import eventually
 
 NEVER = 3600.0
 
