@@ -264,7 +264,7 @@ def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
     def serve(**options: Any) -> None:
         from .app import create_app
         from .journal import written_to
-        from .serving import hide_memory, raise_open_files, server
+        from .serving import hide_memory, raise_open_files, server, spare_collector
 
         try:
             app = create_app(settings(**options))
@@ -275,6 +275,7 @@ def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
         with opening():
             host.prepare()
         hide_memory()
+        spare_collector()
         with written_to(sys.stderr, contents=host.settings.log_contents):
             _run(server(app, lambda url: typer.echo(f"repl-env serves on {url}")))
 

@@ -143,15 +143,26 @@ def test_a_tier_that_cannot_be_had_is_an_exit_of_its_own(monkeypatch):
 
 
 def test_a_port_that_is_taken_is_told(monkeypatch):
-    monkeypatch.setattr(
-        "repl_server.serving.hide_memory", lambda: None
-    )  # of the tests, it would be
+    for of_the_process in ("hide_memory", "spare_collector"):  # of the tests, it would be
+        monkeypatch.setattr(f"repl_server.serving.{of_the_process}", lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = CliRunner().invoke(build(), ["serve", "--port", str(port), "--recovery", "restart"])
 
     assert done.exit_code == 1
     assert "did not start" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_no_collection_of_garbage_walks_what_was_loaded():
+    script = (
+        "import gc; from repl_server.app import create_app; from repl_server import serving\n"
+        "app = create_app(); before = len(gc.get_objects()); serving.spare_collector()\n"
+        "print(before, len(gc.get_objects()))"
+    )
+    told = subprocess.check_output([sys.executable, "-c", script], text=True)
+    before, after = map(int, told.split())
+
+    assert after < before / 100
 
 
 def test_options_are_variables_of_the_environment_too(monkeypatch):

@@ -26,6 +26,7 @@ from . import control, process, requests
 from .arrival import await_ready
 from .conversation import Conversation, Gone
 from .links import Links
+from .outside import Outside
 
 # An interpreter starts in 10 ms and numpy with pandas in 1 s; importing torch from a cold disk can
 # take a minute.
@@ -91,6 +92,7 @@ class ZygoteHandle:
 
     def _learn(self, answer: control.Message) -> None:
         """Take what a zygote says of itself once it can serve."""
+        self._outside = Outside(self.pid)
         self.data_segment: int = answer["data_segment"]
         self.privileged: bool = answer["privileged"]
         self._base: str = answer["base"]
@@ -146,7 +148,8 @@ class ZygoteHandle:
         settings = requests.settings(workspace, rlimits, states)
         request = requests.spawn(number, slot, version, settings)
         connection = HostConnection()
-        links = Links(number, 0, 0, host_control, host_worker, stdout, stderr, connection, group)
+        ends = (host_control, host_worker, stdout, stderr)
+        links = Links(number, 0, 0, *ends, connection, self._outside, group)
         links.folder = f"{self._base}/{number}" if self._base else ""
         links.tier = self.tier
         links.interpreter = self.interpreter

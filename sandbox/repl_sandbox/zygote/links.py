@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ..cgroups.group import Group
 from ..wire.connection import HostConnection
+from .outside import Outside
 
 
 class Family:
@@ -56,6 +57,7 @@ class Links:
     stdout: int
     stderr: int
     connection: HostConnection
+    outside: Outside
     group: Group | None = None
     # What its worker found of the layers that cannot be seen from outside, before any code ran.
     held: dict[str, int] = field(default_factory=dict)

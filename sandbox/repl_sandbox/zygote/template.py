@@ -27,11 +27,13 @@ from ..jail import (
     seccomp,
     users,
 )
+from ..jail.recipe import Jail
 from ..types import Policy
 from ..worker.main import Worker
 from ..worker.streams import open_streams
 from ..worker.warmth import warm_up
 from .immortal import immortalise
+from .rehearsal import rehearse
 
 if TYPE_CHECKING:
     from ..policies.rules import Rules
@@ -106,6 +108,7 @@ def _seal(
         seccomp.load(ground.base_filter)
     warm_up(rules)
     worker = Worker(rules)
+    rehearse(Jail(None, 0, [], 0, b"", ground.files, tier, states=0), worker)
     gc.collect()
     immortalise()
     gc.freeze()
