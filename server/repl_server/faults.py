@@ -17,7 +17,7 @@ from repl_env.models import StepResult
 from repl_sandbox.errors import SandboxError
 
 from .refusal import Refusal
-from .texts import invalid, validation
+from .texts import validation
 
 logger = logging.getLogger("repl_server")
 
@@ -31,8 +31,6 @@ def refusal_of(error: Exception) -> Refusal:
     match error:
         case Refusal():
             return error
-        case RequestValidationError() if _is_called_no_json(error):
-            return invalid("body", "an object is wanted, sent as Content-Type: application/json")
         case ValidationError() | RequestValidationError():
             return validation(error.errors())
         case NotReset():
@@ -47,12 +45,6 @@ def refusal_of(error: Exception) -> Refusal:
         case SandboxError():
             return _logged("EPISODE_ABORTED", "sandbox: the session could not be had", error)
     return _logged("EXECUTION_ERROR", f"{type(error).__name__}: {shown(error)}", error)
-
-
-def _is_called_no_json(error: RequestValidationError) -> bool:
-    """Whether FastAPI left the body as bytes, since it is called a form, as curl does."""
-    first = error.errors()[0]
-    return (first["loc"], first["type"]) == (("body",), "model_attributes_type")
 
 
 def fault(code: str, message: str, error: BaseException) -> Refusal:

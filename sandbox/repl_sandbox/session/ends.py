@@ -10,7 +10,7 @@ from dataclasses import replace
 from ..errors import SandboxError
 from ..wire.connection import HostConnection
 from ..zygote import control
-from ..zygote.handle import Links
+from ..zygote.links import Links
 
 
 class Ends:
