@@ -15,7 +15,8 @@ from dataclasses import dataclass
 PYTHON_NAMES = frozenset({"repl", "python", "python3", "py", "py3", "ipython"})
 
 _FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>.*)")
-_ONE_LINE = re.compile(r"[ \t]*(?P<fence>`{3,})(?P<name>\w+)[ \t]+(?P<code>[^`]+)(?P=fence)[ \t]*")
+# Possessive, since a line may be long: tried again at each of its spaces, it would take for ever.
+_ONE_LINE = re.compile(r"[ \t]*(?P<fence>`{3,})(?P<name>\w++)[ \t](?P<code>[^`]++)(?P=fence)[ \t]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +52,15 @@ def strip_fence(text: str) -> str:
     if not stripped.startswith(("```", "~~~")):
         return text
     lines = stripped.split("\n")
-    blocks = list(_blocks(lines, PYTHON_NAMES))
-    if len(blocks) == 1 and blocks[0].end == len(lines):
-        return blocks[0].code
-    return text
+    first = next(_blocks(lines, PYTHON_NAMES), None)
+    return first.code if first is not None and first.end == len(lines) else text
 
 
 def _blocks(lines: list[str], names: frozenset[str]) -> Iterator[_Block]:
+    fences = _Fences(lines, names)
     index = 0
     while index < len(lines):
-        block = _block_at(lines, index, names)
+        block = _block_at(lines, index, fences)
         if block is None:
             index += 1
         else:
@@ -68,14 +68,14 @@ def _blocks(lines: list[str], names: frozenset[str]) -> Iterator[_Block]:
             index = block.end
 
 
-def _block_at(lines: list[str], index: int, names: frozenset[str]) -> _Block | None:
+def _block_at(lines: list[str], index: int, fences: _Fences) -> _Block | None:
     whole = _ONE_LINE.fullmatch(lines[index])
     if whole:
         return _Block(whole["name"].lower(), whole["code"].strip(), index + 1)
-    opener = _fence(lines[index])
+    opener = fences.at[index]
     if opener is None or opener.name is None:
         return None
-    end, after = _end_of_block(lines, index + 1, opener, names)
+    end, after = fences.end(index)
     inside = (_outdent(line, opener.indent) for line in lines[index + 1 : end])
     return _Block(opener.name, "\n".join(inside).strip("\n"), after)
 
@@ -90,35 +90,54 @@ def _fence(line: str) -> _Fence | None:
     return _Fence(len(match["indent"]), match["fence"], name)
 
 
-def _end_of_block(
-    lines: list[str], start: int, opener: _Fence, names: frozenset[str]
-) -> tuple[int, int]:
-    """The index of the line that ends the block, and of the first line after the block."""
-    depth = 1
-    first_closer: int | None = None
-    next_opener: int | None = None
-    for index in range(start, len(lines)):
-        fence = _fence(lines[index])
-        # A fence that could not close this block is text of the block.
-        if fence is None or fence.name is None or not fence.marks.startswith(opener.marks):
-            continue
-        if fence.name:
-            depth += 1
-            if next_opener is None and first_closer is None and fence.name in names:
-                next_opener = index
-            continue
-        depth -= 1
-        if depth == 0:
-            return index, index + 1
-        if first_closer is None:
-            first_closer = index
-    # The fences do not pair up: the block was left open before the next block of code, or the
-    # fence that seemed to open inside it is text.
-    if next_opener is not None:
-        return next_opener, next_opener
-    if first_closer is not None:
-        return first_closer, first_closer + 1
-    return len(lines), len(lines)
+class _Fences:
+    """The fences of a text, and which of them end a block that begins at another.
+
+    All ends for one kind of marks are found in one walk. A model that repeats itself may write
+    thousands of fences, and a client may send as many; to look from each for its end would hold up
+    the process for minutes.
+    """
+
+    def __init__(self, lines: list[str], names: frozenset[str]) -> None:
+        self.at = [_fence(line) for line in lines]
+        self._names = names
+        self._ends: dict[str, dict[int, tuple[int, int]]] = {}
+
+    def end(self, index: int) -> tuple[int, int]:
+        """The index of the line that ends the block, and of the first line after the block."""
+        opener = self.at[index]
+        assert opener is not None
+        if opener.marks not in self._ends:
+            self._ends[opener.marks] = self._ends_of(opener.marks)
+        return self._ends[opener.marks][index]
+
+    def _ends_of(self, marks: str) -> dict[int, tuple[int, int]]:
+        """`end` of each fence that could end a block which these marks began."""
+        found, depth = [], 0
+        for index, fence in enumerate(self.at):
+            # A fence that could not close such a block is text of the block.
+            if fence is not None and fence.name is not None and fence.marks.startswith(marks):
+                depth += 1 if fence.name else -1
+                found.append((index, fence.name, depth))
+        ends: dict[int, tuple[int, int]] = {}
+        by_depth: dict[int, int] = {}  # of what lies behind, the nearest
+        closer = opener = last = len(self.at)
+        for index, name, depth in reversed(found):
+            pair = by_depth.get(depth - 1)
+            # Without one the fences do not pair up: the block was left open before the next block
+            # of code, or the fence that seemed to open inside it is text.
+            if pair is not None:
+                ends[index] = pair, pair + 1
+            elif opener < closer:
+                ends[index] = opener, opener
+            else:
+                ends[index] = closer, min(closer + 1, last)
+            by_depth[depth] = index
+            if not name:
+                closer = index
+            elif name in self._names:
+                opener = index
+        return ends
 
 
 def _outdent(line: str, indent: int) -> str:

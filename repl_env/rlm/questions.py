@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from repl_sandbox.types import JSON
 
 # A whole answer in a fence, as models give JSON when they are asked for JSON alone.
-_FENCED = re.compile(r"\s*```\w*[ \t]*\n(?P<inside>.*?)\n?[ \t]*```\s*", re.DOTALL)
+_OPENING = re.compile(r"```\w*[ \t]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +110,19 @@ def readable(context: Any) -> str:
 
 def parsed(text: str, schema: Mapping[str, Any]) -> JSON:
     """The JSON in `text`, which may stand in one fence; ValueError says why it does not fit."""
-    whole = _FENCED.fullmatch(text)
     try:
-        value: JSON = json.loads(whole["inside"] if whole else text)
+        value: JSON = json.loads(_unfenced(text))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the answer is not JSON: {error}") from None
     check = validator(dict(schema))
     assert check is not None
     return check(value)
+
+
+def _unfenced(text: str) -> str:
+    opening, _, rest = text.strip().partition("\n")
+    whole = _OPENING.fullmatch(opening) and rest.endswith("```")
+    return rest.removesuffix("```") if whole else text
 
 
 def check_prompt(prompt: object) -> str:

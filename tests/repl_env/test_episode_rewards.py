@@ -1,5 +1,7 @@
 """Rewards are scored on the host, once, by this environment's own rubric."""
 
+from typing import Any
+
 import numpy
 import pytest
 
@@ -53,7 +55,8 @@ def test_a_score_that_is_no_number_is_an_error_that_names_the_rubric(make, score
 
 
 def test_a_score_may_be_of_any_kind_of_number_and_is_told_as_a_float(make):
-    env = make(rubric=REPLRubric(CustomMetricRubric(lambda e, p: numpy.float32(0.5))))
+    half: Any = numpy.float32(0.5)
+    env = make(rubric=REPLRubric(CustomMetricRubric(lambda e, p: half)))
     env.reset(expected_answer="x")
     observation = env.execute("FINAL('x')").observation
     assert observation.reward == 0.5

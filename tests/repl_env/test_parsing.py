@@ -95,3 +95,19 @@ def test_no_text_breaks_the_parser_and_blocks_are_pieces_of_it(text):
     for block in extract_code_blocks(text):
         assert block.strip()
         assert all(line.strip() in text for line in block.split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "blocks"),
+    [
+        ("```repl\n" * 50_000, 0),
+        ("```repl\nx\n" * 50_000, 50_000),
+        ("```repl\nx\n```text\n" * 50_000, 50_000),
+        ("~~~\n" * 50_001, 0),
+        ("```repl" + " " * 500_000, 0),
+    ],
+)
+def test_fences_without_end_take_linear_time(text, blocks):
+    assert len(extract_code_blocks(text)) == blocks
+    assert strip_fence(f"inline\n{text}") == f"inline\n{text}"
+    strip_fence(f"```repl\n{text}")  # whatever it says, it says it soon
