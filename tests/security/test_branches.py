@@ -194,6 +194,23 @@ def test_the_table_of_a_branch_is_one_page_whoever_has_its_file(
     unharmed(neighbour, bystander)
 
 
+def test_a_flood_out_of_band(
+    session: Session, neighbour: Session, bystander: subprocess.Popen[bytes]
+) -> None:
+    """A byte that makes a socket readable and that no read brings: MSG_OOB of send(2)."""
+    found(session)
+    session.run(
+        "def flood():\n    end = socket.socket(fileno=os.dup(orders))\n    while True:\n"
+        "        try: end.send(b'a', socket.MSG_OOB | socket.MSG_DONTWAIT)\n"
+        "        except OSError: pass\n        time.sleep(0.0002)\n"
+        "threading.Thread(target=flood, daemon=True).start()"
+    )
+    for _ in range(8):
+        branches_or_says_no(session)
+    assert session.run("6 * 7").value == "42"
+    unharmed(neighbour, bystander)
+
+
 def test_what_a_branch_left_ends_with_the_session(sandbox: Sandbox) -> None:
     def below() -> list[psutil.Process]:
         return psutil.Process(sandbox._zygote.pid).children(recursive=True)
