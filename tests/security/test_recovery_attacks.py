@@ -96,6 +96,23 @@ ATTACKS = {
         "    os.write(fds[0], os.urandom(1 << 16))\n    time.sleep(1000)\n"
         "states.write([(pid, 1)])\nworker.make = lambda: None"
     ),
+    **{
+        f"a copy whose first word is {name}": (
+            "pid = os.fork()\nif pid == 0:\n"
+            "    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n    os.setsid()\n"
+            "    signal.sigwait([signal.SIGUSR1])\n"
+            "    _, fds, _, _ = socket.recv_fds(orders, 4096, 8)\n"
+            f"    w = socket.socket(fileno=fds[0])\n    {word}\n    time.sleep(1000)\n"
+            "states.write([(pid, 1)])\nworker._rows = [(pid, 1)]\nworker.due = False\n"
+            "worker.make = lambda: None"
+        )
+        for name, word in {
+            "out of band": "w.send(b'a', socket.MSG_OOB)",
+            "half a word": "w.send(bytes(3))",
+            "an end": "w.shutdown(socket.SHUT_RDWR)",
+            "descriptors": "socket.send_fds(w, [b'x'], [0, 1, 2])",
+        }.items()
+    },
     "copies killed": (
         "for pid, _ in states.read(): os.kill(pid, signal.SIGKILL)\nworker.make = lambda: None"
     ),
@@ -158,7 +175,8 @@ ATTACKS = {
 def test_the_session_answers_and_nobody_else_notices(
     session: Session, neighbour: Session, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "silent" in name:  # it takes all the time that the host gives it, which may be less
+    # These take all the time that the host gives them, which may be less.
+    if "silent" in name or "first word" in name:
         monkeypatch.setattr("repl_sandbox.session.revival._RESTORE_TIMEOUT", 0.5)
     attack(session, ATTACKS[name])
 
