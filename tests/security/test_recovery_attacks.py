@@ -254,6 +254,28 @@ def test_names_of_what_is_lost_are_plain_text_and_few(session: Session, kind: st
     assert len(outcome.lost) <= 21
 
 
+@pytest.mark.parametrize("depth", [2, 4, 60])
+def test_long_names_of_what_is_lost_are_cut(sandbox: Sandbox, depth: int) -> None:
+    """Of files too large to be kept, with names that take seven times their length to be told."""
+    limits = Limits(timeout=PATIENCE, workspace="100MiB", file_size="100MiB")
+    with sandbox.session(limits=limits) as session:
+        session.run(
+            "import os\nfd = os.open('.', os.O_RDONLY)\n"
+            f"for _ in range({depth}):\n"
+            "    os.mkdir(b'\\xff' * 250, dir_fd=fd)\n"
+            "    fd = os.open(b'\\xff' * 250, os.O_RDONLY, dir_fd=fd)\n"
+            "for n in range(30):\n"
+            "    file = os.open(f'f{n}', os.O_CREAT | os.O_WRONLY, dir_fd=fd)\n"
+            "    os.truncate(file, 70 << 20); os.close(file)"
+        )
+        session.run("x = 42")
+        outcome = session.run("for n in range(30): os.unlink(f'f{n}', dir_fd=fd)\nos._exit(1)")
+        assert outcome.state == "rolled_back"
+        assert len(outcome.lost) == 21
+        assert all(len(name) < 300 for name in outcome.lost)
+        assert session.run("x").value == "42"
+
+
 @pytest.mark.parametrize(
     "load",
     [
