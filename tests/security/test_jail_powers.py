@@ -122,6 +122,24 @@ def test_the_networks_of_the_host_are_out_of_reach(session: Session) -> None:
         assert errno_of(session, connect) == "ECONNREFUSED"
 
 
+def test_no_page_of_a_file_comes_into_a_pipe(session: Session) -> None:
+    """There, kernels have let it be written to, as a page of the host's file that it is."""
+    call = "os.sendfile(os.pipe()[1], os.open('/usr/bin/env', os.O_RDONLY), 0, 4096)"
+    assert errno_of(session, call) == "EPERM"
+
+
+def test_files_are_copied_without_that(session: Session) -> None:
+    outcome = session.run(
+        "import os, shutil, socket, subprocess\n"
+        "open('one', 'w').write('1' * 100_000)\n"
+        "shutil.copyfile('one', 'two'); subprocess.run(['cp', 'two', 'three'], check=True)\n"
+        "a, b = socket.socketpair()\n"
+        "sent = a.sendfile(open('three', 'rb'), count=1000)\n"
+        "os.path.getsize('three'), sent, b.recv(9)"
+    )
+    assert outcome.value == "(100000, 1000, b'111111111')"
+
+
 @pytest.mark.parametrize(
     "path", ["mem", "environ", "maps", "exe", "cwd", "root", "fd/0", "ns/user", "ns/mnt", "stack"]
 )

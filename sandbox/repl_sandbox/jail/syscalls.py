@@ -286,7 +286,6 @@ ALLOW: Final[tuple[Allow, ...]] = (
     Allow("fsync", 74, 82, "os.fsync on own files"),
     Allow("fdatasync", 75, 83, "os.fdatasync; sqlite"),
     Allow("sync_file_range", 277, 84, "write-back of own files by databases"),
-    Allow("sendfile", 40, 71, "shutil.copyfile"),
     Allow("copy_file_range", 326, 285, "shutil.copyfile of newer Pythons, cp"),
     Allow("getdents", 78, None, "os.listdir of old C libraries"),
     Allow("getdents64", 217, 61, "os.listdir; the import system reads directories"),
@@ -554,6 +553,7 @@ REFUSE: Final[tuple[Refuse, ...]] = (
     Refuse("splice", 275, 76, "page-cache writes (CVE-2022-0847 and its successors)"),
     Refuse("tee", 276, 77, "page-cache writes (CVE-2022-0847 and its successors)"),
     Refuse("vmsplice", 278, 75, "page-cache writes (CVE-2022-0847 and its successors)"),
+    Refuse("sendfile", 40, 71, "splice by another name; copies of files go on by read and write"),
     Refuse("cachestat", 451, 451, "tells which host files are in memory"),
     # Code and state of the kernel
     Refuse("bpf", 321, 280, "programs inside the kernel"),
