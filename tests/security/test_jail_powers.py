@@ -128,6 +128,28 @@ def test_no_page_of_a_file_comes_into_a_pipe(session: Session) -> None:
     assert errno_of(session, call) == "EPERM"
 
 
+def test_files_of_the_host_are_not_taken_out_of_memory(session: Session) -> None:
+    call = "os.posix_fadvise(os.open('/usr/bin/env', os.O_RDONLY), 0, 0, os.POSIX_FADV_{})"
+    assert errno_of(session, call.format("DONTNEED")) == "EPERM"
+    assert errno_of(session, call.format("SEQUENTIAL")) == "done"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "c('prctl', 62, 1, 0, 0, 0)",  # PR_SCHED_CORE
+        "c('prctl', 67, 1, 0, 0, 0)",  # PR_SET_MEMORY_MERGE
+        "__import__('mmap').mmap(-1, 4096).madvise(12)",  # MADV_MERGEABLE
+    ],
+)
+def test_neither_processors_nor_pages_are_shared_on_the_code_s_terms(
+    session: Session, call: str
+) -> None:
+    assert errno_of(session, call) == "EPERM"
+    assert errno_of(session, "c('prctl', 15, b'name', 0, 0, 0)") == "done"
+    assert errno_of(session, "__import__('mmap').mmap(-1, 4096).madvise(4)") == "done"
+
+
 def test_files_are_copied_without_that(session: Session) -> None:
     outcome = session.run(
         "import os, shutil, socket, subprocess\n"

@@ -57,6 +57,10 @@ TIOCSTI: Final = 0x5412
 TIOCLINUX: Final = 0x541C
 TIOCCONS: Final = 0x541D
 TIOCSETD: Final = 0x5423
+POSIX_FADV_DONTNEED: Final = 4  # uapi/linux/fadvise.h
+MADV_MERGEABLE: Final = 12  # uapi/asm-generic/mman-common.h
+PR_SCHED_CORE: Final = 62  # uapi/linux/prctl.h, as the next
+PR_SET_MEMORY_MERGE: Final = 67
 EVERY_PROCESS: Final = 0xFFFFFFFF  # the int -1
 THIS_PROCESS: Final = 0
 INIT_PROCESS: Final = 1
@@ -189,6 +193,24 @@ RULES: Final[tuple[Rule, ...]] = (
         EPERM,
         "an ordinary user's session shares its uid with init, which is not the code's to place",
     ),
+    Rule(
+        "fadvise64",
+        (NoneOf(3, (POSIX_FADV_DONTNEED,)),),
+        EPERM,
+        "it takes the interpreter's files out of memory for everybody, as often as it is asked to",
+    ),
+    Rule(
+        "madvise",
+        (NoneOf(2, (MADV_MERGEABLE,)),),
+        EPERM,
+        "a page that is one with another session's tells by its time what that one holds",
+    ),
+    Rule(
+        "prctl",
+        (NoneOf(0, (PR_SCHED_CORE, PR_SET_MEMORY_MERGE)),),
+        EPERM,
+        "keeps others off the sibling threads of its processors; merges pages, see madvise",
+    ),
 )
 
 _BOTH: Final[tuple[Tier, ...]] = ("jailed", "confined")
@@ -281,7 +303,7 @@ ALLOW: Final[tuple[Allow, ...]] = (
     Allow("fstatfs", 138, 44, "os.fstatvfs"),
     Allow("ftruncate", 77, 46, "file.truncate; sizing of shared memory"),
     Allow("fallocate", 285, 47, "os.posix_fallocate, shared memory"),
-    Allow("fadvise64", 221, 223, "os.posix_fadvise"),
+    Allow("fadvise64", 221, 223, "os.posix_fadvise; not to drop pages, see RULES"),
     Allow("readahead", 187, 213, "read-ahead hint of file libraries"),
     Allow("fsync", 74, 82, "os.fsync on own files"),
     Allow("fdatasync", 75, 83, "os.fdatasync; sqlite"),
