@@ -23,6 +23,7 @@ from .cgroups.supply import Groups, open_groups
 from .checkpoint import Checkpoint, parse
 from .errors import CheckpointError, IsolationError, SandboxClosed, SandboxError
 from .jail import mounts as private
+from .jail import rlimits
 from .jail.users import SLOTS
 from .offer import Offer
 from .pool import Pool
@@ -481,8 +482,8 @@ class Sandbox:
 
     def _begin(self, limits: Limits) -> Links:
         self._started += 1
-        rlimits, group = self._rlimits(limits), self._group(limits)
-        return self._zygote.begin(_slot(), int(limits.workspace), rlimits, group, self._states)
+        chosen, group = self._rlimits(limits), self._group(limits)
+        return self._zygote.begin(_slot(), int(limits.workspace), chosen, group, self._states)
 
     def _try(self, tier: str, cgroup: Grouping) -> None:
         """A jail that cannot be built is the error of who makes the sandbox, not of a session."""
@@ -507,8 +508,8 @@ class Sandbox:
         return self._jail(limits)
 
     def _jail(self, limits: Limits) -> Links:
-        rlimits, group = self._rlimits(limits), self._group(limits)
-        return self._zygote.spawn(_slot(), int(limits.workspace), rlimits, group, self._states)
+        chosen, group = self._rlimits(limits), self._group(limits)
+        return self._zygote.spawn(_slot(), int(limits.workspace), chosen, group, self._states)
 
     def _group(self, limits: Limits) -> Group | None:
         """A group that holds what the session may hold; None where groups cannot be had."""
@@ -545,17 +546,17 @@ class Sandbox:
             self._groups = None
 
     def _rlimits(self, limits: Limits) -> dict[str, int]:
-        rlimits = {
+        chosen = {
             "DATA": self._zygote.data_segment + int(limits.memory),
             # The kernel counts by user. Where that is also the host's, this only stops a flood of
             # them, and the watchdog counts the session's.
             "NPROC": self._zygote.room or self._processes(limits, 1),
-            "NOFILE": limits.open_files,
+            "NOFILE": rlimits.open_files(limits.open_files, own_user=self._zygote.privileged),
             "FSIZE": int(limits.file_size),
         }
         if limits.cpu_seconds is not None:
-            rlimits["CPU"] = max(1, round(limits.cpu_seconds))
-        return rlimits
+            chosen["CPU"] = max(1, round(limits.cpu_seconds))
+        return chosen
 
     def _end(self, core: Core) -> None:
         if os.getpid() != self._pid:

@@ -30,7 +30,8 @@ DANGEROUS = """
 add_key bpf capset chroot clone3 fsconfig fsopen init_module io_uring_enter io_uring_register
 io_uring_setup kexec_load keyctl mount mount_setattr move_mount open_by_handle_at open_tree
 perf_event_open personality pidfd_getfd pivot_root process_vm_readv process_vm_writev ptrace
-request_key seccomp sendfile setns setresgid setresuid splice tee umount2 unshare userfaultfd vmsplice
+request_key seccomp sendfile setns setresgid setresuid splice tee umount2 unshare userfaultfd
+vmsplice
 """
 
 HEADERS = {
