@@ -28,6 +28,8 @@ class Code:
 CODES = {
     "INVALID_JSON": Code(400),
     "UNKNOWN_TYPE": Code(400),
+    "UNKNOWN_PATH": Code(404),
+    "WRONG_METHOD": Code(405),
     "VALIDATION_ERROR": Code(422),
     "NOT_RESET": Code(409),
     "EPISODE_DONE": Code(409),

@@ -55,6 +55,8 @@ AS_LOCALLY: Mapping[str, Callable[[Refused], REPLError]] = {
 ERRORS: Mapping[str, type[ServerError]] = {
     "INVALID_JSON": InvalidRequest,
     "UNKNOWN_TYPE": NotSupported,
+    "UNKNOWN_PATH": NotSupported,
+    "WRONG_METHOD": NotSupported,
     "VALIDATION_ERROR": InvalidRequest,
     "EXECUTION_ERROR": ServerError,
     "UNAUTHENTICATED": AuthenticationFailed,
@@ -102,6 +104,7 @@ STATUSES: Mapping[int, type[ServerError]] = {
 # Where an argument of the client's is what there is to do.
 _WHERE = {
     "UNAUTHENTICATED": " Here that is api_key=.",
+    "UNKNOWN_PATH": "; is the path of base_url right?",
 }
 
 # What such an answer most often comes from, where it says nothing.

@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .async_sandbox import AsyncSandbox
     from .checkpoint import Manifest, Saved, read_manifest
     from .errors import (
         CheckpointError,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
         SessionClosed,
     )
     from .offer import Offer
-    from .sandbox import AsyncSandbox, Sandbox
+    from .sandbox import Sandbox
     from .session.asynchronous import AsyncSession
     from .session.sync import Session
     from .types import (
@@ -48,7 +49,8 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
-    **dict.fromkeys(("Sandbox", "AsyncSandbox"), "sandbox"),
+    "Sandbox": "sandbox",
+    "AsyncSandbox": "async_sandbox",
     "Session": "session.sync",
     "AsyncSession": "session.asynchronous",
     "Offer": "offer",

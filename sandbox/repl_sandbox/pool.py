@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from .errors import SandboxError
-from .zygote.handle import Links
+from .zygote.links import Links
 
 
 class Pool:

@@ -1,68 +1,41 @@
-"""`Sandbox` and `AsyncSandbox`: a warm template that sessions are forked from."""
+"""`Sandbox`: a warm template that sessions are forked from."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import itertools
 import os
-import secrets
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 from . import arguments
 from .arguments import Grouping, RecoveryMode, Tier
-from .cgroups.group import Group
-from .cgroups.place import find
-from .cgroups.supply import Groups, open_groups
 from .checkpoint import Checkpoint, parse
 from .errors import CheckpointError, IsolationError, SandboxClosed, SandboxError
-from .jail import mounts as private
-from .jail import rlimits
-from .jail.users import SLOTS
 from .offer import Offer
 from .pool import Pool
-from .session.asynchronous import AsyncSession
 from .session.core import Core
 from .session.handle import Home
 from .session.host_functions import Executor, LoopExecutor
-from .session.isolation import probe
 from .session.offers import HostFunction, check
 from .session.sync import Session
-from .tiers import acceptable, confirm, strongest
+from .template import Template
+from .tiers import acceptable, strongest
 from .types import Answer, Answers, Limits, Policy, Statistics, check_seed
 from .watchdog import Watchdog
-from .zygote.handle import Links, ZygoteHandle
-from .zygote.nested_handle import NestedZygote
+from .zygote.handle import ZygoteHandle
+from .zygote.links import Links
 
 if TYPE_CHECKING:
     from .shared import Parcel, Shareable
-
-# Steps that only a session with a group has.
-_GROUP_STEPS = ("cgroup", "memory kill")
-
-# Each session of this process gets its own slot, hence its own uids; processes start apart.
-_slots = itertools.count(secrets.randbelow(SLOTS))
-
-# init, besides the code's own process.
-_OWN_PROCESSES = 2
-# Of a group whose session must not harm others, above RLIMIT_NPROC, which counts the worker's user
-# alone: a flood of forks is then refused in 3 µs by the one, before anything is done, and not in
-# 300 by the other, when all is copied under locks that every fork on the machine waits for.
-_SPARE_PROCESSES = 16
-# And what a group is charged for them: init's pages, page tables, stacks in the kernel.
-_OWN_MEMORY = 32 << 20
 
 # A call leaves within milliseconds of its session's end, unless its `on_output` hangs.
 _LEAVE_TIMEOUT = 5.0
 
 
-_NO_PICKLE = "cannot be pickled: it is a live process; make one where it is used"
+NO_PICKLE = "cannot be pickled: it is a live process; make one where it is used"
 
 
 class Sandbox:
@@ -116,12 +89,8 @@ class Sandbox:
         yielding: bool = False,
     ) -> None:
         self._limits = arguments.check_limits(limits) or Limits()
-        self._states = arguments.check_states(recovery, history)
+        states = arguments.check_states(recovery, history)
         self._branches = branches
-        self._yielding = yielding
-        # Copies: of each state that is kept, of the current one, and one more while it is made, for
-        # which there may be a process between.
-        self._own_processes = _OWN_PROCESSES + (0 if self._states < 0 else self._states + 3)
         policy = arguments.check_policy(policy)
         tiers = arguments.check_grouping(cgroup, acceptable(isolation, require))
         preload, mounts = arguments.check_preload(preload), arguments.check_mounts(mounts or {})
@@ -130,15 +99,24 @@ class Sandbox:
         # Of numpy no policy knows but the one that lets everything through.
         self._arrays = policy is None or policy.language != "restricted"
         self._shared: dict[str, Shareable] = {}
-        # A policy brings modules as well, among them `random`, whose state is then every session's.
-        self._hash_seed = arguments.check_hash_seed(hash_seed)
+        arguments.check_hash_seed(hash_seed)
         self._policy = policy
+        # A policy brings modules as well, among them `random`, whose state is then every session's.
         self._preloaded = bool(preload) or policy is not None
         self._begin_life()
-        self._zygote, self.refusals = strongest(
-            tiers, lambda tier: self._start(tier, cgroup, python, preload, mounts, policy)
-        )
-        self._fill()
+
+        def start(tier: str) -> Template:
+            return Template.of(
+                lambda: ZygoteHandle(python, preload, mounts, policy, tier, hash_seed),
+                tier,
+                cgroup,
+                self._limits,
+                states,
+                yielding=yielding,
+            )
+
+        template, self.refusals = strongest(tiers, start)
+        self._live_on(template)
 
     def _begin_life(self) -> None:
         """What a sandbox has of its own, whatever its settings are: nothing yet."""
@@ -149,17 +127,22 @@ class Sandbox:
         self._closed = False
         self._executor = Executor()
         self._loop_executor = LoopExecutor()
-        self._groups: Groups | None = None
         self._pool: Pool | None = None
         self._parent: Sandbox | None = None
         self._children: weakref.WeakSet[Sandbox] = weakref.WeakSet()
 
-    def _fill(self) -> None:
+    def _live_on(self, template: Template) -> None:
+        """Have sessions of `template`, which is this sandbox's own from here on."""
+        self._template, self._zygote = template, template.zygote
+        self._allowance = allowance = template.allowance
+        self._watchdog = Watchdog(
+            self._zygote.pid, allowance.template_memory, yielding=allowance.yielding
+        )
         try:
             if self._ready:
-                self._pool = Pool(self._ready, lambda: self._spawn(self._limits))
+                self._pool = Pool(self._ready, self._spawn)
         except BaseException:
-            self._stop()
+            template.close()
             raise
 
     @property
@@ -209,25 +192,13 @@ class Sandbox:
         child._shared = {**self._shared, **objects}
         child._preloaded = self._preloaded or parcel.arrays
         child._ready = ready
-        child._grow(self, parcel)
+        child._live_on(self._template.fork(parcel))
         with self._lock:
             if not self._closed:
                 self._children.add(child)
                 return child
         child.close()
         raise SandboxClosed("the sandbox was closed meanwhile")
-
-    def _grow(self, parent: Sandbox, parcel: Parcel) -> None:
-        """Start a template that is forked from the parent's."""
-        if parent._groups is not None:
-            self._groups = _groups("require", weighed=self._yielding)
-        try:
-            self._zygote = NestedZygote(parent._zygote, parcel.fd, parcel.manifest)
-        except BaseException:
-            self._remove_groups()
-            raise
-        self._watchdog = Watchdog(self._zygote.pid, yielding=self._yielding)
-        self._fill()
 
     def session(
         self,
@@ -248,7 +219,8 @@ class Sandbox:
         refuses the answer.
 
         Raises:
-            SandboxClosed, SandboxError: the sandbox is closed, or `max_sessions` are open.
+            SandboxClosed, SandboxError: the sandbox is closed or its template was ended, or
+                `max_sessions` are open.
             TypeError, ValueError: naming the argument.
         """
         core = self._core(self._executor, host, limits, seed, answers, on_answer)
@@ -321,8 +293,7 @@ class Sandbox:
             self._closed = True
         # Every one of these is called, the last first, whatever another raises.
         with contextlib.ExitStack() as closing:
-            closing.callback(self._remove_groups)
-            closing.callback(self._zygote.close)
+            closing.callback(self._template.close)
             for child in list(self._children):
                 closing.callback(child.close)
             closing.callback(self._loop_executor.close)
@@ -345,36 +316,7 @@ class Sandbox:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(f"a Sandbox {_NO_PICKLE}")
-
-    def _start(
-        self,
-        tier: str,
-        cgroup: Grouping,
-        python: str | None,
-        preload: Sequence[str],
-        mounts: Mapping[str, str],
-        policy: Policy | None,
-    ) -> ZygoteHandle:
-        """A template of `tier`, of which one session was made to see that it is what it says."""
-        if tier == "jailed":
-            self._groups = _groups(cgroup, weighed=self._yielding)
-        try:
-            self._zygote = ZygoteHandle(python, preload, mounts, policy, tier, self._hash_seed)
-        except BaseException:
-            self._remove_groups()
-            raise
-        try:
-            self._watchdog = Watchdog(self._zygote.pid, yielding=self._yielding)
-            self._try(tier, cgroup)
-        except BaseException:
-            self._stop()
-            raise
-        return self._zygote
-
-    def _stop(self) -> None:
-        self._zygote.close()
-        self._remove_groups()
+        raise TypeError(f"a Sandbox {NO_PICKLE}")
 
     # ── making and ending sessions ────────────────────────────────────────────────────────────
 
@@ -397,22 +339,21 @@ class Sandbox:
         check_seed(seed)
         self._check_alive()
         self._check_room()
-        links = self._pool.take() if self._pool is not None and limits == self._limits else None
-        links = links or self._begin(limits)
+        links = self._take(limits) or self._begin(limits)
         try:
             # Made while the zygote is busy with the session.
             core = Core(
                 links,
                 limits,
-                self._rlimits(limits),
+                self._allowance.rlimits(limits),
                 offers=offers,
                 executor=executor,
                 seed=seed,
                 answers=answers,
                 on_answer=on_answer,
                 preloaded=self._preloaded,
-                states=self._states,
-                ours=self._own_processes - 1,
+                states=self._allowance.states,
+                ours=self._allowance.own_processes - 1,
             )
         except BaseException:
             self._zygote.abandon(links)
@@ -432,7 +373,8 @@ class Sandbox:
         self._check_alive()
         self._check_room()
         try:
-            joined = core.links.family.join(1 + self._branches, self._fit(core))
+            fit = self._allowance.fit(core.links, core.limits)
+            joined = core.links.family.join(1 + self._branches, fit)
         except OSError as error:
             raise SandboxError(f"no room for a branch: {error.strerror}") from error
         if not joined:
@@ -449,19 +391,10 @@ class Sandbox:
         else:
             self._refit(core)
 
-    def _fit(self, core: Core) -> Callable[[int], None]:
-        group, limits = core.links.group, core.limits
-
-        def fit(lines: int) -> None:
-            if group is not None:
-                group.limit(self._memory(limits, lines), self._in_group(limits, lines))
-
-        return fit
-
     def _refit(self, core: Core) -> None:
         # Version 1 of the groups refuses a limit that is passed already; the watchdog looks at it.
         with contextlib.suppress(OSError, IsolationError):
-            core.links.family.refit(self._fit(core))
+            core.links.family.refit(self._allowance.fit(core.links, core.limits))
 
     def _add(self, core: Core) -> None:
         with self._lock:
@@ -480,83 +413,20 @@ class Sandbox:
                 f"max_sessions={self._max_sessions} sessions are open; close one first"
             )
 
+    def _take(self, limits: Limits) -> Links | None:
+        """A session that was made ahead of time with these limits, if there is one."""
+        if self._pool is None or limits != self._limits:
+            return None
+        self._zygote.check_alive()  # those that wait end with it
+        return self._pool.take()
+
     def _begin(self, limits: Limits) -> Links:
         self._started += 1
-        chosen, group = self._rlimits(limits), self._group(limits)
-        return self._zygote.begin(_slot(), int(limits.workspace), chosen, group, self._states)
+        return self._template.begin(limits)
 
-    def _try(self, tier: str, cgroup: Grouping) -> None:
-        """A jail that cannot be built is the error of who makes the sandbox, not of a session."""
-        try:
-            self._try_session(tier)
-        except IsolationError as error:
-            if cgroup != "auto" or self._groups is None or error.step not in _GROUP_STEPS:
-                raise
-            # Nothing was promised yet; the layer will say that there is none.
-            self._remove_groups()
-            self._try_session(tier)
-
-    def _try_session(self, tier: str) -> None:
-        links = self._jail(self._limits)
-        try:
-            confirm(tier, probe(links))
-        finally:
-            self._zygote.end(links)
-
-    def _spawn(self, limits: Limits) -> Links:
+    def _spawn(self) -> Links:
         self._started += 1
-        return self._jail(limits)
-
-    def _jail(self, limits: Limits) -> Links:
-        chosen, group = self._rlimits(limits), self._group(limits)
-        return self._zygote.spawn(_slot(), int(limits.workspace), chosen, group, self._states)
-
-    def _group(self, limits: Limits) -> Group | None:
-        """A group that holds what the session may hold; None where groups cannot be had."""
-        if self._groups is None:
-            return None
-        return self._groups.take(self._memory(limits, 1), self._in_group(limits, 1))
-
-    def _memory(self, limits: Limits, lines: int) -> int:
-        """Bytes that a session may be charged with while it has so many lines."""
-        # Its files outlive its worker, so they must leave the next one all of its memory.
-        files = private.capacity(int(limits.workspace))
-        ours = self._watchdog.template_memory + _OWN_MEMORY
-        return lines * self._allowed(limits) + files + ours
-
-    def _processes(self, limits: Limits, lines: int) -> int:
-        """Processes that a session may have while it has so many lines, ours among them."""
-        return limits.processes + lines * self._own_processes
-
-    def _in_group(self, limits: Limits, lines: int) -> int:
-        """The limit of its group, if it has one."""
-        spare = _SPARE_PROCESSES if self._yielding else 0
-        return self._processes(limits, lines) + spare
-
-    def _allowed(self, limits: Limits) -> int:
-        """Bytes that a session's processes may hold together, copies that wait among them.
-
-        What a cell rewrites is there twice while a copy keeps what it was.
-        """
-        return int(limits.memory) * (1 if self._states < 0 else 2)
-
-    def _remove_groups(self) -> None:
-        if self._groups is not None:
-            self._groups.close()
-            self._groups = None
-
-    def _rlimits(self, limits: Limits) -> dict[str, int]:
-        chosen = {
-            "DATA": self._zygote.data_segment + int(limits.memory),
-            # The kernel counts by user. Where that is also the host's, this only stops a flood of
-            # them, and the watchdog counts the session's.
-            "NPROC": self._zygote.room or self._processes(limits, 1),
-            "NOFILE": rlimits.open_files(limits.open_files, own_user=self._zygote.privileged),
-            "FSIZE": int(limits.file_size),
-        }
-        if limits.cpu_seconds is not None:
-            chosen["CPU"] = max(1, round(limits.cpu_seconds))
-        return chosen
+        return self._template.spawn(self._limits)
 
     def _end(self, core: Core) -> None:
         if os.getpid() != self._pid:
@@ -582,256 +452,3 @@ class Sandbox:
             if core.busy.acquire(timeout=_LEAVE_TIMEOUT):
                 core.links.close()
                 core.close()
-
-
-def _groups(cgroup: Grouping, *, weighed: bool) -> Groups | None:
-    if cgroup == "off":
-        return None
-    try:
-        return open_groups(find(), weighed=weighed)
-    except IsolationError:
-        if cgroup == "require":
-            raise
-        return None
-
-
-def _slot() -> int:
-    return next(_slots) % SLOTS
-
-
-class AsyncSandbox:
-    """`Sandbox` for asyncio: `async with`, sessions awaited. Arguments are those of `Sandbox`."""
-
-    def __init__(self, **arguments: Any) -> None:
-        self._arguments = arguments
-        self._sandbox: Sandbox | None = None
-        self._starting: asyncio.Task[Sandbox] | None = None
-        self._owner = True
-
-    @classmethod
-    def of(cls, sandbox: Sandbox) -> AsyncSandbox:
-        """The asynchronous face of a `Sandbox` that runs, which stays its owner's.
-
-        Any number of faces, on any event loops, beside its plain sessions. To close a face closes
-        nothing: sessions are closed by whoever opened them, and the sandbox by its owner.
-
-        Raises:
-            TypeError: `sandbox` is no Sandbox.
-        """
-        if not isinstance(sandbox, Sandbox):
-            raise TypeError(f"sandbox must be a Sandbox, not {type(sandbox).__name__}")
-        face = cls()
-        face._sandbox, face._owner = sandbox, False
-        return face
-
-    @property
-    def plain(self) -> Sandbox | None:
-        """The `Sandbox` that this is a face of; None before it has started."""
-        return self._sandbox
-
-    async def __aenter__(self) -> AsyncSandbox:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def start(self) -> None:
-        """Start the template, unless it runs already."""
-        if self._sandbox is not None:
-            return
-        if self._starting is None:
-            self._starting = asyncio.create_task(
-                asyncio.to_thread(lambda: Sandbox(**self._arguments))
-            )
-        starting = self._starting
-        try:
-            # One for all who wait, and kept for `close` if they leave first.
-            self._sandbox = await asyncio.shield(starting)
-        finally:
-            if starting.done() and self._starting is starting:
-                self._starting = None
-
-    def session(
-        self,
-        *,
-        host: Mapping[str, HostFunction | Offer] | None = None,
-        limits: Limits | None = None,
-        seed: int | None = None,
-        answers: Answers | None = None,
-        on_answer: Callable[[Answer], None] | None = None,
-    ) -> SessionRequest:
-        """As `Sandbox.session`; await it, or use it in `async with`."""
-
-        async def start() -> AsyncSession:
-            await self.start()
-            sandbox = self._sandbox
-            assert sandbox is not None
-            making = asyncio.create_task(
-                asyncio.to_thread(
-                    sandbox._core, sandbox._loop_executor, host, limits, seed, answers, on_answer
-                )
-            )
-            try:
-                core = await asyncio.shield(making)
-            except asyncio.CancelledError:
-                # The thread goes on, and nobody else would close what it makes.
-                _end_when_made(making, sandbox)
-                raise
-            return AsyncSession(core, sandbox._home)
-
-        return SessionRequest(start)
-
-    def restore(
-        self,
-        data: bytes,
-        *,
-        host: Mapping[str, HostFunction | Offer] | None = None,
-        limits: Limits | None = None,
-        files: Mapping[str, bytes | str] | None = None,
-        answers: Answers | None = None,
-        on_answer: Callable[[Answer], None] | None = None,
-        timeout: float | None = None,
-    ) -> SessionRequest:
-        """As `Sandbox.restore`; await it, or use it in `async with`."""
-
-        async def start() -> AsyncSession:
-            await self.start()
-            assert self._sandbox is not None
-            saved = self._sandbox._readable(await asyncio.to_thread(parse, data))
-            session = await self.session(
-                host=host, limits=limits, answers=answers, on_answer=on_answer
-            )
-            try:
-                for path, content in (files or {}).items():
-                    await session.files.put(path, content)
-                await session._load(saved, timeout)
-            except BaseException:
-                await asyncio.shield(session.close())
-                raise
-            return session
-
-        return SessionRequest(start)
-
-    @property
-    def shared(self) -> Mapping[str, Shareable]:
-        """As `Sandbox.shared`."""
-        return {} if self._sandbox is None else self._sandbox.shared
-
-    def with_shared(self, /, **objects: Shareable) -> SandboxRequest:
-        """As `Sandbox.with_shared`; await it, or use it in `async with`."""
-        return self._growing(lambda sandbox: partial(sandbox.with_shared, **objects))
-
-    def with_parcel(self, parcel: Parcel) -> SandboxRequest:
-        """As `Sandbox.with_parcel`; who is cancelled meanwhile may close the parcel as well."""
-
-        def growing(sandbox: Sandbox) -> Callable[[], Sandbox]:
-            copy = replace(parcel, fd=os.dup(parcel.fd))
-
-            def grow() -> Sandbox:
-                with copy:
-                    return sandbox.with_parcel(copy)
-
-            return grow
-
-        return self._growing(growing)
-
-    def _growing(self, growing: Callable[[Sandbox], Callable[[], Sandbox]]) -> SandboxRequest:
-        async def start() -> AsyncSandbox:
-            await self.start()
-            sandbox = self._sandbox
-            assert sandbox is not None
-            making = asyncio.create_task(asyncio.to_thread(growing(sandbox)))
-            try:
-                child = await asyncio.shield(making)
-            except asyncio.CancelledError:
-                _close_when_made(making)
-                raise
-            found = AsyncSandbox()
-            found._sandbox = child
-            return found
-
-        return SandboxRequest(start)
-
-    def statistics(self) -> Statistics:
-        """As `Sandbox.statistics`."""
-        return Statistics(0, 0, 0) if self._sandbox is None else self._sandbox.statistics()
-
-    async def close(self) -> None:
-        """As `Sandbox.close`; of a face (`of`) nothing."""
-        if not self._owner:
-            return
-        if self._starting is not None:
-            with contextlib.suppress(SandboxError, TypeError, ValueError):
-                await self.start()
-        if self._sandbox is not None:
-            await asyncio.to_thread(self._sandbox.close)
-
-    @property
-    def refusals(self) -> tuple[IsolationError, ...]:
-        """As `Sandbox.refusals`; empty before the template runs."""
-        return () if self._sandbox is None else self._sandbox.refusals
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"an AsyncSandbox {_NO_PICKLE}")
-
-
-def _end_when_made(making: asyncio.Task[Core], sandbox: Sandbox) -> None:
-    def end(made: asyncio.Task[Core]) -> None:
-        if not made.cancelled() and made.exception() is None:
-            sandbox._end(made.result())
-
-    making.add_done_callback(end)
-
-
-def _close_when_made(making: asyncio.Task[Sandbox]) -> None:
-    def end(made: asyncio.Task[Sandbox]) -> None:
-        if not made.cancelled() and made.exception() is None:
-            # It may wait for processes, and this is the event loop's thread.
-            threading.Thread(target=made.result().close, name="repl-close").start()
-
-    making.add_done_callback(end)
-
-
-class _Closable(Protocol):
-    async def close(self) -> None: ...
-
-
-_T = TypeVar("_T", bound=_Closable)
-
-
-class _Request(Generic[_T]):
-    """Something to come: awaitable, and an async context manager that closes it."""
-
-    def __init__(self, start: Callable[[], Awaitable[_T]]) -> None:
-        self._start = start
-        self._made: _T | None = None
-
-    def __await__(self) -> Generator[Any, None, _T]:
-        return self._start().__await__()
-
-    async def __aenter__(self) -> _T:
-        self._made = await self._start()
-        return self._made
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._made is not None:
-            await self._made.close()
-
-
-class SessionRequest(_Request[AsyncSession]):
-    """A session to come: awaitable, and an async context manager that closes it."""
-
-
-class SandboxRequest(_Request[AsyncSandbox]):
-    """A sandbox to come: awaitable, and an async context manager that closes it."""

@@ -15,7 +15,7 @@ from .jail.processes import descendants
 from .precedence import Precedence
 from .seen import Seen
 from .weights import Weights
-from .zygote.handle import Links
+from .zygote.links import Links
 
 
 class Yielding:

@@ -15,6 +15,7 @@ from starlette.routing import WebSocketRoute
 
 from repl_env.models import REPLAction, REPLObservation, REPLState, State
 
+from .endpoints import check_list
 from .guarding import Guard, Rules
 from .hosting import Host
 from .identity import Identity
@@ -24,9 +25,10 @@ from .mcp_routes import mcp_router
 from .mcp_socket import MCPSocketRoute
 from .metrics import numbers
 from .refusal import Refusal
-from .routes import SESSION, refused, router
+from .routes import SESSION, refusing, router
 from .settings import Settings
 from .socket import SocketRoute
+from .unrouted import answer_unrouted
 from .upload_routes import upload_router
 
 # Headers of answers that pages of the operator's origins may read.
@@ -58,6 +60,7 @@ def create_app(
         raise TypeError(f"environment must make environments, and a {kind} cannot be called")
     state = REPLState if environment is None else State
     settings = settings or Settings()
+    check_list(settings.llm_urls)
     host = Host(
         settings,
         environment=environment,
@@ -83,8 +86,9 @@ def create_app(
     app.include_router(upload_router(host))
     app.include_router(mcp_router(host))
     app.router.routes.append(WebSocketRoute("/mcp", MCPSocketRoute(host)))
-    app.add_exception_handler(Refusal, refused)
-    app.add_exception_handler(RequestValidationError, refused)
+    app.add_exception_handler(Refusal, refusing)
+    app.add_exception_handler(RequestValidationError, refusing)
+    answer_unrouted(app)
     app.add_middleware(Guard, rules=app.state.rules)
     if settings.origins:
         # Browsers ask before they send, without a key: this answers, and comes first.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NoReturn
 
 from starlette.types import Message, Receive, Scope
 
@@ -34,7 +34,7 @@ class Body:
         self._inbound = inbound
         self.owner: Owner | None = None
         self.upload = scope["method"] == "PUT" and scope["path"].startswith(_UPLOADS)
-        self._limit = settings.context_bytes if self.upload else settings.message_bytes
+        self._limit = settings.context_bytes if self.upload else settings.largest_message
         self._seconds = settings.body_s
         self._began = asyncio.get_running_loop().time()
         self._announced = announced(scope)
@@ -49,7 +49,7 @@ class Body:
             Refusal: TOO_LARGE.
         """
         if self._announced is not None and self._announced > self._limit:
-            self._refuse("TOO_LARGE", f"The limit is {self._limit} bytes.", limit=self._limit)
+            self._refuse_size()
 
     async def receive(self) -> Message:
         """The next piece.
@@ -92,14 +92,18 @@ class Body:
     def _take(self, count: int) -> None:
         self.count += count
         if self.count > self._limit:
-            self._refuse("TOO_LARGE", f"The limit is {self._limit} bytes.", limit=self._limit)
+            self._refuse_size()
         if self.upload:
             return
         if not self._inbound.change(self.owner, count):
             self._refuse("RATE_LIMITED", "Too much is being received.", retry_after=1.0)
         self._held += count
 
-    def _refuse(self, code: str, message: str, **more: Any) -> None:
+    def _refuse_size(self) -> NoReturn:
+        more = "" if self.upload else " Contexts that are larger can be uploaded."
+        self._refuse("TOO_LARGE", f"The limit is {self._limit} bytes.{more}", limit=self._limit)
+
+    def _refuse(self, code: str, message: str, **more: Any) -> NoReturn:
         self.refusal = Refusal(code, message, **more)
         raise self.refusal
 

@@ -50,7 +50,8 @@ class Recovery(StrEnum):
 
 def option(name: str, help: str, **more: Any) -> Any:
     """An option that a variable of the environment can give too."""
-    variable = PREFIX + name.removeprefix("--").replace("-", "_").upper()
+    # Of two names, as --yes/--no, the first, which then may be 0.
+    variable = PREFIX + name.partition("/")[0].removeprefix("--").replace("-", "_").upper()
     return typer.Option(name, help=help, **{"envvar": variable, **more})
 
 
@@ -139,8 +140,12 @@ def settings(
         ),
     ] = None,
     max_message: Annotated[
-        str, option("--max-message", "Of one WebSocket message or HTTP body.")
-    ] = "128MiB",
+        str | None,
+        option(
+            "--max-message",
+            "Of one WebSocket message or HTTP body; 128MiB, 32MiB with --no-auth off loopback.",
+        ),
+    ] = None,
     max_context: Annotated[str, option("--max-context", "Of one uploaded context.")] = "1GiB",
     max_uploads: Annotated[str, option("--max-uploads", "Of all that are kept.")] = "4GiB",
     connections: Annotated[int, option("--connections", "Open at once.", min=1)] = 2048,
@@ -163,6 +168,8 @@ def settings(
     own = None
     if model is not None:
         own = llm_from(ModelOptions(model, base_url, api_key_env), os.environ)
+    elif base_url or api_key_env:
+        raise typer.BadParameter("--base-url and --api-key-env are of a model: name it by --model")
     budget = budget_from(budget_calls, budget_tokens, None, None)
     try:
         return Settings(
@@ -192,7 +199,7 @@ def settings(
             llm=own,
             budget=budget,
             quota=_quota(quota or (), strangers=no_auth and not is_loopback(host)),
-            message_bytes=parse_size(max_message, "--max-message"),
+            message_bytes=None if max_message is None else parse_size(max_message, "--max-message"),
             context_bytes=parse_size(max_context, "--max-context"),
             uploads_bytes=parse_size(max_uploads, "--max-uploads"),
             connections=connections,
@@ -211,6 +218,8 @@ def _quota(given: Sequence[str], *, strangers: bool) -> Any:
 
     if not given:
         return None
+    if wrong := [each for each in given if not each.partition("=")[2]]:
+        raise ValueError(f"--quota: {wrong[0]!r} is not NAME=VALUE, as sessions=8")
     named = dict(each.partition("=")[::2] for each in given)
     kinds = {field.name: int if "int" in str(field.type) else float for field in fields(Quota)}
     if unknown := named.keys() - kinds.keys():
@@ -255,7 +264,7 @@ def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
     def serve(**options: Any) -> None:
         from .app import create_app
         from .journal import written_to
-        from .serving import hide_memory, raise_open_files, server
+        from .serving import hide_memory, raise_open_files, server, spare_collector
 
         try:
             app = create_app(settings(**options))
@@ -266,6 +275,7 @@ def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
         with opening():
             host.prepare()
         hide_memory()
+        spare_collector()
         with written_to(sys.stderr, contents=host.settings.log_contents):
             _run(server(app, lambda url: typer.echo(f"repl-env serves on {url}")))
 

@@ -85,6 +85,16 @@ def listed(url: str, urls: tuple[str, ...]) -> bool:
     return False
 
 
+def check_list(urls: tuple[str, ...]) -> None:
+    """Raises ValueError, naming the first of `urls` that would be no endpoint's."""
+    for each in urls:
+        plain = each.removesuffix("/*")
+        if Place.of(plain) is None or "*" in plain:
+            raise ValueError(
+                f"{each!r} lists no endpoint: https://host/path does, and with /* all below it"
+            )
+
+
 def llm_of(
     settings: Settings,
     *,

@@ -25,7 +25,7 @@ from .settings import Settings
 from .watching import Watch
 
 # Answered to everybody: it says nothing but that the process lives, and probes have no keys.
-OPEN = frozenset({"/health"})
+OPEN = frozenset({("GET", "/health"), ("HEAD", "/health")})
 # Whoever is refused, or has shown no key, keeps no connection.
 _CLOSE = (b"connection", b"close")
 # For a client that still sends what was refused: it reads the answer when it is done, or never.
@@ -56,7 +56,7 @@ class Guard:
         """ASGI."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
-        elif scope["type"] == "http" and scope["path"] in OPEN:
+        elif scope["type"] == "http" and (scope["method"], scope["path"]) in OPEN:
             await self._app(scope, receive, _closing(send))
         else:
             await self._guard(Exchange(scope, receive, send, self._rules), scope)
@@ -108,6 +108,7 @@ class Exchange:
         try:
             if self._body is None:
                 await app(self._scope, self._receive, self._send)
+                self._tell_noted()
             else:
                 await self._run(app, self._body)
         except ClientDisconnect:
@@ -129,8 +130,8 @@ class Exchange:
                 self._watch.metrics.uploaded(body.count)
         if body.refusal is not None:
             await self.refuse(body.refusal)
-        elif told := self._scope["state"].get("refusal"):
-            self._tell(told)
+        else:
+            self._tell_noted()
 
     async def _pass_on(self, message: Message) -> None:
         # What the application makes of a body that was refused is not the answer.
@@ -179,6 +180,12 @@ class Exchange:
 
     def _tell(self, refusal: Refusal) -> None:
         self._watch.refused(refusal, self._owner, path=self._scope["path"])
+
+    def _tell_noted(self) -> None:
+        """What the application itself refused."""
+        if refusal := self._scope["state"].get("refusal"):
+            self._status = self._status or refusal.status  # that of a handshake was not looked at
+            self._tell(refusal)
 
     def _note(self) -> None:
         self._watch.journal.note(

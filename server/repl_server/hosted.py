@@ -63,6 +63,7 @@ class HostedSession:
         self._host = host
         self._episodes = episodes
         self._line = Line()
+        self._slot = host.slots.slot()
         self._last: Asked | None = None
         self._running: Asked | None = None
         self._stepping = False
@@ -105,7 +106,7 @@ class HostedSession:
             "limits": {
                 "timeout_s": settings.limits.timeout,
                 "max_timeout_s": settings.longest_step_s,
-                "message_bytes": settings.message_bytes,
+                "message_bytes": settings.largest_message,
                 "context_bytes": settings.context_bytes,
                 "idle_s": settings.idle_s,
             },
@@ -143,7 +144,9 @@ class HostedSession:
         running = self._running
         if running is None or running.request.id != id:
             return self._line.give_up(id)
-        if await self._episodes.interrupt():
+        if self._slot.waits:
+            self._leave(running)
+        elif await self._episodes.interrupt():
             # What does not heed the interrupt is left, and what ran is ended behind it.
             grace = float(self._host.settings.limits.grace)
             asyncio.get_running_loop().call_later(grace, self._leave, running)
@@ -177,9 +180,10 @@ class HostedSession:
     async def begin(self, data: Any) -> Any:
         """Begin an episode, which is counted; its observation. For whoever runs its requests."""
         began = time.monotonic()
-        self.look_at_cpu()
-        self.cpu = self._host.cpu_account(self)  # of other processes
-        observation = await self._episodes.reset(data)
+        async with self._slot:
+            self.look_at_cpu()
+            self.cpu = self._host.cpu_account(self)  # of other processes
+            observation = await self._episodes.reset(data)
         self._host.watch.reset(self, time.monotonic() - began)
         return observation
 
@@ -192,11 +196,12 @@ class HostedSession:
             raise invalid("timeout_s", f"at most {longest:g} seconds", "less_than_equal")
         self.meter.step()
         began = time.monotonic()
-        self._stepping = True
-        try:
-            observation = await self._episodes.step(action, timeout_s, on_output)
-        finally:
-            self._stepping = False
+        async with self._slot:
+            self._stepping = True
+            try:
+                observation = await self._episodes.step(action, timeout_s, on_output)
+            finally:
+                self._stepping = False
         usage = observation.metadata.get("usage")
         if isinstance(usage, dict):
             self.cpu.step(usage.get("cpu_seconds", 0.0))
@@ -309,7 +314,8 @@ class HostedSession:
 
     def _leave(self, asked: Asked) -> None:
         """Give up on what runs, unless it has a result that waits for a slow reader."""
-        if self._running is asked and self._stepping and self._closing is None:
+        early = self._stepping or self._slot.waits
+        if self._running is asked and early and self._closing is None:
             self._cancelled = asked
             self._runner.cancel()
 

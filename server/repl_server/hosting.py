@@ -36,6 +36,7 @@ from .repl_episodes import REPLEpisodes
 from .room import Room
 from .settings import Settings
 from .shared_uploads import SharedUploads
+from .slots import Slots
 from .uploads import Uploads
 from .watching import Watch
 
@@ -75,9 +76,11 @@ class Host:
         most = 1 if alone else settings.max_sessions
         self.admission = Admission(most, settings.max_waiting, settings.wait_s)
         self.quotas = Quotas(settings)
+        self.slots = Slots()
         self.watch = Watch(contents=settings.log_contents)
         self.watch.metrics.watch("sessions_open", lambda: self.admission.open)
         self.watch.metrics.watch("sessions_waiting", lambda: self.admission.waiting)
+        self.watch.metrics.watch("requests_waiting", lambda: len(self.slots))
         room = Room(settings.uploads_bytes, self.quotas.of)
         self.watch.metrics.watch("uploaded_bytes", lambda: room.taken)
         self.uploads = Uploads(settings, room)

@@ -35,7 +35,7 @@ class Inbound:
     def __init__(self, settings: Settings) -> None:
         self._limit = settings.inbound_bytes
         # A message passes through here beside what was read with it.
-        share = max(self._limit // _SHARE, 2 * settings.message_bytes)
+        share = max(self._limit // _SHARE, 2 * settings.largest_message)
         self._share = self._limit if is_loopback(settings.host) else min(self._limit, share)
         self._by_client: Counter[Hashable] = Counter()
         self.held = 0

@@ -31,7 +31,7 @@ def config(app: ASGIApp, shared: Shared, **more: Any) -> uvicorn.Config:
         "port": settings.port,
         "http": http,
         "ws": ws,
-        "ws_max_size": settings.message_bytes,  # refused when announced, by its header
+        "ws_max_size": settings.largest_message,  # refused when announced, by its header
         "ws_ping_interval": settings.ping_s,
         "ws_ping_timeout": settings.ping_s,
         # A message of a few kilobytes can unfold to the limit, at our cost.

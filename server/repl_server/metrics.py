@@ -50,6 +50,7 @@ class Metrics:
             for name, text in (
                 ("sessions_open", "Sessions that are open, those in their grace time among them."),
                 ("sessions_waiting", "Clients that wait for a session."),
+                ("requests_waiting", "Requests that wait until fewer are under way."),
                 ("connections", "Connections that are open."),
                 ("inbound_bytes", "Bytes of messages that are half received."),
                 ("uploaded_bytes", "Bytes of contexts that are kept."),

@@ -1,15 +1,17 @@
 """`Reading`: JSON of strangers, read on the event loop without others having to wait for long.
 
-Whoever parses holds the interpreter. A text of 16 MB that is nothing but empty arrays takes a
-second, and would stop every session; so there is a limit to the values in a text, large texts are
-read one at a time, owners in turn, and after each there is a pause in which others are served.
+Whoever parses holds the interpreter, in a thread too. A text of 16 MB that is nothing but empty
+arrays takes a second, and would stop every session; so there is a limit to the values in a text,
+large texts are looked at piece by piece and read one at a time, owners in turn, and after each
+piece and each text there is a pause in which others are served.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -23,8 +25,12 @@ Text = TypeVar("Text", str, bytes)
 LARGE = 1 << 16
 # Values in one text: some 50 ms. Uploads, which other processes read, have no such limit.
 MOST_VALUES = 1 << 18
+# Characters that are looked at without a pause: a few milliseconds, whatever they are.
+_PIECE = 1 << 18
 # Of the loop's time, large texts get one part in so many.
 _PARTS = 4
+# Each value but the first stands behind one of these, or behind a key and a colon.
+_MARKS = (b",", b"[", b"{")
 
 
 class Reading:
@@ -45,44 +51,68 @@ class Reading:
             return read(text)
         own = self._of_owner.setdefault(owner, asyncio.Lock())
         async with own, self._one:
-            began = time.perf_counter()
-            try:
-                check_values(text)
+            checking, more = checked_values(text), True
+            while more:
+                async with _turn():
+                    more = next(checking, None) is not None
+            async with _turn():
                 return read(text)
-            finally:
-                await asyncio.sleep((_PARTS - 1) * (time.perf_counter() - began))
 
 
-def check_values(text: str | bytes) -> None:
-    """Raises Refusal TOO_LARGE if there are more values in a JSON text than may be."""
-    if _marks(text, ",[{") > MOST_VALUES and values(text) > MOST_VALUES:
-        raise Refusal(
-            "TOO_LARGE",
-            f"more than {MOST_VALUES} values in one message; upload what is large",
-            limit=MOST_VALUES,
-        )
+@asynccontextmanager
+async def _turn() -> AsyncIterator[None]:
+    """Some work, and the pause that it owes to the others."""
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        await asyncio.sleep((_PARTS - 1) * (time.perf_counter() - began))
 
 
-def values(text: str | bytes) -> int:
-    """About how many values a JSON text has. What stands within strings does not count."""
-    bare = text
-    if _marks(bare, "\\"):
+def checked_values(text: str | bytes) -> Iterator[int]:
+    """Look for too many values in a JSON text; each piece yields how many there may have been.
+
+    Raises:
+        Refusal: TOO_LARGE.
+    """
+    most = 0
+    for piece in _pieces(text):
+        most += _marks(piece)
+        yield most
+    if most <= MOST_VALUES:
+        return
+    for count in values(text):
+        if count > MOST_VALUES:
+            raise Refusal(
+                "TOO_LARGE",
+                f"more than {MOST_VALUES} values in one message; upload what is large",
+                limit=MOST_VALUES,
+            )
+        yield count
+
+
+def values(text: str | bytes) -> Iterator[int]:
+    """About how many values a JSON text has, piece by piece. What is within strings is none."""
+    count, within = 0, False
+    for piece in _pieces(text):
         # Escaped quotes end no string. Escaped backslashes first: they escape none.
-        bare = _without(_without(bare, "\\\\"), '\\"')
-    quotes = _marks(bare, '"')
-    if quotes > 2 * MOST_VALUES:
-        return quotes // 2
-    if isinstance(bare, str):
-        outside = "".join(bare.split('"')[::2])
-        return _marks(outside, ",[{")
-    return _marks(b"".join(bare.split(b'"')[::2]), ",[{")
+        parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        count += _marks(b"".join(parts[within::2]))
+        within ^= len(parts) % 2 == 0
+        yield count
 
 
-def _marks(text: str | bytes, marks: str) -> int:
-    if isinstance(text, str):
-        return sum(text.count(mark) for mark in marks)
-    return sum(text.count(mark.encode()) for mark in marks)
+def _pieces(text: str | bytes) -> Iterator[bytes]:
+    """The text in pieces, which cut no escape in two."""
+    start = 0
+    while start < len(text):
+        piece = text[start : start + _PIECE]
+        encoded = piece.encode(errors="surrogatepass") if isinstance(piece, str) else piece
+        backslashes = len(encoded) - len(encoded.rstrip(b"\\"))
+        cut = backslashes % 2 if len(piece) > 1 else 0
+        yield encoded[: len(encoded) - cut]
+        start += len(piece) - cut
 
 
-def _without(text: str | bytes, part: str) -> str | bytes:
-    return text.replace(part, "") if isinstance(text, str) else text.replace(part.encode(), b"")
+def _marks(text: bytes) -> int:
+    return sum(text.count(mark) for mark in _MARKS)

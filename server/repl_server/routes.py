@@ -4,13 +4,12 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Response
 from fastapi import Request as HTTPRequest
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, create_model
+from starlette.requests import HTTPConnection
 
 from repl_env.interfaces import EnvironmentMetadata
 
@@ -19,11 +18,10 @@ from .frames import Request
 from .hosted import HostedSession
 from .hosting import Host
 from .owners import owner_of
-from .reading import Reading
 from .refusal import Refusal
 from .replies import Reply, text_of
 from .requests import AnyReset, RequestId, ResetRequest, Seconds
-from .texts import read_object
+from .strict_route import StrictRoute
 
 SESSION = "X-Session-Id"
 # In a reset: make a session, and say in the answer which.
@@ -71,24 +69,6 @@ class Problem(BaseModel):
     code: str
     id: str
     errors: list[dict[str, Any]] | None = None
-
-
-class StrictRoute(APIRoute):
-    """A route whose body is read as strictly, and as patiently, as a frame is."""
-
-    def get_route_handler(self) -> Callable[[HTTPRequest], Coroutine[Any, Any, Response]]:
-        """As in the base, with the body read first."""
-        handle = super().get_route_handler()
-
-        async def strictly(request: HTTPRequest) -> Response:
-            body = await request.body()
-            if body:
-                reading: Reading = request.app.state.host.reading
-                owner = owner_of(request.scope)
-                request._json = await reading.read(body, read_object, owner)
-            return await handle(request)
-
-        return strictly
 
 
 class Once:
@@ -244,7 +224,7 @@ async def health() -> Health:
     return Health()
 
 
-def refused(request: HTTPRequest, error: Exception) -> Response:
+def refused(request: HTTPConnection, error: Exception) -> Response:
     """The answer to a request that ended with `error`."""
     refusal = refusal_of(error)
     note(request, refusal)
@@ -253,7 +233,12 @@ def refused(request: HTTPRequest, error: Exception) -> Response:
     return _json(text_of(refusal.data()), headers, refusal.status)
 
 
-def note(request: HTTPRequest, refusal: Refusal) -> None:
+async def refusing(request: HTTPConnection, error: Exception) -> Response:
+    """As `refused`, on the event loop: a plain handler is called in a thread of its own."""
+    return refused(request, error)
+
+
+def note(request: HTTPConnection, refusal: Refusal) -> None:
     """Leave `refusal` with the request, for the guard, which counts them."""
     request.scope.setdefault("state", {})["refusal"] = refusal
 

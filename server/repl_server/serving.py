@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import resource
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,10 @@ from .listening import config
 
 # Seconds that open connections may take to end after they were told to.
 _GOODBYE = 5
+# Objects made, less those gone, until the young ones are looked through for cycles: some thirty
+# sessions' worth. CPython's own number, 700 or 2,000, has a server do it all the time for nearly
+# nothing.
+_YOUNG = 5_000
 
 
 class Server(uvicorn.Server):
@@ -80,6 +85,17 @@ def hide_memory() -> None:
     Nobody can attach a debugger then, or write a core.
     """
     libc.prctl(libc.PR_SET_DUMPABLE, 0)
+
+
+def spare_collector() -> None:
+    """Have the garbage collector pass over what was loaded so far, which is there for good.
+
+    A full collection, in which nobody is served, would otherwise walk some 130,000 objects and take
+    50 ms.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
 
 
 def raise_open_files() -> int:

@@ -11,6 +11,8 @@ from repl_env.rlm.budget import Budget
 from repl_sandbox import Limits, Policy
 from repl_sandbox.arguments import RecoveryMode
 
+from .addresses import is_loopback
+
 MIB = 1 << 20
 
 
@@ -60,6 +62,11 @@ ADDRESS_QUOTA = Quota(
 )
 
 
+# Bytes. While a message is parsed all others wait: some 0.15 s for 32 MiB, 0.5 for 100. So much do
+# OpenEnv's clients send, which know no uploads; of strangers twice what OpenEnv's server takes.
+MESSAGE = 128 * MIB
+STRANGERS_MESSAGE = 32 * MIB
+
 # Of what a step writes: some hundred times what is shown. Not the 64 MiB of a session that is one
 # user's own: the server holds as much for each session, and puts it together when the step ends,
 # for which all others wait: 0.2 s for 64 MiB, 1 ms for this.
@@ -87,7 +94,8 @@ class Settings:
             the server.
         max_timeout_s: the most that a step may ask for as its own limit of execution; one that asks
             for none has `limits.timeout`.
-        message_bytes: of one WebSocket message or HTTP body. context_bytes: of one upload.
+        message_bytes: of one WebSocket message or HTTP body; None: MESSAGE, and STRANGERS_MESSAGE
+            where whoever reaches the port is served. context_bytes: of one upload.
         uploads_bytes: of all uploads kept, in memory, likewise.
         inbound_bytes: of all messages that are half received.
         connections: open at once, whoever has them.
@@ -125,7 +133,7 @@ class Settings:
     yielding: bool = True
     # Long enough for what anybody waits for; a step without end would keep its session for ever.
     max_timeout_s: float = 3600.0
-    message_bytes: int = 128 * MIB
+    message_bytes: int | None = None
     context_bytes: int = 1 << 30
     uploads_bytes: int = 4 << 30
     inbound_bytes: int = 1 << 30
@@ -140,6 +148,13 @@ class Settings:
     quota: Quota | None = None
     trusted_proxies: tuple[str, ...] = ()
     log_contents: bool = False
+
+    @property
+    def largest_message(self) -> int:
+        """Bytes of a message or body."""
+        if self.message_bytes is not None:
+            return self.message_bytes
+        return STRANGERS_MESSAGE if self.no_auth and not is_loopback(self.host) else MESSAGE
 
     @property
     def longest_step_s(self) -> float:

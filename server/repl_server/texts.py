@@ -12,6 +12,9 @@ from .refusal import Refusal
 
 # Deeper than this, a text is made to trouble whoever walks through it.
 MAX_DEPTH = 64
+# Bytes or characters of a text in which brackets are counted first; in a longer one that takes
+# longer than to look at its values, of which there are not too many (`reading`).
+_SHORT = 1 << 16
 # Of one validation error, at most.
 _MOST_ERRORS = 20
 
@@ -62,6 +65,8 @@ def checked(model: type[BaseModel], data: Any, where: Sequence[str | int] = ()) 
 
 
 def _may_be_deep(text: str | bytes) -> bool:
+    if len(text) > _SHORT:
+        return True
     if isinstance(text, str):
         return text.count("[") + text.count("{") > MAX_DEPTH
     return text.count(b"[") + text.count(b"{") > MAX_DEPTH

@@ -8,7 +8,6 @@ import json
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -26,6 +25,7 @@ from repl_sandbox import Sandbox
 from tests.limits import GROWING, PATIENT
 from tests.repl_env.relay import Relay
 from tests.server.conftest import DEFAULTS, serving
+from tests.waiting import eventually
 
 FIELDS = ("context_preview", "context_length", "available_variables", "iteration", "max_iterations")
 METADATA = (
@@ -397,8 +397,7 @@ def test_a_session_that_was_idle_for_too_long_is_lost_until_a_reset():
 
     with serving({"idle_s": 0.1}) as impatient, REPLEnv(impatient.url).sync() as env:
         begin(env)
-        while impatient.host.sessions:
-            time.sleep(0.01)
+        eventually(lambda: not impatient.host.sessions)
         with pytest.raises(SessionLost, match="idle"):
             env.execute("x")
         assert begin(env).observation.iteration == 0

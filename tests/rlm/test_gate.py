@@ -4,12 +4,12 @@ import asyncio
 import gc
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from repl_env.rlm import REQUESTS, Gate
+from tests.waiting import comes_to
 
 
 class Inside:
@@ -150,11 +150,9 @@ def test_a_limit_is_an_int_of_at_least_one(error, limit):
 
 
 def test_the_process_has_one():
-    end = time.monotonic() + 60  # what other tests have left behind is about to end
-    while REQUESTS.in_flight or REQUESTS.waiting:
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    assert (REQUESTS.limit, REQUESTS.in_flight, REQUESTS.waiting) == (64, 0, 0)
+    # What other tests have left behind is about to end.
+    state = comes_to(lambda: (REQUESTS.limit, REQUESTS.in_flight, REQUESTS.waiting), (64, 0, 0))
+    assert state == (64, 0, 0)
 
 
 @pytest.fixture

@@ -58,14 +58,6 @@ while True:
 """
 
 
-def eventually(condition: Callable[[], object]) -> None:
-    """Wait until `condition()` is true, at most a minute: what may take a moment has that."""
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.005)
-
-
 class Clock:
     """The clock of the host's side of sessions, which a test can put forward."""
 

@@ -27,7 +27,7 @@ from repl_sandbox import (
     TimedOut,
 )
 from repl_sandbox.types import Answer
-from tests.sandbox.conftest import eventually
+from tests.waiting import eventually
 
 TIERS = ["jailed", "confined", "process"]
 LIMITS = Limits(timeout=60)

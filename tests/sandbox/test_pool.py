@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from typing import Any
 
 import pytest
 
-from repl_sandbox.errors import SandboxError
+from repl_sandbox import Sandbox
+from repl_sandbox.errors import SandboxClosed, SandboxError
 from repl_sandbox.pool import Pool
-from tests.sandbox.conftest import eventually
+from tests.waiting import eventually
 
 
 class Source:
@@ -47,3 +50,13 @@ def test_a_pool_that_cannot_be_filled_can_be_closed() -> None:
     pool.take()
     assert source.failed.wait(60)
     assert pool.close() == []
+
+
+def test_sessions_made_ahead_of_time_are_not_handed_out_once_their_template_has_ended() -> None:
+    """They end with it. Who is told that it is closed makes another, and loses nothing."""
+    with Sandbox(ready=2) as sandbox:
+        zygote = sandbox._zygote.pid
+        os.kill(zygote, signal.SIGKILL)
+        os.waitid(os.P_PID, zygote, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(SandboxClosed):
+            sandbox.session()

@@ -23,7 +23,8 @@ from repl_sandbox import (
     SessionClosed,
     TimedOut,
 )
-from tests.sandbox.conftest import PATIENT, STUBBORN, Clock, eventually
+from tests.sandbox.conftest import PATIENT, STUBBORN, Clock
+from tests.waiting import eventually
 
 # Ways in which a cell ends its worker, or has it ended; each first says "so far".
 DEATHS = {

@@ -18,7 +18,7 @@ from repl_sandbox import (
     SessionBusy,
     SessionClosed,
 )
-from tests.sandbox.conftest import eventually
+from tests.waiting import eventually
 
 
 def numbered(session: Session, cells: int) -> None:

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from repl_sandbox import Finished, Limits, Sandbox, SandboxClosed, SandboxError
-from tests.sandbox.conftest import eventually
+from tests.waiting import eventually
 
 
 def test_preloaded_modules_are_there_at_once() -> None:

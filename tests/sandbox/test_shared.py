@@ -26,7 +26,7 @@ from repl_sandbox import (
     shared,
 )
 from repl_sandbox.conformance import CHECKS, run
-from tests.sandbox.conftest import eventually
+from tests.waiting import eventually
 
 LARGE = 50_000_000
 

@@ -21,7 +21,7 @@ import pytest
 
 import repl_sandbox
 from repl_sandbox import Finished, Limits, Sandbox, Session
-from tests.security.patience import LONG, PATIENCE
+from tests.waiting import LONG, PATIENCE
 
 # No account has it on common systems, and nobody's (65534) files may lie about.
 ORDINARY_UID = 64321

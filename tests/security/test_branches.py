@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from repl_sandbox import Finished, Limits, Sandbox, SandboxError, Session
-from tests.security.patience import PATIENCE, comes_to, wait_for
+from tests.waiting import PATIENCE, comes_to, eventually
 
 TIERS = ["jailed", "confined"]
 
@@ -242,7 +242,7 @@ def test_a_flood_of_processes_in_a_branch_ends_with_it() -> None:
         )
         branch.close()
         # What is killed is there until it has run once more.
-        assert wait_for(lambda: len(alive_under(session._core.links.pid)) <= 4)
+        eventually(lambda: len(alive_under(session._core.links.pid)) <= 4)
         assert session.run("6 * 7").value == "42"
 
 

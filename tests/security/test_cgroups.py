@@ -21,12 +21,12 @@ from typing import Any
 import psutil
 import pytest
 
-import repl_sandbox.sandbox
+import repl_sandbox.template
 from repl_sandbox import Finished, IsolationError, Killed, Limits, Sandbox, Session, TimedOut
 from repl_sandbox.cgroups.place import Missing, Place, find
 from repl_sandbox.jail.mounts import capacity
 from repl_sandbox.watchdog import Watchdog
-from tests.security.patience import LONG, PATIENCE, comes_to, wait_for
+from tests.waiting import LONG, PATIENCE, comes_to, eventually
 
 FOUND = find()
 needs_groups = pytest.mark.skipif(
@@ -76,7 +76,7 @@ def added(before: set[Path]) -> set[Path]:
 
 def take_away(folder: Path) -> None:
     """Remove a group; what has ended in it may be counted until it was switched out."""
-    assert wait_for(lambda: _is_removed(folder))
+    eventually(lambda: _is_removed(folder))
 
 
 def _is_removed(folder: Path) -> bool:
@@ -280,7 +280,7 @@ def test_a_time_out_is_one_though_a_child_was_ended_before() -> None:
     def ended() -> None:
         """While the host is waited for, the clock of the cell stands."""
         (child,) = psutil.Process(session._core.links.worker_pid).children()
-        assert wait_for(lambda: child.status() == psutil.STATUS_ZOMBIE)
+        eventually(lambda: child.status() == psutil.STATUS_ZOMBIE)
 
     with (
         Sandbox(limits=SMALL, cgroup="require", recovery="restart") as sandbox,
@@ -396,7 +396,7 @@ def test_without_a_place_auto_goes_on_and_says_so_and_require_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     missing = Missing("nothing is mounted", "Mount it.")
-    monkeypatch.setattr(repl_sandbox.sandbox, "find", lambda: missing)
+    monkeypatch.setattr(repl_sandbox.template, "find", lambda: missing)
     with Sandbox(limits=SMALL) as sandbox, sandbox.session() as session:
         assert not layer(session).active
         assert session.isolation.tier == "jailed"
@@ -411,7 +411,7 @@ def test_a_place_that_turns_out_to_be_none_is_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Folders can be made in it, and have no files of the kernel's."""
-    monkeypatch.setattr(repl_sandbox.sandbox, "find", lambda: Place(1, (str(tmp_path),) * 2))
+    monkeypatch.setattr(repl_sandbox.template, "find", lambda: Place(1, (str(tmp_path),) * 2))
     with Sandbox(limits=SMALL) as sandbox, sandbox.session() as session:
         assert session.run("1 + 1").value == "2"
         assert not layer(session).active
@@ -422,7 +422,7 @@ def test_a_place_that_turns_out_to_be_none_is_none(
 
 
 def test_off_uses_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repl_sandbox.sandbox, "find", lambda: pytest.fail("looked"))
+    monkeypatch.setattr(repl_sandbox.template, "find", lambda: pytest.fail("looked"))
     with Sandbox(cgroup="off") as sandbox, sandbox.session() as session:
         assert not layer(session).active
 

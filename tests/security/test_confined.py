@@ -34,7 +34,7 @@ from repl_sandbox import (
 from repl_sandbox.jail import folders, grants
 from repl_sandbox.jail.landlock import SCOPES, kernel_abi
 from repl_sandbox.jail.recipe import CONFINED_INIT, CONFINED_WORKER
-from tests.security.patience import LONG, PATIENCE, comes_to, wait_for
+from tests.waiting import LONG, PATIENCE, comes_to, eventually
 
 pytestmark = pytest.mark.skipif(not kernel_abi(), reason="this kernel has no Landlock")
 scoped = pytest.mark.skipif(kernel_abi() < SCOPES, reason="scopes came with ABI 6")
@@ -352,7 +352,7 @@ def folder_of(session: Session) -> Path:
 
 def wait_until_gone(paths: list[Path]) -> None:
     """For what the kernel or the template does on its own."""
-    assert wait_for(lambda: not any(path.exists() for path in paths)), paths
+    eventually(lambda: not any(path.exists() for path in paths), lambda: paths)
 
 
 def test_threads_programs_coroutines_and_interrupts_work(confined: Sandbox) -> None:
@@ -522,13 +522,13 @@ def test_many_sessions_leave_nothing(fresh: Sandbox, many: int) -> None:
     with fresh.session() as session:
         session.run("1")
         base = folder_of(session).parent
-    assert wait_for(lambda: held()[2] == 0)
+    eventually(lambda: held()[2] == 0)
     before = held()
     for n in range(many):
         with fresh.session() as session:
             code = "import os\nopen('x', 'w').close()\n" + ("os.fork()\n" if n % 10 == 0 else "")
             assert session.run(code + "6 * 7").value == "42"
-    assert wait_for(lambda: all(map(operator.le, held(), before))), (before, held())
+    eventually(lambda: all(map(operator.le, held(), before)), lambda: (before, held()))
     assert comes_to(lambda: os.listdir(base), ["template"]) == ["template"]
 
 

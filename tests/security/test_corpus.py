@@ -18,7 +18,7 @@ import pytest
 
 from tests.security.abuse.case import FILES, SLACK, load
 from tests.security.abuse.tiers import TIERS, forbidden
-from tests.security.patience import LONG
+from tests.waiting import LONG
 
 ROOT = Path(__file__).parents[2]
 USERS = ["root", "ordinary"] if os.geteuid() == 0 else ["user"]

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from repl_sandbox import Limits, Sandbox, Session, TimedOut, crowds, seen
-from tests.security.patience import PATIENCE, wait_for
+from tests.waiting import PATIENCE, eventually
 
 # Twelve children that go on between cells, and one that has stopped itself.
 CROWD = (
@@ -51,9 +51,9 @@ def test_a_crowd_stops_and_goes_on_in_turn_with_others(sandbox: Sandbox) -> None
         def comes_to(number: int) -> bool:
             return other.run("1 + 1").value == "2" and stopped(crowd) == number
 
-        assert wait_for(lambda: comes_to(13))
-        assert wait_for(lambda: comes_to(1))
-        assert wait_for(lambda: comes_to(13))
+        eventually(lambda: comes_to(13))
+        eventually(lambda: comes_to(1))
+        eventually(lambda: comes_to(13))
         assert stopped(other) == 0
         assert crowd.run("6 * 7").value == "42"
 
@@ -62,7 +62,7 @@ def test_a_crowd_that_is_alone_is_left_alone(sandbox: Sandbox) -> None:
     with sandbox.session() as crowd:
         with sandbox.session() as other:
             crowd.run(CROWD)
-            assert wait_for(lambda: bool(other.run("1 + 1")) and stopped(crowd) == 13)
+            eventually(lambda: bool(other.run("1 + 1")) and stopped(crowd) == 13)
         watchdog = sandbox._watchdog
 
         def undisturbed() -> bool:
@@ -73,7 +73,7 @@ def test_a_crowd_that_is_alone_is_left_alone(sandbox: Sandbox) -> None:
                     return False
             return True
 
-        assert wait_for(undisturbed)
+        eventually(undisturbed)
 
 
 def test_crowds_take_turns_and_a_cell_of_one_that_waits_hears_that_its_time_is_up(
@@ -84,7 +84,7 @@ def test_crowds_take_turns_and_a_cell_of_one_that_waits_hears_that_its_time_is_u
             session.run("x = 'kept'\n" + CROWD)
         runs = [threads.submit(session.run, BURN, timeout=3) for session in (one, two)]
         for session in (one, two, one):
-            assert wait_for(lambda session=session: stopped(session) > 8)
+            eventually(lambda session=session: stopped(session) > 8)
         for run, session in zip(runs, (one, two), strict=True):
             assert isinstance(run.result(), TimedOut)
             assert session.run("x").value == "'kept'"
@@ -96,10 +96,10 @@ def test_a_crowd_that_has_ended_has_no_turn(sandbox: Sandbox) -> None:
         one.run(CROWD)
         with sandbox.session() as two:
             two.run(CROWD)
-            assert wait_for(lambda: stopped(one) > 8)
-            assert wait_for(lambda: stopped(two) > 8)
+            eventually(lambda: stopped(one) > 8)
+            eventually(lambda: stopped(two) > 8)
             family = two._core.links.family
-            yielding = sandbox._watchdog._yieldings[family]
+            yielding = sandbox._watchdog._turns._yieldings[family]
         assert not yielding.crowded
         assert not yielding.waits
 
@@ -130,7 +130,7 @@ def test_no_signal_goes_to_a_later_process_of_the_same_number() -> None:
         assert crowd.count([running]) == 1
         assert shown.status() != psutil.STATUS_STOPPED
         crowd.stop([running])
-        assert wait_for(lambda: shown.status() == psutil.STATUS_STOPPED)
+        eventually(lambda: shown.status() == psutil.STATUS_STOPPED)
         crowd.go_on_all()
-        assert wait_for(lambda: shown.status() != psutil.STATUS_STOPPED)
+        eventually(lambda: shown.status() != psutil.STATUS_STOPPED)
         process.kill()

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from repl_sandbox import Finished, Limits, Sandbox, SandboxError, Session
-from tests.security.patience import PATIENCE, wait_for
+from tests.waiting import PATIENCE, eventually
 
 TIERS = ("jailed", "confined")
 SECRET = "of-the-host-and-not-of-a-session"
@@ -316,13 +316,13 @@ def test_no_process_and_no_descriptor_is_left(session: Session) -> None:
     use()
     before = len(os.listdir("/proc/self/fd"))
     # A copy of the worker, and the keeper of what the files were; what ends may take a moment.
-    assert wait_for(lambda: len(_clerks(session)) <= 3)
+    eventually(lambda: len(_clerks(session)) <= 3)
     waiting = [each.pid for each in _clerks(session)]
     for _ in range(20):
         use()
     # A thread that looks at the sessions opens some for a moment.
-    assert wait_for(lambda: len(os.listdir("/proc/self/fd")) <= before)
-    assert wait_for(lambda: not _clerks(session, waiting))
+    eventually(lambda: len(os.listdir("/proc/self/fd")) <= before)
+    eventually(lambda: not _clerks(session, waiting))
 
 
 @pytest.mark.parametrize("kind", ["fifo", "socket", "device"])

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from repl_sandbox import Finished, Killed, Limits, Outcome, Sandbox, TimedOut
-from tests.security.patience import LONG, PATIENCE
+from tests.waiting import LONG, PATIENCE
 
 # Finds the worker's socket, and speaks the protocol over it.
 PRELUDE = """

@@ -20,7 +20,7 @@ import pytest
 
 import repl_sandbox
 from repl_sandbox.jail.landlock import kernel_abi
-from tests.security.patience import LONG
+from tests.waiting import LONG
 
 SECRET = "kept-by-the-host"
 OURS = (sys.prefix, repl_sandbox.__path__[0])

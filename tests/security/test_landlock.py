@@ -14,7 +14,7 @@ import pytest
 from repl_sandbox import Finished, Sandbox, Session
 from repl_sandbox.jail import grants, landlock, mounts
 from repl_sandbox.jail.landlock import VERSIONS, Files, Grant, kernel_abi, plan, restrict
-from tests.security.patience import LONG
+from tests.waiting import LONG
 
 ABI = kernel_abi()
 pytestmark = pytest.mark.skipif(not ABI, reason="this kernel has no Landlock")

@@ -18,9 +18,9 @@ import pytest
 from repl_sandbox import IsolationError, Limits, Sandbox, Session
 from repl_sandbox.jail.landlock import kernel_abi
 from repl_sandbox.session.isolation import TIERS as PROBED
-from repl_sandbox.zygote import handle
-from tests.security.patience import PATIENCE
+from repl_sandbox.zygote import process
 from tests.security.without_layer import LACKS
+from tests.waiting import PATIENCE
 
 WRAPPER = Path(__file__).parent / "without_layer.py"
 SPECIFICATION = Path(__file__).parents[2] / "docs/specification.md"
@@ -114,7 +114,7 @@ def session_without(
     """A session of `tier` that lacks `layer`."""
     boot = folder / f"{layer}.py"
     boot.symlink_to(WRAPPER)
-    monkeypatch.setattr(handle, "_BOOT", str(boot))
+    monkeypatch.setattr(process, "_BOOT", str(boot))
     with Sandbox(isolation=tier, python=python, limits=LIMITS) as sandbox:
         with sandbox.session() as session:
             worker = os.pidfd_open(session._core.links.worker_pid)

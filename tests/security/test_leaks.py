@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from repl_sandbox import Killed, Limits, Sandbox, SandboxError, TimedOut
-from tests.security.patience import PATIENCE, comes_to, wait_for
+from tests.waiting import PATIENCE, comes_to, eventually
 
 
 class Belongings(NamedTuple):
@@ -185,8 +185,8 @@ def test_fifty_recoveries_of_one_session_leave_nothing_behind(sandbox: Sandbox) 
                 before = held()
                 descriptors = init.num_fds()
         assert comes_to(lambda: _more(before, held()), []) == []
-        assert wait_for(lambda: init.num_fds() <= descriptors)
-        assert wait_for(lambda: len(init.children(recursive=True)) <= 5)
+        eventually(lambda: init.num_fds() <= descriptors)
+        eventually(lambda: len(init.children(recursive=True)) <= 5)
 
 
 @pytest.mark.parametrize("many", [50, pytest.param(200, marks=pytest.mark.slow)])

@@ -26,7 +26,7 @@ from repl_sandbox import (
     Session,
     SessionClosed,
 )
-from tests.security.patience import LONG, PATIENCE
+from tests.waiting import LONG, PATIENCE
 
 # Each session has a worker, a child of it, an orphan, and a child in a session of its own.
 HOST = """

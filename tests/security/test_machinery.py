@@ -14,7 +14,7 @@ import pytest
 
 from repl_sandbox.jail.landlock import kernel_abi
 from repl_sandbox.jail.processes import descendants
-from tests.security.patience import LONG
+from tests.waiting import LONG
 
 landlocked = pytest.mark.skipif(not kernel_abi(), reason="this kernel has no Landlock")
 

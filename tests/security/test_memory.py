@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from repl_sandbox import Finished, Limits, Sandbox, watchdog
-from tests.security.patience import PATIENCE
+from repl_sandbox import Finished, Limits, Sandbox, held, watchdog, watched
+from tests.waiting import PATIENCE
 
 TIERS = ("jailed", "confined")
 
@@ -48,15 +48,15 @@ def test_a_limit_holds_where_a_look_takes_longer_than_the_time_between_two(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it does at many gigabytes, or on a machine with much else to do."""
-    look = watchdog._proportional
+    look = held.proportional
 
     def slowly(processes: Iterable[int]) -> int:
         time.sleep(2 * watchdog._PERIOD)
         return look(processes)
 
-    monkeypatch.setattr(watchdog, "_proportional", slowly)
+    monkeypatch.setattr(held, "proportional", slowly)
     # The kernel's count of a group is no such look.
-    monkeypatch.setattr(watchdog, "_exceeds", lambda *_: None)
+    monkeypatch.setattr(watched, "group_exceeds", lambda *_: None)
     code = "import time\nblock = bytearray(b'x') * (90 << 20)\nimport os\nos.fork()\n"
     code += "block[::4096] = block[::4096]\ntime.sleep(50)"
     with sandbox.session(limits=Limits(memory="100MiB", timeout=PATIENCE)) as session:

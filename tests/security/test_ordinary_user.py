@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from tests.security.patience import LONG, PATIENCE
+from tests.waiting import LONG, PATIENCE
 
 User: TypeAlias = Callable[[str], Any]
 

@@ -19,7 +19,7 @@ from repl_sandbox import Limits, Outcome, Policy, Raised, Sandbox
 from repl_sandbox.policies.guards import get_attribute, guarded_builtins
 from repl_sandbox.policies.modules import ROWS
 from repl_sandbox.policies.proxies import ModuleProxy, Proxies
-from tests.security.patience import PATIENCE
+from tests.waiting import PATIENCE
 
 CASES: dict[str, str] = {
     case["id"]: case["code"]

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from repl_sandbox import Finished, Killed, Limits, Sandbox, TimedOut
-from tests.security.patience import PATIENCE, wait_for
+from tests.waiting import PATIENCE, eventually
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_each_session_works_in_a_directory_of_its_own(process: Sandbox) -> None:
         assert other.run("import os\nos.listdir()").value == "[]"
         folder = Path(one._core.links.folder)
         assert one.run("os.getcwd() == os.environ['HOME']").value == "True"
-    assert wait_for(lambda: not folder.exists())
+    eventually(lambda: not folder.exists())
 
 
 def test_limits_interrupts_and_restarts_work(process: Sandbox) -> None:
@@ -90,13 +90,13 @@ def test_many_sessions_leave_nothing(process: Sandbox) -> None:
     def is_empty() -> bool:
         return zygote.children(recursive=True) == [] and os.listdir(base) == ["template"]
 
-    assert wait_for(is_empty)
+    eventually(is_empty)
     before = held()
     for _ in range(50):
         with process.session() as session:
             session.run("import subprocess\nsubprocess.Popen(['sleep', '600'])")
-    assert wait_for(is_empty)
-    assert wait_for(lambda: all(map(operator.le, held(), before))), (before, held())
+    eventually(is_empty)
+    eventually(lambda: all(map(operator.le, held(), before)), lambda: (before, held()))
 
 
 AS_USER = """

@@ -12,7 +12,7 @@ import pytest
 from repl_sandbox import IsolationError
 from repl_sandbox.jail import landlock
 from repl_sandbox.jail.recipe import INIT, VIEW, WORKER, Jail, Step, contain
-from tests.security.patience import LONG
+from tests.waiting import LONG
 
 JAIL = Jail(
     slot=None,

@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from repl_sandbox import Finished, Limits, Sandbox, SandboxError
-from tests.security.patience import LONG, PATIENCE, wait_for
+from repl_sandbox.allowance import Allowance
+from tests.waiting import LONG, PATIENCE, eventually
 
 User: TypeAlias = Callable[[str], Any]
 
@@ -182,14 +183,14 @@ def test_a_session_that_cannot_be_built_leaves_nothing_and_disturbs_none(
         for _ in range(5):
             # More than setrlimit(2) can carry: the worker cannot finish its jail.
             with monkeypatch.context() as patch:
-                patch.setattr(sandbox, "_rlimits", lambda limits: {"FSIZE": 1 << 70})
+                patch.setattr(Allowance, "rlimits", lambda self, limits: {"FSIZE": 1 << 70})
                 with pytest.raises(SandboxError):
                     sandbox.session()
         assert session.run("6 * 7").value == "42"
         with sandbox.session() as other:
             assert other.run("6 * 7").value == "42"
         # A thread that looks at the sessions opens some for a moment.
-        assert wait_for(lambda: all(map(operator.le, held(), before))), (before, held())
+        eventually(lambda: all(map(operator.le, held(), before)), lambda: (before, held()))
 
 
 @pytest.mark.parametrize(
@@ -233,6 +234,7 @@ def test_a_signal_handler_that_raises_between_cells_costs_nothing(
             f"def late(*_): raise {error}\n"
             "signal.signal(signal.SIGALRM, late)"
         )
+        session.get("x")  # now a copy was made, and it waits
         os.kill(session._core.links.worker_pid, signal.SIGALRM)
         outcome = session.run("x")
         assert (outcome.value, outcome.state) == ("1", "kept")

@@ -19,7 +19,7 @@ from repl_sandbox.jail.landlock import kernel_abi
 from repl_sandbox.session import isolation
 from repl_sandbox.tiers import STRONGEST_FIRST, acceptable, confirm, strongest
 from repl_sandbox.types import Isolation, Layer
-from tests.security.patience import LONG
+from tests.waiting import LONG
 
 landlocked = pytest.mark.skipif(not kernel_abi(), reason="this kernel has no Landlock")
 

@@ -16,7 +16,7 @@ from repl_sandbox import Limits, Raised, Sandbox, Session, precedence
 from repl_sandbox.cgroups.files import VERSIONS
 from repl_sandbox.cgroups.place import Missing, Place, find
 from repl_sandbox.weights import LOW, Weights
-from tests.security.patience import PATIENCE, wait_for
+from tests.waiting import PATIENCE, eventually
 
 FOUND = find()
 AUTOGROUPS = Path("/proc/self/autogroup").exists() and os.geteuid() == 0
@@ -71,7 +71,7 @@ def shares(session: Session) -> set[bool]:
 
 
 def until(true: Callable[[], bool]) -> None:
-    assert wait_for(true)
+    eventually(true)
 
 
 @contextmanager
@@ -157,7 +157,7 @@ def test_what_cannot_come_back_is_not_lowered(monkeypatch: pytest.MonkeyPatch) -
 def test_a_place_that_cannot_weigh_still_holds_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(FOUND, Place)
     place = Place(FOUND.version, FOUND.folders, FOUND.crowded, weighing="/nowhere")
-    monkeypatch.setattr("repl_sandbox.sandbox.find", lambda: place)
+    monkeypatch.setattr("repl_sandbox.template.find", lambda: place)
     if place.version == 2:
         pytest.skip("the folder is that of the limits")
     with Sandbox(yielding=True, cgroup="require") as sandbox, sandbox.session() as session:
@@ -187,7 +187,7 @@ def test_a_fork_too_many_is_refused_before_others_wait_for_it_and_named() -> Non
 
             def seen(stream: str, text: str) -> None:
                 """Once a look at the session has found it full, that is enough."""
-                if "full" in text and wait_for(lambda: group._full):
+                if "full" in text and eventually(lambda: group._full):
                     session.interrupt()
 
             outcome = session.run(

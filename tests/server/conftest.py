@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -29,9 +28,8 @@ from repl_sandbox import Limits
 from repl_server.app import create_app
 from repl_server.serving import server as make_server
 from repl_server.settings import Settings
+from tests.waiting import PATIENCE
 
-# Seconds for whatever is to come about: others may have the machine for a while.
-PATIENCE = 90.0
 # Small and quick; a test that needs others says so. What is interrupted has the time that it takes.
 DEFAULTS = {
     "port": 0,
@@ -191,15 +189,6 @@ def ask(server, method, path, body=None, **headers):
 def _parsed(answer):
     text = answer.read()
     return json.loads(text) if text and "json" in answer.headers.get("Content-Type", "") else text
-
-
-def eventually(condition, timeout=PATIENCE):
-    """Wait until `condition()` is true; its value."""
-    end = time.monotonic() + timeout
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.005)
-    return found
 
 
 @pytest.fixture(scope="session")

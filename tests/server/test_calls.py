@@ -10,7 +10,8 @@ from repl_env.rlm.budget import Budget
 from repl_server.owners import Owner
 from repl_server.settings import Quota
 from tests.rlm.endpoint import Raw, Status
-from tests.server.conftest import ask, eventually, peer, serving
+from tests.server.conftest import ask, peer, serving
+from tests.waiting import eventually
 
 KEY = "sk-very-secret-key"
 # Owners whose calls are all there, of which none comes back within three minutes.

@@ -4,8 +4,9 @@ import threading
 
 import pytest
 
-from tests.server.conftest import ask, eventually, peer, serving
+from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, Sum
+from tests.waiting import eventually
 
 TOYS = {"environment": Adder, "action": Add, "observation": Sum}
 

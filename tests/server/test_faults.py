@@ -10,7 +10,8 @@ from repl_env.errors import EpisodeAborted, NotReset, REPLError
 from repl_sandbox.errors import SandboxError
 from repl_server.faults import refusal_of, shown
 from repl_server.refusal import Refusal
-from tests.server.conftest import eventually, peer, serving
+from tests.server.conftest import peer, serving
+from tests.waiting import eventually
 
 
 def test_a_session_whose_sandbox_dies_is_aborted_and_a_reset_begins_another():

@@ -10,8 +10,9 @@ from repl_env import REPLEnvironment
 from repl_env.rubrics import ExactMatchRubric
 from repl_sandbox import Limits, Sandbox
 from repl_server.app import create_app
-from tests.server.conftest import eventually, peer, serving
+from tests.server.conftest import peer, serving
 from tests.server.toys import Add, Adder, AsyncAdder, BoundAdder, Sum
+from tests.waiting import eventually
 
 MODELS = {"action": Add, "observation": Sum}
 

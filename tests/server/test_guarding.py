@@ -19,7 +19,8 @@ from websockets.exceptions import InvalidStatus
 from repl_server import guarding
 from repl_server.keys import Keys, new_key
 from repl_server.settings import Quota, Settings
-from tests.server.wires import ask, request, serve, skip, turns, until, wire
+from tests.server.wires import ask, request, serve, skip, turns, wire
+from tests.waiting import until
 
 KEY, LINE = new_key("alice")
 KEYS = Keys.parse([LINE])
@@ -174,7 +175,7 @@ async def test_a_body_that_says_it_is_too_large_is_not_read() -> None:
         refused = await large.reply()
 
         assert (refused.status, refused.data["code"]) == (413, "TOO_LARGE")
-        assert refused.data["limit"] == 1000
+        assert refused.data["limit"] == 1000 and "uploaded" in refused.data["message"]
 
 
 async def test_a_length_may_begin_with_zeros() -> None:

@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
-from tests.server.conftest import ask, eventually, peer, serving
+from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, Sum
+from tests.waiting import eventually
 
 SESSION = "X-Session-Id"
 
@@ -193,6 +194,25 @@ def test_unknown_sessions(adders, token):
         assert (status, told["code"]) == (404, "UNKNOWN_SESSION")
 
 
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        ("application/json; charset=utf-8", 200),
+        ("application/openenv+json", 200),
+        ("application/x-www-form-urlencoded", 422),  # what curl says of its own accord
+        ("text/plain", 422),
+        ("json", 422),
+    ],
+)
+def test_a_body_that_is_said_to_be_no_json_is_told_so(adders, kind, status):
+    found, _, told = ask(adders, "POST", "/reset", {"start": 1}, Content_Type=kind)
+
+    assert found == status
+    if status != 200:
+        assert told["errors"][0]["loc"] == ["header", "Content-Type"]
+        assert "application/json" in told["message"]
+
+
 def test_what_is_said_about_the_server(server):
     assert ask(server, "GET", "/health")[::2] == (200, {"status": "healthy"})
     ready = ask(server, "GET", "/ready")[2]
@@ -207,8 +227,3 @@ def test_what_is_said_about_the_server(server):
     assert document["info"]["version"]
     assert {"/reset", "/step", "/state", "/session", "/health"} <= document["paths"].keys()
     assert "hf_token" in json.dumps(document["components"]["schemas"]["ResetRequest"])
-
-
-def test_no_such_route(server):
-    assert ask(server, "GET", "/nothing")[0] == 404
-    assert ask(server, "GET", "/reset")[0] == 405

@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from tests.server.conftest import eventually, peer
+from tests.server.conftest import peer
+from tests.waiting import eventually
 
 
 def test_a_client_that_leaves_amid_a_step_ends_its_session_without_a_fault(

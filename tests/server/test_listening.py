@@ -26,9 +26,9 @@ from tests.server.wires import (
     serve,
     skip,
     turns,
-    until,
     wire,
 )
+from tests.waiting import until
 
 MIB = 1 << 20
 PUBLIC = {"host": "0.0.0.0", "no_auth": True}

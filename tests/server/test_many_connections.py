@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.conftest import ask, eventually, peer, serving
+from tests.server.conftest import ask, peer, serving
+from tests.waiting import eventually
 
 MIB = 1 << 20
 SPARE = 512  # descriptors of what else runs in this process

@@ -17,7 +17,8 @@ from repl_env.environment import REPLEnvironment
 from repl_env.interfaces import Environment
 from repl_env.models import Action, Observation, State
 from repl_env.rubrics import Rubric
-from tests.server.conftest import PATIENCE, Peer, eventually, peer, serving
+from tests.server.conftest import Peer, peer, serving
+from tests.waiting import PATIENCE, eventually
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from repl_server.keys import new_key
-from tests.server.conftest import PATIENCE, peer, serving
+from tests.server.conftest import peer, serving
+from tests.waiting import PATIENCE
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
 EXAMPLE = Path(__file__).parents[2] / "docker" / "nginx.conf"

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from repl_env.models import REPLObservation
-from tests.server.conftest import ask, eventually, peer, serving
+from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, Sum
+from tests.waiting import eventually
 
 
 def test_an_episode(server):

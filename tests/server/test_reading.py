@@ -2,15 +2,22 @@
 
 import asyncio
 import json
+from collections import deque
 
 import pytest
 
+from repl_server import reading
 from repl_server.owners import Owner
-from repl_server.reading import LARGE, MOST_VALUES, Reading, check_values, values
+from repl_server.reading import LARGE, MOST_VALUES, Reading, checked_values, values
 from repl_server.refusal import Refusal
 from tests.server.conftest import ask, peer
 
 ANN, BOB = Owner("key", "ann"), Owner("key", "bob")
+
+
+def last(counts):
+    """What a count comes to."""
+    return deque(counts, maxlen=1).pop()
 
 
 @pytest.mark.parametrize(
@@ -25,22 +32,34 @@ ANN, BOB = Owner("key", "ann"), Owner("key", "bob")
     ],
 )
 def test_values_are_counted_outside_of_strings(value, count):
-    text = json.dumps(value)
-    assert values(text) == values(text.encode()) == count
-    assert values(json.dumps(value, ensure_ascii=False)) == count
+    for text in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
+        assert last(values(text)) == last(values(text.encode())) == count
+
+
+@pytest.mark.parametrize("piece", [2, 3, 5, 8])
+def test_pieces_cut_no_escape_and_no_string_in_two(piece, monkeypatch):
+    monkeypatch.setattr(reading, "_PIECE", piece)
+    for value, count in [
+        (["\\", 'x", "y', "\\\\", ["é, [", '\\"']], 6),
+        ({"a, b": 'c\\",', "日": [[1, 2], "[{"]}, 6),
+    ]:
+        for text in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
+            assert last(values(text)) == last(values(text.encode())) == count
+    assert last(values('["' + "\\" * 7)) == 1
 
 
 @pytest.mark.parametrize("unit", ["[],", '{"a":1},', '"x",', "1,", '"\\"",'])
 def test_too_many_values_are_refused_before_they_are_read(unit):
     text = "[" + unit * (MOST_VALUES + 1) + "1]"
     with pytest.raises(Refusal, match="TOO_LARGE"):
-        check_values(text)
+        last(checked_values(text))
     with pytest.raises(Refusal, match="TOO_LARGE"):
-        check_values(text.encode())
+        last(checked_values(text.encode()))
 
 
 def test_a_long_text_is_no_lot_of_values():
-    check_values(json.dumps({"context": json.dumps([{"a": [1, "b"]}] * 100_000)}))
+    text = json.dumps({"context": json.dumps([{"a": [1, "b"]}] * 100_000)})
+    assert last(checked_values(text)) == 1
 
 
 async def test_large_texts_are_read_one_at_a_time_and_small_ones_at_once():
@@ -54,7 +73,7 @@ async def test_large_texts_are_read_one_at_a_time_and_small_ones_at_once():
     await asyncio.sleep(0)
     assert await reading.read("c", read, ANN) == "c"
     assert [await each for each in large] == ["a", "b"]
-    assert order == ["a", "c", "b"]
+    assert order == ["c", "a", "b"]
 
 
 async def test_many_texts_of_one_owner_keep_another_waiting_for_one():

@@ -5,8 +5,9 @@ import threading
 import pytest
 
 from repl_server.owners import Owner
-from tests.server.conftest import ask, eventually, peer, serving
+from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, Sum
+from tests.waiting import eventually
 
 
 @pytest.fixture(scope="module")

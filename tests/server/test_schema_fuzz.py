@@ -14,7 +14,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from repl_server.app import create_app
-from tests.server.conftest import PATIENCE, serving
+from tests.server.conftest import serving
+from tests.waiting import PATIENCE
 
 CHECKS = [
     not_a_server_error,

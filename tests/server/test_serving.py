@@ -18,7 +18,8 @@ from repl_sandbox.jail import libc
 from repl_server.command import of_variables
 from repl_server.keys import Keys
 from repl_server.settings import ADDRESS_QUOTA, Quota
-from tests.server.conftest import eventually, peer
+from tests.server.conftest import peer
+from tests.waiting import eventually
 
 PROGRAM = "from repl_env.cli.main import main; main()"
 # Of this machine, but no other test's: a port here is free again when its server is gone.
@@ -114,6 +115,10 @@ def test_killing_it_leaves_no_process_behind_and_its_port_free():
         (("--memory", "much"), "much"),
         (("--isolation", "confined"), "jailed"),
         (("--quota", "sesions=8"), "sesions"),
+        (("--quota", "sessions"), "NAME=VALUE"),
+        (("--llm-url", "models.example/v1"), "lists"),
+        (("--llm-url", "https://*.example/v1"), "lists"),
+        (("--base-url", "https://models.example/v1"), "--model"),
         (("--quota", "sessions=many"), "many"),
         (("--max-message", "many"), "--max-message"),
         (("--model", "m", "--api-key-env", "NO_SUCH_KEY"), "NO_SUCH_KEY"),
@@ -138,15 +143,26 @@ def test_a_tier_that_cannot_be_had_is_an_exit_of_its_own(monkeypatch):
 
 
 def test_a_port_that_is_taken_is_told(monkeypatch):
-    monkeypatch.setattr(
-        "repl_server.serving.hide_memory", lambda: None
-    )  # of the tests, it would be
+    for of_the_process in ("hide_memory", "spare_collector"):  # of the tests, it would be
+        monkeypatch.setattr(f"repl_server.serving.{of_the_process}", lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = CliRunner().invoke(build(), ["serve", "--port", str(port), "--recovery", "restart"])
 
     assert done.exit_code == 1
     assert "did not start" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_no_collection_of_garbage_walks_what_was_loaded():
+    script = (
+        "import gc; from repl_server.app import create_app; from repl_server import serving\n"
+        "app = create_app(); before = len(gc.get_objects()); serving.spare_collector()\n"
+        "print(before, len(gc.get_objects()))"
+    )
+    told = subprocess.check_output([sys.executable, "-c", script], text=True)
+    before, after = map(int, told.split())
+
+    assert after < before / 100
 
 
 def test_options_are_variables_of_the_environment_too(monkeypatch):
@@ -156,6 +172,7 @@ def test_options_are_variables_of_the_environment_too(monkeypatch):
     monkeypatch.setenv("REPL_ENV_API_KEYS", f"# the first\none:{'0' * 64}, two: {'1' * 64}")
     monkeypatch.setenv("REPL_ENV_QUOTA", "sessions=8 steps_per_second=0.5")
     monkeypatch.setenv("REPL_ENV_MAX_MESSAGE", "1MiB")
+    monkeypatch.setenv("REPL_ENV_YIELDING", "0")
     settings = of_variables("0.0.0.0")
 
     assert (settings.host, settings.max_sessions) == ("0.0.0.0", 5)
@@ -163,6 +180,7 @@ def test_options_are_variables_of_the_environment_too(monkeypatch):
     assert settings.llm_urls == ("http://a/v1", "http://b/v1")
     assert settings.quota == Quota(sessions=8, steps_per_second=0.5)
     assert settings.message_bytes == 1 << 20
+    assert settings.yielding is False
     assert len(Keys.of(settings)) == 2
 
 
@@ -212,3 +230,15 @@ def test_it_hides_its_memory(monkeypatch):
 
 
 _GET_DUMPABLE = 3  # linux/prctl.h: PR_GET_DUMPABLE
+
+
+def test_strangers_may_send_less_at_once(monkeypatch):
+    monkeypatch.setenv("REPL_ENV_API_KEYS", f"one:{'0' * 64}")
+    assert of_variables("127.0.0.1").largest_message == 128 << 20
+    assert of_variables("0.0.0.0").largest_message == 128 << 20
+    monkeypatch.delenv("REPL_ENV_API_KEYS")
+    monkeypatch.setenv("REPL_ENV_NO_AUTH", "1")
+    assert of_variables("127.0.0.1").largest_message == 128 << 20
+    assert of_variables("0.0.0.0").largest_message == 32 << 20
+    monkeypatch.setenv("REPL_ENV_MAX_MESSAGE", "1MiB")
+    assert of_variables("0.0.0.0").largest_message == 1 << 20

@@ -30,8 +30,8 @@ from repl_server.room import Room
 from repl_server.settings import Settings
 from repl_server.shared_uploads import SharedUploads
 from repl_server.uploads import Uploads
-from tests.server.conftest import PATIENCE, Peer, ask, peer, serving
-from tests.server.wires import until
+from tests.server.conftest import Peer, ask, peer, serving
+from tests.waiting import PATIENCE, until
 
 MIB = 1 << 20
 ME, OTHER = "127.0.0.1", "127.0.0.2"

@@ -7,8 +7,9 @@ from repl_server.asked import Asked
 from repl_server.frames import Request
 from repl_server.replies import Reply
 from repl_server.streaming import Streamed
-from tests.server.conftest import eventually, peer, serving
+from tests.server.conftest import peer, serving
 from tests.server.wires import frame, wire
+from tests.waiting import eventually
 
 MIB = 1 << 20
 

@@ -16,9 +16,10 @@ from websockets.typing import Origin
 from repl_server.keys import new_key
 from repl_server.owners import Owner
 from repl_server.settings import Quota
-from tests.server.conftest import PATIENCE, ask, eventually, peer, serving
+from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, Sum
 from tests.server.wires import frame
+from tests.waiting import PATIENCE, eventually
 
 ALICE, ALICE_LINE = new_key("alice")
 BOB, BOB_LINE = new_key("bob")

@@ -15,8 +15,9 @@ from repl_server.room import Room
 from repl_server.settings import Settings
 from repl_server.uploaded_files import UploadedFiles
 from repl_server.uploads import Uploads
-from tests.server.conftest import PATIENCE, serving
+from tests.server.conftest import serving
 from tests.server.test_shared_uploads import ME, OTHER, Foreign, Told, name, send, session, shown
+from tests.waiting import PATIENCE
 
 MIB = 1 << 20
 DATA = b"\x00\xff" * MIB

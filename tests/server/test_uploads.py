@@ -24,8 +24,8 @@ from repl_server.refusal import Refusal
 from repl_server.room import Room
 from repl_server.settings import Quota, Settings
 from repl_server.uploads import Uploads
-from tests.server.conftest import PATIENCE, eventually, serving
-from tests.server.wires import until
+from tests.server.conftest import serving
+from tests.waiting import PATIENCE, eventually, until
 
 MIB = 1 << 20
 # Room for three of the largest, one owner may have two.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -188,13 +188,6 @@ async def wire(port: int) -> AsyncIterator[Wire]:
         writer.transport.abort()
         with suppress(OSError):
             await writer.wait_closed()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what the server does by itself; it fails if that does not happen."""
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 (there is no event for what no client sees)
-            await asyncio.sleep(0.001)
 
 
 async def skip(seconds: float) -> None:

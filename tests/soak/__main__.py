@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from tests.security.abuse.interpreters import open_to_all
 
-from .soak import TIERS, soak
+from .soak import TIERS, Plan, soak
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,14 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     bad = 0
     for tier in options.tier:
-        python = None if tier == "jailed" else open_to_all()
-        report = soak(
-            tier,
-            python,
+        plan = Plan(
+            tier=tier,
+            python=None if tier == "jailed" else open_to_all(),
             seconds=options.seconds / len(options.tier),
             sessions=options.sessions,
             seed=options.seed,
         )
+        report = soak(plan)
         print(json.dumps({"tier": tier, "seed": options.seed, **report.told()}, indent=2))
         bad += len(report.faults)
     return 1 if bad else 0

@@ -7,12 +7,13 @@ import random
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import psutil
 
 from repl_sandbox import Limits, Sandbox
+from tests.waiting import comes_to
 
 from .belongings import Belongings, belongings, private_memory, processes_of
 from .figures import Figures
@@ -25,8 +26,6 @@ _LIMITS = Limits(timeout=120.0, grace=0.05, memory="256MiB")
 _THREADS = 4
 # Besides its init: the worker and the keeper of its files.
 _PROCESSES = 3
-# Seconds for a session at rest to have its dead collected, and for what ends with the sessions.
-_PATIENCE = 60.0
 # Of so many interrupts or more, those that may take longer than the grace period on a machine with
 # much to do. Fewer say nothing of how often.
 _ENOUGH, _LATE = 100, 0.2
@@ -49,20 +48,39 @@ class Report:
         return {**self.figures.told(), **grown, "faults": self.faults}
 
 
-def soak(
-    tier: str, python: str | None, *, seconds: float, sessions: int, seed: str, least: int = 0
-) -> Report:
-    """Soak `sessions` sessions at once. The same seed gives the same steps to each of them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is soaked, and for how long. The same seed gives the same steps to each session.
 
     `least`: steps of each thread, however long they take.
     """
+
+    tier: Literal["jailed", "confined"]
+    python: str | None = None
+    seconds: float
+    sessions: int
+    seed: str
+    least: int = 0
+
+    @property
+    def history(self) -> int:
+        """How many states back a session keeps."""
+        return _HISTORY[self.tier]
+
+    def warm_up(self) -> Plan:
+        """A shorter one before it, after which what is held may not grow any more."""
+        return replace(self, seconds=1.0 + self.seconds / 10, seed=f"{self.seed}-warm-up", least=0)
+
+
+def soak(plan: Plan) -> Report:
+    """Soak the sessions of a sandbox of its own, all at once."""
     report = Report()
-    history = _HISTORY[tier]
-    with Sandbox(isolation=tier, python=python, limits=_LIMITS, history=history) as sandbox:  # type: ignore[arg-type]
+    tier, python, history = plan.tier, plan.python, plan.history
+    with Sandbox(isolation=tier, python=python, limits=_LIMITS, history=history) as sandbox:
         zygote = sandbox._zygote.pid
-        folder = _run(sandbox, report, tier, 1.0 + seconds / 10, sessions, f"{seed}-warm-up")
+        folder = _run(sandbox, plan.warm_up(), report)
         before, memory = belongings(zygote, folder), private_memory(zygote)
-        _run(sandbox, report, tier, seconds, sessions, seed, least)
+        _run(sandbox, plan, report)
         report.faults += _left_behind(before, zygote, folder)
         report.growth = tuple(b - a for a, b in zip(memory, private_memory(zygote), strict=True))
     interrupts = report.figures.steps["interrupted"]
@@ -75,17 +93,16 @@ def soak(
 
 def _left_behind(before: Belongings, zygote: int, folder: str) -> list[str]:
     """What there is more than before, and stays. What else this process had may end meanwhile."""
-    end = time.monotonic() + _PATIENCE
-    while True:
+
+    def more() -> list[str]:
         after = belongings(zygote, folder)
-        found = [
+        return [
             f"left behind: {name}: {became!r}, before {was!r}"
             for name, was, became in zip(before._fields, before, after, strict=True)
             if _is_more(was, became)
         ]
-        if not found or time.monotonic() > end:
-            return found
-        time.sleep(0.05)
+
+    return comes_to(more, [])
 
 
 def _is_more(was: Any, became: Any) -> bool:
@@ -93,25 +110,17 @@ def _is_more(was: Any, became: Any) -> bool:
     return bool(became > was if isinstance(was, int) else {*became} - {*was})
 
 
-def _run(
-    sandbox: Sandbox,
-    report: Report,
-    tier: str,
-    seconds: float,
-    sessions: int,
-    seed: str,
-    least: int = 0,
-) -> str:
+def _run(sandbox: Sandbox, plan: Plan, report: Report) -> str:
     """Soak for so long; the directory that those of the sessions are in, "" if they have none."""
-    history = _HISTORY[tier]
-    soaked = [Soaked(sandbox, history, f"{seed}-{n}", report.figures) for n in range(sessions)]
+    soaked = [
+        Soaked(sandbox, plan.history, f"{plan.seed}-{number}", report.figures)
+        for number in range(plan.sessions)
+    ]
     folder = os.path.dirname(soaked[0].folder)
-    end = time.monotonic() + seconds
+    end = time.monotonic() + plan.seconds
     threads = [
-        threading.Thread(
-            target=_drive, args=(soaked[n::_THREADS], end, least, report, f"{seed}/{n}")
-        )
-        for n in range(min(_THREADS, sessions))
+        threading.Thread(target=_drive, args=(soaked[number::_THREADS], plan, number, end, report))
+        for number in range(min(_THREADS, plan.sessions))
     ]
     for thread in threads:
         thread.start()
@@ -120,7 +129,7 @@ def _run(
     for each in soaked:
         try:
             each.settle()
-            report.faults += _crowds(each, history)
+            report.faults += _crowds(each, plan.history)
         # Boundary: the report is to have every fault.
         except Exception as error:  # noqa: BLE001
             report.faults.append(f"{type(error).__name__}: {error}")
@@ -128,10 +137,11 @@ def _run(
     return folder
 
 
-def _drive(soaked: list[Soaked], end: float, least: int, report: Report, seed: str) -> None:
-    chance, done = random.Random(seed), 0
+def _drive(soaked: list[Soaked], plan: Plan, number: int, end: float, report: Report) -> None:
+    """What thread `number` does."""
+    chance, done = random.Random(f"{plan.seed}/{number}"), 0
     try:
-        while (time.monotonic() < end or done < least) and not report.faults:
+        while (time.monotonic() < end or done < plan.least) and not report.faults:
             chance.choice(soaked).step()
             done += 1
     # Boundary: what a thread raises must reach the report.
@@ -142,12 +152,13 @@ def _drive(soaked: list[Soaked], end: float, least: int, report: Report, seed: s
 def _crowds(soaked: Soaked, history: int) -> list[str]:
     """Whether a session at rest has more processes than it needs."""
     most = 1 + _PROCESSES + history
-    end = time.monotonic() + _PATIENCE
-    while len(left := _ours(soaked.init)) > most:
-        if time.monotonic() > end:
-            return [f"{len(left)} processes of a session at rest: {left}"]
-        time.sleep(0.01)
-    return []
+
+    def too_many() -> list[str]:
+        there = _ours(soaked.init)
+        return there if len(there) > most else []
+
+    left = comes_to(too_many, [])
+    return [f"{len(left)} processes of a session at rest: {left}"] if left else []
 
 
 def _ours(init: int) -> list[str]:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Literal
+
 import pytest
 
 from tests.soak.model import Model
-from tests.soak.soak import TIERS, soak
+from tests.soak.soak import TIERS, Plan, soak
+
+PLAN = Plan(tier="jailed", seconds=2, sessions=8, seed="the same each time", least=20)
 
 
 @pytest.mark.parametrize("seconds", [2, pytest.param(15, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("tier", TIERS)
 def test_sessions_that_lose_their_workers_lose_nothing_else(
-    tier: str, seconds: int, request: pytest.FixtureRequest
+    tier: Literal["jailed", "confined"], seconds: int, request: pytest.FixtureRequest
 ) -> None:
     python = None if tier == "jailed" else request.getfixturevalue("open_python")
 
-    report = soak(tier, python, seconds=seconds, sessions=8, seed="the same each time", least=20)
+    report = soak(replace(PLAN, tier=tier, python=python, seconds=seconds))
 
     assert report.faults == []
     assert report.figures.kills
@@ -26,7 +31,7 @@ def test_a_soak_sees_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that forgets what cells add stands for sessions that know what they should not."""
     monkeypatch.setattr("tests.soak.model.State.add", lambda self, number: None)
 
-    report = soak("jailed", None, seconds=3, sessions=2, seed="the same each time", least=20)
+    report = soak(replace(PLAN, seconds=3, sessions=2))
 
     assert any("items" in fault for fault in report.faults), report.faults
 

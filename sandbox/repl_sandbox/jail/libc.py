@@ -85,6 +85,7 @@ _long = ctypes.c_long
 _prctl_of_ints = ctypes.CDLL(None, use_errno=True).prctl
 _libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 _libc.syscall.restype = _long
+_libc.malloc.restype = ctypes.c_void_p
 _libc_with_gil.syscall.restype = _long
 # Looked up here, once: in a forked process the search through all libraries copies some 60 pages.
 _fork = _libc_with_gil.fork
@@ -187,6 +188,16 @@ def trim_heap() -> None:
     except AttributeError:
         return
     trim(ctypes.c_size_t(0))
+
+
+def keep_freed(size: int) -> None:
+    """Have the allocator keep blocks of up to `size` bytes that are freed for who asks next.
+
+    glibc gives a block back to the kernel if it is larger than the largest that was freed before,
+    128 KiB at first, and what lies free at the end of its heap beyond twice that: mallopt(3),
+    M_MMAP_THRESHOLD. Other C libraries have rules of their own.
+    """
+    _libc.free(ctypes.c_void_p(_libc.malloc(ctypes.c_size_t(size))))
 
 
 def sethostname(name: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from ..errors import SandboxError
 from ..wire.messages import Fetch, Restored
 from ..worker.copies import ASK_FOR_COPY
-from ..zygote.handle import Links
+from ..zygote.links import Links
 from .ends import Ends
 from .exchange import Ready_
 from .questions import Questions

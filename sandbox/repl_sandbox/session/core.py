@@ -40,27 +40,17 @@ from ..wire.messages import (
     Result,
     WorkerMessage,
 )
-from ..zygote.handle import Links
+from ..zygote.links import Links
 from .answers import AnswersOfCell
 from .branching import Branching
+from .calls import Calls
 from .clocks import Clocks
 from .exchange import NOTICE_TIMEOUT, Ready_
-from .host_functions import (
-    MAX_OPEN_BYTES,
-    MAX_OPEN_CALLS,
-    Executor,
-    Replies,
-    Running,
-    arguments,
-    refusal,
-    size,
-)
+from .host_functions import Executor, refusal
 from .offers import Offers
-from .output import MOST_PIPED, PAGE, History, Stream
-from .paging import PAGING
+from .output import MOST_PIPED, History, Stream
+from .paging import PAGING, page
 
-# One chunk from a worker can ask for hundreds of pages; so many threads may read at once.
-_MOST_PAGED = 16 * PAGE
 # The kernel's counts take microseconds to read. No process is made, filled and ended for its memory
 # in less than this; what a shorter cell leaves is in the counts when the next is looked at.
 _WORTH_A_LOOK = 0.002
@@ -90,7 +80,7 @@ class Core(Branching):
         states: int,
         ours: int,
     ) -> None:
-        self._replies = Replies() if offers.rows else None
+        self._calls = Calls(offers, executor)
         super().__init__(
             links,
             limits,
@@ -98,7 +88,7 @@ class Core(Branching):
             # A module of the template may hold random numbers' state, which is every session's
             # until the session is told to draw its own.
             plain=not (offers.rows or preloaded or answers is not None or seed is not None),
-            wakes=() if self._replies is None else (self._replies.wake_fd,),
+            wakes=self._calls.wakes,
             rlimits=rlimits,
             states=states,
         )
@@ -106,8 +96,6 @@ class Core(Branching):
         # For the watchdog: bytes of a memfd that the worker maps while it copies them.
         self.lent = 0
         self.busy = threading.Lock()  # held by the one caller at a time
-        self._offers = offers
-        self._executor = executor
         self._on_answer = on_answer
         self._stdout = Stream(links.stdout, int(limits.output))
         self._stderr = Stream(links.stderr, int(limits.output))
@@ -124,7 +112,6 @@ class Core(Branching):
         self._begun = True  # whether the worker was there to take the cell
         self._errand: tuple[Callable[[int], HostMessage], int] | None = None
         self._last_cell = 0
-        self._open: dict[int, Running] = {}  # the cell's calls that are not answered
         self._answers = AnswersOfCell()
         self._begin_cell()
 
@@ -206,7 +193,9 @@ class Core(Branching):
             self.worker_first
             and clocks is not None
             and now - self.running_since < _WORTH_A_LOOK
-            and not (self._open or self._unacknowledged or self._answers.kept or self._notice)
+            and not (
+                self._calls.running or self._unacknowledged or self._answers.kept or self._notice
+            )
             and not (self._stdout.head_size or self._stderr.head_size)
         ):
             # All else is as in the class; setting nine fields takes longer than all of the above.
@@ -250,7 +239,7 @@ class Core(Branching):
     def _finish(self, expired: Clock | None, state: State) -> Generator[float, Ready_, AnyOutcome]:
         reason: KillReason | None = None
         try:
-            if self._open:
+            if self._calls.running:
                 self._refuse_open_calls()
             if self._unacknowledged:
                 yield from self._settle_interrupts()
@@ -368,9 +357,8 @@ class Core(Branching):
                 self._stderr.read()
             elif fd == self._control_fd:
                 self._read_control()
-            elif self._replies is not None:
-                for cell, reply in self._replies.take():
-                    self._reply(cell, reply)
+            else:
+                self._reply()
 
     def _take_all(self, data: bytes) -> bool:
         """Take in what the worker sent; whether that was the result and nothing before it."""
@@ -406,43 +394,23 @@ class Core(Branching):
         if call.cell != self.cell or self._clocks is None or self._result is not None:
             self._send(refusal(call.call, "Cancelled", "the cell that made this call has ended"))
             return
-        if call.call in self._open:
+        if call.call in self._calls.running:
             raise RemoteProtocolError("a call number is used twice")
-        paged = PAGING.get(call.name)
-        if paged is not None:
-            args, _ = arguments(call)
-            if len(self.outbox) > _MOST_PAGED:
-                self._send(refusal(call.call, "TooManyCalls", "earlier pages are not read yet"))
-            else:
-                self._send(paged(self.history, call, args))
+        if call.name in PAGING:
+            self._send(page(self.history, call, len(self.outbox)))
             return
-        function = self._offers.functions.get(call.name)
-        if function is None or self._replies is None:
-            self._send(
-                refusal(call.call, "NameError", f"the host offers no function {call.name!r}")
-            )
-        elif len(self._open) >= MAX_OPEN_CALLS:
-            message = f"{MAX_OPEN_CALLS} calls to the host are open"
-            self._send(refusal(call.call, "TooManyCalls", message))
-        elif sum(each.size for each in self._open.values()) + size(call) > MAX_OPEN_BYTES:
-            message = f"open calls to the host have arguments of {MAX_OPEN_BYTES:,} bytes"
-            self._send(refusal(call.call, "TooManyCalls", message))
-        else:
-            self._open[call.call] = running = Running(size(call))
-            self._clocks.call_begins(_monotonic(), self.cpu_seconds())
-            put = functools.partial(self._replies.put, self.cell)
-            self._executor.start(function, call, self._offers.places(call.name), running, put)
-
-    def _reply(self, cell: int, reply: Reply) -> None:
-        """Send the reply of a finished call, unless the cell that made it is over.
-
-        Call numbers start again with each worker; only with the cell do they name one call.
-        """
-        if cell != self.cell or reply.call not in self._open or self._clocks is None:
+        refused = self._calls.refused(call)
+        if refused is not None:
+            self._send(refused)
             return
-        del self._open[reply.call]
-        self._clocks.call_ends(_monotonic(), self.cpu_seconds())
-        self._send(reply)
+        self._clocks.call_begins(_monotonic(), self.cpu_seconds())
+        self._calls.begin(call, self.cell)
+
+    def _reply(self) -> None:
+        for reply in self._calls.replies(self.cell):
+            if self._clocks is not None:
+                self._clocks.call_ends(_monotonic(), self.cpu_seconds())
+            self._send(reply)
 
     def _take_answer(self, answered: Answered) -> None:
         if answered.cell != self.cell or self._clocks is None or self._result is not None:
@@ -458,13 +426,11 @@ class Core(Branching):
     # ── the end of a cell, or of a worker ─────────────────────────────────────────────────────
 
     def _refuse_open_calls(self) -> None:
-        for call, running in self._open.items():
-            running.end()
+        for call in self._calls.end():
             if not self._dead:
                 self._send(refusal(call, "Cancelled", "the cell that made this call has ended"))
             if self._clocks is not None:
                 self._clocks.call_ends(_monotonic(), self.cpu_seconds())
-        self._open.clear()
 
     def _death_reason(self, expired: Clock | None) -> KillReason:
         assert self._notice is not None
@@ -489,8 +455,8 @@ class Core(Branching):
 
     def check_offers(self, offers: Offers | None) -> None:
         """ValueError if the code of a branch would miss one of these, or know nothing of it."""
-        if offers is not None and offers.differ(self._offers):
-            names = sorted(row.name for row in self._offers.rows)
+        if offers is not None and offers.differ(self._calls.offers):
+            names = sorted(row.name for row in self._calls.offers.rows)
             raise ValueError(
                 f"host must have the names of the session's functions, with their faces: {names}"
             )
@@ -509,8 +475,8 @@ class Core(Branching):
             links,
             self.limits,
             self._rlimits,
-            offers=self._offers if offers is None else offers,
-            executor=self._executor,
+            offers=self._calls.offers if offers is None else offers,
+            executor=self._calls.executor,
             seed=None,
             answers=self._configure.answers,
             on_answer=self._on_answer if on_answer is None else on_answer,
@@ -549,7 +515,4 @@ class Core(Branching):
 
     def close(self) -> None:
         """Drop what belongs to the host; the links are the sandbox's to end."""
-        for running in list(self._open.values()):
-            running.end()
-        if self._replies is not None:
-            self._replies.close()
+        self._calls.close()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ..errors import SandboxError
 from ..wire.connection import HostConnection
 from ..zygote import control
-from ..zygote.handle import Links
+from ..zygote.links import Links
 
 _ONE_PAGE = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 

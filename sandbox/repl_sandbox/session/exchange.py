@@ -16,7 +16,7 @@ from ..errors import SandboxError
 from ..types import KillReason, Limits
 from ..wire.messages import Configure, HostMessage, WorkerMessage
 from ..zygote import control
-from ..zygote.handle import Links
+from ..zygote.links import Links
 from .outbox import Outbox
 
 Ready_: TypeAlias = "list[tuple[int, int]]"

@@ -27,10 +27,6 @@ from .offers import HostFunction
 # Threads start only when none is idle. There must be enough for every open call: a function may run
 # a session of its own and wait for calls of that, and parents that hold all threads would deadlock.
 _THREADS = 1 << 14
-# Calls that one session may have open; a further one is refused at once.
-MAX_OPEN_CALLS = 256
-# Bytes of arguments that the open calls of one session may have together, likewise.
-MAX_OPEN_BYTES = 256 << 20
 
 
 def refusal(call: int, kind: str, message: str) -> Reply:

@@ -10,17 +10,17 @@ from typing import Final
 from ..errors import SandboxError
 from ..jail.landlock import SCOPES, VERSIONS
 from ..types import Isolation, Layer
-from ..zygote.handle import Links
+from ..zygote.links import Links
+from ..zygote.outside import NAMESPACES, Outside, namespace, read, status
 
-_NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
-# Of /proc/PID/status, proc_pid_status(5): a few of some sixty lines, read for every session.
-_FIELD = re.compile(r"^(PPid|Uid|Cap\w+|NoNewPrivs|Seccomp|Seccomp_filters):\t(.*)$", re.MULTILINE)
+# The row of the root in /proc/PID/mountinfo, proc_pid_mountinfo(5): fields 5 and 6.
+_ROOT = re.compile(r"^\S+ \S+ \S+ \S+ / (\S+)", re.MULTILINE)
 _FILTERED = frozenset({"uid", "capabilities", "no_new_privs", "seccomp"})
 
 # What must be seen for a session to be called of a tier; from the strongest to the weakest.
 TIERS: Final[Mapping[str, frozenset[str]]] = {
     # A kernel without Landlock can still jail; one that has it and refuses does not get here.
-    "jailed": _FILTERED | {"root", *(f"{name} namespace" for name in _NAMESPACES)},
+    "jailed": _FILTERED | {"root", *(f"{name} namespace" for name in NAMESPACES)},
     "confined": _FILTERED | {"landlock"},
     "process": frozenset(),
 }
@@ -29,28 +29,32 @@ TIERS: Final[Mapping[str, frozenset[str]]] = {
 def probe(links: Links) -> Isolation:
     """The layers around the session's worker, read from /proc of the host.
 
+    All that is the session's is looked at each time; what it is compared with, once (`Outside`).
     A layer that cannot be seen is reported as not active, and the tier is the strongest of which
     all that it needs is active.
 
     Raises:
         SandboxError: the session's processes are gone.
     """
-    status = _status(links.worker_pid)
-    template = int(_status(links.pid)["PPid"])
-    uid = int(status["Uid"].split()[0])
+    pid, outside = links.worker_pid, links.outside
+    try:
+        seen = status(pid)
+    except OSError as error:
+        raise SandboxError(f"the session's process cannot be looked at: {error}") from error
+    uid = int(seen["Uid"].split()[0])
     abi = links.held.get("landlock", 0)
     layers = (
-        *(_namespace(links.worker_pid, template, name) for name in _NAMESPACES),
-        _root(links.worker_pid),
-        _users(links.worker_pid, uid),
+        *(_namespace(pid, outside, name) for name in NAMESPACES),
+        _root(pid),
+        _users(pid, outside, uid),
         _own_user(uid),
-        _capabilities(status),
+        _capabilities(seen),
         Layer(
             "no_new_privs",
-            status.get("NoNewPrivs") == "1",
-            f"NoNewPrivs {status.get('NoNewPrivs')}",
+            seen.get("NoNewPrivs") == "1",
+            f"NoNewPrivs {seen.get('NoNewPrivs')}",
         ),
-        _seccomp(status),
+        _seccomp(seen, outside),
         _landlock(abi),
     )
     layers = (*layers, _signals(abi, layers))
@@ -60,47 +64,31 @@ def probe(links: Links) -> Isolation:
     return Isolation(tier, (*layers, _group(links)))
 
 
-def _status(pid: int) -> dict[str, str]:
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            return dict(_FIELD.findall(file.read().decode("utf-8", "replace")))
-    except OSError as error:
-        raise SandboxError(f"the session's process cannot be looked at: {error}") from error
-
-
-def _namespace(pid: int, template: int, name: str) -> Layer:
+def _namespace(pid: int, outside: Outside, name: str) -> Layer:
     """Own if it is neither the host's nor that of the template, which is every session's parent."""
     try:
-        theirs, others = (
-            {os.stat(f"/proc/{number}/ns/{name}").st_ino for number in numbers}
-            for numbers in ((pid,), ("self", template))
-        )
+        number, others = namespace(pid, name), outside.namespaces[name]
     except OSError as error:
         return Layer(f"{name} namespace", active=False, detail=_unseen(error))
-    (number,) = theirs
     return Layer(f"{name} namespace", number not in others, f"{name}:[{number}]")
 
 
 def _root(pid: int) -> Layer:
     try:
-        with open(f"/proc/{pid}/mountinfo", encoding="utf-8") as file:
-            rows = [line.split() for line in file]
+        rows = read(pid, "mountinfo")
     except OSError as error:
         return Layer("root", active=False, detail=_unseen(error))
-    root = next((row for row in rows if row[4] == "/"), None)
-    read_only = root is not None and "ro" in root[5].split(",")
-    return Layer(
-        "root", read_only, f"{len(rows)} mounts, / {'read-only' if read_only else 'writable'}"
-    )
+    root = _ROOT.search(rows)
+    read_only = root is not None and "ro" in root[1].split(",")
+    count = rows.count("\n")
+    return Layer("root", read_only, f"{count} mounts, / {'read-only' if read_only else 'writable'}")
 
 
-def _users(pid: int, uid: int) -> Layer:
+def _users(pid: int, outside: Outside, uid: int) -> Layer:
     """Whether every user that the session can be is somebody else than root outside."""
     try:
-        with open(f"/proc/{pid}/uid_map", encoding="ascii") as theirs:
-            rows = theirs.read()
-        with open("/proc/self/uid_map", encoding="ascii") as ours:
-            shared = rows == ours.read()
+        rows = read(pid, "uid_map")
+        shared = rows == outside.uid_map
     except OSError as error:
         return Layer("uid", active=False, detail=_unseen(error))
     # Without a namespace of its own the map is that of the host, and the uid is what it is.
@@ -114,11 +102,11 @@ def _group(links: Links) -> Layer:
         return Layer("cgroup", active=False, detail="none; a watchdog adds up what processes hold")
     names = {os.sep.join(folder.rsplit(os.sep, 2)[1:]) for folder in links.group.folders}
     try:
-        with open(f"/proc/{links.worker_pid}/cgroup", encoding="utf-8") as file:
-            inside = [line for line in file if line.rstrip("\n").endswith(tuple(names))]
+        rows = read(links.worker_pid, "cgroup").splitlines()
         memory, processes = links.group.limits()
     except OSError as error:
         return Layer("cgroup", active=False, detail=_unseen(error))
+    inside = [row for row in rows if row.endswith(tuple(names))]
     held = len(inside) >= len(set(links.group.folders)) and memory > 0 and processes > 0
     detail = f"version {links.group.version}, {memory >> 20} MiB, {processes} processes"
     return Layer("cgroup", held, detail)
@@ -135,22 +123,20 @@ def _unseen(error: OSError) -> str:
     return f"not visible: {error.strerror}"
 
 
-def _capabilities(status: dict[str, str]) -> Layer:
-    sets = {name: status.get(name, "?") for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")}
-    if status.get("NoNewPrivs") != "1":  # else what is bounded cannot be had
-        sets["CapBnd"] = status.get("CapBnd", "?")
+def _capabilities(seen: dict[str, str]) -> Layer:
+    sets = {name: seen.get(name, "?") for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")}
+    if seen.get("NoNewPrivs") != "1":  # else what is bounded cannot be had
+        sets["CapBnd"] = seen.get("CapBnd", "?")
     none = all(set(value) == {"0"} for value in sets.values())
     detail = "none" if none else ", ".join(f"{name} {value}" for name, value in sets.items())
     return Layer("capabilities", none, detail)
 
 
-def _seccomp(status: dict[str, str]) -> Layer:
-    # The template's filter alone also reads as mode 2; the session's own makes two. A container may
-    # have put its own around the host.
-    outside = int(_status(os.getpid()).get("Seccomp_filters", "0"))
-    filters = int(status.get("Seccomp_filters", "0")) - outside
-    active = status.get("Seccomp") == "2" and filters >= 2
-    return Layer("seccomp", active, f"mode {status.get('Seccomp')}, {filters} filters")
+def _seccomp(seen: dict[str, str], outside: Outside) -> Layer:
+    # The template's filter alone also reads as mode 2; the session's own makes two.
+    filters = int(seen.get("Seccomp_filters", "0")) - outside.filters
+    active = seen.get("Seccomp") == "2" and filters >= 2
+    return Layer("seccomp", active, f"mode {seen.get('Seccomp')}, {filters} filters")
 
 
 def _signals(abi: int, layers: tuple[Layer, ...]) -> Layer:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 import fcntl
 import os
+import sys
+import termios
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
@@ -57,7 +59,7 @@ class Stream:
     def read(self) -> int:
         """Take what is there, once; the number of bytes, 0 if nothing was."""
         try:
-            data = os.read(self.fd, self._read_size)
+            data = os.read(self.fd, self._there())
         except BlockingIOError:
             return 0
         if len(data) == _READ == self._read_size < self._largest_read:
@@ -68,6 +70,13 @@ class Stream:
             if text:
                 self._on_text(text)
         return len(data)
+
+    def _there(self) -> int:
+        """How much to read: of a large pipe what it holds. What is asked for is taken anew."""
+        if self._read_size == _READ:
+            return _READ
+        held = int.from_bytes(fcntl.ioctl(self.fd, termios.FIONREAD, bytes(4)), sys.byteorder)
+        return min(max(held, 1), self._read_size)
 
     def _enlarge(self) -> None:
         try:

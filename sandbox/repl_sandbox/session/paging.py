@@ -7,8 +7,23 @@ from typing import Any, NoReturn
 
 from ..errors import RemoteProtocolError
 from ..wire.messages import Call, Reply
-from .host_functions import success
+from .host_functions import arguments, refusal, success
 from .output import PAGE, History
+
+# One chunk from a worker can ask for hundreds of pages; so many threads may read at once.
+_MOST_PAGED = 16 * PAGE
+
+
+def page(history: History, call: Call, unread: int) -> Reply:
+    """The reply to a call of PAGING, where the worker has so many bytes of others to read yet.
+
+    Raises:
+        RemoteProtocolError: it has other arguments than `_out` gives it.
+    """
+    args, _ = arguments(call)
+    if unread > _MOST_PAGED:
+        return refusal(call.call, "TooManyCalls", "earlier pages are not read yet")
+    return PAGING[call.name](history, call, args)
 
 
 def _length(history: History, call: Call, args: list[Any]) -> Reply:

@@ -16,7 +16,8 @@ from ..types import Limits, State
 from ..wire.connection import HostConnection
 from ..wire.messages import Configure, Restored
 from ..zygote import control
-from ..zygote.handle import Links, read_ready
+from ..zygote.arrival import read_ready
+from ..zygote.links import Links
 from .clocks import process_cpu
 from .exchange import Exchange, Ready_
 from .outbox import Outbox

@@ -73,6 +73,9 @@ _SHORT = 0.001
 # Milliseconds that a worker is left in peace after its answer, before it is copied: a session that
 # is closed by then, as those of one cell are, is spared the copy.
 _PEACE = 1
+# The same before any code of the session has run. What it has is from the host, it may never be
+# used, and a model thinks for longer than this. A cell that comes sooner waits for its copy.
+_PEACE_UNUSED = 1000
 
 
 class Worker:
@@ -85,6 +88,7 @@ class Worker:
         self._pid = 0
         self._peak = 0
         self._copies: Copies | None = None
+        self._used = False  # whether code of the session has run
         self._interrupts = Interrupts()
         self._channel = Channel(self._interrupts)
         self._calls = HostCalls(self._channel)
@@ -183,7 +187,7 @@ class Worker:
     def _copy(self, copies: Copies) -> None:
         """Have the state kept, before anything can change it."""
         if _thread_count() == 0:
-            self._channel.waits(_PEACE)
+            self._channel.waits(_PEACE if self._used else _PEACE_UNUSED)
         try:
             woken = copies.make()
         # Boundary: the session's code may have put anything in the place of what it takes. Without
@@ -255,6 +259,7 @@ class Worker:
             self._namespace.inject(name, error, protected=True)
 
     def _execute(self, cell: int, code: bytes) -> None:
+        self._used = True
         if self._copies is not None:
             self._copies.due, self._copies.cell = True, cell
         self._calls.cell = cell
@@ -349,6 +354,7 @@ class Worker:
     def _carry_out(self, errand: Save | Load) -> None:
         """Save or load the namespace: as a cell, it may be interrupted, and ends with a result."""
         fd = self._channel.next_descriptor()
+        self._used = True
         if self._copies is not None:
             self._copies.due = True
         try:

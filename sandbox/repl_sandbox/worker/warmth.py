@@ -6,13 +6,15 @@ shared by all sessions; done in a session, it copies the pages.
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 from _signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask, sigwait
 from typing import TYPE_CHECKING
 
 from ..wire.connection import HostConnection
-from ..wire.messages import Execute
+from ..wire.messages import Assign, Configure, Execute, HostMessage
+from ..wire.offered import Offered
 from . import sources
 from .copies import WAKE
 from .main import Worker
@@ -23,21 +25,32 @@ if TYPE_CHECKING:
 # CPython 3.11 specialises at the 8th run, later versions earlier.
 _RUNS = 16
 _CELLS = (b"1 + 1", b"x = 1", b"print('', end='')", b"x")
+_CONFIGURE = Configure((Offered("ask"),), None, "compatible")
 _READ = 1 << 16
 
 
 def warm_up(rules: Rules | None = None) -> None:
-    """Have a worker that is then forgotten run some cells."""
+    """Have a worker that is then forgotten run some cells, first without and then with answers."""
     ours, theirs = socket.socketpair()
     host = HostConnection()
     worker = Worker(rules)
     with ours:
         worker.open(theirs.detach())
         list(host.receive(ours.recv(_READ)))
-        for cell, code in enumerate(_CELLS * _RUNS, 1):
-            ours.sendall(host.send(Execute(cell, code)))
+
+        def ask(message: HostMessage) -> None:
+            ours.sendall(host.send(message))
             worker.obey()
             list(host.receive(ours.recv(_READ)))
+
+        cells = itertools.count(1)
+        for code in _CELLS * _RUNS:
+            ask(Execute(next(cells), code))
+        for _ in range(_RUNS):
+            ours.sendall(host.send(_CONFIGURE))  # which is not answered
+            worker.obey()
+            ask(Assign("x", "str", b""))
+            ask(Execute(next(cells), b"x"))
     worker.close()
     sources.forget()
     _wait_for_a_signal()

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from ..errors import IsolationError
+from ..errors import IsolationError, SandboxError
 
 Message: TypeAlias = dict[str, Any]
 
@@ -28,6 +28,19 @@ def failure(error: IsolationError) -> Message:
         "message": str(error),
         "remedy": error.remedy,
     }
+
+
+def error_of(answer: Message) -> SandboxError:
+    """What such a message says."""
+    if not answer["failed"]:
+        return SandboxError(answer["message"])
+    step, remedy = answer["failed"], answer.get("remedy", "")
+    # It was formatted where it was raised, and would be again.
+    tier = answer["tier"]
+    message = str(answer["message"]).removeprefix(f"{tier}: {step}: ")
+    if remedy:
+        message = message.removesuffix(f". {remedy}")
+    return IsolationError(tier, step, message, remedy)
 
 
 def pair() -> tuple[socket.socket, socket.socket]:

@@ -2,7 +2,8 @@
 
 Requests are numbered and so are their answers, which come in the order in which things were done.
 Of the callers who wait one reads for all. A caller may leave before its answer is there, by a
-time-out or Ctrl-C; what then comes late is passed over.
+time-out or Ctrl-C; what then comes late is passed over by the next who reads. Nobody reads for its
+own sake, so what nobody waits for must not be answered: the zygote would wait for room.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ class Conversation:
         """How long an answer may take."""
         return self._socket.gettimeout() or 0.0
 
+    @property
+    def over(self) -> bool:
+        """Whether the zygote has let go of its end, or will not be asked any more."""
+        return self._over or _has_hung_up(self._socket)
+
     def ask(self, number: int, request: bytes, descriptors: Sequence[int] = ()) -> bytes:
         """What the answer to `request`, which has this number, says.
 
@@ -70,7 +76,7 @@ class Conversation:
                 raise Gone from error
 
     def drop(self, request: bytes) -> None:
-        """Send a request that nobody waits for, if it can be sent."""
+        """Send a request that is not answered, if it can be sent."""
         try:
             self._socket.send(request)
         except OSError:
@@ -134,6 +140,15 @@ class Conversation:
                 self._answers[number] = answer
         elif data is not None:
             self._over = True
+
+
+def _has_hung_up(sock: socket.socket) -> bool:
+    poller = select.poll()
+    try:
+        poller.register(sock, 0)
+    except ValueError:  # it was closed meanwhile
+        return True
+    return bool(poller.poll(0))
 
 
 def _next(sock: socket.socket, seconds: float) -> bytes | None:

@@ -39,20 +39,19 @@ class Endings:
     def __init__(self, poller: select.poll, *, jailed: bool) -> None:
         self._poller = poller
         self._jailed = jailed
-        self._by_session: dict[int, Ending] = {}
         self._by_pidfd: dict[int, Ending] = {}
 
     def __iter__(self) -> Iterator[Ending]:
-        return iter(self._by_session.values())
+        return iter(self._by_pidfd.values())
 
     @property
     def full(self) -> bool:
         """Whether one has to end before the next is told to."""
-        return len(self._by_session) >= _MOST
+        return len(self._by_pidfd) >= _MOST
 
     def of(self, session: int) -> Ending | None:
         """The ending of `session`, if it was told to."""
-        return self._by_session.get(session)
+        return next((each for each in self if each.session == session), None)
 
     def begin(self, session: int, pid: int) -> Ending:
         """Tell the init `pid` of `session` to end."""
@@ -60,14 +59,13 @@ class Endings:
         pidfd = os.pidfd_open(pid)
         os.kill(pid, signal.SIGKILL if self._jailed else signal.SIGTERM)
         ending = Ending(session, pid, pidfd, None if self._jailed else time.monotonic() + _TIMEOUT)
-        self._by_session[session] = self._by_pidfd[pidfd] = ending
+        self._by_pidfd[pidfd] = ending
         self._poller.register(pidfd, select.POLLIN)
         return ending
 
     def bury(self, pidfd: int) -> Ending:
         """Take away the one whose descriptor says that it has ended."""
         ending = self._by_pidfd.pop(pidfd)
-        del self._by_session[ending.session]
         os.waitpid(ending.pid, 0)
         self._poller.unregister(pidfd)
         os.close(pidfd)

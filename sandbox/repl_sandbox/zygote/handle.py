@@ -1,4 +1,4 @@
-"""The host's side of a zygote: start it, ask it for sessions, hold its lifeline."""
+"""The host's side of a zygote: have it started, ask it for sessions, hold its lifeline."""
 
 from __future__ import annotations
 
@@ -8,27 +8,25 @@ import json
 import os
 import select
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
-from typing import Protocol
+from dataclasses import asdict
 
 from ..cgroups.group import Group
-from ..errors import IsolationError, RemoteProtocolError, SandboxClosed, SandboxError
+from ..errors import SandboxClosed, SandboxError
 from ..types import Policy
 from ..wire.connection import HostConnection
-from ..wire.messages import VERSION, Ready
-from . import control, requests
+from . import control, process, requests
+from .arrival import await_ready
 from .conversation import Conversation, Gone
-
-_BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "boot.py")
+from .links import Links
+from .outside import Outside
 
 # An interpreter starts in 10 ms and numpy with pandas in 1 s; importing torch from a cold disk can
 # take a minute.
@@ -40,106 +38,6 @@ _LEAVE_TIMEOUT = 30.0
 
 # Bytes of settings: the rest of the message is their names and a number.
 _MOST_SETTINGS = control.MAX_MESSAGE - 256
-
-# The whole environment of the template and so of each session. Nothing of the host's is passed on.
-_ENVIRONMENT = {
-    # Look up all functions of shared libraries now, as import does with those of modules: ld.so(8).
-    # Else each session does it for each that it calls, on pages that it copies for that.
-    "LD_BIND_NOW": "1",
-    "HOME": "/workspace",
-    "USER": "user",
-    "LANG": "C.UTF-8",
-    "TMPDIR": "/tmp",
-    "MPLBACKEND": "Agg",  # there is no display
-    "MPLCONFIGDIR": "/tmp/matplotlib",
-    # Threads would make each fork one of a multi-threaded process, and sessions share the cores.
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "NUMEXPR_NUM_THREADS": "1",
-}
-
-_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
-
-
-class Family:
-    """How many lines of one session are open or begun: the session itself and its branches.
-
-    `fit` of the callers gives that many their room; one at a time, and never after the last left.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.lines = 1
-
-    def join(self, most: int, fit: Callable[[int], None]) -> bool:
-        """One more, unless there are `most`; whether there was room."""
-        with self._lock:
-            if self.lines >= most:
-                return False
-            fit(self.lines + 1)
-            self.lines += 1
-            return True
-
-    def leave(self) -> bool:
-        """One less; whether that was the last."""
-        with self._lock:
-            self.lines -= 1
-            return not self.lines
-
-    def refit(self, fit: Callable[[int], None]) -> None:
-        """Take the room of those back that have left."""
-        with self._lock:
-            if self.lines:
-                fit(self.lines)
-
-
-@dataclass(slots=True)
-class Links:
-    """What connects the host to one session. `pid` is that of its init, as the host sees it."""
-
-    number: int  # of the request that made the session
-    pid: int
-    worker_pid: int
-    control: socket.socket
-    worker: socket.socket
-    stdout: int
-    stderr: int
-    connection: HostConnection
-    group: Group | None = None
-    # What its worker found of the layers that cannot be seen from outside, before any code ran.
-    held: dict[str, int] = field(default_factory=dict)
-    folder: str = ""  # its own directory, where it has no private mounts
-    tier: str = "jailed"
-    interpreter: tuple[str, str] = ("", "")  # version and implementation
-    family: Family = field(default_factory=Family)
-
-    def close(self) -> None:
-        """Let go; the session ends, for its init reads end of file."""
-        self.control.close()
-        self.worker.close()
-        os.close(self.stdout)
-        os.close(self.stderr)
-        group, self.group = self.group, None
-        if group is not None:
-            group.release()
-
-
-class Process(Protocol):
-    """What a handle needs of its zygote's process; `subprocess.Popen` has it."""
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-
-    def poll(self) -> int | None:
-        """None while it lives."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; subprocess.TimeoutExpired after `timeout` seconds."""
-
-    def kill(self) -> None:
-        """End it."""
 
 
 class ZygoteHandle:
@@ -165,29 +63,18 @@ class ZygoteHandle:
         self._hold(ours, tier)
         self._numbers = itertools.count(1)
         executable = python or sys.executable
-        bin_path = f"{os.path.dirname(executable)}:/usr/local/bin:/usr/bin:/bin"
-        # -I is -E, -P and -s. Without -E it reads the seed; the environment is ours, whole.
-        flags = ["-I"] if hash_seed is None else ["-P", "-s"]
-        seeded = {} if hash_seed is None else {"PYTHONHASHSEED": str(hash_seed)}
         try:
             with theirs:
-                self._process: Process = subprocess.Popen(
-                    [executable, *flags, "-X", "utf8", _BOOT, str(theirs.fileno()), tier],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                    env={**_ENVIRONMENT, **seeded, "PATH": bin_path},
-                    cwd="/",
-                    start_new_session=True,
-                )
-        except OSError as error:
+                self._process = process.start(executable, tier, hash_seed, theirs.fileno())
+        except SandboxError:
             ours.close()
-            raise SandboxError(f"python: cannot start {executable}: {error}") from error
+            raise
         try:
             answer = self._configure(configuration)
             ours.settimeout(SPAWN_TIMEOUT)
         except Gone as error:
-            raise SandboxError(self._stillborn(executable, preload)) from error
+            self.close()
+            raise process.stillborn(self._process, executable, preload) from error
         except BaseException:
             self.close()
             raise
@@ -203,19 +90,9 @@ class ZygoteHandle:
         self._closed = False
         _alive.add(self)
 
-    def _stillborn(self, executable: str, preload: Sequence[str]) -> str:
-        """What to say of an interpreter that ended before it could answer."""
-        self.close()
-        status = self._process.wait()
-        ended = f"by signal {-status}" if status < 0 else f"with exit status {status}"
-        modules = f" (preload: {', '.join(preload)})" if preload else ""
-        return (
-            f"python: {executable} ended {ended} before it was a template{modules}; "
-            "its standard error says why"
-        )
-
     def _learn(self, answer: control.Message) -> None:
         """Take what a zygote says of itself once it can serve."""
+        self._outside = Outside(self.pid)
         self.data_segment: int = answer["data_segment"]
         self.privileged: bool = answer["privileged"]
         self._base: str = answer["base"]
@@ -271,7 +148,8 @@ class ZygoteHandle:
         settings = requests.settings(workspace, rlimits, states)
         request = requests.spawn(number, slot, version, settings)
         connection = HostConnection()
-        links = Links(number, 0, 0, host_control, host_worker, stdout, stderr, connection, group)
+        ends = (host_control, host_worker, stdout, stderr)
+        links = Links(number, 0, 0, *ends, connection, self._outside, group)
         links.folder = f"{self._base}/{number}" if self._base else ""
         links.tier = self.tier
         links.interpreter = self.interpreter
@@ -297,10 +175,15 @@ class ZygoteHandle:
     def finish(self, links: Links) -> None:
         """Wait until the session that was asked for is there; as `spawn`."""
         try:
-            # The zygote does not answer: the session itself speaks, or what went wrong comes
-            # through its control socket. A wait less, and callers need not wait for one another.
-            links.worker_pid = self._await_ready(links)
-            links.pid = _parent(links.worker_pid)
+            # Of the session and not of the zygote: a wait less, and callers need not wait for one
+            # another.
+            if not await_ready(links, self._conversation.seconds):
+                self.check_alive()
+                raise SandboxError("the session did not start: its init is gone")
+        except OSError as error:  # its processes ended meanwhile
+            self.abandon(links)
+            self.check_alive()
+            raise SandboxError(f"the session ended as it started: {error.strerror}") from error
         except BaseException:
             self.abandon(links)
             raise
@@ -342,7 +225,7 @@ class ZygoteHandle:
         """Have a session ended that did not come up, without waiting: the zygote may hang."""
         links.close()
         # If it cannot be told, it is gone, or ends the session when its own request is done.
-        self._conversation.drop(requests.end(next(self._numbers), links.number))
+        self._conversation.drop(requests.end(requests.UNANSWERED, links.number))
 
     def forget(self, pid: int) -> None:
         """Have the zygote wait for a nested one with this pid, which has ended."""
@@ -361,8 +244,16 @@ class ZygoteHandle:
         said = self._ask(number, requests.ask(number, question), descriptors)
         answer: control.Message = json.loads(said)
         if "failed" in answer:
-            raise failure(answer)
+            raise control.error_of(answer)
         return answer
+
+    def check_alive(self) -> None:
+        """Gone if the zygote is, and so all its sessions, or will be in a moment.
+
+        What the kernel ends lets go of its descriptors first, and is there for a while yet.
+        """
+        if self._conversation.over or self._process.poll() is not None:
+            raise Gone
 
     def _check_open(self) -> None:
         if self._closed or os.getpid() != self._pid:
@@ -370,35 +261,13 @@ class ZygoteHandle:
                 "the sandbox is closed, or belongs to the process that forked this one"
             )
 
-    def _await_ready(self, links: Links) -> int:
-        """Wait for the worker's first message; its pid, as the kernel attests it."""
-        # Not select(2), which ends at descriptor 1,023. Only the worker: whoever fails also ends,
-        # and with the last process that holds the other end its socket is at its end.
-        poller = select.poll()
-        poller.register(links.worker, select.POLLIN)
-        seconds = self._conversation.seconds
-        if not poller.poll(seconds * 1000):
-            raise SandboxError(f"the zygote did not answer within {seconds} s")
-        pid = read_ready(links.worker, links.connection)
-        if pid:
-            _hear(links)
-            links.worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-            return pid
-        links.control.settimeout(1.0)
-        report = _hear(links)
-        if report is None and self._process.poll() is not None:
-            raise Gone
-        if report and "failed" in report:
-            raise failure(report)
-        raise SandboxError(f"the session did not start: {report or 'its init is gone'}")
-
     def _configure(self, configuration: control.Message) -> control.Message:
         """The first thing to be asked: build the template."""
         number = next(self._numbers)
         request = json.dumps({**configuration, "number": number}).encode()
         answer: control.Message = json.loads(self._ask(number, request))
         if "failed" in answer:
-            raise failure(answer)
+            raise control.error_of(answer)
         return answer
 
     def _ask(self, number: int, request: bytes, descriptors: Sequence[int] = ()) -> bytes:
@@ -444,53 +313,6 @@ def _check_size(configuration: control.Message) -> None:
 
 def _entrance(group: Group | None) -> AbstractContextManager[Sequence[int]]:
     return contextlib.nullcontext(()) if group is None else group.entrance()
-
-
-def failure(answer: control.Message) -> SandboxError:
-    if not answer["failed"]:
-        return SandboxError(answer["message"])
-    step, remedy = answer["failed"], answer.get("remedy", "")
-    # It was formatted where it was raised, and would be again.
-    tier = answer["tier"]
-    message = str(answer["message"]).removeprefix(f"{tier}: {step}: ")
-    if remedy:
-        message = message.removesuffix(f". {remedy}")
-    return IsolationError(tier, step, message, remedy)
-
-
-def read_ready(worker: socket.socket, connection: HostConnection) -> int:
-    """The pid of the worker that has just said `Ready`; 0 if it said nothing and is gone."""
-    space = socket.CMSG_SPACE(_CREDENTIALS.size)
-    data, ancillary, _, _ = worker.recvmsg(256, space)
-    for message in connection.receive(data):
-        if not isinstance(message, Ready) or message.version != VERSION:
-            raise RemoteProtocolError("the worker speaks another version of the protocol")
-        for level, kind, payload in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
-                pid: int = _CREDENTIALS.unpack(payload)[0]
-                return pid
-    return 0
-
-
-def _hear(links: Links) -> control.Message | None:
-    """What a session's own processes or the zygote have to say besides `Ready`: how it failed.
-
-    The worker's word on what holds it, which comes before that, is kept.
-    """
-    try:
-        message = control.receive(links.control)
-        if message is not None and "held" in message:
-            links.held = message["held"]
-            message = control.receive(links.control)
-        return message
-    except OSError:
-        return None
-
-
-def _parent(pid: int) -> int:
-    """The parent of process `pid`: proc(5), the second field behind the name in parentheses."""
-    with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-        return int(file.read(1024).rpartition(b")")[2].split(None, 2)[1])
 
 
 _alive: weakref.WeakSet[ZygoteHandle] = weakref.WeakSet()

@@ -32,7 +32,7 @@ from .revival import Revival
 
 # Where the sockets of the worker and of its copies sit: above what code is likely to close in a
 # loop.
-_WORKER_FD = 1000
+WORKER_FD = 1000
 
 # Removes the directory of an ordinary session many times over. The rest is left to the zygote.
 _REMOVE_SECONDS = 0.05
@@ -66,24 +66,27 @@ class Init:
 
     def serve(self) -> NoReturn:
         """Obey the host and reap, until the host has closed every control socket."""
-        poller = self._poller()
-        lines = self._lines
+        poller, lines = self.poller(), self._lines
         while True:
             # First, for the first worker may have died before its death could wake anybody.
             self.reap()
             if self._ending:
                 self._end()
             if lines is not self._lines:
-                poller, lines = self._poller(), self._lines
-            ready = {fd for fd, _ in poller.poll()}
-            self._drain()
-            for line in lines:
-                if line.revival is not None:
-                    line.revival.hear(ready)
-                if line.control_fd in ready:
-                    line.obey()
+                poller, lines = self.poller(), self._lines
+            self.hear({fd for fd, _ in poller.poll()})
 
-    def _poller(self) -> select.poll:
+    def hear(self, ready: set[int]) -> None:
+        """Do what is asked for on the descriptors that are ready."""
+        self._drain()
+        for line in self._lines:
+            if line.revival is not None:
+                line.revival.hear(ready)
+            if line.control_fd in ready:
+                line.obey()
+
+    def poller(self) -> select.poll:
+        """What waits for all that it has to hear."""
         poller = select.poll()
         poller.register(self._woken, select.POLLIN)
         for line in self._lines:
@@ -91,6 +94,11 @@ class Init:
             if line.revival is not None:
                 line.revival.files.listen(poller)
         return poller
+
+    def close(self) -> None:
+        """Let go of what would wake it; for one that does not serve."""
+        for fd in (self._woken, signal.set_wakeup_fd(-1)):
+            os.close(fd)
 
     def _end(self) -> NoReturn:
         """End the session, whole."""
@@ -211,7 +219,7 @@ def be_session(jail: Jail, descriptors: tuple[int, int, int, int], template: Wor
         jail.contained, done = os.pipe2(os.O_CLOEXEC)
         contain(jail, BIRTH)
         states = States()
-        revival = None if jail.states < 0 else Revival(jail, _WORKER_FD, states)
+        revival = None if jail.states < 0 else Revival(jail, WORKER_FD, states)
         worker = libc.fork()
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)
@@ -257,7 +265,7 @@ def _be_worker(
         if jail.folder:
             _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
             _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGTERM])
-        high = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, _WORKER_FD)
+        high = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, WORKER_FD)
         jail.kept = {0, 1, 2, control_fd, high, jail.contained}
         if revival is not None:
             recovery = revival.recovery()

@@ -217,14 +217,15 @@ class Zygote:
 
     def _end(self, session: int, number: int) -> None:
         """End what request `session` made; request `number` is answered when all of it is gone."""
-        ending = self._endings.of(session)
+        pid = self._sessions.pop(session, None)
+        endings = self._endings
+        ending = endings.of(session) if pid is None else endings.begin(session, pid)
+        if number == requests.UNANSWERED:
+            return
         if ending is None:
-            pid = self._sessions.pop(session, None)
-            if pid is None:
-                self._say(requests.gone(number, known=False))
-                return
-            ending = self._endings.begin(session, pid)
-        ending.asked.append(number)
+            self._say(requests.gone(number, known=False))
+        else:
+            ending.asked.append(number)
 
     def _bury(self, pidfd: int) -> None:
         ending = self._endings.bury(pidfd)

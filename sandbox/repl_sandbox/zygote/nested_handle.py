@@ -17,7 +17,7 @@ from collections.abc import Callable
 from ..errors import SandboxError
 from . import control
 from .conversation import Gone
-from .handle import SPAWN_TIMEOUT, ZygoteHandle, failure
+from .handle import SPAWN_TIMEOUT, ZygoteHandle
 
 
 class NestedZygote(ZygoteHandle):
@@ -48,7 +48,7 @@ class NestedZygote(ZygoteHandle):
                     "the template of shared objects ended; there may be no memory for it"
                 )
             if "failed" in answer:
-                raise failure(answer)
+                raise control.error_of(answer)
             ours.settimeout(SPAWN_TIMEOUT)
         except BaseException as error:
             self.close()

@@ -6,6 +6,8 @@ that end too: it may say anything there, read what is not for it, or shut it.
 
 from __future__ import annotations
 
+import _socket  # the public module's class is more pages to copy, in each session
+import array
 import select
 import socket
 from collections.abc import Container, Iterator, Sequence
@@ -33,7 +35,7 @@ class Orders:
     def _open(self) -> None:
         self._shut = False
         # A stream, because a session without a network may have no other (jail/syscalls.py).
-        self._ours, theirs = socket.socketpair()
+        self._ours, theirs = _socket.socketpair()
         high_fd = fcntl(theirs.fileno(), F_DUPFD_CLOEXEC, self._high - _BELOW)
         self.theirs = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, high_fd)
         theirs.close()
@@ -104,8 +106,9 @@ class Orders:
 
     def give(self, order: bytes, descriptors: Sequence[int], *, wait: bool) -> bool:
         """Whether an order could be said; to one that may not read it, init does not `wait`."""
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
         try:
-            socket.send_fds(self._ours, [order], descriptors, 0 if wait else socket.MSG_DONTWAIT)
+            self._ours.sendmsg([order], [rights], 0 if wait else socket.MSG_DONTWAIT)
         except OSError:
             return False
         return True

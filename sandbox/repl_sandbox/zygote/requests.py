@@ -14,6 +14,8 @@ from . import control
 
 # Numbers, and the settings of a session, whose names and values are our own.
 _MAX_REQUEST = 4096
+# The number of an `end` that is not answered; requests count from 1.
+UNANSWERED = 0
 _SPACE = socket.CMSG_SPACE(control.MAX_DESCRIPTORS * 4)
 _FLAGS = int(socket.MSG_CMSG_CLOEXEC)
 _SOL_SOCKET, _SCM_RIGHTS = int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS)
@@ -37,7 +39,7 @@ def spawn(number: int, slot: int, group: int, settled: bytes) -> bytes:
 
 
 def end(number: int, session: int) -> bytes:
-    """End `session`; the answer is `gone`, when all of it is."""
+    """End `session`; the answer is `gone`, when all of it is. None if `number` is UNANSWERED."""
     return b"end %d %d" % (number, session)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from .harm import harm
 from .served import Served
-from .soak import OPTIONS, soak
+from .soak import OPTIONS, Load, soak
 
 _ROUNDS = 3
 
@@ -30,12 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--abusers", type=int, default=20)
     parser.add_argument("--seed", default=str(time.time_ns()))
     options = parser.parse_args(arguments)
-    report = soak(
+    load = Load(
         seconds=options.seconds,
         guests=options.guests,
         abusers=options.abusers,
         seed=options.seed,
     )
+    report = soak(load)
     if report.harm is not None:
         report.faults.append(report.harm)
     print(json.dumps({"seed": options.seed, **report.told()}, indent=2), flush=True)

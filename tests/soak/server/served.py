@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from http.client import HTTPConnection
@@ -18,8 +17,8 @@ from urllib.parse import urlsplit
 import psutil
 
 from tests.soak.belongings import descriptors, mounts, private
+from tests.waiting import PATIENCE, comes_to
 
-_PATIENCE = 120.0  # seconds for anything that the server does by itself, on a busy machine too
 # Of this machine, but nobody else's: a port here is free again when its server is gone.
 _ADDRESS = "127.0.0.78"
 
@@ -85,13 +84,13 @@ class Served:
 
     def ended(self) -> int:
         """Its exit status, once it has ended."""
-        return self._process.wait(_PATIENCE)
+        return self._process.wait(PATIENCE)
 
     # ── what it says ──────────────────────────────────────────────────────────────────────────
 
     def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
         """Status and body of an HTTP request; the body as JSON where it is."""
-        connection = HTTPConnection(urlsplit(self.url).netloc, timeout=_PATIENCE)
+        connection = HTTPConnection(urlsplit(self.url).netloc, timeout=PATIENCE)
         try:
             connection.request(method, path, body=body, headers=headers)
             response = connection.getresponse()
@@ -130,17 +129,15 @@ class Served:
 
     def left_behind(self, before: Holdings) -> list[str]:
         """What it holds more than before, in words, if that stays: some is let go of late."""
-        end = time.monotonic() + _PATIENCE
-        while True:
-            after = self.holdings()
-            found = [
+
+        def more() -> list[str]:
+            return [
                 f"left behind: {name}: {became}, before {was}"
-                for name, was, became in zip(before._fields, before, after, strict=True)
+                for name, was, became in zip(before._fields, before, self.holdings(), strict=True)
                 if became > was
             ]
-            if not found or time.monotonic() > end:
-                return found
-            time.sleep(0.05)
+
+        return comes_to(more, [])
 
     def memory(self) -> int:
         """Bytes that it and its zygotes share with nobody."""
@@ -153,12 +150,14 @@ class Served:
         Raises:
             TimeoutError: some stay.
         """
-        end = time.monotonic() + _PATIENCE
-        while self.sessions() or (processes is not None and len(self.processes()) > processes):
-            if time.monotonic() > end:
-                left = [str(process) for process in self.processes()]
-                raise TimeoutError(f"{self.sessions()} sessions and these are left: {left}")
-            time.sleep(0.05)
+
+        def stay() -> bool:
+            many = processes is not None and len(self.processes()) > processes
+            return many or self.sessions() > 0
+
+        if comes_to(stay, False):
+            left = [str(process) for process in self.processes()]
+            raise TimeoutError(f"{self.sessions()} sessions and these are left: {left}")
 
 
 def _is_complaint(line: str) -> bool:
@@ -170,12 +169,7 @@ def _is_complaint(line: str) -> bool:
 
 def gone(processes: Sequence[psutil.Process]) -> list[str]:
     """Those that still live after some time, in words."""
-    end = time.monotonic() + _PATIENCE
-    while (left := [process for process in processes if _lives(process)]) and (
-        time.monotonic() < end
-    ):
-        time.sleep(0.01)
-    return [str(process) for process in left]
+    return comes_to(lambda: [str(each) for each in processes if _lives(each)], [])
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -71,25 +71,44 @@ class Report:
         }
 
 
-def soak(
-    *, seconds: float, guests: int, abusers: int, seed: str, wanted: Collection[str] = ()
-) -> Report:
-    """Soak a server of its own, then kill it, start it again at once and have it drain.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Who is at a server, and for how long; longer, until guests have done all `wanted` things."""
 
-    It takes longer if guests have not done all the `wanted` things by then.
-    """
+    seconds: float
+    guests: int
+    abusers: int
+    seed: str
+    wanted: Collection[str] = ()
+
+    def warm_up(self) -> Load:
+        """A little of all, after which what is held may not grow any more."""
+        return self._part(1.0 + self.seconds * 0.1, "warm-up")
+
+    def calm(self) -> Load:
+        """The part of it without abusers."""
+        return replace(self._part(self.seconds * _CALM, "calm"), abusers=0)
+
+    def abused(self) -> Load:
+        """The part with them."""
+        return replace(self._part(self.seconds * _ABUSED, "abused"), wanted=self.wanted)
+
+    def _part(self, seconds: float, name: str) -> Load:
+        return replace(self, seconds=seconds, seed=f"{self.seed}-{name}", wanted=())
+
+
+def soak(load: Load) -> Report:
+    """Soak a server of its own, then kill it, start it again at once and have it drain."""
     report = Report()
     with (
         Endpoint(lambda asked: Reply(asked.prompt.upper(), delay=_THINKING)) as model,
         Served((*OPTIONS, "--model", "a model", "--base-url", model.base_url)) as served,
     ):
-        asyncio.run(_load(served, report, 1.0 + seconds * 0.1, guests, abusers, f"{seed}-warm-up"))
+        asyncio.run(_bear(served, load.warm_up(), report))
         report.faults += _unsettled(served)
         before, memory = served.holdings(), served.memory()
-        report.calm = asyncio.run(_measured(served, report, seconds * _CALM, guests, 0, seed))
-        report.beside = asyncio.run(
-            _measured(served, report, seconds * _ABUSED, guests, abusers, f"{seed}-abused", wanted)
-        )
+        report.calm = asyncio.run(_measured(served, load.calm(), report))
+        report.beside = asyncio.run(_measured(served, load.abused(), report))
         report.faults += _unsettled(served, before.processes)
         report.faults += served.left_behind(before)
         report.grown = served.memory() - memory
@@ -113,21 +132,14 @@ def _unsettled(served: Served, processes: int | None = None) -> list[str]:
     return []
 
 
-async def _measured(
-    served: Served,
-    report: Report,
-    seconds: float,
-    guests: int,
-    abusers: int,
-    seed: str,
-    wanted: Collection[str] = (),
-) -> dict[str, float]:
+async def _measured(served: Served, load: Load, report: Report) -> dict[str, float]:
     """What clients on a clock see meanwhile."""
     probe = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.soak.server.probe", served.url, str(_PROBES), str(seconds)),
+        *(sys.executable, "-m", "tests.soak.server.probe"),
+        *(served.url, str(_PROBES), str(load.seconds)),
         stdout=asyncio.subprocess.PIPE,
     )
-    await _load(served, report, seconds, guests, abusers, seed, wanted)
+    await _bear(served, load, report)
     told, _ = await probe.communicate()
     if probe.returncode:
         report.faults.append("the measured clients did not get what they asked for")
@@ -135,23 +147,14 @@ async def _measured(
     return dict(json.loads(told))
 
 
-async def _load(
-    served: Served,
-    report: Report,
-    seconds: float,
-    guests: int,
-    abusers: int,
-    seed: str,
-    wanted: Collection[str] = (),
-) -> None:
+async def _bear(served: Served, load: Load, report: Report) -> None:
     """Guests and abusers for so long; whatever befalls one of them is in the report."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + load.seconds
+    guests = [Guest(served, f"{load.seed}-{n}", report.done) for n in range(load.guests)]
+    abusers = [Abuser(served, n, f"{load.seed}-{n}", report.abused) for n in range(load.abusers)]
     lives = [
-        *(
-            partial(Guest(served, f"{seed}-{n}", report.done).live, wanted=wanted)
-            for n in range(guests)
-        ),
-        *(Abuser(served, n, f"{seed}-{n}", report.abused).live for n in range(abusers)),
+        *(partial(guest.live, wanted=load.wanted) for guest in guests),
+        *(abuser.live for abuser in abusers),
     ]
     await asyncio.gather(*(_until(live, end, report) for live in lives))
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.soak.server.soak import soak
+from tests.soak.server.soak import Load, soak
 
 
 @pytest.mark.parametrize("seconds", [5, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_server_outlives_clients_that_die_and_code_that_abuses(seconds: int) -> None:
     wanted = ("cut_amid", "vanish")
-    report = soak(seconds=seconds, guests=6, abusers=4, seed="the same each time", wanted=wanted)
+    seed = "the same each time"
+    report = soak(Load(seconds=seconds, guests=6, abusers=4, seed=seed, wanted=wanted))
 
     assert report.faults == []
     assert report.abused and all(report.done[name] for name in wanted)

@@ -1,0 +1,263 @@
+"""`AsyncSandbox`: a sandbox for asyncio. What waits for processes does so in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
+
+from .checkpoint import parse
+from .errors import IsolationError, SandboxError
+from .offer import Offer
+from .sandbox import NO_PICKLE, Sandbox
+from .session.asynchronous import AsyncSession
+from .session.core import Core
+from .session.offers import HostFunction
+from .types import Answer, Answers, Limits, Statistics
+
+if TYPE_CHECKING:
+    from .shared import Parcel, Shareable
+
+
+class AsyncSandbox:
+    """`Sandbox` for asyncio: `async with`, sessions awaited. Arguments are those of `Sandbox`."""
+
+    def __init__(self, **arguments: Any) -> None:
+        self._arguments = arguments
+        self._sandbox: Sandbox | None = None
+        self._starting: asyncio.Task[Sandbox] | None = None
+        self._owner = True
+
+    @classmethod
+    def of(cls, sandbox: Sandbox) -> AsyncSandbox:
+        """The asynchronous face of a `Sandbox` that runs, which stays its owner's.
+
+        Any number of faces, on any event loops, beside its plain sessions. To close a face closes
+        nothing: sessions are closed by whoever opened them, and the sandbox by its owner.
+
+        Raises:
+            TypeError: `sandbox` is no Sandbox.
+        """
+        if not isinstance(sandbox, Sandbox):
+            raise TypeError(f"sandbox must be a Sandbox, not {type(sandbox).__name__}")
+        face = cls()
+        face._sandbox, face._owner = sandbox, False
+        return face
+
+    @property
+    def plain(self) -> Sandbox | None:
+        """The `Sandbox` that this is a face of; None before it has started."""
+        return self._sandbox
+
+    async def __aenter__(self) -> AsyncSandbox:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Start the template, unless it runs already."""
+        if self._sandbox is not None:
+            return
+        if self._starting is None:
+            self._starting = asyncio.create_task(
+                asyncio.to_thread(lambda: Sandbox(**self._arguments))
+            )
+        starting = self._starting
+        try:
+            # One for all who wait, and kept for `close` if they leave first.
+            self._sandbox = await asyncio.shield(starting)
+        finally:
+            if starting.done() and self._starting is starting:
+                self._starting = None
+
+    def session(
+        self,
+        *,
+        host: Mapping[str, HostFunction | Offer] | None = None,
+        limits: Limits | None = None,
+        seed: int | None = None,
+        answers: Answers | None = None,
+        on_answer: Callable[[Answer], None] | None = None,
+    ) -> SessionRequest:
+        """As `Sandbox.session`; await it, or use it in `async with`."""
+
+        async def start() -> AsyncSession:
+            await self.start()
+            sandbox = self._sandbox
+            assert sandbox is not None
+            making = asyncio.create_task(
+                asyncio.to_thread(
+                    sandbox._core, sandbox._loop_executor, host, limits, seed, answers, on_answer
+                )
+            )
+            try:
+                core = await asyncio.shield(making)
+            except asyncio.CancelledError:
+                # The thread goes on, and nobody else would close what it makes.
+                _end_when_made(making, sandbox)
+                raise
+            return AsyncSession(core, sandbox._home)
+
+        return SessionRequest(start)
+
+    def restore(
+        self,
+        data: bytes,
+        *,
+        host: Mapping[str, HostFunction | Offer] | None = None,
+        limits: Limits | None = None,
+        files: Mapping[str, bytes | str] | None = None,
+        answers: Answers | None = None,
+        on_answer: Callable[[Answer], None] | None = None,
+        timeout: float | None = None,
+    ) -> SessionRequest:
+        """As `Sandbox.restore`; await it, or use it in `async with`."""
+
+        async def start() -> AsyncSession:
+            await self.start()
+            assert self._sandbox is not None
+            saved = self._sandbox._readable(await asyncio.to_thread(parse, data))
+            session = await self.session(
+                host=host, limits=limits, answers=answers, on_answer=on_answer
+            )
+            try:
+                for path, content in (files or {}).items():
+                    await session.files.put(path, content)
+                await session._load(saved, timeout)
+            except BaseException:
+                await asyncio.shield(session.close())
+                raise
+            return session
+
+        return SessionRequest(start)
+
+    @property
+    def shared(self) -> Mapping[str, Shareable]:
+        """As `Sandbox.shared`."""
+        return {} if self._sandbox is None else self._sandbox.shared
+
+    def with_shared(self, /, **objects: Shareable) -> SandboxRequest:
+        """As `Sandbox.with_shared`; await it, or use it in `async with`."""
+        return self._growing(lambda sandbox: partial(sandbox.with_shared, **objects))
+
+    def with_parcel(self, parcel: Parcel) -> SandboxRequest:
+        """As `Sandbox.with_parcel`; who is cancelled meanwhile may close the parcel as well."""
+
+        def growing(sandbox: Sandbox) -> Callable[[], Sandbox]:
+            copy = replace(parcel, fd=os.dup(parcel.fd))
+
+            def grow() -> Sandbox:
+                with copy:
+                    return sandbox.with_parcel(copy)
+
+            return grow
+
+        return self._growing(growing)
+
+    def _growing(self, growing: Callable[[Sandbox], Callable[[], Sandbox]]) -> SandboxRequest:
+        async def start() -> AsyncSandbox:
+            await self.start()
+            sandbox = self._sandbox
+            assert sandbox is not None
+            making = asyncio.create_task(asyncio.to_thread(growing(sandbox)))
+            try:
+                child = await asyncio.shield(making)
+            except asyncio.CancelledError:
+                _close_when_made(making)
+                raise
+            found = AsyncSandbox()
+            found._sandbox = child
+            return found
+
+        return SandboxRequest(start)
+
+    def statistics(self) -> Statistics:
+        """As `Sandbox.statistics`."""
+        return Statistics(0, 0, 0) if self._sandbox is None else self._sandbox.statistics()
+
+    async def close(self) -> None:
+        """As `Sandbox.close`; of a face (`of`) nothing."""
+        if not self._owner:
+            return
+        if self._starting is not None:
+            with contextlib.suppress(SandboxError, TypeError, ValueError):
+                await self.start()
+        if self._sandbox is not None:
+            await asyncio.to_thread(self._sandbox.close)
+
+    @property
+    def refusals(self) -> tuple[IsolationError, ...]:
+        """As `Sandbox.refusals`; empty before the template runs."""
+        return () if self._sandbox is None else self._sandbox.refusals
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"an AsyncSandbox {NO_PICKLE}")
+
+
+def _end_when_made(making: asyncio.Task[Core], sandbox: Sandbox) -> None:
+    def end(made: asyncio.Task[Core]) -> None:
+        if not made.cancelled() and made.exception() is None:
+            sandbox._end(made.result())
+
+    making.add_done_callback(end)
+
+
+def _close_when_made(making: asyncio.Task[Sandbox]) -> None:
+    def end(made: asyncio.Task[Sandbox]) -> None:
+        if not made.cancelled() and made.exception() is None:
+            # It may wait for processes, and this is the event loop's thread.
+            threading.Thread(target=made.result().close, name="repl-close").start()
+
+    making.add_done_callback(end)
+
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+_T = TypeVar("_T", bound=_Closable)
+
+
+class _Request(Generic[_T]):
+    """Something to come: awaitable, and an async context manager that closes it."""
+
+    def __init__(self, start: Callable[[], Awaitable[_T]]) -> None:
+        self._start = start
+        self._made: _T | None = None
+
+    def __await__(self) -> Generator[Any, None, _T]:
+        return self._start().__await__()
+
+    async def __aenter__(self) -> _T:
+        self._made = await self._start()
+        return self._made
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._made is not None:
+            await self._made.close()
+
+
+class SessionRequest(_Request[AsyncSession]):
+    """A session to come: awaitable, and an async context manager that closes it."""
+
+
+class SandboxRequest(_Request[AsyncSandbox]):
+    """A sandbox to come: awaitable, and an async context manager that closes it."""

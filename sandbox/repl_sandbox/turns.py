@@ -1,0 +1,105 @@
+"""`Turns`: how the sessions of one sandbox give way, to one another and to all else.
+
+Each yields by what it used lately (`yielding.py`). Of those in which many processes want to run,
+which no weight helps the others against, only some run at once, in turn (`crowds.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from .crowds import turn
+from .session.core import Core
+from .weights import Weights
+from .yielding import Yielding
+from .zygote.links import Family
+
+# Seconds for which somebody who began a cell is counted among those who work.
+_OTHERS = 1.0
+
+
+@dataclass(slots=True)
+class _Line:
+    """One line of a session, and the last cell that was begun before it was looked at."""
+
+    core: Core
+    looked: int
+    turned: int = 0  # the same for its turn
+
+
+class Turns:
+    """Those of the sessions whose template is this process."""
+
+    def __init__(self, template: int) -> None:
+        self._weights = Weights(template)
+        self._lock = threading.Lock()
+        self._lines: dict[int, _Line] = {}
+        # Branches of a session are one with it: they have one init, and one group.
+        self._yieldings: weakref.WeakKeyDictionary[Family, Yielding] = weakref.WeakKeyDictionary()
+        self._others_until = 0.0  # on the monotonic clock
+
+    def join(self, core: Core) -> None:
+        """One line more."""
+        with self._lock:
+            self._lines[id(core)] = _Line(core, core.cell)
+            new = Yielding(self._weights, time.monotonic())
+            self._yieldings.setdefault(core.links.family, new).join(core.links)
+
+    def leave(self, core: Core) -> None:
+        """One line less: it is about to end."""
+        with self._lock:
+            known = self._lines.pop(id(core), None)
+            yielding = self._yieldings.get(core.links.family)
+        if known is not None and yielding is not None:
+            yielding.leave(core.links)
+
+    def waits(self, core: Core) -> bool:
+        """Whether the session waits for its turn."""
+        yielding = self._yieldings.get(core.links.family)
+        return yielding is not None and yielding.waits
+
+    def weighs(self, core: Core) -> bool:
+        """Whether the session has to be looked at soon again, although no cell runs."""
+        yielding = self._yieldings.get(core.links.family)
+        return yielding is not None and yielding.busy
+
+    def look(self, core: Core, processes: Sequence[int]) -> None:
+        """See what `processes`, all that the session has, have used."""
+        line, yielding = self._lines.get(id(core)), self._yieldings.get(core.links.family)
+        if line is None or yielding is None:
+            return  # it is about to end
+        cell, links = core.cell, core.links
+        begun, line.looked = max(0, cell - line.looked), cell
+        if links.group is not None:
+            with suppress(OSError):  # the session has ended, or somebody removed its group
+                links.group.note(core.limits.processes + core.ours + 1)
+        yielding.look(links, processes, begun, time.monotonic())
+
+    def take(self, number: int) -> None:
+        """Let those go on whose turn it is in round `number`, and the other crowds wait."""
+        with self._lock:
+            lines = list(self._lines.values())
+            crowds = [each for each in self._yieldings.values() if each.crowded]
+        if not crowds:
+            return
+        now = time.monotonic()
+        hear: dict[Yielding, set[int]] = {each: set() for each in crowds}
+        for line in lines:
+            core, yielding = line.core, self._yieldings.get(line.core.links.family)
+            begun, line.turned = core.cell != line.turned, core.cell
+            if yielding in hear:
+                if core.interrupting:
+                    hear[yielding].add(core.links.worker_pid)
+            elif begun or core.running_since:
+                self._others_until = now + _OTHERS
+        runs = turn(number, len(crowds), others=now < self._others_until)
+        for place, each in enumerate(crowds):
+            if place not in runs:
+                each.wait(hear[each])
+        for place in runs:
+            crowds[place].go_on()

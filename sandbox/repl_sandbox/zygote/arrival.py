@@ -1,0 +1,83 @@
+"""How the host hears that a session is there, or why it is not.
+
+The zygote does not answer a spawn: the session itself speaks, or what went wrong comes through its
+control socket.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+
+from ..errors import RemoteProtocolError, SandboxError
+from ..wire.connection import HostConnection
+from ..wire.messages import VERSION, Ready
+from . import control
+from .links import Links
+
+_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
+
+
+def await_ready(links: Links, seconds: float) -> bool:
+    """Wait for the worker's first message, and learn who it is; False if no session will be there.
+
+    Raises:
+        IsolationError: a step of the jail failed.
+        OSError: the session has ended since.
+        SandboxError: nothing came in so many `seconds`, or it failed otherwise.
+    """
+    # Not select(2), which ends at descriptor 1,023. Only the worker: whoever fails also ends,
+    # and with the last process that holds the other end its socket is at its end.
+    poller = select.poll()
+    poller.register(links.worker, select.POLLIN)
+    if not poller.poll(seconds * 1000):
+        raise SandboxError(f"the zygote did not answer within {seconds} s")
+    pid = read_ready(links.worker, links.connection)
+    if pid:
+        _hear(links)
+        links.worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+        links.worker_pid, links.pid = pid, _parent(pid)
+        return True
+    links.control.settimeout(1.0)
+    report = _hear(links)
+    if report is None:
+        return False
+    if "failed" in report:
+        raise control.error_of(report)
+    raise SandboxError(f"the session did not start: {report}")
+
+
+def read_ready(worker: socket.socket, connection: HostConnection) -> int:
+    """The pid of the worker that has just said `Ready`; 0 if it said nothing and is gone."""
+    space = socket.CMSG_SPACE(_CREDENTIALS.size)
+    data, ancillary, _, _ = worker.recvmsg(256, space)
+    for message in connection.receive(data):
+        if not isinstance(message, Ready) or message.version != VERSION:
+            raise RemoteProtocolError("the worker speaks another version of the protocol")
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+                pid: int = _CREDENTIALS.unpack(payload)[0]
+                return pid
+    return 0
+
+
+def _hear(links: Links) -> control.Message | None:
+    """What a session's own processes or the zygote have to say besides `Ready`: how it failed.
+
+    The worker's word on what holds it, which comes before that, is kept.
+    """
+    try:
+        message = control.receive(links.control)
+        if message is not None and "held" in message:
+            links.held = message["held"]
+            message = control.receive(links.control)
+        return message
+    except OSError:
+        return None
+
+
+def _parent(pid: int) -> int:
+    """The parent of process `pid`: proc(5), the second field behind the name in parentheses."""
+    with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+        return int(file.read(1024).rpartition(b")")[2].split(None, 2)[1])

@@ -1,0 +1,60 @@
+"""What a session is told apart from: the host, and the template that it was forked from."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Final
+
+# In the order in which they are reported.
+NAMESPACES: Final = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
+# Of /proc/PID/status, proc_pid_status(5): a few of some sixty lines, read for every session.
+_FIELD = re.compile(r"^(Uid|Cap\w+|NoNewPrivs|Seccomp|Seccomp_filters):\t(.*)$", re.MULTILINE)
+
+
+class Outside:
+    """This process and that of the template, whose process id is `template`.
+
+    Each fact is looked at once, when it is first asked for, with OSError if it cannot be seen. A
+    template that serves enters no other namespace, and what the host changes about itself is not
+    its sessions', which are forked from the template.
+    """
+
+    def __init__(self, template: int) -> None:
+        self._template = template
+
+    @cached_property
+    def namespaces(self) -> Mapping[str, frozenset[int]]:
+        """The numbers of the host's namespaces and of the template's, by name."""
+        return {
+            name: frozenset(namespace(pid, name) for pid in ("self", self._template))
+            for name in NAMESPACES
+        }
+
+    @cached_property
+    def uid_map(self) -> str:
+        """Which users of its parent namespace those of the host's are."""
+        return read("self", "uid_map")
+
+    @cached_property
+    def filters(self) -> int:
+        """Filters of seccomp that hold the host: a container may have put its own around it."""
+        return int(status("self").get("Seccomp_filters", "0"))
+
+
+def namespace(pid: int | str, name: str) -> int:
+    """The number of a namespace that a process is in."""
+    return os.stat(f"/proc/{pid}/ns/{name}").st_ino
+
+
+def status(pid: int | str) -> dict[str, str]:
+    """Users, capabilities and filters of a process, as the kernel writes them."""
+    return dict(_FIELD.findall(read(pid, "status")))
+
+
+def read(pid: int | str, name: str) -> str:
+    """A file of a process in /proc; unbuffered, for each is read once and in one piece."""
+    with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
+        return file.read().decode("utf-8", "replace")

@@ -1,0 +1,82 @@
+"""The process of a zygote: an interpreter with an environment that is made of nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from typing import Protocol
+
+from ..errors import SandboxError
+
+_BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "boot.py")
+
+# The whole environment of the template and so of each session. Nothing of the host's is passed on.
+_ENVIRONMENT = {
+    # Look up all functions of shared libraries now, as import does with those of modules: ld.so(8).
+    # Else each session does it for each that it calls, on pages that it copies for that.
+    "LD_BIND_NOW": "1",
+    "HOME": "/workspace",
+    "USER": "user",
+    "LANG": "C.UTF-8",
+    "TMPDIR": "/tmp",
+    "MPLBACKEND": "Agg",  # there is no display
+    "MPLCONFIGDIR": "/tmp/matplotlib",
+    # Threads would make each fork one of a multi-threaded process, and sessions share the cores.
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+}
+
+
+class Process(Protocol):
+    """What a handle needs of its zygote's process; `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    def poll(self) -> int | None:
+        """None while it lives."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; subprocess.TimeoutExpired after `timeout` seconds."""
+
+    def kill(self) -> None:
+        """End it."""
+
+
+def start(python: str, tier: str, hash_seed: int | None, fd: int) -> Process:
+    """A zygote in the making, to be told on socket `fd` what it is to be.
+
+    Raises:
+        SandboxError: `python` is none, or cannot be run.
+    """
+    path = f"{os.path.dirname(python)}:/usr/local/bin:/usr/bin:/bin"
+    # -I is -E, -P and -s. Without -E it reads the seed; the environment is ours, whole.
+    flags = ["-I"] if hash_seed is None else ["-P", "-s"]
+    seeded = {} if hash_seed is None else {"PYTHONHASHSEED": str(hash_seed)}
+    try:
+        return subprocess.Popen(
+            [python, *flags, "-X", "utf8", _BOOT, str(fd), tier],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[fd],
+            env={**_ENVIRONMENT, **seeded, "PATH": path},
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SandboxError(f"python: cannot start {python}: {error}") from error
+
+
+def stillborn(process: Process, python: str, preload: Sequence[str]) -> SandboxError:
+    """What became of an interpreter that ended before it could answer."""
+    status = process.wait()
+    ended = f"by signal {-status}" if status < 0 else f"with exit status {status}"
+    modules = f" (preload: {', '.join(preload)})" if preload else ""
+    return SandboxError(
+        f"python: {python} ended {ended} before it was a template{modules}; "
+        "its standard error says why"
+    )

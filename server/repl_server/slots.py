@@ -1,0 +1,162 @@
+"""`Slots`: who goes next while more is asked for at once than the processors can do.
+
+Two lines, each in order of arrival: sessions whose clients rest between requests go before those
+whose clients never do, however many these are. A session does one thing at a time, so within a line
+all have as much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+
+# Slots for each processor, and at least so many: with fewer the event loop idles while each waits
+# for its session's processes; with more these wait for processors, in an order that nobody chose.
+_PER_PROCESSOR = 2
+_AT_LEAST = 4
+# Seconds. What takes longer sleeps, asks a model or computes. For processors that has weights of
+# its own (docs/design.md, "Giving way"), and it must not keep others from theirs.
+_LONGEST = 0.02
+# Seconds of rest that a request uses up, and that can be saved. A program that asks as soon as it
+# is answered has none; who reads an answer before the next question has, for twenty in a row too.
+_REST = 0.005
+_REST_SAVED = 0.1
+# While both lines are waited in: for so many of the rested, one of the others, so none waits for
+# ever behind clients that rest as little as counts.
+_RESTED_TO_OTHERS = 8
+
+
+class Slot:
+    """One session's, and how much its client has rested.
+
+    An async context manager, entered for each request, one after another: it waits until there is
+    room for it.
+    """
+
+    __slots__ = ("_rest", "_since", "_slots", "began", "place")
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+        self._rest = _REST_SAVED
+        self._since = 0.0
+        self.began = 0.0
+        self.place: asyncio.Future[None] | None = None  # in line
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is entered, and there is no room yet."""
+        return self.place is not None
+
+    def asks(self, now: float) -> bool:
+        """A request has come; whether the client had rested for it."""
+        saved = min(_REST_SAVED, self._rest + now - self._since)
+        self._rest = max(0.0, saved - _REST)
+        return saved >= _REST
+
+    def rests(self, now: float) -> None:
+        """The request is done with."""
+        self._since = now
+
+    async def __aenter__(self) -> Slot:
+        await self._slots.take(self)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._slots.give_back(self)
+
+
+class Slots:
+    """Room for `at_once` slots, by default two for each processor; none counts for over `longest`.
+
+    Used by one event loop.
+    """
+
+    def __init__(
+        self,
+        at_once: int | None = None,
+        *,
+        longest: float = _LONGEST,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._at_once = at_once or max(_AT_LEAST, _PER_PROCESSOR * len(os.sched_getaffinity(0)))
+        self._longest = longest
+        self._clock = clock
+        self._taken: dict[Slot, None] = {}  # the one that began first comes first
+        self._rested: deque[Slot] = deque()
+        self._others: deque[Slot] = deque()
+        self._passed = 0  # of the rested, since the last of the others
+        self._look_at_oldest: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._rested) + len(self._others)
+
+    def slot(self) -> Slot:
+        """For a new session."""
+        return Slot(self)
+
+    async def take(self, slot: Slot) -> None:
+        """Wait until there is room for it."""
+        line = self._rested if slot.asks(self._clock()) else self._others
+        if len(self._taken) < self._at_once:
+            self._begin(slot)
+            return
+        place = slot.place = asyncio.get_running_loop().create_future()
+        line.append(slot)
+        self._watch()
+        try:
+            await place
+        except BaseException:
+            if slot in line:
+                line.remove(slot)
+            self.give_back(slot)
+            raise
+        finally:
+            slot.place = None
+
+    def give_back(self, slot: Slot) -> None:
+        """It is done with, or does not wait any more."""
+        slot.rests(self._clock())
+        self._free(slot)
+
+    def _begin(self, slot: Slot) -> None:
+        slot.began = self._clock()
+        self._taken[slot] = None
+
+    def _free(self, slot: Slot) -> None:
+        self._taken.pop(slot, None)
+        while self and len(self._taken) < self._at_once:
+            following = self._following()
+            # Who was cancelled is done with it as soon as its task runs.
+            if following.place is not None and not following.place.done():
+                self._begin(following)
+                following.place.set_result(None)
+
+    def _following(self) -> Slot:
+        if self._rested and not (self._others and self._passed >= _RESTED_TO_OTHERS):
+            self._passed += 1
+            return self._rested.popleft()
+        self._passed = 0
+        return self._others.popleft()
+
+    def _watch(self) -> None:
+        """Look at the oldest as soon as it has taken long, if somebody waits."""
+        if self._look_at_oldest is None and self:
+            left = next(iter(self._taken)).began + self._longest - self._clock()
+            self._look_at_oldest = asyncio.get_running_loop().call_later(left, self._look)
+
+    def _look(self) -> None:
+        self._look_at_oldest = None
+        long_ago = self._clock() - self._longest
+        for slot in [slot for slot in self._taken if slot.began <= long_ago]:
+            self._free(slot)
+        self._watch()

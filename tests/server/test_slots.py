@@ -1,0 +1,187 @@
+"""Who goes next while more is asked for at once than the processors can do."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from repl_server.slots import Slots
+from tests.server.conftest import ask, peer, serving
+from tests.waiting import eventually
+
+NEVER = 3600.0
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+class Place:
+    """One at a time, and who came in which order."""
+
+    def __init__(self, at_once=1, longest=NEVER):
+        self.clock = Clock()
+        self.slots = Slots(at_once, longest=longest, clock=self.clock)
+        self.had = []
+        self.tasks = []
+
+    async def occupied(self):
+        """What holds it from now on."""
+        holding = contextlib.AsyncExitStack()
+        await holding.enter_async_context(self.slots.slot())
+        return holding
+
+    async def pressing(self):
+        """One that has never rested, and has nothing saved."""
+        slot = self.slots.slot()
+        for _ in range(100):
+            async with slot:
+                pass
+        return slot
+
+    async def asks(self, name, slot):
+        """It waits, or has its slot."""
+
+        async def wait():
+            async with slot:
+                self.had.append(name)
+
+        self.tasks.append(asyncio.create_task(wait()))
+        await asyncio.sleep(0)
+        return self.tasks[-1]
+
+    async def over(self):
+        """All have been."""
+        await asyncio.gather(*self.tasks)
+        assert len(self.slots) == 0
+        return self.had
+
+
+async def test_without_a_crowd_nobody_waits():
+    place = Place(at_once=2)
+    pressing = await place.pressing()
+    async with pressing, place.slots.slot():
+        assert len(place.slots) == 0
+
+
+async def test_who_rests_goes_before_all_who_never_do():
+    place = Place()
+    flooding = [await place.pressing() for _ in range(20)]
+    holding = await place.occupied()
+    for number, slot in enumerate(flooding):
+        await place.asks(f"flood {number}", slot)
+    await place.asks("resting", place.slots.slot())
+    await holding.aclose()
+    assert await place.over() == ["resting", *(f"flood {number}" for number in range(20))]
+
+
+async def test_who_never_rests_is_one_in_nine():
+    place = Place()
+    flooding = await place.pressing()
+    holding = await place.occupied()
+    await place.asks("flood", flooding)
+    for number in range(20):
+        await place.asks(number, place.slots.slot())
+    await holding.aclose()
+    assert (await place.over()).index("flood") <= 8
+
+
+async def test_rest_is_used_up_and_gained_again():
+    place = Place()
+    one = await place.pressing()
+    for rest, rested in ((0.004, False), (0.006, True), (0.003, False)):
+        place.clock.now += rest
+        flooding = await place.pressing()
+        holding = await place.occupied()
+        await place.asks("flood", flooding)
+        await place.asks("one", one)
+        await holding.aclose()
+        assert await place.over() == (["one", "flood"] if rested else ["flood", "one"])
+        place.had.clear()
+
+
+async def test_a_long_pause_is_no_licence_for_a_flood():
+    place = Place()
+    flooding = place.slots.slot()
+    place.clock.now += NEVER
+    for _ in range(25):
+        async with flooding:
+            pass
+    holding = await place.occupied()
+    await place.asks("flood", flooding)
+    await place.asks("resting", place.slots.slot())
+    await holding.aclose()
+    assert await place.over() == ["resting", "flood"]
+
+
+async def test_what_takes_long_makes_room():
+    place = Place(longest=0.0)
+    holding = await place.occupied()
+    await place.asks("next", place.slots.slot())
+    assert await place.over() == ["next"]
+    await holding.aclose()
+    assert len(place.slots) == 0
+
+
+async def test_what_made_room_gives_none_twice():
+    place = Place(longest=0.5)
+    slow = await place.occupied()
+    place.clock.now += 1
+    waiting = await place.occupied()  # the slow one made room for it
+    await place.asks("next", place.slots.slot())
+    await slow.aclose()
+    await asyncio.sleep(0)
+    assert place.had == []
+    await waiting.aclose()
+    assert await place.over() == ["next"]
+
+
+@pytest.mark.parametrize("granted", [False, True])
+async def test_who_is_cancelled_keeps_no_slot(granted):
+    place = Place()
+    holding = await place.occupied()
+    leaver = await place.asks("leaver", place.slots.slot())
+    await place.asks("stayer", place.slots.slot())
+    if granted:
+        await holding.aclose()
+    leaver.cancel()
+    place.tasks.remove(leaver)
+    with pytest.raises(asyncio.CancelledError):
+        await leaver
+    if not granted:
+        await holding.aclose()
+    assert await place.over() == ["stayer"]
+
+
+def test_a_step_that_waits_for_its_slot_can_be_cancelled_and_never_runs():
+    with serving() as server:
+        server.host.slots = Slots(1, longest=NEVER)
+        with peer(server, named=True) as long, peer(server, named=True) as other:
+            for each in (long, other):
+                each.open()
+                each.reset()
+            long.send(
+                "step",
+                {"code": "print('on'); import time; time.sleep(600)"},
+                id="long",
+                stream=True,
+            )
+            long.until("on\n")
+            other.send("step", {"code": "ran = True"}, id="waits")
+            eventually(lambda: len(server.host.slots) == 1)
+            _, _, metrics = ask(server, "GET", "/metrics")
+            assert b"requests_waiting 1" in metrics
+            other.send("cancel", {"request": "waits"}, id="c")
+            frames = other.replies("waits", "c")
+            assert frames["c"]["data"] == {"running": True}
+            assert "cancelled" in frames["waits"]["data"]["message"]
+            long.send("cancel", {"request": "long"}, id="c")
+            long.replies("long", "c")
+            assert "ran" not in other.ask("variables")["data"]["names"]
+            assert other.run("1 + 1")["success"]
