@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .jail import mounts as private
+from .jail.rlimits import open_files
 from .types import Limits
 from .zygote.links import Links
 
@@ -30,7 +31,7 @@ class Allowance:
 
     `states`: how many a session keeps besides its current one, -1 for not even that.
     `data_segment` and `room`: what the zygote says of itself. `template_memory`: bytes that it
-    holds. `yielding`: sessions must not harm others.
+    holds. `yielding`: sessions must not harm others. `own_user`: each has a user of its own.
     """
 
     states: int
@@ -38,6 +39,7 @@ class Allowance:
     room: int
     template_memory: int
     yielding: bool
+    own_user: bool
 
     @property
     def own_processes(self) -> int:
@@ -53,7 +55,7 @@ class Allowance:
             # The kernel counts by user. Where that is also the host's, this only stops a flood of
             # them, and the watchdog counts the session's.
             "NPROC": self.room or self._processes(limits, 1),
-            "NOFILE": limits.open_files,
+            "NOFILE": open_files(limits.open_files, own_user=self.own_user),
             "FSIZE": int(limits.file_size),
         }
         if limits.cpu_seconds is not None:

@@ -60,7 +60,9 @@ class Template:
         except BaseException:
             self.close()
             raise
-        self.allowance = Allowance(states, zygote.data_segment, zygote.room, memory, yielding)
+        self.allowance = Allowance(
+            states, zygote.data_segment, zygote.room, memory, yielding, zygote.privileged
+        )
 
     @classmethod
     def of(

@@ -190,10 +190,11 @@ def test_entries_of_another_architecture_end_the_process(make, arch, foreign):
 @both_architectures
 def test_filters_are_short(arch):
     """Loading costs by length; one comparison per row would make over 700 instructions."""
-    assert len(decode(seccomp.program(arch))) <= 128
+    # This one the template loads, once for all sessions, and each session the next.
+    assert len(decode(seccomp.program(arch))) <= 136
     assert len(decode(seccomp.seal_program(arch))) < 50
-    # Eight calls more that are looked into; this one the template loads, once for all sessions.
-    assert len(decode(seccomp.program(arch, "confined"))) <= 144
+    # Eight calls more that are looked into.
+    assert len(decode(seccomp.program(arch, "confined"))) <= 152
 
 
 def test_filters_do_not_depend_on_the_hash_seed():

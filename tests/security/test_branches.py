@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import subprocess
 import sys
 import time
@@ -168,6 +169,45 @@ def test_a_flood_of_words_and_nobody_who_reads(
         "threading.Thread(target=flood, daemon=True).start()"
     )
     branches_or_says_no(session)
+    unharmed(neighbour, bystander)
+
+
+def test_the_table_of_a_branch_is_one_page_whoever_has_its_file(
+    session: Session, neighbour: Session, bystander: subprocess.Popen[bytes]
+) -> None:
+    """Init reads it; and memory that no process has mapped counts nowhere."""
+    session.run("x = 1")
+    with session.branch() as branch:
+        outcome = branch.run(
+            "import os, stat\nsizes = []\nfor fd in range(3, 1000):\n"
+            "    try:\n        if not stat.S_ISREG(os.fstat(fd).st_mode): continue\n"
+            "    except OSError: continue\n"
+            "    for size in (1 << 20, 0):\n        try: os.ftruncate(fd, size)\n"
+            "        except OSError: pass\n        sizes.append(os.fstat(fd).st_size)\n"
+            "    try: os.pwrite(fd, b'x', 1 << 20)\n    except OSError: pass\n"
+            "    sizes.append(os.fstat(fd).st_size)\nsizes"
+        )
+        assert isinstance(outcome, Finished), outcome
+        assert branch.get("sizes") == [mmap.PAGESIZE] * 3
+        assert branch.run("os._exit(1)").state == "rolled_back"
+    assert session.run("x").value == "1"
+    unharmed(neighbour, bystander)
+
+
+def test_a_flood_out_of_band(
+    session: Session, neighbour: Session, bystander: subprocess.Popen[bytes]
+) -> None:
+    """A byte that makes a socket readable and that no read brings: MSG_OOB of send(2)."""
+    found(session)
+    session.run(
+        "def flood():\n    end = socket.socket(fileno=os.dup(orders))\n    while True:\n"
+        "        try: end.send(b'a', socket.MSG_OOB | socket.MSG_DONTWAIT)\n"
+        "        except OSError: pass\n        time.sleep(0.0002)\n"
+        "threading.Thread(target=flood, daemon=True).start()"
+    )
+    for _ in range(8):
+        branches_or_says_no(session)
+    assert session.run("6 * 7").value == "42"
     unharmed(neighbour, bystander)
 
 

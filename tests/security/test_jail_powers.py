@@ -122,6 +122,46 @@ def test_the_networks_of_the_host_are_out_of_reach(session: Session) -> None:
         assert errno_of(session, connect) == "ECONNREFUSED"
 
 
+def test_no_page_of_a_file_comes_into_a_pipe(session: Session) -> None:
+    """There, kernels have let it be written to, as a page of the host's file that it is."""
+    call = "os.sendfile(os.pipe()[1], os.open('/usr/bin/env', os.O_RDONLY), 0, 4096)"
+    assert errno_of(session, call) == "EPERM"
+
+
+def test_files_of_the_host_are_not_taken_out_of_memory(session: Session) -> None:
+    call = "os.posix_fadvise(os.open('/usr/bin/env', os.O_RDONLY), 0, 0, os.POSIX_FADV_{})"
+    assert errno_of(session, call.format("DONTNEED")) == "EPERM"
+    assert errno_of(session, call.format("SEQUENTIAL")) == "done"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "c('prctl', 62, 1, 0, 0, 0)",  # PR_SCHED_CORE
+        "c('prctl', 67, 1, 0, 0, 0)",  # PR_SET_MEMORY_MERGE
+        "__import__('mmap').mmap(-1, 4096).madvise(12)",  # MADV_MERGEABLE
+    ],
+)
+def test_neither_processors_nor_pages_are_shared_on_the_code_s_terms(
+    session: Session, call: str
+) -> None:
+    assert errno_of(session, call) == "EPERM"
+    assert errno_of(session, "c('prctl', 15, b'name', 0, 0, 0)") == "done"
+    assert errno_of(session, "__import__('mmap').mmap(-1, 4096).madvise(4)") == "done"
+
+
+def test_files_are_copied_without_that(session: Session) -> None:
+    outcome = session.run(
+        "import os, shutil, socket, subprocess\n"
+        "open('one', 'w').write('1' * 100_000)\n"
+        "shutil.copyfile('one', 'two'); subprocess.run(['cp', 'two', 'three'], check=True)\n"
+        "a, b = socket.socketpair()\n"
+        "sent = a.sendfile(open('three', 'rb'), count=1000)\n"
+        "os.path.getsize('three'), sent, b.recv(9)"
+    )
+    assert outcome.value == "(100000, 1000, b'111111111')"
+
+
 @pytest.mark.parametrize(
     "path", ["mem", "environ", "maps", "exe", "cwd", "root", "fd/0", "ns/user", "ns/mnt", "stack"]
 )

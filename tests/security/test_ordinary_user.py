@@ -10,6 +10,7 @@ import json
 import select
 import subprocess
 from collections.abc import Callable, Iterator
+from errno import ETOOMANYREFS
 from typing import Any, TypeAlias
 
 import pytest
@@ -152,6 +153,38 @@ with Sandbox(ready=1, limits=Limits(timeout=60, grace=0.2, memory="200MiB")) as 
         sandbox.session().close()
 print(json.dumps(results))
 """
+
+
+IN_FLIGHT = """
+import json, resource
+from repl_sandbox import Limits, Sandbox
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+seen = []
+with Sandbox(isolation={tier!r}, limits=Limits(timeout=60, open_files=1024)) as sandbox:
+    with sandbox.session() as neighbour, sandbox.session() as session:
+        neighbour.run("x = 42")
+        outcome = session.run(
+            "import socket\\nkept, sent = [], 0\\n"
+            "try:\\n    while True:\\n        kept.append(socket.socketpair())\\n"
+            "        socket.send_fds(kept[-1][0], [b'x'], [0] * 250)\\n        sent += 250\\n"
+            "except OSError as error: seen = error.errno, sent"
+        )
+        seen.append(session.get("seen"))
+        with sandbox.session() as third:
+            seen.append(third.run("6 * 7").value)
+        seen += [neighbour.run("import os; os._exit(1)").state, neighbour.run("x").value]
+print(json.dumps(seen))
+"""
+
+
+@pytest.mark.parametrize("tier", ["jailed", "confined"])
+def test_descriptors_under_way_keep_nobody_else_from_sending(user: User, tier: str) -> None:
+    """The kernel counts them by user, and stops who may open fewer than that."""
+    (errno, sent), *others = user(IN_FLIGHT.replace("{tier!r}", repr(tier)))
+    assert errno == ETOOMANYREFS
+    assert 0 < sent < 1024
+    assert others == ["42", "rolled_back", "42"]
 
 
 def test_the_engine_works_whole(user: User) -> None:

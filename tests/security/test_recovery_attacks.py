@@ -96,6 +96,23 @@ ATTACKS = {
         "    os.write(fds[0], os.urandom(1 << 16))\n    time.sleep(1000)\n"
         "states.write([(pid, 1)])\nworker.make = lambda: None"
     ),
+    **{
+        f"a copy whose first word is {name}": (
+            "pid = os.fork()\nif pid == 0:\n"
+            "    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n    os.setsid()\n"
+            "    signal.sigwait([signal.SIGUSR1])\n"
+            "    _, fds, _, _ = socket.recv_fds(orders, 4096, 8)\n"
+            f"    w = socket.socket(fileno=fds[0])\n    {word}\n    time.sleep(1000)\n"
+            "states.write([(pid, 1)])\nworker._rows = [(pid, 1)]\nworker.due = False\n"
+            "worker.make = lambda: None"
+        )
+        for name, word in {
+            "out of band": "w.send(b'a', socket.MSG_OOB)",
+            "half a word": "w.send(bytes(3))",
+            "an end": "w.shutdown(socket.SHUT_RDWR)",
+            "descriptors": "socket.send_fds(w, [b'x'], [0, 1, 2])",
+        }.items()
+    },
     "copies killed": (
         "for pid, _ in states.read(): os.kill(pid, signal.SIGKILL)\nworker.make = lambda: None"
     ),
@@ -158,7 +175,8 @@ ATTACKS = {
 def test_the_session_answers_and_nobody_else_notices(
     session: Session, neighbour: Session, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "silent" in name:  # it takes all the time that the host gives it, which may be less
+    # These take all the time that the host gives them, which may be less.
+    if "silent" in name or "first word" in name:
         monkeypatch.setattr("repl_sandbox.session.revival._RESTORE_TIMEOUT", 0.5)
     attack(session, ATTACKS[name])
 
@@ -234,6 +252,28 @@ def test_names_of_what_is_lost_are_plain_text_and_few(session: Session, kind: st
     outcome = session.run(f"{kind.format('x')}\nos._exit(1)")
     assert all(name.isprintable() for name in outcome.lost)
     assert len(outcome.lost) <= 21
+
+
+@pytest.mark.parametrize("depth", [2, 4, 60])
+def test_long_names_of_what_is_lost_are_cut(sandbox: Sandbox, depth: int) -> None:
+    """Of files too large to be kept, with names that take seven times their length to be told."""
+    limits = Limits(timeout=PATIENCE, workspace="100MiB", file_size="100MiB")
+    with sandbox.session(limits=limits) as session:
+        session.run(
+            "import os\nfd = os.open('.', os.O_RDONLY)\n"
+            f"for _ in range({depth}):\n"
+            "    os.mkdir(b'\\xff' * 250, dir_fd=fd)\n"
+            "    fd = os.open(b'\\xff' * 250, os.O_RDONLY, dir_fd=fd)\n"
+            "for n in range(30):\n"
+            "    file = os.open(f'f{n}', os.O_CREAT | os.O_WRONLY, dir_fd=fd)\n"
+            "    os.truncate(file, 70 << 20); os.close(file)"
+        )
+        session.run("x = 42")
+        outcome = session.run("for n in range(30): os.unlink(f'f{n}', dir_fd=fd)\nos._exit(1)")
+        assert outcome.state == "rolled_back"
+        assert len(outcome.lost) == 21
+        assert all(len(name) < 300 for name in outcome.lost)
+        assert session.run("x").value == "42"
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,16 @@ def room() -> int:
     return 4 * most
 
 
+def open_files(wanted: int, *, own_user: bool) -> int:
+    """The limit of a session that wants so many; `own_user`: it has one that is not the host's.
+
+    Of descriptors that are on their way through sockets the kernel lets a process send no more when
+    its user has more than that process may open (unix(7), ETOOMANYREFS). Code that may open as many
+    as the host would keep it, and each init, from sending any.
+    """
+    return wanted if own_user else min(wanted, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+
+
 _LEAST_ROOM = 256
 _MOST_ROOM = 1 << 20
 

@@ -57,6 +57,10 @@ TIOCSTI: Final = 0x5412
 TIOCLINUX: Final = 0x541C
 TIOCCONS: Final = 0x541D
 TIOCSETD: Final = 0x5423
+POSIX_FADV_DONTNEED: Final = 4  # uapi/linux/fadvise.h
+MADV_MERGEABLE: Final = 12  # uapi/asm-generic/mman-common.h
+PR_SCHED_CORE: Final = 62  # uapi/linux/prctl.h, as the next
+PR_SET_MEMORY_MERGE: Final = 67
 EVERY_PROCESS: Final = 0xFFFFFFFF  # the int -1
 THIS_PROCESS: Final = 0
 INIT_PROCESS: Final = 1
@@ -189,6 +193,24 @@ RULES: Final[tuple[Rule, ...]] = (
         EPERM,
         "an ordinary user's session shares its uid with init, which is not the code's to place",
     ),
+    Rule(
+        "fadvise64",
+        (NoneOf(3, (POSIX_FADV_DONTNEED,)),),
+        EPERM,
+        "it takes the interpreter's files out of memory for everybody, as often as it is asked to",
+    ),
+    Rule(
+        "madvise",
+        (NoneOf(2, (MADV_MERGEABLE,)),),
+        EPERM,
+        "a page that is one with another session's tells by its time what that one holds",
+    ),
+    Rule(
+        "prctl",
+        (NoneOf(0, (PR_SCHED_CORE, PR_SET_MEMORY_MERGE)),),
+        EPERM,
+        "keeps others off the sibling threads of its processors; merges pages, see madvise",
+    ),
 )
 
 _BOTH: Final[tuple[Tier, ...]] = ("jailed", "confined")
@@ -281,12 +303,11 @@ ALLOW: Final[tuple[Allow, ...]] = (
     Allow("fstatfs", 138, 44, "os.fstatvfs"),
     Allow("ftruncate", 77, 46, "file.truncate; sizing of shared memory"),
     Allow("fallocate", 285, 47, "os.posix_fallocate, shared memory"),
-    Allow("fadvise64", 221, 223, "os.posix_fadvise"),
+    Allow("fadvise64", 221, 223, "os.posix_fadvise; not to drop pages, see RULES"),
     Allow("readahead", 187, 213, "read-ahead hint of file libraries"),
     Allow("fsync", 74, 82, "os.fsync on own files"),
     Allow("fdatasync", 75, 83, "os.fdatasync; sqlite"),
     Allow("sync_file_range", 277, 84, "write-back of own files by databases"),
-    Allow("sendfile", 40, 71, "shutil.copyfile"),
     Allow("copy_file_range", 326, 285, "shutil.copyfile of newer Pythons, cp"),
     Allow("getdents", 78, None, "os.listdir of old C libraries"),
     Allow("getdents64", 217, 61, "os.listdir; the import system reads directories"),
@@ -554,6 +575,7 @@ REFUSE: Final[tuple[Refuse, ...]] = (
     Refuse("splice", 275, 76, "page-cache writes (CVE-2022-0847 and its successors)"),
     Refuse("tee", 276, 77, "page-cache writes (CVE-2022-0847 and its successors)"),
     Refuse("vmsplice", 278, 75, "page-cache writes (CVE-2022-0847 and its successors)"),
+    Refuse("sendfile", 40, 71, "splice by another name; copies of files go on by read and write"),
     Refuse("cachestat", 451, 451, "tells which host files are in memory"),
     # Code and state of the kernel
     Refuse("bpf", 321, 280, "programs inside the kernel"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import socket
@@ -11,6 +12,8 @@ from ..errors import SandboxError
 from ..wire.connection import HostConnection
 from ..zygote import control
 from ..zygote.links import Links
+
+_ONE_PAGE = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
 class Ends:
@@ -41,8 +44,11 @@ class Ends:
             worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._take(os.pipe2(os.O_CLOEXEC))
         self._take(os.pipe2(os.O_CLOEXEC))
-        self.theirs.append(os.memfd_create("states", os.MFD_CLOEXEC))
+        self.theirs.append(os.memfd_create("states", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
         os.truncate(self.theirs[-1], mmap.PAGESIZE)
+        # Init has it mapped, and would end by reading what code has cut off. And memory that is in
+        # a file, and mapped by nobody, counts nowhere.
+        fcntl.fcntl(self.theirs[-1], fcntl.F_ADD_SEALS, _ONE_PAGE)
 
     def _take(self, pair: tuple[int, ...]) -> None:
         self._ours.append(pair[0])

@@ -202,7 +202,9 @@ class Revival(Exchange):
         worker = self.links.worker
         try:
             self.links.worker_pid = read_ready(worker, self.links.connection)
-        except RemoteProtocolError:  # whatever was woken is no copy of ours
+        except BlockingIOError:
+            return  # what is sent out of band wakes a reader, and is not read
+        except (OSError, RemoteProtocolError):  # whatever was woken is no copy of ours
             pass
         if not self.links.worker_pid:
             self._eof = True

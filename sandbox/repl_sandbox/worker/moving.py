@@ -7,6 +7,7 @@ import stat
 from contextlib import suppress
 
 _MOST_NAMED = 20
+_PIECE = 1 << 20
 
 
 def move(old: str, new: str) -> list[str]:
@@ -62,8 +63,9 @@ def _copy(entry: os.DirEntry[str], target: str) -> bool:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     fd = os.open(target, flags, stat.S_IMODE(status.st_mode) & 0o777)
     try:
-        while os.sendfile(fd, source, None, 1 << 30):
-            pass
+        while piece := os.read(source, _PIECE):
+            while piece:
+                piece = piece[os.write(fd, piece) :]
         os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
     finally:
         os.close(source)

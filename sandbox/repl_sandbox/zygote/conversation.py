@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from errno import ETOOMANYREFS
 
 from ..errors import SandboxClosed, SandboxError
 from . import control, requests
@@ -70,6 +71,8 @@ class Conversation:
             except TimeoutError as error:
                 raise self._late() from error
             except OSError as error:
+                if error.errno == ETOOMANYREFS:  # as others of this process's user have sent
+                    raise SandboxError(f"nothing can be sent to the zygote: {error}") from error
                 raise Gone from error
 
     def drop(self, request: bytes) -> None:

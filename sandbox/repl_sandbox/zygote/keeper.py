@@ -27,6 +27,7 @@ BUDGET = 64 << 20
 # Of so many are those removed that are too many: a second.
 _MOST_REMOVED = 100_000
 _MOST_LOST = 20
+_LONGEST_NAME = 200  # characters
 _FIELDS = 5  # of a key, before what tells it from another of the same tick
 _LENGTH = struct.Struct("=I")
 
@@ -98,7 +99,7 @@ class Versions:
     def _make(self, version: Version, opened: set[str]) -> list[str]:
         there = dict(_walk(self._root, _MOST_REMOVED))
         lost = [
-            f"file {path!a}: cannot be removed"
+            f"file {_shown(path)}: cannot be removed"
             for path in sorted(there.keys() - version.keys(), reverse=True)
             if not self._remove(path, there[path])
         ]
@@ -109,7 +110,7 @@ class Versions:
                 continue
             problem = self._put_back(path, entry, status)
             if problem:
-                lost.append(f"file {path!a}: {problem}")
+                lost.append(f"file {_shown(path)}: {problem}")
             elif stat.S_ISDIR(entry.mode):
                 folders.append((path, entry.mode))
         # Last, and the innermost first: what is in them had to be written.
@@ -148,6 +149,12 @@ class Versions:
         except OSError as error:
             return error.strerror or "it cannot be written"
         return ""
+
+
+def _shown(path: str) -> str:
+    """`path` as plain text: of a long one the end, for all that was lost is to be one message."""
+    shown = ascii(path)
+    return shown if len(shown) <= _LONGEST_NAME else f"...{shown[-_LONGEST_NAME:]}"
 
 
 def _key(status: os.stat_result) -> tuple[int, ...]:

@@ -91,7 +91,10 @@ class Orders:
         poller.register(self._ours, select.POLLIN)
         if not poller.poll(timeout):
             return None
-        return _parsed(self._ours.recv(WORD.size, socket.MSG_DONTWAIT))
+        try:
+            return _parsed(self._ours.recv(WORD.size, socket.MSG_DONTWAIT))
+        except BlockingIOError:  # what is sent out of band wakes a reader, and is not read
+            return None
 
     # ── what goes out ─────────────────────────────────────────────────────────────────────────
 
