@@ -63,7 +63,10 @@ def list_score(expected: JSON, text: str, value: JSON) -> float:
     JSON, Python, or items apart by commas or lines.
     """
     wanted = {_item(each) for each in _items(expected, str(expected))}
-    given = {_item(each) for each in _items(value, text)}
+    try:
+        given = {_item(each) for each in _items(value, text)}
+    except RecursionError:
+        return 0.0
     if not wanted and not given:
         return 1.0
     return 2 * len(wanted & given) / (len(wanted) + len(given))
@@ -122,8 +125,14 @@ def _parts(text: str) -> list[str]:
 
 def _item(item: JSON) -> str:
     """An item as text that is equal for what counts as equal."""
+    plain = _plain(item)
+    return plain if isinstance(plain, str) else json.dumps(plain)
+
+
+def _plain(item: JSON) -> Any:
+    """A list as lists of texts, which one dump makes a text; a dump at each level doubles quotes."""
     if isinstance(item, list):
-        return json.dumps([_item(each) for each in item])
+        return [_plain(each) for each in item]
     if isinstance(item, float) and item.is_integer():
         item = int(item)
     return item.strip().casefold() if isinstance(item, str) else json.dumps(item, sort_keys=True)

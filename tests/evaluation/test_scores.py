@@ -83,6 +83,26 @@ async def test_what_is_no_score_is_an_error(says: object, error: type[Exception]
         await score(metric_of(lambda expected, answer: says), 1, "1", 1)
 
 
+def nested(depth, value="a"):
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_a_list_that_is_nested_deep_is_compared_in_the_space_that_it_takes() -> None:
+    """As texts inside texts, each level would have twice the backslashes of the one inside."""
+    deep, other = nested(100), nested(100, "b")
+
+    assert scored("list", deep, deep) == 1
+    assert scored("list", deep, other) == 0
+
+
+def test_an_answer_too_deep_for_a_comparison_is_wrong_and_no_failure_of_the_rubric() -> None:
+    """A task whose rubric fails does not count, so that junk would be better than a mistake."""
+    assert RUBRICS["list"]("a", "[" * 900 + "]" * 900, None) == 0
+    assert RUBRICS["json"]("a", "[" * 900 + "]" * 900, None) == 0
+
+
 def test_what_json_cannot_carry_is_kept_as_text() -> None:
     assert answered({1, 2}).value is None
     assert answered({1}).text == "{1}"
