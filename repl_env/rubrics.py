@@ -148,7 +148,7 @@ class ExactMatchRubric(OutcomeRubric):
 
     def compare(self, expected: Any, text: str, value: Any) -> float:
         """1.0 or 0.0."""
-        if not isinstance(expected, str) and _same_value(expected, value):
+        if not isinstance(expected, str) and same_value(expected, value):
             return 1.0
         if self._normalize:
             return float(_normal(text) == _normal(str(expected)))
@@ -165,7 +165,7 @@ class FuzzyMatchRubric(OutcomeRubric):
     def compare(self, expected: Any, text: str, value: Any) -> float:
         """1.0, 0.5 or 0.0."""
         given, wanted = _normal(text), _normal(str(expected))
-        if given == wanted or (not isinstance(expected, str) and _same_value(expected, value)):
+        if given == wanted or (not isinstance(expected, str) and same_value(expected, value)):
             return 1.0
         if _has_words(given, wanted):
             return 0.5
@@ -252,21 +252,39 @@ def _normal(text: str) -> str:
     return text.strip().lower()
 
 
-def _same_value(expected: Any, value: Any) -> bool:
-    # In Python True == 1 and 1 == 1.0; as answers only the numbers are the same.
+def same_value(expected: Any, value: Any) -> bool:
+    """Whether two JSON values are the same: 1 and 1.0 are, and unlike in Python, 1 and true not."""
     if isinstance(expected, bool) or isinstance(value, bool):
         return expected is value
+    if isinstance(expected, list) and isinstance(value, list):
+        return len(expected) == len(value) and all(map(same_value, expected, value))
+    if isinstance(expected, dict) and isinstance(value, dict):
+        return expected.keys() == value.keys() and all(
+            same_value(expected[key], value[key]) for key in expected
+        )
     return bool(expected == value)
 
 
+# Places where words are found cut out of longer ones, and characters that were compared there.
+# Texts that repeat themselves have so many that looking at all would take hours.
+_MOST_CUT, _MOST_COMPARED = 1_000_000, 10_000_000
+
+
 def _has_words(text: str, words: str) -> bool:
-    """Whether `words` stands in `text` and is not cut out of a longer word or number."""
-    start = text.find(words) if words else -1
-    while start >= 0:
+    """Whether `words` stands in `text` and is not cut out of a longer word or number.
+
+    Not, if it is cut out at too many places before that one.
+    """
+    if not words:
+        return False
+    start = -1
+    for _ in range(min(_MOST_CUT, _MOST_COMPARED // len(words) + 1)):
+        start = text.find(words, start + 1)
+        if start < 0:
+            return False
         end = start + len(words)
         if not (_joined(text, start) or _joined(text, end)):
             return True
-        start = text.find(words, start + 1)
     return False
 
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from repl_env.rubrics import ExactMatchRubric, FuzzyMatchRubric
+from repl_env.rubrics import ExactMatchRubric, FuzzyMatchRubric, same_value
 
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
@@ -48,10 +48,10 @@ def metric_of(function: Callable[[Any, Any], Any]) -> Metric:
 
 def json_score(expected: JSON, text: str, value: JSON) -> float:
     """1.0 if the answer is the same JSON value, as such or written as JSON text; else 0.0."""
-    if _same(expected, value):
+    if same_value(expected, value):
         return 1.0
     try:
-        return float(_same(expected, json.loads(text)))
+        return float(same_value(expected, json.loads(text)))
     except (ValueError, RecursionError):
         return 0.0
 
@@ -80,17 +80,6 @@ RUBRICS: Mapping[str, Metric] = MappingProxyType(
         "list": list_score,
     }
 )
-
-
-def _same(one: JSON, other: JSON) -> bool:
-    """Whether two JSON values are the same; unlike in Python, true is not 1."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    return one == other
 
 
 def _items(value: JSON, text: str) -> Iterable[JSON]:

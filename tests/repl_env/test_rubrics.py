@@ -39,6 +39,9 @@ def score(rubric, expected, answer, value=None):
         ([1, 2], "(2, 1)", [2, 1], 0.0),
         ({"a": 1}, "{'a': 1}", {"a": 1}, 1.0),
         (True, "1", 1, 0.0),
+        ([True], "[1]", [1], 0.0),
+        ({"a": [1.0]}, "{'a': [True]}", {"a": [True]}, 0.0),
+        ({"a": [1.0]}, "{'a': [1]}", {"a": [1]}, 1.0),
         ("", "", "", 1.0),
     ],
 )
@@ -70,6 +73,14 @@ def test_exact_match_can_be_literal():
 )
 def test_fuzzy_match_pays_for_whole_words_only(expected, answer, reward):
     assert score(FuzzyMatchRubric(), expected, answer) == reward
+
+
+def test_fuzzy_match_of_texts_that_repeat_themselves_takes_no_hours():
+    """Both may be a stranger's, and each place where one is found in the other costs its length."""
+    half, whole = "a" * 2_000_000, "a" * 4_000_000
+    assert score(FuzzyMatchRubric(), half, whole) == 0.0
+    assert score(FuzzyMatchRubric(), whole, half) == 0.0
+    assert score(FuzzyMatchRubric(), "a", whole) == 0.0
 
 
 def test_a_custom_metric_gets_expected_and_predicted_as_text():
