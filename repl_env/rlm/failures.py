@@ -37,6 +37,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _LONGEST = 300  # characters of the endpoint's own words
 _SHORTEST_SECRET = 6  # cutting out "1" or "true" would only garble the text
 _CUT_OUT = "[secret]"
+_DEEPEST = 8  # errors inside errors, as gateways before gateways send them
 
 
 class Secrets:
@@ -79,7 +80,7 @@ def of_status(
 def of_body(error: object, secrets: Secrets) -> ModelError:
     """The failure that stands in a body, or in a stream, after status 200."""
     code, said = _said(error)
-    if code.isdecimal() and 400 <= int(code) < 600:
+    if code.isdecimal() and len(code) == 3 and 400 <= int(code) < 600:
         return of_status(int(code), error, {}, secrets)
     kind, retryable = _BY_CODE.get(code, ("server", True))
     return ModelError(
@@ -104,12 +105,13 @@ def short(text: str, secrets: Secrets) -> str:
 
 def _said(body: object) -> tuple[str, str]:
     """The code and the message in the body of an error; "" for each that is not there."""
+    for _ in range(_DEEPEST):
+        if isinstance(body, Mapping) and isinstance(body.get("error"), (Mapping, str)):
+            body = body["error"]
     if isinstance(body, str):
         return "", body
     if not isinstance(body, Mapping):
         return "", ""
-    if isinstance(inner := body.get("error"), (Mapping, str)):
-        return _said(inner)
     texts: Iterable[object] = (body.get(name) for name in ("message", "detail"))
     said = next((text for text in texts if isinstance(text, str)), "")
     code = body.get("code")

@@ -209,7 +209,7 @@ async def _close(client: AsyncInferenceClient) -> None:
 def _json_or_text(text: str) -> object:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

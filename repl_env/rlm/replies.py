@@ -6,7 +6,6 @@ What is no answer raises; counts that cannot be right are None.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,11 +15,14 @@ from repl_env.rlm.failures import Secrets, of_body, short
 from repl_env.rlm.model import Completion, ModelUsage, TokenTrace
 from repl_env.values import clean
 
-# More than any model writes; a stream that does not end must not fill the host's memory.
+# More than any model writes; a stream that does not end must not fill the host's memory. Of all
+# that is kept of an answer; an id or a log-probability is as much as some characters.
 _LONGEST_TEXT = 64 * 1024 * 1024
+_TOKEN = 8
 _LONGEST_WORD = 200  # of the name of a model, or of a reason
 # What every JSON parser reads exactly (RFC 8259, 6); a count above it is not one.
 _LARGEST_COUNT = 2**53
+_COUNT_DIGITS = len(str(_LARGEST_COUNT))
 _TOKEN_ID = "token_id:"  # how vLLM spells a token with `return_tokens_as_token_ids`
 
 
@@ -31,6 +33,7 @@ class Reply:
     secrets: Secrets = field(repr=False)
     texts: list[str] = field(default_factory=list)
     size: int = 0
+    kept: int = 0
     refusal: str = ""
     called_tools: bool = False
     finish_reason: str | None = None
@@ -68,7 +71,8 @@ class Reply:
         message = _get(choice, part)
         self._add_text(_get(message, "content"))
         if isinstance(refusal := _get(message, "refusal"), str):
-            self.refusal += refusal[:_LONGEST_TEXT]
+            self._keep(len(refusal))
+            self.refusal += refusal
         if _get(message, "tool_calls") or _get(message, "function_call"):
             self.called_tools = True
         self._add_tokens(choice)
@@ -80,22 +84,28 @@ class Reply:
             return
         if not isinstance(content, str):
             raise ModelError("type", f"the answer is {type(content).__name__}, not text")
+        self._keep(len(content))
         self.texts.append(content)
         self.size += len(content)
-        if self.size > _LONGEST_TEXT:
+
+    def _keep(self, count: int) -> None:
+        self.kept += count
+        if self.kept > _LONGEST_TEXT:
             raise ModelError("server", f"the answer is longer than {_LONGEST_TEXT} characters")
 
     def _add_tokens(self, choice: object) -> None:
         """Ids as vLLM and SGLang send them beside the message, log-probabilities as OpenAI does."""
         self.prompt_ids = _ids(_get(choice, "prompt_token_ids")) or self.prompt_ids
-        self.output_ids += _ids(_get(choice, "token_ids"))
-        entries = _get(_get(choice, "logprobs"), "content")
-        for entry in entries if isinstance(entries, list) else ():
+        ids, entries = _ids(_get(choice, "token_ids")), _get(_get(choice, "logprobs"), "content")
+        entries = entries if isinstance(entries, list) else []
+        self._keep(_TOKEN * (len(ids) + len(entries)))
+        self.output_ids += ids
+        for entry in entries:
             token, logprob = _get(entry, "token"), _get(entry, "logprob")
-            if isinstance(logprob, (int, float)) and math.isfinite(logprob):
+            if isinstance(logprob, (int, float)) and -_LARGEST_COUNT <= logprob <= _LARGEST_COUNT:
                 self.logprobs.append(float(logprob))
             if isinstance(token, str) and token.startswith(_TOKEN_ID):
-                self.named_ids += [int(i) for i in [token[len(_TOKEN_ID) :]] if i.isdecimal()]
+                self.named_ids += _named(token[len(_TOKEN_ID) :])
 
     def completion(self, asked: str | None, *, tokens: bool) -> Completion:
         """The answer, once all of it has come. `tokens`: with what is known of its tokens.
@@ -149,6 +159,11 @@ def _usage(usage: object) -> ModelUsage:
 def _count(value: object) -> int | None:
     right = isinstance(value, int) and not isinstance(value, bool)
     return value if right and 0 <= value <= _LARGEST_COUNT else None  # type: ignore[operator,return-value]
+
+
+def _named(text: str) -> list[int]:
+    """The id that `text` spells; Python reads no number of thousands of digits."""
+    return [int(text)] if text.isdecimal() and len(text) <= _COUNT_DIGITS else []
 
 
 def _ids(value: object) -> tuple[int, ...]:

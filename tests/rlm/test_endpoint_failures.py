@@ -275,6 +275,23 @@ async def test_an_error_in_the_body_of_a_success_is_one(endpoint) -> None:
         assert (error.kind, error.retryable) == ("rate_limit", True)
 
 
+@pytest.mark.parametrize("code", ["9" * 5000, "-1", "\u0664\u0662\u0669" * 9, [429]])
+async def test_a_code_inside_a_body_may_be_anything(endpoint, code) -> None:
+    said = {"error": {"message": "no", "code": code}}
+    for make in (whole, hugging_face):
+        error = await failure(make(endpoint(Reply("", body=said)).base_url, max_retries=0))
+        assert (error.kind, error.message) == ("server", "no")
+
+
+async def test_errors_inside_errors_are_one(endpoint, make) -> None:
+    """However many: what cannot be read so deep would lead to a request with its headers."""
+    for depth in (3, 500, 50_000):
+        status = Status(400, '{"error":' * depth + '"deep"' + "}" * depth)
+        error = await failure(make(endpoint(status).base_url, max_retries=0))
+        assert depth > 3 or error.message == "status 400: deep"
+        assert error.__context__ is None
+
+
 async def test_an_error_inside_a_stream_is_one(endpoint) -> None:
     said = b'data: {"error": {"message": "the engine died", "code": 500}}\n\n'
     error = await failure(streamed(endpoint(Raw(said, "text/event-stream")).base_url))

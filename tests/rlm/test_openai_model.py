@@ -140,6 +140,10 @@ async def test_a_header_may_authorize_instead_of_a_key(endpoint) -> None:
     assert [asked.headers["authorization"] for asked in served.requests] == ["Basic abcdef"] * 2
 
 
+def logprobs(*entries):
+    return {"content": [{"token": token, "logprob": value} for token, value in entries]}
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_that_does_not_end_is_given_up(endpoint, monkeypatch, stream) -> None:
     monkeypatch.setattr("repl_env.rlm.replies._LONGEST_TEXT", 10)
@@ -147,6 +151,23 @@ async def test_an_answer_that_does_not_end_is_given_up(endpoint, monkeypatch, st
     with pytest.raises(ModelError, match="longer than 10 characters") as raised:
         await ask(endpoint("eleven char"), stream=stream)
     assert raised.value.kind == "server"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply("a", choice={"token_ids": [1, 2]}),
+        Reply("a", choice={"logprobs": logprobs(("a", -1.0), ("b", -1.0))}),
+        Reply(None, message={"refusal": "eleven char"}),
+    ],
+)
+async def test_nor_does_what_comes_beside_its_text_fill_the_memory(
+    endpoint, monkeypatch, reply
+) -> None:
+    monkeypatch.setattr("repl_env.rlm.replies._LONGEST_TEXT", 10)
+
+    with pytest.raises(ModelError, match="longer than 10 characters"):
+        await ask(endpoint(reply))
 
 
 async def test_text_in_parts_is_put_together(endpoint) -> None:
@@ -188,10 +209,6 @@ async def test_tokens_are_neither_asked_for_nor_kept_otherwise(endpoint) -> None
     assert not {"return_token_ids", "logprobs"} & served.requests[0].body.keys()
 
 
-def logprobs(*entries):
-    return {"content": [{"token": token, "logprob": value} for token, value in entries]}
-
-
 @pytest.mark.parametrize(
     ("choice", "trace"),
     [
@@ -203,6 +220,8 @@ def logprobs(*entries):
         ({"token_ids": [1], "logprobs": logprobs(("a", "x"))}, ((), (1,), ())),
         ({"token_ids": [1], "prompt_token_ids": [7]}, ((7,), (1,), ())),
         ({"logprobs": logprobs(("token_id:6", -1.0))}, ((), (6,), (-1.0,))),
+        ({"logprobs": logprobs(("token_id:6", -(10**400)))}, ((), (6,), ())),
+        ({"logprobs": logprobs(("token_id:" + "9" * 5000, -1.0))}, None),
     ],
 )
 async def test_what_an_endpoint_does_not_say_of_tokens_is_empty(endpoint, choice, trace) -> None:
