@@ -50,7 +50,8 @@ class AnyReset(BaseModel):
 
     def given(self) -> dict[str, Any]:
         """What was given, by name; nothing is copied."""
-        named = {name: getattr(self, name) for name in self.model_fields_set}
+        # Not by `getattr`: a client may call an argument of its own as a method here is called.
+        named = {**self.__dict__, **(self.model_extra or {})}
         return {name: value for name, value in named.items() if value is not None}
 
 

@@ -29,6 +29,22 @@ def test_each_kind_is_served_and_closed(kind):
     assert len(Adder.closed) == 1
 
 
+class Keeper(Adder):
+    """Tells what its reset was given."""
+
+    def reset(self, **arguments):
+        super().reset()
+        return Sum(text=repr(sorted(arguments.items())))
+
+
+def test_arguments_are_what_the_client_sent_whatever_their_names():
+    """Not the methods of what holds them here."""
+    given = {"copy": 1, "given": "a", "model_config": [2], "model_extra": {}, "start": 0}
+    with serving(environment=Keeper, **MODELS) as server, peer(server) as one:
+        text = one.reset(**given)["observation"]["text"]
+    assert text == repr(sorted(given.items()))
+
+
 def test_those_that_block_hold_up_nobody():
     """More than asyncio has threads of its own."""
     Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
