@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,9 +13,6 @@ from .refusal import Refusal
 
 # Deeper than this, a text is made to trouble whoever walks through it.
 MAX_DEPTH = 64
-# Bytes or characters of a text in which brackets are counted first; in a longer one that takes
-# longer than to look at its values, of which there are not too many (`reading`).
-_SHORT = 1 << 16
 # Of one validation error, at most.
 _MOST_ERRORS = 20
 
@@ -32,8 +30,7 @@ def read_object(text: str | bytes) -> dict[str, Any]:
         raise Refusal("INVALID_JSON", f"this is no JSON: {error}") from None
     if not isinstance(value, dict):
         raise Refusal("INVALID_JSON", f"a JSON object is wanted, not {_KINDS[type(value)]}")
-    if _may_be_deep(text) and not _is_flat(value):
-        raise Refusal("INVALID_JSON", f"this is nested deeper than {MAX_DEPTH}")
+    _check_plain(value)
     return value
 
 
@@ -64,27 +61,21 @@ def checked(model: type[BaseModel], data: Any, where: Sequence[str | int] = ()) 
         raise validation(error.errors(), where) from None
 
 
-def _may_be_deep(text: str | bytes) -> bool:
-    if len(text) > _SHORT:
-        return True
-    if isinstance(text, str):
-        return text.count("[") + text.count("{") > MAX_DEPTH
-    return text.count(b"[") + text.count(b"{") > MAX_DEPTH
-
-
-def _is_flat(value: Any) -> bool:
-    """Whether `value` is nested no deeper than MAX_DEPTH."""
-    level = [value]
+def _check_plain(value: Any) -> None:
+    """Refuse what is nested deeper than MAX_DEPTH, and numbers that are read as infinite (1e999)."""
+    level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, (dict, list))
-        ]
-        if not level:
-            return True
-    return False
+        below: list[Any] = []
+        for each in level:
+            for item in each.values() if isinstance(each, dict) else each:
+                if isinstance(item, (dict, list)):
+                    below.append(item)
+                elif isinstance(item, float) and not math.isfinite(item):
+                    raise Refusal("INVALID_JSON", "a number is too large")
+        if not below:
+            return
+        level = below
+    raise Refusal("INVALID_JSON", f"this is nested deeper than {MAX_DEPTH}")
 
 
 _KINDS = {

@@ -49,6 +49,8 @@ def test_data_may_be_left_out_where_none_is_needed(type):
         ('"state"', "INVALID_JSON"),
         ('{"type": "reset", "data": {"seed": NaN}}', "INVALID_JSON"),
         ('{"type": "reset", "data": {"context": [Infinity]}}', "INVALID_JSON"),
+        ('{"type": "reset", "data": {"expected_answer": 1e999}}', "INVALID_JSON"),
+        ('{"type": "reset", "data": {"context": [{"a": -1e999}]}}', "INVALID_JSON"),
         ('{"type": "step", "data": {"code": "\\ud800"}}', "INVALID_JSON"),
         ('{"type": "reset", "data": ' + '{"a":' * 64 + "1" + "}" * 65, "INVALID_JSON"),
         ("[" * 100_000, "INVALID_JSON"),
