@@ -154,9 +154,10 @@ def _with_errors(refused: Refused) -> str:
     if not isinstance(errors, list):
         return refused.message
     named = [
-        f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
+        f"{'.'.join(str(part) for part in each['loc'] if isinstance(part, (str, int)))}: {told}"
         for each in errors
-        if isinstance(each, dict) and isinstance(each.get("loc"), list) and "msg" in each
+        if isinstance(each, dict) and isinstance(each.get("loc"), list)
+        if isinstance(told := each.get("msg"), str)
     ]
     new = [text for text in named if text not in refused.message]
     return "; ".join([refused.message, *new[:5]])

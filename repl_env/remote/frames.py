@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -92,14 +93,13 @@ class Refused:
     def of(cls, id: str | None, data: Mapping[str, Any]) -> Refused:
         """The refusal that these fields say; what is not of its type is as if it were not there."""
         code, message, log_id = data.get("code"), data.get("message"), data.get("id")
-        after = data.get("retry_after")
         known = {"code", "message", "id", "retry_after"}
         return cls(
             id,
             code if isinstance(code, str) else "UNKNOWN",
             message if isinstance(message, str) else "the server gave no reason",
             log_id if isinstance(log_id, str) else None,
-            float(after) if isinstance(after, (int, float)) and after >= 0 else None,
+            number(data.get("retry_after")),
             {name: value for name, value in data.items() if name not in known},
         )
 
@@ -112,6 +112,12 @@ class Output:
     stream: str
     text: str
     dropped: int = 0
+
+
+def number(value: object) -> float | None:
+    """`value` if it is a number of at least 0 that a float holds; infinity is none."""
+    right = isinstance(value, (int, float)) and 0 <= value <= sys.float_info.max
+    return float(value) if right else None  # type: ignore[arg-type]
 
 
 Frame: TypeAlias = Reply | Refused | Output
@@ -137,7 +143,7 @@ def read(frame: str | bytes) -> Frame:
 
 def _output(name: str | None, data: Mapping[str, Any]) -> Output:
     stream, text, dropped = data.get("stream"), data.get("text", ""), data.get("dropped", 0)
-    known = stream in {"stdout", "stderr"} and isinstance(text, str) and isinstance(dropped, int)
+    known = stream in ("stdout", "stderr") and isinstance(text, str) and isinstance(dropped, int)
     if name is None or not known:
         raise BadReply("the server sent output of an unknown form")
     return Output(name, str(stream), text, dropped)

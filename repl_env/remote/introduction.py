@@ -53,8 +53,7 @@ class Told:
 
 
 def _number(data: Mapping[str, Any], name: str) -> float | None:
-    value = data.get(name)
-    return float(value) if isinstance(value, (int, float)) and value > 0 else None
+    return frames.number(data.get(name)) or None
 
 
 def _count(data: Mapping[str, Any], name: str) -> int | None:

@@ -26,6 +26,8 @@ PIECE_S = 3.0
 FIRST_PIECE, LEAST_PIECE, MOST_PIECE = 8 << 20, 256 << 10, 64 << 20
 # Without an answer, and without a byte taken.
 SILENCE_S = 60.0
+# A server that wants to be left alone for longer is away.
+MOST_ASKED_FOR_S = 120.0
 # Attempts in a row at one piece.
 MOST_ATTEMPTS = 6
 
@@ -112,7 +114,10 @@ class _Upload:
                 return await attempt()
             except ServerUnavailable as error:
                 self._piece = max(LEAST_PIECE, self._piece // 2)
-                await asyncio.sleep(max(pause(number), error.retry_after or 0.0))
+                asked_for = error.retry_after or 0.0
+                if asked_for > MOST_ASKED_FOR_S:
+                    raise
+                await asyncio.sleep(max(pause(number), asked_for))
                 attempt = self._received
         return await attempt()
 
@@ -169,7 +174,7 @@ def _name(access: Access, parcel: Parcel) -> Hashable:
 def _count(value: Any) -> int:
     try:
         count = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         count = -1
     if count < 0:
         raise ServerError("the server does not say how much of a context it has", code="BAD_REPLY")

@@ -476,8 +476,9 @@ RESULT = json.dumps(observation())
         '{"type": "state", "id": "ID", "data": {}}',
         '{"type": "output", "id": "ID", "data": {"stream": "stdin", "text": "x"}}',
         '{"type": "output", "id": "ID", "data": {"stream": "stdout", "text": 7}}',
+        '{"type": "output", "id": "ID", "data": {"stream": ["stdout"], "text": "x"}}',
     ],
-    ids=range(13),
+    ids=range(14),
 )
 async def test_a_reply_that_is_none_is_an_error_and_the_session_goes_on(answer):
     async def story(peer):
@@ -496,6 +497,26 @@ async def test_a_reply_that_is_none_is_an_error_and_the_session_goes_on(answer):
             await env.reset()
             with pytest.raises(BadReply):
                 await env.execute("x")
+            assert await printed(env) == "the next"
+
+
+@pytest.mark.parametrize("after", ["1e999", "NaN", "-1", "true", '"1"', "9" * 4000])
+@pytest.mark.parametrize("errors", ["[]", '[{"loc": [' + "[" * 500 + "]" * 500 + '], "msg": "x"}]'])
+async def test_a_refusal_whose_fields_are_no_such_is_one_without_them(after, errors):
+    async def story(peer):
+        await begun(peer)
+        request = await peer.next("step")
+        fields = f'"code": "QUOTA_EXCEEDED", "message": "no", "retry_after": {after}'
+        data = f'{{{fields}, "errors": {errors}}}'
+        await peer.send(f'{{"type": "error", "id": "{request["id"]}", "data": {data}}}')
+        await peer.serve("the next")
+
+    with Scripted(story) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            with pytest.raises(QuotaExceeded, match="no") as caught:
+                await env.execute("x")
+            assert caught.value.retry_after in (None, 1.0)
             assert await printed(env) == "the next"
 
 

@@ -318,6 +318,19 @@ async def test_a_server_that_stays_away_is_given_up():
     assert len(store.asked) == uploading.MOST_ATTEMPTS
 
 
+@pytest.mark.parametrize("seconds", [3600, 1e300])
+async def test_a_server_that_wants_hours_is_not_waited_for(seconds):
+    def later(request: Handler) -> bool:
+        request.rfile.read(int(request.headers["Content-Length"]))
+        return request.answer(503, {"code": "DRAINING", "retry_after": seconds})
+
+    with Store(fine, later) as store:
+        with pytest.raises(ServerUnavailable) as caught:
+            await uploading.upload([parcel()], store.access)
+
+    assert caught.value.retry_after == seconds
+
+
 async def test_pieces_that_never_arrive_are_given_up_and_become_smaller():
     def away(request: Handler) -> bool:
         return request.command == "PUT" and breaks(request)
@@ -352,6 +365,7 @@ async def test_a_server_that_goes_back_and_forth_is_given_up():
         (405, None, NotSupported),
         (507, {"code": "TOO_LARGE", "message": "no room"}, TooLarge),
         (202, {"received": "much"}, ServerError),
+        (202, {"received": float("inf")}, ServerError),
         (202, None, ServerError),
     ],
 )
