@@ -43,13 +43,16 @@ def answer_in(prose: str, variables: Container[str] = ()) -> ProseAnswer | None:
     return ProseAnswer(_unquoted(text))
 
 
-# A literal longer than this many parentheses is found by counting them.
+# A literal with more parentheses, or longer, is found by counting them: each try parses it again,
+# and takes a hundred times its size in memory.
 _MOST_CLOSERS = 100
+_LONGEST_LITERAL = 100_000
 
 
 def _inside(text: str, start: int) -> str:
     """What stands between a parenthesis that opens before `start` and the one that closes it."""
-    for closer in islice(re.compile(r"\)").finditer(text, start), _MOST_CLOSERS):
+    most = start + _LONGEST_LITERAL
+    for closer in islice(re.compile(r"\)").finditer(text, start, most), _MOST_CLOSERS):
         inside = text[start : closer.start()].strip()
         if _literal(inside) is not None:
             return inside
@@ -69,7 +72,9 @@ def _unquoted(text: str) -> str:
 
 
 def _literal(text: str) -> object:
-    """The value of a Python literal, or None if `text` is none."""
+    """The value of a Python literal, or None if `text` is none, or a very long one."""
+    if len(text) > _LONGEST_LITERAL:
+        return None
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -41,3 +41,10 @@ def test_a_text_that_names_a_variable_of_the_session_means_the_variable():
 )
 def test_none(prose):
     assert answer_in(prose) is None
+
+
+def test_an_answer_of_megabytes_is_not_parsed_as_a_literal():
+    """Once for each parenthesis behind it, that took minutes, and gigabytes."""
+    long = "1," * 4_000_000
+    assert answer_in(f"FINAL({long}" + ")" * 100) == ProseAnswer(long)
+    assert answer_in(f"FINAL('{long}')") == ProseAnswer(f"'{long}'")
