@@ -100,10 +100,16 @@ def check_seconds(value: float, name: str) -> float:
     return float(value)
 
 
+# What the session's process takes for a number; above it, it would end for a broken message.
+_MOST_SEED = (1 << 63) - 1
+
+
 def check_seed(seed: int | None) -> int | None:
-    """`seed` if it can start random numbers; else TypeError."""
+    """`seed` if it can start random numbers; else TypeError, or ValueError for 2**63 and more."""
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
         raise TypeError(f"seed must be an int of at least 0, not {seed!r}")
+    if seed is not None and seed > _MOST_SEED:
+        raise ValueError("seed must be less than 2**63")
     return seed
 
 

@@ -92,6 +92,7 @@ def test_an_unknown_argument_of_reset_is_a_type_error(env):
         ({"max_iterations": "3"}, TypeError, "max_iterations"),
         ({"seed": -1}, TypeError, "seed"),
         ({"seed": "1"}, TypeError, "seed"),
+        ({"seed": 1 << 63}, ValueError, "seed"),
         ({"answer_schema": 5}, TypeError, "answer_schema"),
         ({"rlm_max_depth": 0}, ValueError, "rlm_max_depth"),
         ({"llm": LLM(), "llm_model": "m"}, TypeError, "llm"),

@@ -169,6 +169,8 @@ def test_host_functions_and_answers_are_apart(sandbox: Sandbox) -> None:
             session.branch(host={"other": print})
         with pytest.raises(TypeError, match="seed"):
             session.branch(seed="x")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="seed"):
+            session.branch(seed=1 << 63)
     assert taken == [("branch", 1), ("original", 2)]
 
 
