@@ -119,7 +119,7 @@ def _item(item: JSON) -> str:
 
 
 def _plain(item: JSON) -> Any:
-    """A list as lists of texts, which one dump makes a text; a dump at each level doubles quotes."""
+    """A list as lists of texts, for one dump: a dump of each level doubles the quotes inside."""
     if isinstance(item, list):
         return [_plain(each) for each in item]
     if isinstance(item, float) and item.is_integer():

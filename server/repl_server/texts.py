@@ -62,7 +62,7 @@ def checked(model: type[BaseModel], data: Any, where: Sequence[str | int] = ()) 
 
 
 def _check_plain(value: Any) -> None:
-    """Refuse what is nested deeper than MAX_DEPTH, and numbers that are read as infinite (1e999)."""
+    """Refuse what is nested deeper than MAX_DEPTH, and numbers read as infinite (1e999)."""
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         below: list[Any] = []
