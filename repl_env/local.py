@@ -185,7 +185,8 @@ class LocalREPLEnv(_Local):
 
         Args:
             context: what the episode is about: str, bytes, list, dict, or a pathlib.Path to a
-                file. In the session it is the variable `context`.
+                file. In the session it is the variable `context`. What is in lists and dicts goes
+                as JSON: tuples become lists, and keys that are no texts become texts.
             contexts: several, by the names of their variables.
             files: contents by paths in the session's workspace, its working directory: bytes,
                 str, or a pathlib.Path to a file here.
