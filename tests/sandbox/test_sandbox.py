@@ -385,3 +385,18 @@ def test_more_sessions_than_end_at_a_time_end_all_the_same() -> None:
         assert not any(map(psutil.pid_exists, inits))
         inits = [sandbox.session()._core.links.pid for _ in sessions]
     assert not any(map(psutil.pid_exists, inits))
+
+
+def test_too_few_files_to_open_are_one_error_that_says_what_helps() -> None:
+    program = (
+        "from repl_sandbox import Sandbox, SandboxError\n"
+        "try:\n    Sandbox()\nexcept SandboxError as error:\n    print(error)"
+    )
+    limited = ["sh", "-c", 'ulimit -n 30; exec "$@"', "sh", sys.executable, "-c", program]
+    done = subprocess.run(limited, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        "this process may open 30 files, and a sandbox needs 1024: "
+        "raise the limit (ulimit -n 1024)\n"
+    )
