@@ -97,6 +97,9 @@ class _Local:
             preview=preview,
         )
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._env._condition}>"
+
     @property
     def rubric(self) -> Rubric | None:
         """This environment's own copy of the rubric."""

@@ -121,6 +121,10 @@ class RLM:
             raise TypeError(f"environment goes without {', '.join(sorted(arguments))}")
         self._make = environment or _Local({**arguments, "tools": self._tools}, type(self).__name__)
 
+    def __repr__(self) -> str:
+        depth, turns = self._max_depth, self._manner.max_iterations
+        return f"<RLM model {self._model.name!r}, max_depth {depth}, max_iterations {turns}>"
+
     def run(
         self,
         question: str,
