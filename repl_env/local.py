@@ -6,11 +6,10 @@ it. An argument that is not known is a TypeError here, because a person wrote it
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from repl_env.cells import OnOutput
 from repl_env.contexts import Given, Part
@@ -45,10 +44,9 @@ Result = StepResult[REPLObservation]
 class _Local:
     """What the two have in common: how they are made, and what needs no session."""
 
-    # `Never`: type checkers refuse them; at run time the error names the class that was written.
     def __init__(
         self,
-        *unnamed: Never,
+        *,
         llm_query_fn: HostFunction | None = None,
         llm_batch_fn: HostFunction | None = None,
         subcall_fn: HostFunction | None = None,
@@ -69,11 +67,7 @@ class _Local:
         prices: Mapping[str, Price] | None = None,
         answers: Answers = "compatible",
         preview: Preview = "head",
-        **unknown: Never,
     ) -> None:
-        if unnamed:
-            raise TypeError(f"{type(self).__name__}() takes its arguments by name")
-        check_arguments(type(self).__name__, unknown)
         self._env = REPLEnvironment(
             max_output_length=max_output_length,
             context_preview_length=context_preview_length,
@@ -138,20 +132,6 @@ class _Local:
         made = object.__new__(cls)
         made._env = environment
         return made
-
-
-def check_arguments(owner: str, names: Iterable[str]) -> None:
-    """TypeError, as of the class `owner`, for a name that is no argument of these environments."""
-    for name in names:
-        if name not in _ARGUMENTS:
-            raise TypeError(f"{owner}() got an unexpected keyword argument {name!r}")
-
-
-_ARGUMENTS = frozenset(
-    name
-    for name, parameter in inspect.signature(_Local.__init__).parameters.items()
-    if parameter.kind is parameter.KEYWORD_ONLY
-)
 
 
 class LocalREPLEnv(_Local):

@@ -17,7 +17,7 @@ from typing import Any, Self
 from repl_env.environment import REPLEnvironment
 from repl_env.episode_turns import POSITIONAL, Mode
 from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
-from repl_env.local import LocalREPLEnv, Result, check_arguments
+from repl_env.local import LocalREPLEnv, Result
 from repl_env.models import REPLAction, REPLObservation, result_of
 from repl_env.observations import message_result
 from repl_env.settings import REQUEST_NAMES, at_least
@@ -52,7 +52,6 @@ class REPLVectorEnv:
 
     def __init__(self, n: int, **arguments: Any) -> None:
         at_least(n, 1, "n")
-        check_arguments(type(self).__name__, arguments)
         self.environments = tuple(LocalREPLEnv(**arguments) for _ in range(n))
         self._shared = SharedContexts(self._inner(0))
         self._batch = Batch()

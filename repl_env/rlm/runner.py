@@ -117,9 +117,9 @@ class RLM:
         self._system_prompt = system_prompt
         self._gate = gate or REQUESTS
         self._scores = arguments.get("rubric") is not None
+        self._make = environment or _Local({**arguments, "tools": self._tools})
         if environment is not None and arguments:
             raise TypeError(f"environment goes without {', '.join(sorted(arguments))}")
-        self._make = environment or _Local({**arguments, "tools": self._tools}, type(self).__name__)
 
     def __repr__(self) -> str:
         depth, turns = self._max_depth, self._manner.max_iterations
@@ -408,10 +408,9 @@ class Conversation:
 class _Local:
     """Makes environments on this machine."""
 
-    def __init__(self, arguments: Mapping[str, Any], owner: str) -> None:
-        from repl_env.local import AsyncLocalREPLEnv, check_arguments
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        from repl_env.local import AsyncLocalREPLEnv
 
-        check_arguments(owner, arguments)
         self._arguments = dict(arguments)
         if self._arguments.get("sandbox") is None and self._arguments.get("limits") is None:
             self._arguments["limits"] = _limits()

@@ -3,13 +3,11 @@
 import json
 import os
 import signal
-from functools import partial
 
 import pytest
 
-from repl_env import AsyncLocalREPLEnv, LocalREPLEnv, REPLVectorEnv, sandboxes
+from repl_env import LocalREPLEnv, REPLVectorEnv, sandboxes
 from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
-from repl_env.rlm import RLM
 from repl_sandbox import Limits
 
 
@@ -244,23 +242,6 @@ def test_tiers_that_exclude_each_other_are_refused() -> None:
     with LocalREPLEnv(isolation="process", require="jailed") as env:
         with pytest.raises(ValueError, match="require"):
             env.reset(context="abc")
-
-
-@pytest.mark.parametrize(
-    "make",
-    [LocalREPLEnv, AsyncLocalREPLEnv, partial(REPLVectorEnv, 2), partial(RLM, str)],
-    ids=["LocalREPLEnv", "AsyncLocalREPLEnv", "REPLVectorEnv", "RLM"],
-)
-def test_an_unknown_argument_is_an_error_of_the_class_that_was_written(make, request) -> None:
-    name = request.node.callspec.id
-    with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected .* 'timeout_s'$"):
-        make(timeout_s=1)
-
-
-@pytest.mark.parametrize("make", [LocalREPLEnv, AsyncLocalREPLEnv])
-def test_an_argument_without_a_name_is_an_error_of_the_class_that_was_written(make) -> None:
-    with pytest.raises(TypeError, match=rf"^{make.__name__}\(\) takes its arguments by name"):
-        make("a context")
 
 
 def test_what_is_printed_of_a_step_is_short_and_has_what_a_person_asks_for(env):
