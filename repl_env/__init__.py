@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from repl_env.sync_client import SyncREPLEnv
     from repl_env.vector import REPLVectorEnv
 
+    __version__: str
+
 __all__ = [
     "LLM",
     "RLM_SYSTEM_PROMPT",
@@ -157,6 +159,8 @@ _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name 
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return _version()
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
@@ -165,4 +169,14 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})
+
+
+def _version() -> str:
+    """That of the installed distribution; "unknown" in a source tree that was never installed."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("repl-env")
+    except metadata.PackageNotFoundError:
+        return "unknown"

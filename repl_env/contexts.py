@@ -6,14 +6,13 @@ One object may be given, or several under names of their own. A str is text and 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from repl_env.previews import Preview, preview
-from repl_env.values import clean
+from repl_env.values import clean, json_text
 
 if TYPE_CHECKING:
     from repl_env.sandboxes import Source
@@ -115,7 +114,8 @@ def resolve(
 
     Raises:
         TypeError: a context is none of str, bytes, list, dict and Path, or holds what JSON cannot.
-        ValueError: a context is given twice.
+        ValueError: a context is given twice, or holds a number that is not finite, or an object
+            with two keys that are one text in JSON.
         OSError: a Path cannot be read.
     """
     if isinstance(context, Context):
@@ -153,7 +153,7 @@ def _part(name: str, value: Given) -> Part:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return Part(name, bytes(value), len(value), "bytes")
     if isinstance(value, (list, dict)):
-        return Part(name, value, _json_length(name, value), "chars of JSON")
+        return Part(name, value, len(json_text(name, value)), "chars of JSON")
     allowed = "str, bytes, list, dict or pathlib.Path"
     raise TypeError(f"{name} must be {allowed}, not {type(value).__name__}")
 
@@ -165,13 +165,6 @@ def _read(path: Path) -> str | bytes:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         return data
-
-
-def _json_length(name: str, value: JSON) -> int:
-    try:
-        return len(json.dumps(value, ensure_ascii=False, allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise TypeError(f"{name} must hold JSON values only: {error}") from error
 
 
 def _preview(parts: tuple[Part, ...], mode: Preview, length: int) -> str | None:

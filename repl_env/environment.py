@@ -132,6 +132,19 @@ class REPLEnvironment(EpisodeTurns):
         self._state, self._executor = None, None
         self._asked, self._last, self._branches = None, None, 0
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._condition}>"
+
+    @property
+    def _condition(self) -> str:
+        """In a few words for a repr: whether an episode is open, how it is held, how far it is."""
+        episode = self._state
+        if episode is None:
+            return "without an episode"
+        ended = f", done: {episode.stop_reason}" if episode.done else ""
+        tier, most = episode.isolation.get("tier"), episode.terms.max_iterations
+        return f"{tier}, open, iteration {episode.iteration} of {most}{ended}"
+
     # ── the interface ────────────────────────────────────────────────────────────────────────────
 
     def reset(

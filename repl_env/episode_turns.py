@@ -26,7 +26,7 @@ from repl_env.models import REPLAction, REPLObservation, REPLState, StepResult, 
 from repl_env.resuming import Asked
 from repl_env.rlm.budget import Spent
 from repl_env.rubrics import REPLRubric, Rubric
-from repl_env.settings import REQUEST_NAMES, Request, Settings, check_name
+from repl_env.settings import REQUEST_NAMES, Request, Settings, check_variables
 from repl_env.subcalls import Provider, SubcallSettings, functions
 from repl_env.turns import Turn
 from repl_sandbox.errors import SandboxError, SessionBusy
@@ -125,8 +125,7 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
         before, asked = self._episode(), self._asked
         assert asked is not None
         self._check_mode(mode)
-        for name in variables:
-            check_name(name, "variables", self.settings.tools)
+        check_variables(variables, self.settings.tools)
         take_expected = self._expecting(request.expected_answer)
         terms = request.following(before.terms, self.settings)
         yield self._reset_rubric if mode == "plain" else self._reset_rubric_async

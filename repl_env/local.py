@@ -91,6 +91,9 @@ class _Local:
             preview=preview,
         )
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._env._condition}>"
+
     @property
     def rubric(self) -> Rubric | None:
         """This environment's own copy of the rubric."""
@@ -165,7 +168,8 @@ class LocalREPLEnv(_Local):
 
         Args:
             context: what the episode is about: str, bytes, list, dict, or a pathlib.Path to a
-                file. In the session it is the variable `context`.
+                file. In the session it is the variable `context`. What is in lists and dicts goes
+                as JSON: tuples become lists, and keys that are no texts become texts.
             contexts: several, by the names of their variables.
             files: contents by paths in the session's workspace, its working directory: bytes,
                 str, or a pathlib.Path to a file here.

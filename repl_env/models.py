@@ -6,7 +6,8 @@ Names, fields and defaults are those of OpenEnv's `repl_env`, with more fields. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 from pydantic import (
@@ -47,7 +48,35 @@ def trusted(model: type[_ModelT], **fields: Any) -> _ModelT:
     return made
 
 
-class Action(BaseModel):
+# A terminal's line or two: of what is longer, its beginning and its length are printed.
+_PRINTED = 200
+
+
+class Printed(BaseModel):
+    """A model that prints in a few lines, however long its texts are; the wire has all of them."""
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            yield name, shown(value)
+
+
+class _Cut(str):
+    """A text whose repr is the text itself."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def shown(value: Any) -> Any:
+    """`value` as a repr shows it: of a long text its beginning, and how long it is."""
+    if not isinstance(value, str) or len(value) <= _PRINTED:
+        return value
+    return _Cut(f"{value[:_PRINTED]!r}... ({len(value):,} characters)")
+
+
+class Action(Printed):
     """Base of what a policy sends. Fields that a subclass does not name are refused."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
@@ -55,17 +84,17 @@ class Action(BaseModel):
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
-class Observation(BaseModel):
+class Observation(Printed):
     """Base of what an environment answers. `reward` is this step's alone."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     done: bool = False
     reward: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: dict[str, Any] = Field(default_factory=dict, repr=False)
 
 
-class State(BaseModel):
+class State(Printed):
     """Base of an environment's state. Environments may add fields."""
 
     model_config = ConfigDict(extra="allow", validate_assignment=True)
@@ -99,7 +128,7 @@ class REPLAction(Action):
     final_answer: JsonValue = Field(default=None, description="The answer, when is_final is set.")
 
 
-class CodeBlockResult(BaseModel):
+class CodeBlockResult(Printed):
     """What one cell printed and changed.
 
     `stdout` ends with the value of the last expression, as a REPL shows it; `value` is that text
@@ -110,13 +139,13 @@ class CodeBlockResult(BaseModel):
 
     stdout: str = ""
     stderr: str = ""
-    locals_snapshot: dict[str, str] = Field(default_factory=dict)
+    locals_snapshot: dict[str, str] = Field(default_factory=dict, repr=False)
     execution_time: float = Field(default=0.0, ge=0)
     success: bool = True
     exception: str | None = None
     value: str | None = None
-    changes: list[dict[str, str | int]] = Field(default_factory=list)
-    figures: list[str] = Field(default_factory=list)
+    changes: list[dict[str, str | int]] = Field(default_factory=list, repr=False)
+    figures: list[str] = Field(default_factory=list, repr=False)
     truncated: bool = False
 
 
@@ -124,11 +153,17 @@ class REPLObservation(Observation):
     """What the policy sees after a reset or a step."""
 
     result: CodeBlockResult
-    context_preview: str | None = None
+    context_preview: str | None = Field(default=None, repr=False)
     context_length: int = Field(default=0, ge=0)
-    available_variables: list[str] = Field(default_factory=list)
+    available_variables: list[str] = Field(default_factory=list, repr=False)
     iteration: int = Field(default=0, ge=0)
     max_iterations: int = Field(default=DEFAULT_MAX_ITERATIONS, ge=1)
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        yield from super().__repr_args__()
+        for name in ("final_answer", "error_kind"):
+            if (value := self.metadata.get(name)) is not None:
+                yield name, shown(value)
 
     @property
     def error_kind(self) -> str | None:
@@ -143,16 +178,16 @@ class REPLState(State):
     `usage` adds up the steps' costs in seconds; its `peak_memory` is the largest seen, in bytes.
     """
 
-    context: str | None = None
+    context: str | None = Field(default=None, repr=False)
     task_prompt: str | None = None
     iteration: int = 0
     max_iterations: int = DEFAULT_MAX_ITERATIONS
-    namespace_keys: list[str] = Field(default_factory=list)
+    namespace_keys: list[str] = Field(default_factory=list, repr=False)
     final_answer: str | None = None
     total_execution_time: float = 0.0
     context_length: int = 0
     stop_reason: str | None = None
-    usage: dict[str, float] = Field(default_factory=dict)
+    usage: dict[str, float] = Field(default_factory=dict, repr=False)
 
     @field_serializer("context", when_used="json")
     def _context_for_the_wire(self, context: str | None) -> str | None:
@@ -176,7 +211,7 @@ class StepResult(Generic[ResultObsT]):
     observation: ResultObsT
     reward: float | None = None
     done: bool = False
-    metadata: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = field(default=None, repr=False)
 
 
 def result_of(observation: REPLObservation) -> StepResult[REPLObservation]:

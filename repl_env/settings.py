@@ -25,7 +25,7 @@ from repl_env.models import (
 from repl_env.previews import MODES, Preview
 from repl_env.sandboxes import Source
 from repl_env.subcalls import BUDGET, NAMES, SubcallSettings
-from repl_env.values import clean
+from repl_env.values import clean, json_text
 from repl_sandbox.types import Answers, check_seed
 
 RESERVED = frozenset({*ANSWER_NAMES, *NAMES, BUDGET})
@@ -168,6 +168,16 @@ def check_name(name: object, argument: str, taken: Mapping[str, object] | None =
         raise ValueError(f"{argument}: {name!r} is not a name for a variable")
     if name in RESERVED or name in (taken or {}):
         raise ValueError(f"{argument}: the name {name!r} is taken")
+
+
+def check_variables(variables: object, taken: Mapping[str, object]) -> None:
+    """TypeError or ValueError, naming it, for what a follow-up cannot set as a variable."""
+    if not isinstance(variables, Mapping):
+        raise TypeError(f"variables must be a dict, not {type(variables).__name__}")
+    for name, value in variables.items():
+        check_name(name, "variables", taken)
+        if not isinstance(value, (str, bytes, bytearray, memoryview)):
+            json_text(f"variables: {name}", value)
 
 
 def _text(value: str | None, name: str) -> str:

@@ -3,15 +3,68 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
 
 
+# Of these nothing is further down. A subclass of one is looked at, and found to be no container.
+_LEAVES = frozenset({str, int, float, bool, type(None)})
+
+
 def clean(text: str) -> str:
     """`text` with each lone surrogate replaced by "?": what can be written as UTF-8."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def json_text(name: str, value: Any) -> str:
+    """`value` as JSON. Keys that are no texts become texts, as Python's json has it.
+
+    Raises:
+        TypeError: naming it, if it holds what JSON has no form for.
+        ValueError: naming it, if a number is not finite, or two keys of an object would be one.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, RecursionError) as error:
+        raise TypeError(f"{name} must hold JSON values only: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{name} must hold JSON values only: {error}") from None
+    _check_keys(name, value)
+    return text
+
+
+def _check_keys(name: str, value: Any) -> None:
+    """ValueError if an object has two keys that are one text, such as 1 and "1".
+
+    `json.dumps` has been here before, so that there are no circles. This takes half as long.
+    """
+    left = [value]
+    while left:
+        inner = left.pop()
+        if isinstance(inner, dict):
+            for key in inner:
+                if type(key) is not str:
+                    _check_texts(name, inner)
+                    break
+            inner = inner.values()
+        elif not isinstance(inner, (list, tuple)):
+            continue
+        for each in inner:
+            if type(each) not in _LEAVES:
+                left.append(each)  # noqa: PERF401 (a list for each object takes longer)
+
+
+def _check_texts(name: str, keys: dict[Any, Any]) -> None:
+    if len(set(map(type, keys))) == 1:
+        return  # keys of one type are one text only where they are equal
+    seen: dict[str, Any] = {}
+    for key in keys:
+        (text,) = json.loads(json.dumps({key: None}))
+        if text in seen:
+            raise ValueError(f"{name}: the keys {seen[text]!r} and {key!r} are one in JSON")
+        seen[text] = key
 
 
 def json_or_none(value: object) -> JSON:

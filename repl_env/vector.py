@@ -59,6 +59,12 @@ class REPLVectorEnv:
         self._mode: Mode | None = None
         self._last: list[Result | None] = [None] * n
 
+    def __repr__(self) -> str:
+        begun = [last for last in self._last if last is not None]
+        done = sum(last.done for last in begun)
+        condition = f"{done} of {len(begun)} episodes done" if begun else "without episodes"
+        return f"<REPLVectorEnv of {len(self)}, {condition}>"
+
     def __len__(self) -> int:
         return len(self.environments)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 
 import pytest
@@ -76,6 +76,12 @@ def test_importing_the_package_loads_no_engine_and_no_library() -> None:
     assert "repl_env" in modules
     assert not any(name.startswith(("repl_sandbox", "repl_server")) for name in modules)
     assert foreign(modules) == set()
+
+
+@pytest.mark.parametrize(("package", "root"), [("repl_env", ""), ("repl_sandbox", "sandbox")])
+def test_the_version_is_read_when_it_is_asked_for(package: str, root: str) -> None:
+    assert "importlib.metadata" not in loaded_by(package, root)
+    assert import_module(package).__version__ == metadata.version("repl-env")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import io
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated
 
 import typer
 
@@ -27,8 +28,9 @@ def build(points: list[EntryPoint] | None = None) -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,  # a bug report needs the plain traceback
+        context_settings={"help_option_names": ["-h", "--help"]},  # of all commands
     )
-    app.callback()(_no_options)
+    app.callback()(_options)
     for point in points if points is not None else installed():
         _add(app, point)
     return app
@@ -66,7 +68,22 @@ def _unavailable(point: EntryPoint, reason: str) -> Callable[[], None]:
     return command
 
 
-def _no_options() -> None:
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from repl_env import __version__
+
+        typer.echo(f"repl-env {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", "-V", help="Print the version.", callback=_show_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
     # With a callback, an application of one command still takes that command's name.
     """A persistent, jailed Python REPL for language models."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from repl_env.remote.latest import Latest
+from repl_env.values import json_text
 from repl_env.wire_values import encoded
 
 if TYPE_CHECKING:
@@ -161,16 +161,6 @@ def packed_file(path: str, given: object, *, large: float = LARGE) -> Any:
         content: Any = given
         return packed(name, content, large=large)
     raise TypeError(f"{name} must be bytes, str or a Path, not {type(given).__name__}")
-
-
-def json_text(name: str, value: Any) -> str:
-    """`value` as JSON; TypeError or ValueError naming it, if JSON cannot carry it."""
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except (TypeError, RecursionError) as error:
-        raise TypeError(f"{name} must hold JSON values only: {error}") from None
-    except ValueError as error:
-        raise ValueError(f"{name} must hold JSON values only: {error}") from None
 
 
 def is_small(given: Given | None) -> bool:

@@ -17,11 +17,11 @@ from repl_env.remote.parcels import (
     NEVER_LARGE,
     Parcel,
     is_small,
-    json_text,
     packed,
     packed_file,
 )
 from repl_env.remote.patience import optional_seconds
+from repl_env.values import json_text
 from repl_env.wire_values import UPLOAD, encoded
 
 if TYPE_CHECKING:

@@ -11,8 +11,10 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias
 
+from repl_env.background import RUNS
 from repl_env.errors import ModelError
 from repl_env.interfaces import Message
 from repl_env.rlm.threads import in_thread
@@ -101,6 +103,9 @@ class ModelRequest:
 class ChatModel(ABC):
     """A model. Safe to use from several tasks, and from the event loops of several threads.
 
+    Whoever makes one closes it: by `with` around plain calls, by `async with` on an event loop, or
+    by `await model.close()`. A run leaves open what it was given.
+
     Attributes:
         name: what it is called in reports and price tables; None if it has no name.
         bounded: whether it keeps to `max_output_tokens`.
@@ -126,6 +131,28 @@ class ChatModel(ABC):
 
     async def close(self) -> None:  # noqa: B027 (most models hold nothing)
         """Let go of connections and memory. The model may be used again afterwards."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        RUNS.wait_for(self.close())
 
     async def __call__(self, messages: Sequence[Message], model: str | None = None) -> Completion:
         """Answer `messages`: a model is also the function that users may give for one."""

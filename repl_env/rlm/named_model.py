@@ -24,6 +24,7 @@ class NamedModel:
     """
 
     def __init__(self, llm: LLM, argument: str) -> None:
+        self.name = llm.model
         self._llm, self._argument = llm, argument
         self._lock = threading.Lock()
         self._users = 0
@@ -31,7 +32,7 @@ class NamedModel:
         self._make()  # what is wrong is told now, not at the first question
 
     def __repr__(self) -> str:
-        return f"NamedModel({self._llm.model!r})"
+        return f"NamedModel({self.name!r})"
 
     def take(self) -> ChatModel:
         """The model, for one more user, who has to `leave` it."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from repl_env.interfaces import Message
+from repl_env.models import shown
 from repl_env.rlm.budget import Spent
 
 if TYPE_CHECKING:
@@ -47,19 +48,23 @@ class RLMRunResult:
     """
 
     final_answer: str | None
-    messages: list[Message]
+    messages: list[Message] = field(repr=False)
     iterations: int
     depth: int = 0
-    child_traces: list[ChildTrace] = field(default_factory=list)
-    answer_value: JSON = None
+    child_traces: list[ChildTrace] = field(default_factory=list, repr=False)
+    answer_value: JSON = field(default=None, repr=False)
     stop_reason: str = "answer"
     error_kind: str | None = None
     usage: Spent = field(default_factory=Spent)
-    own: Spent = field(default_factory=Spent)
+    own: Spent = field(default_factory=Spent, repr=False)
     reward: float | None = None
     seconds: float = 0.0
     reason: str | None = None
     _events: tuple[Any, ...] = field(default=(), repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        named = ((each.name, getattr(self, each.name)) for each in fields(self) if each.repr)
+        return f"RLMRunResult({', '.join(f'{name}={shown(value)!r}' for name, value in named)})"
 
     @property
     def trajectory(self) -> Trajectory:

@@ -47,15 +47,17 @@ class RLM:
     """A model that works on questions in a REPL, and calls models on parts of them.
 
     ```python
-    rlm = RLM(OpenAIModel("gpt-5-mini", base_url=url, api_key=key))
-    print(rlm.run("Which chapters mention the sea?", context=pathlib.Path("book.txt")).final_answer)
+    with OpenAIModel("gpt-5-mini", base_url=url, api_key=key) as model:
+        result = RLM(model).run("Which chapters mention the sea?", context=pathlib.Path("book.txt"))
+        print(result.final_answer)
     ```
     The source of the method is arXiv 2512.24601. Safe to use from several threads and tasks: each
     run has its own session, ledger and conversation.
 
     Args:
         model: works in the runs: a `ChatModel`, a function of `(messages)` or `(messages, model)`,
-            or an `LLM` that says where one is.
+            or an `LLM` that says where one is. A `ChatModel` is its maker's to close; what an `LLM`
+            names is there while runs need it.
         sub_model: answers plain questions of the code; None: `model`.
         environment: makes the environment of a run, given the provider of its sub-calls; None:
             `AsyncLocalREPLEnv` with `arguments`.
@@ -118,6 +120,10 @@ class RLM:
         self._make = environment or _Local({**arguments, "tools": self._tools})
         if environment is not None and arguments:
             raise TypeError(f"environment goes without {', '.join(sorted(arguments))}")
+
+    def __repr__(self) -> str:
+        depth, turns = self._max_depth, self._manner.max_iterations
+        return f"<RLM model {self._model.name!r}, max_depth {depth}, max_iterations {turns}>"
 
     def run(
         self,

@@ -33,7 +33,9 @@ class TransformersModel(ChatModel):
     """A causal language model with a chat template, on CPU or GPU.
 
     ```python
-    model = TransformersModel("Qwen/Qwen3-0.6B", sampling={"temperature": 0.7, "top_p": 0.9})
+    sampling = {"temperature": 0.7, "top_p": 0.9}
+    with TransformersModel("Qwen/Qwen3-0.6B", sampling=sampling) as model:
+        print(RLM(model).run("How many words?", context=text).final_answer)
     ```
     Requests that are made at the same time, from any tasks and threads, are answered together.
     Answers in lower precision may differ with the batch, as everywhere. A request that is cancelled

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
         Variable,
     )
 
+    __version__: str
+
 _HOME = {
     "Sandbox": "sandbox",
     "AsyncSandbox": "async_sandbox",
@@ -134,6 +136,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return _version()
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -143,4 +147,14 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, "__version__"]
+
+
+def _version() -> str:
+    """That of the installed distribution; "unknown" where there is only a source tree."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("repl-env")
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -50,6 +50,10 @@ class AsyncSandbox:
         face._sandbox, face._owner = sandbox, False
         return face
 
+    def __repr__(self) -> str:
+        of = "not started" if self._sandbox is None else f"of {self._sandbox!r}"
+        return f"<AsyncSandbox {of}>"
+
     @property
     def plain(self) -> Sandbox | None:
         """The `Sandbox` that this is a face of; None before it has started."""

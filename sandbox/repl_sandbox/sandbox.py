@@ -145,6 +145,11 @@ class Sandbox:
             template.close()
             raise
 
+    def __repr__(self) -> str:
+        away = self._closed or os.getpid() != self._pid
+        condition = "closed" if away else f"open, sessions: {len(self._open)}"
+        return f"<{type(self).__name__} {self._zygote.tier}, {condition}>"
+
     @property
     def shared(self) -> Mapping[str, Shareable]:
         """The objects that its sessions begin with, by name, as they were given."""

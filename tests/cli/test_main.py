@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,19 @@ def test_an_unknown_command_is_a_usage_error() -> None:
 
 def test_an_unknown_option_is_a_usage_error() -> None:
     assert repl_env("doctor", "--no-such-option").returncode == 2
+
+
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_the_version_is_that_of_the_distribution(option: str) -> None:
+    done = repl_env(option)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"repl-env {metadata.version('repl-env')}\n"
+
+
+@pytest.mark.parametrize("command", [[], ["doctor"], ["bench-tasks"], ["bench-tasks", "make"]])
+def test_h_is_help_for_every_command(command: list[str]) -> None:
+    done = repl_env(*command, "-h")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == repl_env(*command, "--help").stdout

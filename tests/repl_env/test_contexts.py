@@ -75,11 +75,11 @@ def test_what_is_no_context_is_a_type_error_that_names_it(given):
         resolved(given)
 
 
-def test_a_context_that_json_cannot_carry_is_a_type_error():
+def test_a_context_that_json_cannot_carry_is_an_error_that_names_it():
     endless: list[object] = []
     endless.append(endless)
-    for given in (["a", object()], endless):
-        with pytest.raises(TypeError, match="context must hold JSON"):
+    for given, error in ((["a", object()], TypeError), (endless, ValueError)):
+        with pytest.raises(error, match="context must hold JSON"):
             resolved(given)
 
 

@@ -75,8 +75,11 @@ def test_an_unknown_argument_of_reset_is_a_type_error(env):
     ("arguments", "error", "named"),
     [
         ({"context": 5}, TypeError, "context"),
-        ({"context": [float("nan")]}, TypeError, "context must hold JSON values only"),
-        ({"contexts": {"a": {"b": float("inf")}}}, TypeError, "a must hold JSON values only"),
+        ({"context": [float("nan")]}, ValueError, "context must hold JSON values only"),
+        ({"contexts": {"a": {"b": float("inf")}}}, ValueError, "a must hold JSON values only"),
+        ({"context": [object()]}, TypeError, "context must hold JSON values only"),
+        ({"context": [{"a": ({1: "x", "1": "y"},)}]}, ValueError, "context: the keys 1 and '1'"),
+        ({"context": {None: "x", "null": "y"}}, ValueError, "context: the keys None and 'null'"),
         ({"contexts": ["x"]}, TypeError, "contexts must be"),
         ({"task_prompt": 5}, TypeError, "task_prompt must be"),
         ({"llm": {"model": "m"}}, TypeError, "llm must be"),
@@ -136,3 +139,26 @@ def test_previews_can_be_chosen(make):
     assert preview == "list (1,000) of str (2)"
     env = make(preview="none")
     assert env.reset(context="x").observation.context_preview is None
+
+
+def test_keys_that_are_no_texts_become_texts(env):
+    env.reset(context={1: "a", 2.5: {True: "b"}, None: "c", "d": ({3: 4},)})
+    shown = env.execute("context").observation.result.value
+    assert shown == "{'1': 'a', '2.5': {'true': 'b'}, 'null': 'c', 'd': [{'3': 4}]}"
+
+
+@pytest.mark.parametrize(
+    ("variables", "error", "named"),
+    [
+        ({"a": 1, "b": float("nan")}, ValueError, "variables: b must hold JSON values only"),
+        ({"a": 1, "b": {1, 2}}, TypeError, "variables: b must hold JSON values only"),
+        ({"a": 1, "b": {1: 2, "1": 3}}, ValueError, "variables: b: the keys 1 and '1'"),
+        (["a"], TypeError, "variables must be a dict"),
+    ],
+)
+def test_a_bad_variable_is_named_and_leaves_the_episode_alone(env, variables, error, named):
+    env.reset(expected_answer="7")
+    with pytest.raises(error, match=named):
+        env.follow_up(task_prompt="more", expected_answer="8", variables=variables)
+    assert "a" not in env.list_variables()
+    assert env.execute("FINAL(7)").reward == 1.0

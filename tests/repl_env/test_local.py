@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from repl_env import LocalREPLEnv, sandboxes
+from repl_env import LocalREPLEnv, REPLVectorEnv, sandboxes
 from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
 from repl_sandbox import Limits
 
@@ -242,3 +242,45 @@ def test_tiers_that_exclude_each_other_are_refused() -> None:
     with LocalREPLEnv(isolation="process", require="jailed") as env:
         with pytest.raises(ValueError, match="require"):
             env.reset(context="abc")
+
+
+def test_what_is_printed_of_a_step_is_short_and_has_what_a_person_asks_for(env):
+    env.reset(context="a secret, " * 100_000)
+    env.execute("figure = 1\nprint('some output, ' * 500)")
+    result = env.execute("FINAL('the answer')")
+    for shown in (repr(result), str(result.observation), str(env.state()), repr(env.state())):
+        assert len(shown) < 1000 and "\n" not in shown
+        assert "secret" not in shown and "metadata" not in shown
+        assert "1000000" in shown and "final_answer='the answer'" in shown
+    assert "reward=0.0" in repr(result) and "done=True" in repr(result)
+    assert env.state().context == "a secret, " * 100_000
+
+
+def test_a_long_text_is_printed_by_its_beginning_and_its_length(env):
+    env.reset()
+    result = env.execute("print('ab' * 1000)")
+    assert "stdout='ababab" in repr(result) and "... (2,001 characters)" in repr(result)
+    assert result.observation.result.stdout == "ab" * 1000 + "\n"
+    failed = env.execute("1 / 0")
+    assert "ZeroDivisionError" in repr(failed) and "error_kind='exception'" in repr(failed)
+
+
+def test_the_repr_of_an_environment_says_where_it_is_and_nothing_of_its_contents():
+    env = LocalREPLEnv()
+    assert repr(env) == "<LocalREPLEnv without an episode>"
+    with env:
+        env.reset(context="secret", task_prompt="secret", expected_answer="secret")
+        tier = env.session.isolation.tier
+        env.execute("x = 'secret'")
+        assert repr(env) == f"<LocalREPLEnv {tier}, open, iteration 1 of 30>"
+        env.execute("FINAL(x)")
+        assert repr(env) == f"<LocalREPLEnv {tier}, open, iteration 2 of 30, done: answer>"
+    assert repr(env) == "<LocalREPLEnv without an episode>"
+
+
+def test_the_repr_of_a_vector_counts_its_episodes() -> None:
+    with REPLVectorEnv(2) as envs:
+        assert repr(envs) == "<REPLVectorEnv of 2, without episodes>"
+        envs.reset()
+        envs.step(["FINAL(1)", "1"])
+        assert repr(envs) == "<REPLVectorEnv of 2, 1 of 2 episodes done>"

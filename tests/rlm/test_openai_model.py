@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from repl_env.errors import ModelError
-from repl_env.rlm import ModelRequest, ModelUsage, OpenAIModel
+from repl_env.rlm import RLM, ModelRequest, ModelUsage, OpenAIModel
 from tests.rlm.endpoint import Hang, Raw, Reply
 
 QUESTION = [{"role": "user", "content": "how many words"}]
@@ -292,6 +292,22 @@ async def test_a_model_works_again_after_close(endpoint) -> None:
     for _ in range(2):
         assert (await model(QUESTION)).text == "yes"
         await model.close()
+
+
+def test_with_around_plain_runs_closes_the_model(endpoint) -> None:
+    served = endpoint("```repl\nFINAL(6 * 7)\n```")
+    with OpenAIModel("m", base_url=served.base_url) as model:
+        assert RLM(model).run("?").final_answer == "42"
+        assert not served.wait_closed(0)
+    assert served.wait_closed(60)
+
+
+async def test_async_with_closes_the_model(endpoint) -> None:
+    served = endpoint("yes")
+    async with OpenAIModel("m", base_url=served.base_url) as model:
+        assert (await model(QUESTION)).text == "yes"
+        assert not served.wait_closed(0)
+    assert await asyncio.to_thread(served.wait_closed, 60)
 
 
 async def test_a_cancelled_call_ends_its_request(endpoint) -> None:

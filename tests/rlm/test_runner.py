@@ -394,6 +394,19 @@ def test_wrong_arguments_are_named(arguments, error, name):
         RLM(**arguments)
 
 
+def test_what_is_printed_of_a_run_is_short_and_has_its_answer(rlm):
+    model = ScriptedModel([code("print(context)"), code("FINAL('ab' * 1000)")])
+    result = rlm(model).run("What is asked?", "a secret")
+    assert "final_answer='ababab" in repr(result) and "(2,000 characters)" in repr(result)
+    assert "stop_reason='answer'" in repr(result) and "iterations=2" in repr(result)
+    assert "secret" not in repr(result) and len(repr(result)) < 1000
+
+
+def test_the_repr_of_an_rlm_has_the_model_by_name_and_no_key():
+    llm = LLM(model="m", base_url="http://127.0.0.1:1/v1", api_key="a secret")
+    assert repr(RLM(llm)) == "<RLM model 'm', max_depth 2, max_iterations 30>"
+
+
 def test_a_question_is_text(rlm):
     with pytest.raises(TypeError, match="question must be a str"):
         rlm(ScriptedModel([])).run(5)

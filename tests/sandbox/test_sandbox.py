@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from repl_sandbox import Finished, Limits, Sandbox, SandboxClosed, SandboxError
+from repl_sandbox import AsyncSandbox, Finished, Limits, Sandbox, SandboxClosed, SandboxError
 from tests.waiting import eventually
 
 
@@ -385,3 +385,39 @@ def test_more_sessions_than_end_at_a_time_end_all_the_same() -> None:
         assert not any(map(psutil.pid_exists, inits))
         inits = [sandbox.session()._core.links.pid for _ in sessions]
     assert not any(map(psutil.pid_exists, inits))
+
+
+def test_too_few_files_to_open_are_one_error_that_says_what_helps() -> None:
+    program = (
+        "from repl_sandbox import Sandbox, SandboxError\n"
+        "try:\n    Sandbox()\nexcept SandboxError as error:\n    print(error)"
+    )
+    limited = ["sh", "-c", 'ulimit -n 30; exec "$@"', "sh", sys.executable, "-c", program]
+    done = subprocess.run(limited, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        "this process may open 30 files, and a sandbox needs 1024: "
+        "raise the limit (ulimit -n 1024)\n"
+    )
+
+
+def test_the_repr_says_tier_and_whether_it_is_open() -> None:
+    with Sandbox(isolation="process") as sandbox:
+        assert repr(sandbox) == "<Sandbox process, open, sessions: 0>"
+        with sandbox.session() as session:
+            assert repr(sandbox) == "<Sandbox process, open, sessions: 1>"
+            assert repr(session) == "<Session process, open>"
+            seen: list[str] = []
+            session.run("print(1)", on_output=lambda *_: seen.append(repr(session)))
+            assert seen == ["<Session process, busy>"]
+        assert repr(session) == "<Session process, closed>"
+    assert repr(sandbox) == "<Sandbox process, closed>"
+
+
+async def test_the_repr_of_the_asynchronous_face_is_that_of_its_sandbox() -> None:
+    sandbox = AsyncSandbox(isolation="process")
+    assert repr(sandbox) == "<AsyncSandbox not started>"
+    async with sandbox, sandbox.session() as session:
+        assert repr(sandbox) == "<AsyncSandbox of <Sandbox process, open, sessions: 1>>"
+        assert repr(session) == "<AsyncSession process, open>"

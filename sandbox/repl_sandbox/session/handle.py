@@ -42,6 +42,11 @@ class Handle:
         self._pid = os.getpid()
         self._closed = False
 
+    def __repr__(self) -> str:
+        away = self._closed or _getpid() != self._pid
+        condition = "closed" if away else "busy" if self._core.busy.locked() else "open"
+        return f"<{type(self).__name__} {self._core.links.tier}, {condition}>"
+
     @property
     def lost(self) -> tuple[str, ...]:
         """Of a branch: what of the original it could not take along, in words."""

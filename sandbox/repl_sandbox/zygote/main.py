@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -23,12 +24,15 @@ from ..jail.recipe import Jail
 from ..types import Policy
 from . import control, requests
 from .endings import Endings
-from .init import be_session
+from .init import WORKER_FD, be_session
 from .template import Template, build
 
 # clone3(2): what is wrong with the group that the child should be born into, or there is no such
 # call, as under some seccomp filters of container engines.
 _NOT_INTO_GROUP = (EACCES, EBUSY, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP)
+
+# The worker's sockets lie at WORKER_FD and next to it; 1024 is the default of Linux.
+_LEAST_FILES = WORKER_FD + 24
 
 
 class Zygote:
@@ -304,6 +308,16 @@ def _refusal(error: Exception) -> control.Message:
     return {"failed": "", "message": str(error) if ours else f"{type(error).__name__}: {error}"}
 
 
+def _check_descriptors() -> None:
+    """SandboxError where the sockets of sessions, which lie at WORKER_FD, have no room."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= limit < _LEAST_FILES:  # -1 is no limit
+        raise SandboxError(
+            f"this process may open {limit} files, and a sandbox needs {_LEAST_FILES}: "
+            f"raise the limit (ulimit -n {_LEAST_FILES})"
+        )
+
+
 def refuse(fd: int, error: IsolationError) -> NoReturn:
     """Say on socket `fd`, to the request that configures the zygote, that there will be none."""
     with socket.socket(fileno=fd) as host:
@@ -335,6 +349,7 @@ def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
         os._exit(0)
     number = configuration["number"]
     try:
+        _check_descriptors()
         policy = None if configuration["policy"] is None else Policy(**configuration["policy"])
         template = build(
             configuration["preload"],
