@@ -15,7 +15,7 @@ import psutil
 from repl_sandbox import Limits, Sandbox
 from tests.waiting import comes_to
 
-from .belongings import Belongings, belongings, private_memory, processes_of
+from .belongings import Belongings, belongings, in_use, private, processes_of
 from .figures import Figures
 from .steps import LEFT, Soaked
 
@@ -29,8 +29,9 @@ _PROCESSES = 3
 # Of so many interrupts or more, those that may take longer than the grace period on a machine with
 # much to do. Fewer say nothing of how often.
 _ENOUGH, _LATE = 100, 0.2
-# What a host and a zygote may have grown by: allocators keep what they were once given.
-_GROWTH = 8 << 20
+# What a host may hold more than before, figures of a long soak among it; and a zygote, of which
+# only its pages are known.
+_GROWTH = 4 << 20
 
 
 @dataclass(slots=True)
@@ -39,7 +40,7 @@ class Report:
 
     figures: Figures = field(default_factory=Figures)
     faults: list[str] = field(default_factory=list)
-    growth: tuple[int, ...] = ()  # bytes of memory: of the host, of its zygote
+    growth: tuple[int, int] = (0, 0)  # bytes in use by the host, and of pages of its zygote
 
     def told(self) -> dict[str, Any]:
         """All of it, to be printed."""
@@ -79,10 +80,10 @@ def soak(plan: Plan) -> Report:
     with Sandbox(isolation=tier, python=python, limits=_LIMITS, history=history) as sandbox:
         zygote = sandbox._zygote.pid
         folder = _run(sandbox, plan.warm_up(), report)
-        before, memory = belongings(zygote, folder), private_memory(zygote)
+        before, memory = belongings(zygote, folder), (in_use(), private(str(zygote)))
         _run(sandbox, plan, report)
         report.faults += _left_behind(before, zygote, folder)
-        report.growth = tuple(b - a for a, b in zip(memory, private_memory(zygote), strict=True))
+        report.growth = in_use() - memory[0], private(str(zygote)) - memory[1]
     interrupts = report.figures.steps["interrupted"]
     if interrupts >= _ENOUGH and report.figures.lates > interrupts * _LATE:
         report.faults.append(f"{report.figures.lates} interrupts came to nothing")
