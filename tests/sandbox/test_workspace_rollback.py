@@ -154,3 +154,17 @@ def test_files_put_between_cells_are_there_after_a_death(copied: Session) -> Non
     copied.files.put("folder/given", b"22")
     assert copied.run("os.unlink('folder/given'); os._exit(1)").lost == ()
     assert copied.files.get("folder/given") == b"22"
+
+
+def test_what_was_there_before_the_first_cell_is_kept_however_many_cells_have_changed_files(
+    open_python: str,
+) -> None:
+    with Sandbox(isolation="confined", python=open_python, history=3) as sandbox:
+        with sandbox.session() as session:
+            session.files.put("given", "1")
+            for number in range(6):
+                session.run(f"open('made {number}', 'w').close()")
+            session.rollback(3)
+            session.rollback(3)  # to an empty namespace, which needs no copy
+
+            assert [entry.path for entry in session.files.list()] == ["given"]

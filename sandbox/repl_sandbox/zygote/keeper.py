@@ -45,7 +45,10 @@ Version: TypeAlias = dict[str, Entry]
 
 
 class Versions:
-    """The contents of directory `root` after some cells, by number: the `most` latest of them."""
+    """The contents of directory `root` after some cells, by number: the `most` latest of them.
+
+    And what there was before the first cell: who goes back to that needs no copy of the worker.
+    """
 
     def __init__(self, root: int, most: int) -> None:
         self._root = root
@@ -56,12 +59,13 @@ class Versions:
 
     def keep(self, cell: int, needed: list[int]) -> None:
         """Note what is there now as the content after `cell`; forget what no `needed` one has."""
-        latest = self._kept.get(max(self._kept, default=0), {})
+        last = self._kept.get(max(self._kept, default=0), {})
         try:
-            self._kept[cell] = self._content({} if isinstance(latest, str) else latest)
+            self._kept[cell] = self._content({} if isinstance(last, str) else last)
         except OSError as error:
             self._kept[cell] = error.strerror or "they cannot be read"
-        wanted = sorted({self._before(number) for number in (*needed, cell)})[-self._most :]
+        latest = sorted({self._before(number) for number in (*needed, cell)})[-self._most :]
+        wanted = {self._before(0), *latest}
         self._kept = {number: kept for number, kept in self._kept.items() if number in wanted}
 
     def _content(self, latest: Version) -> Version:
