@@ -410,7 +410,7 @@ def test_the_repr_says_tier_and_whether_it_is_open() -> None:
             assert repr(session) == "<Session process, open>"
             seen: list[str] = []
             session.run("print(1)", on_output=lambda *_: seen.append(repr(session)))
-            assert seen == ["<Session process, busy>"]
+            assert set(seen) == {"<Session process, busy>"}  # output may come in parts
         assert repr(session) == "<Session process, closed>"
     assert repr(sandbox) == "<Sandbox process, closed>"
 
