@@ -160,7 +160,7 @@ _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name 
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        return _version()
+        return import_module("repl_sandbox").__version__  # of the one distribution
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
@@ -170,13 +170,3 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, "__version__"})
-
-
-def _version() -> str:
-    """That of the installed distribution; "unknown" in a source tree that was never installed."""
-    from importlib import metadata
-
-    try:
-        return metadata.version("repl-env")
-    except metadata.PackageNotFoundError:
-        return "unknown"

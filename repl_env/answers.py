@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ForwardRef, TypeAlias
+from typing import Any, TypeAlias
 
 from repl_env.json_schemas import by_json_schema
+from repl_env.type_schemas import type_adapter
 from repl_env.values import clean, json_or_none
 from repl_sandbox.types import JSON, Answer
 
@@ -119,17 +120,9 @@ def validator(schema: Any) -> Validator | None:
 
 
 def _by_type(schema: Any) -> Validator:
-    from pydantic import TypeAdapter, ValidationError
-    from pydantic.errors import PydanticUserError
+    from pydantic import ValidationError
 
-    # pydantic takes a text for the name of a type, and evaluates it; a schema may be a stranger's.
-    if isinstance(schema, (str, ForwardRef)):
-        kind = type(schema).__name__
-        raise TypeError(f"answer_schema must be a JSON schema as a dict, or a type, not {kind}")
-    try:
-        adapter: TypeAdapter[Any] = TypeAdapter(schema)
-    except PydanticUserError as error:
-        raise TypeError(f"answer_schema must be a JSON schema or a type: {error}") from error
+    adapter = type_adapter(schema)
 
     def validate(value: JSON) -> JSON:
         try:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ForwardRef
+from typing import TYPE_CHECKING, Any
 
 from repl_env.contexts import NAME
 from repl_env.errors import NotSupported
@@ -21,6 +21,7 @@ from repl_env.remote.parcels import (
     packed_file,
 )
 from repl_env.remote.patience import optional_seconds
+from repl_env.type_schemas import type_adapter
 from repl_env.values import json_text
 from repl_env.wire_values import UPLOAD, encoded
 
@@ -206,13 +207,9 @@ def _schema(schema: Any) -> Any:
     if schema is None or isinstance(schema, dict):
         json_text("answer_schema", schema)
         return schema
-    if isinstance(schema, (str, ForwardRef)):  # pydantic would evaluate it
-        kind = type(schema).__name__
-        raise TypeError(f"answer_schema must be a JSON schema as a dict, or a type, not {kind}")
-    from pydantic import TypeAdapter
     from pydantic.errors import PydanticUserError
 
     try:
-        return TypeAdapter(schema).json_schema()
+        return type_adapter(schema).json_schema()
     except PydanticUserError as error:
         raise TypeError(f"answer_schema must be a JSON schema or a type: {error}") from error
