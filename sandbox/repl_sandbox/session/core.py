@@ -29,6 +29,7 @@ from ..types import (
     Raised,
     State,
     TimedOut,
+    Usage,
 )
 from ..wire.messages import (
     Answered,
@@ -109,6 +110,7 @@ class Core(Branching):
         self._quiet = False
         self._grace_over: float | None = None
         self._code = b""
+        self._timeout = self._cpu_begun = 0.0
         self._begun = True  # whether the worker was there to take the cell
         self._errand: tuple[Callable[[int], HostMessage], int] | None = None
         self._last_cell = 0
@@ -147,10 +149,17 @@ class Core(Branching):
             self._stdout.begin(functools.partial(on_output, "stdout"))
             self._stderr.begin(functools.partial(on_output, "stderr"))
         self._code = code
+        self._timeout = timeout
         now = self.running_since = _monotonic()
-        self._clocks = Clocks(timeout, self.limits.host_timeout, now, self.cpu_seconds())
+        self._cpu_begun = self.cpu_seconds()
         self._execute()
         return now + timeout
+
+    def _follow_clocks(self) -> Clocks:
+        """Start the cell's clocks, as of when it began: most cells end before anybody asks."""
+        begun, cpu = self.running_since, self._cpu_begun
+        self._clocks = Clocks(self._timeout, self.limits.host_timeout, begun, cpu)
+        return self._clocks
 
     def begin_errand(
         self, message: Callable[[int], HostMessage], descriptor: int, timeout: float
@@ -181,37 +190,43 @@ class Core(Branching):
         So it is with most steps, and what costs time here is paid by each.
         """
         if len(ready) != 1 or ready[0][0] != self._worker_fd or self.outbox.interest != _POLLIN:
+            self._follow_clocks()
             self._receive(ready)
             return None
         data = self._read_worker()
         peak = self.links.connection.empty_result(data, self.cell)
         if peak is None:
+            self._follow_clocks()
             self._quiet = self._take_all(data) and self.worker_first
             return None
-        clocks, now = self._clocks, _monotonic()
+        now = _monotonic()
         if (
             self.worker_first
-            and clocks is not None
             and now - self.running_since < _WORTH_A_LOOK
             and not (
                 self._calls.running or self._unacknowledged or self._answers.kept or self._notice
             )
             and not (self._stdout.head_size or self._stderr.head_size)
         ):
-            # All else is as in the class; setting nine fields takes longer than all of the above.
-            outcome = _new(Finished)
-            outcome.__dict__["usage"] = clocks.usage(now, self.cpu_seconds(), peak)
+            # All else is as in the classes. They are frozen, and so set each field by a call, which
+            # takes longer than all of the above.
+            usage, outcome = _new(Usage), _new(Finished)
+            costs = usage.__dict__
+            costs["execution_seconds"] = now - self.running_since
+            costs["cpu_seconds"] = max(0.0, self.cpu_seconds() - self._cpu_begun)
+            costs["peak_memory"] = peak
+            outcome.__dict__["usage"] = usage
             self.running_since = 0.0
             self._past.add(self.cell)
             return outcome
+        self._follow_clocks()
         self._result = Result(self.cell, None, None, (), (), peak)
         return None
 
     def run(self) -> Generator[float, Ready_, AnyOutcome]:
         """Run the cell that was begun to its outcome."""
         state: State = "kept"
-        clocks = self._clocks
-        assert clocks is not None
+        clocks = self._clocks or self._follow_clocks()
         if not self._begun:
             # The worker died between cells, so this one has not begun: give it a new worker.
             yield from self._collect_death()
@@ -305,11 +320,10 @@ class Core(Branching):
         now: float,
         cpu: float,
     ) -> AnyOutcome:
-        assert self._clocks is not None
         stdout, stderr = self._stdout.end(), self._stderr.end()
         if (stdout or stderr) and self._errand is None:
             self.history.add(self.cell, stdout, stderr)
-        result, clocks = self._result, self._clocks
+        result, clocks = self._result, self._clocks or self._follow_clocks()
         usage = clocks.usage(now, cpu, 0 if result is None else result.peak_memory)
         answers = self._answers.all()
         if result is None or reason is not None:
