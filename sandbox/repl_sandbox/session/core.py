@@ -7,7 +7,6 @@ reads and writes are non-blocking; a driver does nothing but wait.
 
 from __future__ import annotations
 
-import functools
 import os
 import select
 import signal
@@ -23,12 +22,9 @@ from ..types import (
     AnyOutcome,
     Clock,
     Finished,
-    Killed,
     KillReason,
     Limits,
-    Raised,
     State,
-    TimedOut,
     Usage,
 )
 from ..wire.messages import (
@@ -49,7 +45,8 @@ from .clocks import Clocks
 from .exchange import NOTICE_TIMEOUT, Ready_
 from .host_functions import Executor, refusal
 from .offers import Offers
-from .output import MOST_PIPED, History, Stream
+from .outcomes import outcome_of
+from .output import Output
 from .paging import PAGING, page
 
 # The kernel's counts take microseconds to read. No process is made, filled and ended for its memory
@@ -98,12 +95,7 @@ class Core(Branching):
         self.lent = 0
         self.busy = threading.Lock()  # held by the one caller at a time
         self._on_answer = on_answer
-        self._stdout = Stream(links.stdout, int(limits.output))
-        self._stderr = Stream(links.stderr, int(limits.output))
-        self._pipes = select.poll()
-        self._pipes.register(links.stdout, select.POLLIN)
-        self._pipes.register(links.stderr, select.POLLIN)
-        self.history = History(int(limits.output))
+        self.output = Output(links.stdout, links.stderr, int(limits.output))
         self._hit: tuple[KillReason, ...] = ()
         # Set by a driver that looks at the worker's socket before it looks at the pipes.
         self.worker_first = False
@@ -116,16 +108,6 @@ class Core(Branching):
         self._last_cell = 0
         self._answers = AnswersOfCell()
         self._begin_cell()
-
-    def take_turns(self) -> None:
-        """Of many sessions that one thread drives: take little of its output at a time."""
-        self._stdout.take_turns()
-        self._stderr.take_turns()
-
-    @property
-    def overflows(self) -> bool:
-        """Whether the cell has written more than is kept."""
-        return self._stdout.overflows or self._stderr.overflows
 
     def _begin_cell(self) -> None:
         self._quiet = False
@@ -146,8 +128,7 @@ class Core(Branching):
         self.cell += 1
         self._begin_cell()
         if on_output is not None:
-            self._stdout.begin(functools.partial(on_output, "stdout"))
-            self._stderr.begin(functools.partial(on_output, "stderr"))
+            self.output.begin(on_output)
         self._code = code
         self._timeout = timeout
         now = self.running_since = _monotonic()
@@ -206,7 +187,7 @@ class Core(Branching):
             and not (
                 self._calls.running or self._unacknowledged or self._answers.kept or self._notice
             )
-            and not (self._stdout.head_size or self._stderr.head_size)
+            and not (self.output.stdout.head_size or self.output.stderr.head_size)
         ):
             # All else is as in the classes. They are frozen, and so set each field by a call, which
             # takes longer than all of the above.
@@ -273,7 +254,8 @@ class Core(Branching):
                 self._past.add(self.cell)
             else:
                 self.assigned()
-            self._drain()
+            if not self._quiet:
+                self.output.drain()
         finally:
             self.running_since = 0.0
             self._grace_over = None
@@ -303,15 +285,6 @@ class Core(Branching):
         self._hit = ()
         return replace(outcome, limits=hit) if hit else outcome
 
-    def _drain(self) -> None:
-        """Take what the cell has written; not for ever, for what it left behind may go on."""
-        taken = 0
-        while not self._quiet and taken < MOST_PIPED and self._pipes.poll(0):
-            read = self._stdout.read() + self._stderr.read()
-            if not read:  # end of file: init, which held the other ends, is gone
-                return
-            taken += read
-
     def _outcome(
         self,
         expired: Clock | None,
@@ -320,36 +293,11 @@ class Core(Branching):
         now: float,
         cpu: float,
     ) -> AnyOutcome:
-        stdout, stderr = self._stdout.end(), self._stderr.end()
-        if (stdout or stderr) and self._errand is None:
-            self.history.add(self.cell, stdout, stderr)
+        output = self.output.end(self.cell if self._errand is None else None)
         result, clocks = self._result, self._clocks or self._follow_clocks()
         usage = clocks.usage(now, cpu, 0 if result is None else result.peak_memory)
         answers = self._answers.all()
-        if result is None or reason is not None:
-            # The kill that ends a cell past its time reads as a signal; a limit that was passed
-            # meanwhile has the better claim.
-            if expired is not None and reason not in ("memory", "cpu", "protocol"):
-                return TimedOut(
-                    stdout, stderr, answers=answers, usage=usage, state=state, clock=expired
-                )
-            killed = reason or "protocol"
-            return Killed(stdout, stderr, answers=answers, usage=usage, state=state, reason=killed)
-        shown = (
-            stdout,
-            stderr,
-            result.value,
-            result.error,
-            result.changes,
-            result.figures,
-            answers,
-            usage,
-        )
-        if expired is not None:
-            return TimedOut(*shown, state, expired)
-        if result.error is not None:
-            return Raised(*shown, state)
-        return Finished(*shown, state)
+        return outcome_of(result, output, answers, usage, state, expired=expired, died=reason)
 
     # ── what comes in ─────────────────────────────────────────────────────────────────────────
 
@@ -365,13 +313,9 @@ class Core(Branching):
                     self._eof = True
                 if self.outbox.interest & select.POLLIN:
                     self._take_all(self._read_worker())
-            elif fd == self._stdout.fd:
-                self._stdout.read()
-            elif fd == self._stderr.fd:
-                self._stderr.read()
             elif fd == self._control_fd:
                 self._read_control()
-            else:
+            elif not self.output.read(fd):
                 self._reply()
 
     def _take_all(self, data: bytes) -> bool:
@@ -411,7 +355,7 @@ class Core(Branching):
         if call.call in self._calls.running:
             raise RemoteProtocolError("a call number is used twice")
         if call.name in PAGING:
-            self._send(page(self.history, call, len(self.outbox)))
+            self._send(page(self.output.history, call, len(self.outbox)))
             return
         refused = self._calls.refused(call)
         if refused is not None:
@@ -500,7 +444,7 @@ class Core(Branching):
         )
         core.cell, core._past = self.cell, self._past.of_branch()
         core._configured = True
-        core.history = self.history.copy()
+        core.output.history = self.output.history.copy()
         return core
 
     # ── leaving in the middle ─────────────────────────────────────────────────────────────────
@@ -509,8 +453,7 @@ class Core(Branching):
         """The caller left amid a cell or a question: end that, and be ready for the next."""
         if self._is_asking:
             yield from self._outwait()
-        self._stdout.begin(None)
-        self._stderr.begin(None)
+        self.output.begin(None)
         if self.running_since and self._result is None and not self._dead:
             self.interrupt()
             deadline = _monotonic() + self.limits.grace
