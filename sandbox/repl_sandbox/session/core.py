@@ -234,6 +234,7 @@ class Core(Branching):
 
     def _finish(self, expired: Clock | None, state: State) -> Generator[float, Ready_, AnyOutcome]:
         reason: KillReason | None = None
+        clocks = self._clocks or self._follow_clocks()
         try:
             if self._calls.running:
                 self._refuse_open_calls()
@@ -259,7 +260,10 @@ class Core(Branching):
         finally:
             self.running_since = 0.0
             self._grace_over = None
-        outcome = self._outcome(expired, reason, state, now, cpu)
+        output = self.output.end(self.cell if self._errand is None else None)
+        result, answers = self._result, self._answers.all()
+        usage = clocks.usage(now, cpu, 0 if result is None else result.peak_memory)
+        outcome = outcome_of(result, output, answers, usage, state, expired=expired, died=reason)
         if self._lost:
             outcome, self._lost = replace(outcome, lost=self._lost), ()
         if self._errand is not None:
@@ -284,20 +288,6 @@ class Core(Branching):
         hit = self._hit + tuple(name for name in counted if name not in self._hit)
         self._hit = ()
         return replace(outcome, limits=hit) if hit else outcome
-
-    def _outcome(
-        self,
-        expired: Clock | None,
-        reason: KillReason | None,
-        state: State,
-        now: float,
-        cpu: float,
-    ) -> AnyOutcome:
-        output = self.output.end(self.cell if self._errand is None else None)
-        result, clocks = self._result, self._clocks or self._follow_clocks()
-        usage = clocks.usage(now, cpu, 0 if result is None else result.peak_memory)
-        answers = self._answers.all()
-        return outcome_of(result, output, answers, usage, state, expired=expired, died=reason)
 
     # ── what comes in ─────────────────────────────────────────────────────────────────────────
 
