@@ -30,8 +30,8 @@ class Watch:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._stray = False
-        # A timer is left for the next wait, which mostly ends later: to set one and to cancel it for
-        # each step takes the host a quarter of the step's time.
+        # A timer is left for the next wait, which mostly ends later: to set one and to cancel it
+        # for each step takes the host a quarter of the step's time.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ends = self._wake = 0.0
 
