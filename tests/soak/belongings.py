@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -60,13 +61,17 @@ def in_use() -> int:
     return int(told.uordblks + told.hblkhd) + _BLOCK * sys.getallocatedblocks()
 
 
-def private(pid: str) -> int:
-    """Bytes that the process shares with nobody; 0 if it has ended, or is not this user's."""
+def anonymous(pid: str) -> int:
+    """Bytes of its own that the process has in memory; 0 if it has ended, or is not this user's.
+
+    Those that its forks share count as well: whether they do goes with what each has written since.
+    """
     try:
-        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        status = Path(f"/proc/{pid}/status").read_text()
     except (PermissionError, FileNotFoundError, ProcessLookupError):
         return 0
-    return 1024 * sum(int(line.split()[1]) for line in rollup if line.startswith("Private_"))
+    sizes = dict(re.findall(r"^(RssAnon|VmSwap):\s*(\d+) kB$", status, re.MULTILINE))
+    return 1024 * sum(map(int, sizes.values()))
 
 
 def processes_of(init: int) -> list[psutil.Process]:

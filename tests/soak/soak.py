@@ -15,7 +15,7 @@ import psutil
 from repl_sandbox import Limits, Sandbox
 from tests.waiting import comes_to
 
-from .belongings import Belongings, belongings, in_use, private, processes_of
+from .belongings import Belongings, anonymous, belongings, in_use, processes_of
 from .figures import Figures
 from .steps import LEFT, Soaked
 
@@ -80,10 +80,10 @@ def soak(plan: Plan) -> Report:
     with Sandbox(isolation=tier, python=python, limits=_LIMITS, history=history) as sandbox:
         zygote = sandbox._zygote.pid
         folder = _run(sandbox, plan.warm_up(), report)
-        before, memory = belongings(zygote, folder), (in_use(), private(str(zygote)))
+        before, memory = belongings(zygote, folder), (in_use(), anonymous(str(zygote)))
         _run(sandbox, plan, report)
         report.faults += _left_behind(before, zygote, folder)
-        report.growth = in_use() - memory[0], private(str(zygote)) - memory[1]
+        report.growth = in_use() - memory[0], anonymous(str(zygote)) - memory[1]
     interrupts = report.figures.steps["interrupted"]
     if interrupts >= _ENOUGH and report.figures.lates > interrupts * _LATE:
         report.faults.append(f"{report.figures.lates} interrupts came to nothing")

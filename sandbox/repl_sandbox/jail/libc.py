@@ -110,7 +110,7 @@ def _check(result: int, call: str) -> int:
 
 def syscall(number: int, *args: int) -> int:
     """syscall(2) with integer arguments; raises OSError with its errno."""
-    result: int = _libc.syscall(_long(number), *map(_long, args))
+    result: int = _libc.syscall(_long(number), *[_long(each) for each in args])
     return result if result != -1 else _check(result, f"syscall {number}")
 
 
@@ -239,7 +239,9 @@ def fork_into(flags: int) -> int:
     """
     # x86-64 and aarch64 order the last two arguments differently; all of them are null here.
     arguments = (number("clone"), flags | SIGCHLD, 0, 0, 0, 0)
-    return _check(_libc_with_gil.syscall(*map(_long, arguments)), "clone")
+    # A list, and no map: of a tuple made of what has no length CPython keeps the memory, for two
+    # thousand of them.
+    return _check(_libc_with_gil.syscall(*[_long(each) for each in arguments]), "clone")
 
 
 class _CloneArgs(ctypes.Structure):

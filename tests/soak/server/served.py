@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from tests.soak.belongings import descriptors, mounts, private
+from tests.soak.belongings import anonymous, descriptors, mounts
 from tests.waiting import PATIENCE, comes_to
 
 # Of this machine, but nobody else's: a port here is free again when its server is gone.
@@ -142,7 +142,7 @@ class Served:
     def memory(self) -> int:
         """Bytes that it and its zygotes share with nobody."""
         children = psutil.Process(self.pid).children()
-        return private(str(self.pid)) + sum(private(str(child.pid)) for child in children)
+        return anonymous(str(self.pid)) + sum(anonymous(str(child.pid)) for child in children)
 
     def settled(self, processes: int | None = None) -> None:
         """Wait until no session is open, and no more processes are there than that.
