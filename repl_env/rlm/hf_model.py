@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from repl_env.errors import ModelError
+from repl_env.rlm import endpoint_arguments
 from repl_env.rlm.clients import Clients
 from repl_env.rlm.failures import Secrets, bare, of_status, short
 from repl_env.rlm.model import ChatModel, Completion, ModelRequest
@@ -75,6 +76,17 @@ class HFModel(ChatModel):
         max_retries: int = 2,
     ) -> None:
         _check_installed()
+        endpoint_arguments.check(
+            model=model,
+            base_url=base_url,
+            key=token,
+            headers=headers,
+            timeout=timeout,
+            max_retries=max_retries,
+            key_name="token",
+        )
+        if provider is not None and not isinstance(provider, str):
+            raise TypeError(f"provider must be a str, not {type(provider).__name__}")
         if _is_address(model):
             raise ValueError("model is a name; the address of an endpoint goes into base_url")
         self.name = model

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from repl_env.errors import ModelError
+from repl_env.rlm import endpoint_arguments
 from repl_env.rlm import openai_sdk as sdk
 from repl_env.rlm.clients import Clients
 from repl_env.rlm.failures import Secrets, bare
 from repl_env.rlm.model import ChatModel, Completion, ModelRequest
 from repl_env.rlm.replies import Reply
 from repl_env.rlm.sampling import bound, checked, messages_of
+from repl_env.settings import one_of
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -71,6 +73,16 @@ class OpenAIModel(ChatModel):
         client: AsyncOpenAI | None = None,
     ) -> None:
         sdk.check_installed()
+        endpoint_arguments.check(
+            model=model,
+            base_url=base_url,
+            key=api_key,
+            headers=headers,
+            timeout=timeout,
+            max_retries=max_retries,
+        )
+        if max_tokens_field is not None:
+            one_of(max_tokens_field, get_args(MaxTokensField), "max_tokens_field")
         if client is not None and (base_url or api_key or headers):
             raise TypeError("client goes without base_url, api_key and headers: it has them inside")
         if client is None and base_url is None and not api_key:
