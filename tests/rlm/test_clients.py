@@ -1,4 +1,4 @@
-"""The connections of a model in event loops that end before it, or stand still while it is closed."""
+"""Connections of a model in event loops that end before it, or stand still while it is closed."""
 
 from __future__ import annotations
 
