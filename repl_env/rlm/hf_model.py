@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from repl_env.errors import ModelError
 from repl_env.rlm import endpoint_arguments
+from repl_env.rlm.bounded_answers import bound_answers
 from repl_env.rlm.clients import Clients
 from repl_env.rlm.failures import Secrets, bare, of_status, short
 from repl_env.rlm.model import ChatModel, Completion, ModelRequest
@@ -134,8 +135,10 @@ class HFModel(ChatModel):
         try:
             async with asyncio.timeout(self._timeout):
                 client = self._clients.here()
-                await _stay(client)
+                await _prepare(client)
                 return await client.chat_completion(**arguments)
+        except ModelError:
+            raise
         # Boundary: what the library and its transport raise.
         except Exception as error:  # noqa: BLE001
             raise self._failure(error) from None
@@ -193,11 +196,12 @@ class HFModel(ChatModel):
         return ModelError("connection", f"no connection, or it broke ({name})", retryable=True)
 
 
-async def _stay(client: AsyncInferenceClient) -> None:
-    """Have redirects be failures. The library follows them, and has no setting for it."""
+async def _prepare(client: AsyncInferenceClient) -> None:
+    """Have redirects and endless answers be failures. The library has no setting for either."""
     transport = await client._get_async_client()  # type: ignore[no-untyped-call]
     if transport.follow_redirects:
         transport.follow_redirects = False
+        bound_answers(transport)
         hooks = transport.event_hooks
         transport.event_hooks = {**hooks, "response": [*hooks["response"], _refuse_redirect]}
 

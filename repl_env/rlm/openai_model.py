@@ -49,7 +49,8 @@ class OpenAIModel(ChatModel):
         structured: send the schema of a request as `response_format`. Many endpoints refuse it.
         max_tokens_field: which field limits the answer; None: "max_completion_tokens" at OpenAI's,
             where "max_tokens" is deprecated and refused by newer models, else "max_tokens".
-        client: an AsyncOpenAI of your own, used as it is, from one event loop; never closed here.
+        client: an AsyncOpenAI of your own, used as it is, from one event loop; never closed here,
+            and what it reads has no bound of ours.
 
     Raises:
         ImportError: the openai SDK, or its fast transport, is not installed.
@@ -168,4 +169,6 @@ class OpenAIModel(ChatModel):
 
     def _client(self) -> AsyncOpenAI:
         key, headers = self._api_key, self._headers
-        return sdk.client(self._url, key, headers, self._timeout, self._max_retries)
+        return sdk.client(
+            self._url, key, headers, self._timeout, self._max_retries, stream=self._stream
+        )

@@ -7,14 +7,15 @@ import logging
 
 import pytest
 
+from repl_env.interfaces import Message
 from repl_env.rlm import RLM, ChatModel, Completion, HFModel, OpenAIModel, ScriptedModel
 from tests.waiting import PATIENCE
 
-QUESTION = [{"role": "user", "content": "?"}]
+QUESTION: list[Message] = [{"role": "user", "content": "?"}]
 KINDS = pytest.mark.parametrize("kind", [OpenAIModel, HFModel])
 
 
-async def ask(model) -> str:
+async def ask(model: ChatModel) -> str:
     return (await model(QUESTION)).text
 
 
