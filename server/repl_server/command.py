@@ -297,7 +297,10 @@ def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
 
         try:
             app = create_app(settings(**options))
-        except (ValueError, OSError) as error:  # the keys, or the model
+        except OSError as error:
+            told = f"{options['api_keys']}: {error.strerror}"
+            raise typer.BadParameter(told, param_hint="--api-keys") from error
+        except ValueError as error:  # the keys, or the model
             raise typer.BadParameter(str(error)) from error
         host = app.state.host
         _check_room(raise_open_files(), host.settings)

@@ -110,7 +110,7 @@ def test_killing_it_leaves_no_process_behind_and_its_port_free():
     ("options", "said"),
     [
         (("--host", "0.0.0.0"), "--no-auth"),
-        (("--api-keys", "/nowhere/keys"), "/nowhere/keys"),
+        (("--api-keys", "/nowhere/keys"), "--api-keys:/nowhere/keys:Nosuchfileordirectory"),
         (("--max-sessions", "0"), "--max-sessions"),
         (("--memory", "much"), "much"),
         (("--isolation", "confined"), "jailed"),
