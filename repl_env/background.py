@@ -53,6 +53,21 @@ class Background:
             future.cancel()
             raise
 
+    def finish(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run what ends a plain `with`, and wait for it; in a thread with a loop, have that do it.
+
+        Such a loop stands still while a plain block ends, so that what belongs to it could not be
+        ended meanwhile: it is when the loop goes on.
+        """
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            self.wait_for(coroutine)
+            return
+        task = here.create_task(coroutine)
+        _ENDING.add(task)
+        task.add_done_callback(_ENDING.discard)
+
     def wait_hearing(
         self,
         begin: Callable[[Callable[..., None]], Coroutine[Any, Any, T]],
@@ -142,6 +157,9 @@ class _Loop:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self.thread.join(2 * _END_TIMEOUT)
 
+
+# What ends plain blocks on loops of others; a loop itself does not keep its tasks.
+_ENDING: set[asyncio.Task[None]] = set()
 
 # Runs of models and their sub-calls.
 RUNS = Background("repl-runs")

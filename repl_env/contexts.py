@@ -153,8 +153,18 @@ def _part(name: str, value: Given) -> Part:
         return Part(name, bytes(value), len(value), "bytes")
     if isinstance(value, (list, dict)):
         return Part(name, value, len(json_text(name, value)), "chars of JSON")
+    raise _refused(name, value)
+
+
+def check_kind(name: str, value: object) -> None:
+    """TypeError unless `value` is of a kind that a context may be."""
+    if not isinstance(value, (str, bytes, bytearray, memoryview, list, dict, Path)):
+        raise _refused(name, value)
+
+
+def _refused(name: str, value: object) -> TypeError:
     allowed = "str, bytes, list, dict or pathlib.Path"
-    raise TypeError(f"{name} must be {allowed}, not {type(value).__name__}")
+    return TypeError(f"{name} must be {allowed}, not {type(value).__name__}")
 
 
 def _read(path: Path) -> str | bytes:

@@ -29,7 +29,7 @@ from repl_env.models import (
 )
 from repl_env.previews import Preview
 from repl_env.rubrics import REPLRubric, Rubric
-from repl_env.settings import Request, Settings
+from repl_env.settings import Request, Settings, checked_tools
 from repl_env.subcalls import GivenProvider, HostFunction, Provider
 from repl_env.turns import play, play_async
 from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
@@ -101,8 +101,8 @@ class REPLEnvironment(EpisodeTurns):
         preview: Preview = "head",
         transform: Transform[REPLObservation] | None = None,
     ) -> None:
-        if tools is not None and not isinstance(tools, Mapping):
-            raise TypeError(f"tools must be a dict of functions, not {type(tools).__name__}")
+        if transform is not None and not callable(transform):
+            raise TypeError(f"transform must be callable, not {type(transform).__name__}")
         super().__init__(transform, own_rubric(rubric))
         self.settings = Settings(
             context=context,
@@ -112,7 +112,7 @@ class REPLEnvironment(EpisodeTurns):
             context_preview_length=context_preview_length,
             rlm_max_depth=rlm_max_depth,
             rlm_max_iterations=rlm_max_iterations,
-            tools=dict(tools or {}),
+            tools=checked_tools(tools),
             answers=answers,
             preview=preview,
         )

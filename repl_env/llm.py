@@ -13,6 +13,9 @@ class LLM:
     """A model for one episode. Every field may stay unset; the provider of sub-calls fills it in.
 
     `api_key` and `headers` are secrets: they are in no repr, state, log or session.
+
+    Raises:
+        TypeError: naming the field.
     """
 
     model: str | None = None
@@ -20,6 +23,14 @@ class LLM:
     api_key: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     sampling: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("model", "base_url", "api_key"):
+            if not isinstance(value := getattr(self, name), str | None):
+                raise TypeError(f"llm.{name} must be a str, not {type(value).__name__}")
+        for name in ("headers", "sampling"):
+            if not isinstance(value := getattr(self, name), Mapping):
+                raise TypeError(f"llm.{name} must be a mapping, not {type(value).__name__}")
 
     @property
     def answers(self) -> bool:

@@ -14,9 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
+from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox, arguments, tiers
 from repl_sandbox.arguments import RecoveryMode
-from repl_sandbox.policies import modules
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +49,12 @@ class SandboxSettings:
         if isinstance(preload, str) or not isinstance(preload, Iterable):
             kind = type(preload).__name__
             raise TypeError(f"preload must be a list of module names, not {kind}")
-        if limits is not None and not isinstance(limits, Limits):
-            raise TypeError(f"limits must be a Limits, not {type(limits).__name__}")
-        if policy is not None and not isinstance(policy, Policy):
-            raise TypeError(f"policy must be a Policy, not {type(policy).__name__}")
-        if policy is not None and policy.language == "restricted":
-            modules.check(policy.imports)
-        return cls(isolation, require, limits, tuple(preload), policy)
+        tiers.named(isolation, require)
+        preload = tuple(preload)
+        arguments.check_preload(preload)
+        arguments.check_limits(limits)
+        arguments.check_policy(policy)
+        return cls(isolation, require, limits, preload, policy)
 
     def arguments(self) -> dict[str, Any]:
         """The arguments for a new sandbox."""

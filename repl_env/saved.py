@@ -261,6 +261,14 @@ def exactly(value: Any, name: str) -> JSON:
 def write(path: str | os.PathLike[str], data: bytes) -> None:
     """Make `data` the file `path`, whole or not at all; only its owner may read it."""
     target = Path(path)
+    try:
+        _replace(target, data)
+    except OSError as error:
+        # Nobody knows the file by the name that it had until it was whole.
+        raise OSError(error.errno, error.strerror, str(target)) from error
+
+
+def _replace(target: Path, data: bytes) -> None:
     fd, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with open(fd, "wb") as file:

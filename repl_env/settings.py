@@ -55,12 +55,10 @@ class Settings:
             at_least(self.rlm_max_iterations, 1, "rlm_max_iterations")
         one_of(self.answers, ("compatible", "strict"), "answers")
         one_of(self.preview, tuple(MODES), "preview")
-        for name, tool in self.tools.items():
-            check_name(name, "tools")
-            if name.startswith("_"):  # the session keeps these for functions of its own
-                raise ValueError(f"tools: {name!r} must not begin with an underscore")
-            if not callable(tool):
-                raise TypeError(f"tools: {name} must be callable, not {type(tool).__name__}")
+        checked_tools(self.tools)
+        if self.context is not None:
+            contexts.check_kind(contexts.NAME, self.context)
+        _text(self.task_prompt, "task_prompt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +158,19 @@ def one_of(value: str, allowed: tuple[str, ...], name: str) -> None:
     """ValueError naming the argument, unless `value` is one of `allowed`."""
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+
+
+def checked_tools(tools: Mapping[str, Callable[..., Any]] | None) -> dict[str, Callable[..., Any]]:
+    """A copy of `tools`; TypeError or ValueError naming the one that a session cannot have."""
+    if not isinstance(tools, Mapping | None):
+        raise TypeError(f"tools must be a dict of functions, not {type(tools).__name__}")
+    for name, tool in (tools or {}).items():
+        check_name(name, "tools")
+        if name.startswith("_"):  # the session keeps these for functions of its own
+            raise ValueError(f"tools: {name!r} must not begin with an underscore")
+        if not callable(tool):
+            raise TypeError(f"tools: {name} must be callable, not {type(tool).__name__}")
+    return dict(tools or {})
 
 
 def check_name(name: object, argument: str, taken: Mapping[str, object] | None = None) -> None:

@@ -72,7 +72,7 @@ class GivenProvider:
     `shortens`: a function for batches may give fewer answers, and the code gets fewer.
 
     Raises:
-        TypeError: naming a function that is none.
+        TypeError, ValueError: naming what is no function, budget or price.
     """
 
     def __init__(
@@ -96,6 +96,8 @@ class GivenProvider:
             if function is not None and not callable(function):
                 raise TypeError(f"{name} must be callable, not {type(function).__name__}")
         self._budget, self._prices, self._shortens = budget, prices, shortens
+        if budget is not None or prices is not None:
+            self._account()  # what is wrong is told now, not at the first reset
 
     def names(self, settings: SubcallSettings) -> frozenset[str]:
         """Those functions of the session that can answer."""
@@ -123,7 +125,8 @@ class GivenProvider:
         from repl_env.rlm.budget import Budget
         from repl_env.rlm.ledger import Ledger
 
-        return Ledger(self._budget or Budget(calls=None), prices=self._prices).root
+        budget = Budget(calls=None) if self._budget is None else self._budget
+        return Ledger(budget, prices=self._prices).root
 
     def _recursion(self, settings: SubcallSettings, model: ChatModel) -> Recursion:
         from repl_env.rlm.loop import Manner

@@ -23,7 +23,7 @@ _PATIENCE = 0.5
 _MOST = 2000
 _LONGEST = 100
 
-_PATH = re.compile(r"(?:(?P<owner>[^\W\d]\w*(?:\.[^\W\d]\w*)*)\.)?(?P<prefix>[^\W\d]\w*|)$")
+_PATH = re.compile(r"(?:(?P<owner>[^\W\d]\w*(?:\.[^\W\d]\w*)*)\.)?(?P<prefix>[^\W\d]\w*|)")
 _OURS = (*keyword.kwlist, *(name for name in dir(builtins) if not name.startswith("_")))
 
 
@@ -33,8 +33,8 @@ def completions(session: Session, before: str) -> tuple[str, list[str]]:
     Nothing after what is no name, as a call or a number. Names with a leading underscore come only
     when one was typed.
     """
-    match = _PATH.search(before)
-    if match is None or _is_part_of_more(before, match):
+    match = _path(before)
+    if match is None:
         return "", []
     owner, prefix = match["owner"], match["prefix"]
     if owner is None and not prefix:
@@ -69,6 +69,11 @@ def attributes_of(session: Session, owner: str) -> list[str]:
     return [name for name in names if name.isidentifier() and len(name) <= _LONGEST]
 
 
-def _is_part_of_more(before: str, match: re.Match[str]) -> bool:
-    """Whether what was found is the end of `f().x`, `1.x` or `"text".x`, which is no name."""
-    return match.start() > 0 and before[match.start() - 1] in ".)]}'\"0123456789"
+def _path(before: str) -> re.Match[str] | None:
+    """The dotted name that ends `before`; None for `f().x`, `1.x` and `"a".x`, which are none."""
+    start = len(before)
+    while start and (before[start - 1].isalnum() or before[start - 1] in "_."):
+        start -= 1
+    if start and before[start - 1] in ")]}'\"":
+        return None
+    return _PATH.fullmatch(before, start)

@@ -92,6 +92,7 @@ def main() -> None:
     """Run the command line; leaves by SystemExit with one of `Status`."""
     for stream in (sys.stdout, sys.stderr):
         # An answer that was paid for is not lost to a terminal that has no sign for a part of it.
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        # The second is Python's where the locale is that of C, as in cron and in containers.
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="replace")
     build()()

@@ -102,7 +102,7 @@ def _contexts(root: Run, files: list[str]) -> Iterator[tuple[str, Any]]:
             raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--context") from error
         try:
             yield name, _value(data, types.get(name, "str"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise typer.BadParameter(f"{path}: {error}", param_hint="--context") from error
 
 

@@ -195,7 +195,7 @@ def _schema(path: Path | None) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--schema") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"{path} is not JSON: {error}", param_hint="--schema") from error
 
 

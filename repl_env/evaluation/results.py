@@ -136,7 +136,7 @@ def _read(path: Path, number: int, line: bytes) -> Result | None:
         result = Result(**record, spent=spent)
         for each in fields(result):
             _check(each.name, getattr(result, each.name))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ResultsError(f"{path}, line {number} is damaged: {error}") from error
     return result
 

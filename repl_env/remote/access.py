@@ -104,14 +104,18 @@ class Access:
         Raises:
             TypeError, ValueError: naming the argument, without what is in it.
         """
-        sent = {str(name): value for name, value in (headers or {}).items()}
+        if not isinstance(headers, Mapping | None):
+            raise TypeError(f"headers must be a mapping, not {type(headers).__name__}")
+        sent = dict(headers or {})
+        for name, value in sent.items():
+            _check("headers: a name", name)
+            _check(f"headers: {name}", value)
         if api_key is not None:
             _check("api_key", api_key)
             taken = "authorization" in map(str.lower, sent)
             sent.update({"X-API-Key": api_key} if taken else {"Authorization": f"Bearer {api_key}"})
-        for name, value in sent.items():
-            _check("headers: a name", name)
-            _check(f"headers: {name}", value)
+        if tls is not None:
+            _check_tls(tls)
         return cls(Address.parse(base_url), sent, Secrets(api_key, sent), tls)
 
 
@@ -128,6 +132,13 @@ def _port(parts: SplitResult) -> int | None:
         return parts.port
     except ValueError:
         raise ValueError("base_url is no URL: its port must be a number up to 65535") from None
+
+
+def _check_tls(tls: object) -> None:
+    import ssl
+
+    if not isinstance(tls, ssl.SSLContext):
+        raise TypeError(f"tls must be an ssl.SSLContext, not {type(tls).__name__}")
 
 
 def _check(name: str, value: object) -> None:

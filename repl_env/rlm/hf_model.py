@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from repl_env.errors import ModelError
+from repl_env.rlm import endpoint_arguments
+from repl_env.rlm.bounded_answers import bound_answers
 from repl_env.rlm.clients import Clients
 from repl_env.rlm.failures import Secrets, bare, of_status, short
 from repl_env.rlm.model import ChatModel, Completion, ModelRequest
@@ -75,6 +77,17 @@ class HFModel(ChatModel):
         max_retries: int = 2,
     ) -> None:
         _check_installed()
+        endpoint_arguments.check(
+            model=model,
+            base_url=base_url,
+            key=token,
+            headers=headers,
+            timeout=timeout,
+            max_retries=max_retries,
+            key_name="token",
+        )
+        if provider is not None and not isinstance(provider, str):
+            raise TypeError(f"provider must be a str, not {type(provider).__name__}")
         if _is_address(model):
             raise ValueError("model is a name; the address of an endpoint goes into base_url")
         self.name = model
@@ -122,8 +135,10 @@ class HFModel(ChatModel):
         try:
             async with asyncio.timeout(self._timeout):
                 client = self._clients.here()
-                await _stay(client)
+                await _prepare(client)
                 return await client.chat_completion(**arguments)
+        except ModelError:
+            raise
         # Boundary: what the library and its transport raise.
         except Exception as error:  # noqa: BLE001
             raise self._failure(error) from None
@@ -181,11 +196,12 @@ class HFModel(ChatModel):
         return ModelError("connection", f"no connection, or it broke ({name})", retryable=True)
 
 
-async def _stay(client: AsyncInferenceClient) -> None:
-    """Have redirects be failures. The library follows them, and has no setting for it."""
+async def _prepare(client: AsyncInferenceClient) -> None:
+    """Have redirects and endless answers be failures. The library has no setting for either."""
     transport = await client._get_async_client()  # type: ignore[no-untyped-call]
     if transport.follow_redirects:
         transport.follow_redirects = False
+        bound_answers(transport)
         hooks = transport.event_hooks
         transport.event_hooks = {**hooks, "response": [*hooks["response"], _refuse_redirect]}
 

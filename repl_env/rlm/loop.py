@@ -36,7 +36,9 @@ from repl_env.rlm.model import ChatModel, Completion, ModelRequest, Origin
 from repl_env.rlm.prose import ProseAnswer, answer_in
 from repl_env.rlm.result import RLMRunResult
 from repl_env.rlm.transcript import Measure, Transcript
+from repl_env.settings import at_least, one_of
 from repl_env.values import clean
+from repl_sandbox.types import check_seconds
 
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
@@ -114,6 +116,9 @@ class Manner:
         max_output_tokens: of one answer, in runs and to questions. None: the model's own limit; or
             `SHARE`, where the budget counts tokens or money, since a call without a limit would
             reserve all of it, and no two could be made at the same time.
+
+    Raises:
+        TypeError, ValueError: naming the field.
     """
 
     max_iterations: int = 30
@@ -123,6 +128,17 @@ class Manner:
     measure: Measure | None = None
     timeout_s: float | None = None
     max_output_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        one_of(self.blocks, BLOCKS, "blocks")
+        for name in ("max_iterations", "max_outcome", "max_prompt"):
+            at_least(getattr(self, name), 1, name)
+        if self.measure is not None and not callable(self.measure):
+            raise TypeError(f"measure must be callable, not {type(self.measure).__name__}")
+        if self.timeout_s is not None:
+            check_seconds(self.timeout_s, "timeout_s")
+        if self.max_output_tokens is not None:
+            at_least(self.max_output_tokens, 1, "max_output_tokens")
 
     def within(self, budget: Budget) -> Manner:
         """The same, for a tree with this budget."""

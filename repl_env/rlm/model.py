@@ -152,7 +152,7 @@ class ChatModel(ABC):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        RUNS.wait_for(self.close())
+        RUNS.finish(self.close())
 
     async def __call__(self, messages: Sequence[Message], model: str | None = None) -> Completion:
         """Answer `messages`: a model is also the function that users may give for one."""

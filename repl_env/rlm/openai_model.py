@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from repl_env.errors import ModelError
+from repl_env.rlm import endpoint_arguments
 from repl_env.rlm import openai_sdk as sdk
 from repl_env.rlm.clients import Clients
 from repl_env.rlm.failures import Secrets, bare
 from repl_env.rlm.model import ChatModel, Completion, ModelRequest
 from repl_env.rlm.replies import Reply
 from repl_env.rlm.sampling import bound, checked, messages_of
+from repl_env.settings import one_of
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -47,7 +49,8 @@ class OpenAIModel(ChatModel):
         structured: send the schema of a request as `response_format`. Many endpoints refuse it.
         max_tokens_field: which field limits the answer; None: "max_completion_tokens" at OpenAI's,
             where "max_tokens" is deprecated and refused by newer models, else "max_tokens".
-        client: an AsyncOpenAI of your own, used as it is, from one event loop; never closed here.
+        client: an AsyncOpenAI of your own, used as it is, from one event loop; never closed here,
+            and what it reads has no bound of ours.
 
     Raises:
         ImportError: the openai SDK, or its fast transport, is not installed.
@@ -71,6 +74,16 @@ class OpenAIModel(ChatModel):
         client: AsyncOpenAI | None = None,
     ) -> None:
         sdk.check_installed()
+        endpoint_arguments.check(
+            model=model,
+            base_url=base_url,
+            key=api_key,
+            headers=headers,
+            timeout=timeout,
+            max_retries=max_retries,
+        )
+        if max_tokens_field is not None:
+            one_of(max_tokens_field, get_args(MaxTokensField), "max_tokens_field")
         if client is not None and (base_url or api_key or headers):
             raise TypeError("client goes without base_url, api_key and headers: it has them inside")
         if client is None and base_url is None and not api_key:
@@ -156,4 +169,6 @@ class OpenAIModel(ChatModel):
 
     def _client(self) -> AsyncOpenAI:
         key, headers = self._api_key, self._headers
-        return sdk.client(self._url, key, headers, self._timeout, self._max_retries)
+        return sdk.client(
+            self._url, key, headers, self._timeout, self._max_retries, stream=self._stream
+        )

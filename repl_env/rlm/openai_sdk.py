@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from repl_env.errors import ModelError
+from repl_env.rlm.bounded_answers import bound_answers
 from repl_env.rlm.failures import Secrets, of_body, of_status, short
 
 if TYPE_CHECKING:
@@ -23,17 +24,25 @@ _CONNECTIONS = 4096
 
 
 def client(
-    url: str, key: str | None, headers: Mapping[str, str], timeout: float, retries: int
+    url: str,
+    key: str | None,
+    headers: Mapping[str, str],
+    timeout: float,
+    retries: int,
+    *,
+    stream: bool,
 ) -> AsyncOpenAI:
     """A client for the running event loop, with nothing of the environment in it."""
     import openai
 
+    transport = _transport()
+    bound_answers(transport, stream=stream)
     made = openai.AsyncOpenAI(
         api_key=key or "none",
         base_url=url,
         timeout=timeout,
         max_retries=retries,
-        http_client=_transport(),
+        http_client=transport,
     )
     # The SDK fills these from its environment variables, for whatever endpoint it is.
     made.organization = made.project = made.admin_api_key = None
@@ -49,6 +58,8 @@ def failure_of(error: Exception, timeout: float, secrets: Secrets) -> ModelError
     import openai
 
     cause = _root(error)
+    if isinstance(cause, ModelError):  # of `bounded_answers`; older majors wrap it in their own
+        return cause
     match error:
         case openai.APITimeoutError() if not _is_broken(cause):
             limit = f"{timeout:g} s for an attempt"

@@ -71,7 +71,9 @@ def _exact(number: float) -> Fraction:
     return Fraction(repr(float(number)))
 
 
-def _checked(name: str, price: Price) -> Price:
+def _checked(name: object, price: Price) -> Price:
+    if not isinstance(name, str):
+        raise TypeError(f"prices: {name!r} must be the name of a model, a str")
     if not isinstance(price, Price):
         raise TypeError(f"prices[{name!r}] must be a Price, not {type(price).__name__}")
     for side, value in (("input", price.input), ("output", price.output)):

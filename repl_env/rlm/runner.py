@@ -23,12 +23,12 @@ from repl_env.rlm.budget import Budget, Price
 from repl_env.rlm.events import AnyEvent, ContextNote, Watcher
 from repl_env.rlm.gate import REQUESTS, Gate
 from repl_env.rlm.ledger import Ledger
-from repl_env.rlm.loop import BLOCKS, Blocks, Manner
+from repl_env.rlm.loop import Blocks, Manner
 from repl_env.rlm.model import ChatModel, ModelFunction, as_model
 from repl_env.rlm.named_model import NamedModel
 from repl_env.rlm.recursion import OfRun, Recursion
 from repl_env.rlm.result import RLMRunResult
-from repl_env.settings import at_least, one_of
+from repl_env.settings import at_least, checked_tools
 from repl_env.subcalls import Provider
 from repl_env.values import clean
 
@@ -103,16 +103,19 @@ class RLM:
         self._sub_model = None if sub_model is None else _model(sub_model, "sub_model")
         if environment is not None and not callable(environment):
             raise TypeError("environment must be a function that makes one")
-        if budget is not None and not isinstance(budget, Budget):
-            raise TypeError(f"budget must be a Budget, not {type(budget).__name__}")
-        at_least(max_iterations, 1, "max_iterations")
+        if watch is not None and not callable(watch):
+            raise TypeError(f"watch must be a function of events, not {type(watch).__name__}")
+        _check("system_prompt", system_prompt, str)
+        _check("manner", manner, Manner)
+        _check("gate", gate, Gate)
+        _check_trajectory(trajectory)
         self._max_depth = at_least(max_depth, 1, "max_depth")
-        one_of(blocks, BLOCKS, "blocks")
-        self._budget = budget or Budget()
+        self._budget = Budget() if budget is None else budget
+        Ledger(self._budget, prices=prices)  # what is wrong is told now, not at the first run
         given = replace(manner or Manner(), max_iterations=max_iterations, blocks=blocks)
         self._manner = given.within(self._budget)
         self._prices = dict(prices or {})
-        self._tools = dict(tools or {})
+        self._tools = checked_tools(tools)
         self._trajectory, self._watch = trajectory, watch
         self._system_prompt = system_prompt
         self._gate = gate or REQUESTS
@@ -420,6 +423,21 @@ class _Local:
         from repl_env.local import AsyncLocalREPLEnv
 
         return AsyncLocalREPLEnv.with_provider(provider, **self._arguments)
+
+
+def _check(name: str, given: object, kind: type) -> None:
+    if given is not None and not isinstance(given, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, not {type(given).__name__}")
+
+
+def _check_trajectory(given: object) -> None:
+    if given is None or isinstance(given, (str, os.PathLike)):
+        return
+    from repl_env.rlm.trajectory_writer import TrajectoryWriter
+
+    if not isinstance(given, TrajectoryWriter):
+        kind = type(given).__name__
+        raise TypeError(f"trajectory must be a path or a TrajectoryWriter, not {kind}")
 
 
 def _limits() -> Limits:

@@ -91,6 +91,9 @@ def check_preload(preload: Sequence[str]) -> list[str]:
         isinstance(name, str) for name in preload
     ):
         raise TypeError("preload must be a list of module names")
+    for name in preload:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ValueError(f"preload: {name!r} is not the name of a module")
     return list(preload)
 
 

@@ -15,12 +15,11 @@ _T = TypeVar("_T")
 STRONGEST_FIRST = tuple(TIERS)
 
 
-def acceptable(isolation: str, require: str | None) -> tuple[str, ...]:
-    """The tiers to try, the strongest first.
+def named(isolation: str, require: str | None) -> tuple[str, ...]:
+    """The tiers that are good enough, the strongest first, whatever this system offers.
 
     Raises:
         ValueError: a name is unknown, or the two exclude each other.
-        IsolationError: this system is none that the engine runs on.
     """
     if isolation not in ("auto", *STRONGEST_FIRST):
         names = ", ".join(("auto", *STRONGEST_FIRST))
@@ -33,14 +32,25 @@ def acceptable(isolation: str, require: str | None) -> tuple[str, ...]:
     enough = STRONGEST_FIRST[: STRONGEST_FIRST.index(require) + 1]
     if isolation != "auto" and isolation not in enough:
         raise ValueError(f"require={require!r} excludes isolation={isolation!r}, which is weaker")
+    return enough if isolation == "auto" else (isolation,)
+
+
+def acceptable(isolation: str, require: str | None) -> tuple[str, ...]:
+    """The tiers to try, the strongest first.
+
+    Raises:
+        ValueError: as `named`.
+        IsolationError: this system is none that the engine runs on.
+    """
+    tiers = named(isolation, require)
     if sys.platform != "linux":
         raise IsolationError(
-            enough[-1],
+            tiers[-1],
             "platform",
             f"{sys.platform} has none of the facilities that sessions are made of",
             "Use Linux, or a remote server",
         )
-    return enough if isolation == "auto" else (isolation,)
+    return tiers
 
 
 def strongest(

@@ -15,7 +15,7 @@ from starlette.routing import WebSocketRoute
 
 from repl_env.models import REPLAction, REPLObservation, REPLState, State
 
-from .endpoints import check_list
+from .endpoints import check_list, check_own
 from .guarding import Guard, Rules
 from .hosting import Host
 from .identity import Identity
@@ -61,6 +61,7 @@ def create_app(
     state = REPLState if environment is None else State
     settings = settings or Settings()
     check_list(settings.llm_urls)
+    check_own(settings.llm)
     host = Host(
         settings,
         environment=environment,

@@ -146,7 +146,10 @@ def settings(
             "Of one WebSocket message or HTTP body; 128MiB, 32MiB with --no-auth off loopback.",
         ),
     ] = None,
-    max_context: Annotated[str, option("--max-context", "Of one uploaded context.")] = "1GiB",
+    max_context: Annotated[
+        str | None,
+        option("--max-context", "Of one uploaded context; 1GiB, or --max-uploads if that is less."),
+    ] = None,
     max_uploads: Annotated[str, option("--max-uploads", "Of all that are kept.")] = "4GiB",
     connections: Annotated[int, option("--connections", "Open at once.", min=1)] = 2048,
     log_contents: Annotated[
@@ -172,6 +175,7 @@ def settings(
         raise typer.BadParameter("--base-url and --api-key-env are of a model: name it by --model")
     budget = budget_from(budget_calls, budget_tokens, None, None)
     try:
+        uploads = parse_size(max_uploads, "--max-uploads")
         return Settings(
             host=host,
             port=port,
@@ -200,8 +204,8 @@ def settings(
             budget=budget,
             quota=_quota(quota or (), strangers=no_auth and not is_loopback(host)),
             message_bytes=None if max_message is None else parse_size(max_message, "--max-message"),
-            context_bytes=parse_size(max_context, "--max-context"),
-            uploads_bytes=parse_size(max_uploads, "--max-uploads"),
+            context_bytes=_context_bytes(max_context, uploads),
+            uploads_bytes=uploads,
             connections=connections,
             log_contents=log_contents,
         )
@@ -229,6 +233,20 @@ def _quota(given: Sequence[str], *, strangers: bool) -> Any:
         return replace(ADDRESS_QUOTA if strangers else Quota(), **counted)
     except ValueError as error:
         raise ValueError(f"--quota: {error}") from None
+
+
+def _context_bytes(given: str | None, uploads: int) -> int:
+    """The size of one upload, where all that are kept have `uploads` bytes; raises ValueError."""
+    from repl_sandbox.types import parse_size
+
+    from .settings import CONTEXT
+
+    if given is None:
+        return min(CONTEXT, uploads)
+    size = parse_size(given, "--max-context")
+    if size > uploads:
+        raise ValueError(f"--max-context {given} is more than --max-uploads has for all of them")
+    return size
 
 
 def of_variables(host: str) -> Settings:
@@ -279,7 +297,10 @@ def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
 
         try:
             app = create_app(settings(**options))
-        except (ValueError, OSError) as error:  # the keys
+        except OSError as error:
+            told = f"{options['api_keys']}: {error.strerror}"
+            raise typer.BadParameter(told, param_hint="--api-keys") from error
+        except ValueError as error:  # the keys, or the model
             raise typer.BadParameter(str(error)) from error
         host = app.state.host
         _check_room(raise_open_files(), host.settings)

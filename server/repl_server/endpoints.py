@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from repl_env.llm import LLM
+from repl_env.rlm.endpoints import model_of
 
 from .refusal import Refusal
 from .requests import Endpoint
@@ -83,6 +85,13 @@ def listed(url: str, urls: tuple[str, ...]) -> bool:
         if place.path == found.path or (below and place.path.startswith(f"{found.path}/")):
             return True
     return False
+
+
+def check_own(llm: LLM | None) -> None:
+    """TypeError or ValueError, naming what is wrong, if the operator's own model cannot be one."""
+    if llm is not None:
+        with suppress(ImportError):  # a reset that needs it is told
+            model_of(llm)
 
 
 def check_list(urls: tuple[str, ...]) -> None:

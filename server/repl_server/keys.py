@@ -70,6 +70,7 @@ class Keys:
                 key that somebody forgot to hash.
         """
         hashes: dict[str, bytes] = {}
+        taken: set[bytes] = set()
         for number, line in enumerate(lines, 1):
             entry = line.partition("#")[0].strip()
             if not entry:
@@ -81,9 +82,10 @@ class Keys:
             digest = bytes.fromhex(digits)
             if name in hashes:
                 raise ValueError(f"{where}: there is a key named {name!r} already")
-            if digest in hashes.values():
+            if digest in taken:
                 raise ValueError(f"{where}: the key of {name!r} is there under another name")
             hashes[name] = digest
+            taken.add(digest)
         return cls(hashes)
 
     def __len__(self) -> int:
@@ -98,8 +100,9 @@ class Keys:
         Raises:
             ValueError: a name or a key is in both.
         """
+        taken = set(self._hashes.values())
         for name, digest in other._hashes.items():
-            if name in self._hashes or digest in self._hashes.values():
+            if name in self._hashes or digest in taken:
                 raise ValueError(f"the key of {name!r} is in the key file and in {VARIABLE}")
         return Keys({**self._hashes, **other._hashes})
 

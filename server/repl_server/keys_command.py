@@ -23,7 +23,9 @@ def keys(
         key, line = new_key(name)
         if file is not None:
             append(file, name, line)
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="--file") from None
+    except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     typer.echo(key)
     where = f"added to {file}" if file is not None else f"for a key file, or {VARIABLE}"

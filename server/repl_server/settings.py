@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import UnionType
 
 from repl_env.llm import LLM
 from repl_env.rlm.budget import Budget
+from repl_env.sandboxes import SandboxSettings
+from repl_env.settings import at_least
 from repl_sandbox import Limits, Policy
-from repl_sandbox.arguments import RecoveryMode
+from repl_sandbox.arguments import RecoveryMode, check_states
 
 from .addresses import is_loopback
 
@@ -32,7 +36,7 @@ class Quota:
         connections: sockets and requests at once.
 
     Raises:
-        ValueError: naming the field that is no number from 0.
+        TypeError, ValueError: naming the field that is no number from 0.
     """
 
     sessions: int | None = None
@@ -46,8 +50,63 @@ class Quota:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            if value is not None and not (math.isfinite(value) and value >= 0):
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise TypeError(f"{each.name} must be a number, not {type(value).__name__}")
+            if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{each.name} must be a number from 0, not {value}")
+
+
+# Fields that are counts, with the least that each may be.
+_LEAST: Mapping[str, int] = {
+    "port": 0,
+    "max_sessions": 1,
+    "max_waiting": 0,
+    "pool": 0,
+    "context_bytes": 1,
+    "uploads_bytes": 1,
+    "inbound_bytes": 1,
+    "connections": 0,
+}
+# Fields in seconds, and whether 0 would leave no time for what has to be.
+_SECONDS: Mapping[str, bool] = {
+    "wait_s": False,
+    "idle_s": True,
+    "grace_s": False,
+    "max_timeout_s": False,
+    "body_s": True,
+    "send_s": True,
+    "drain_s": False,
+}
+_KINDS: Mapping[str, tuple[UnionType | type, str]] = {
+    "host": (str, "a str"),
+    "api_keys": (Path | None, "a pathlib.Path"),
+    "no_auth": (bool, "a bool"),
+    "yielding": (bool, "a bool"),
+    "log_contents": (bool, "a bool"),
+    "limits": (Limits, "a Limits"),
+    "llm": (LLM | None, "an LLM"),
+    "budget": (Budget, "a Budget"),
+    "quota": (Quota | None, "a Quota"),
+}
+_TEXTS = ("hashed_keys", "origins", "llm_urls", "trusted_proxies")
+_HIGHEST_PORT = 65_535
+
+
+def _check_seconds(value: object, name: str, *, above_zero: bool) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}")
+    if not (value > 0 if above_zero else value >= 0):  # nor NaN
+        raise ValueError(f"{name} must be {'above' if above_zero else 'at least'} 0, not {value}")
+
+
+def _check_texts(value: object, name: str) -> None:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise TypeError(f"{name} must be a tuple of texts, not {type(value).__name__}")
+    for each in value:
+        if not isinstance(each, str):
+            raise TypeError(f"{name}: each must be a str, not {type(each).__name__}")
 
 
 # Strangers who are told apart by nothing but their addresses.
@@ -66,6 +125,9 @@ ADDRESS_QUOTA = Quota(
 # OpenEnv's clients send, which know no uploads; of strangers twice what OpenEnv's server takes.
 MESSAGE = 128 * MIB
 STRANGERS_MESSAGE = 32 * MIB
+
+# Bytes of one upload, kept in memory.
+CONTEXT = 1 << 30
 
 # Of what a step writes: some hundred times what is shown. Not the 64 MiB of a session that is one
 # user's own: the server holds as much for each session, and puts it together when the step ends,
@@ -110,6 +172,9 @@ class Settings:
             is not on loopback alone.
         trusted_proxies: addresses whose `X-Forwarded-For` is believed.
         log_contents: write code and output into the log, for debugging.
+
+    Raises:
+        TypeError, ValueError: naming the field, or the two that exclude each other.
     """
 
     host: str = "127.0.0.1"
@@ -134,7 +199,7 @@ class Settings:
     # Long enough for what anybody waits for; a step without end would keep its session for ever.
     max_timeout_s: float = 3600.0
     message_bytes: int | None = None
-    context_bytes: int = 1 << 30
+    context_bytes: int = CONTEXT
     uploads_bytes: int = 4 << 30
     inbound_bytes: int = 1 << 30
     connections: int = 2048
@@ -148,6 +213,39 @@ class Settings:
     quota: Quota | None = None
     trusted_proxies: tuple[str, ...] = ()
     log_contents: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            at_least(getattr(self, name), least, name)
+        for name, above_zero in _SECONDS.items():
+            _check_seconds(getattr(self, name), name, above_zero=above_zero)
+        if self.ping_s is not None:
+            _check_seconds(self.ping_s, "ping_s", above_zero=True)
+        if self.message_bytes is not None:
+            at_least(self.message_bytes, 1, "message_bytes")
+        for name, (kind, said) in _KINDS.items():
+            if not isinstance(value := getattr(self, name), kind):
+                raise TypeError(f"{name} must be {said}, not {type(value).__name__}")
+        for name in _TEXTS:
+            _check_texts(getattr(self, name), name)
+        # The names of tiers, and which of them exclude each other; limits, preload and policy.
+        SandboxSettings.of(self.isolation, self.require, self.limits, self.preload, self.policy)
+        check_states(self.recovery, 0)
+        self._check_together()
+
+    def _check_together(self) -> None:
+        if self.port > _HIGHEST_PORT:
+            raise ValueError(f"port must be at most {_HIGHEST_PORT}, not {self.port}")
+        if self.pool > self.max_sessions:
+            raise ValueError(
+                f"pool: {self.pool} sessions made ahead of time, of which max_sessions lets"
+                f" only {self.max_sessions} be used"
+            )
+        if self.message_bytes is not None and self.message_bytes > self.inbound_bytes:
+            raise ValueError(
+                f"message_bytes: no message of {self.message_bytes:,} bytes can come, for all that"
+                f" are half received have {self.inbound_bytes:,} (inbound_bytes)"
+            )
 
     @property
     def largest_message(self) -> int:

@@ -34,6 +34,18 @@ def test_what_a_terminal_cannot_show_is_replaced(monkeypatch: pytest.MonkeyPatch
     assert (done.returncode, done.stdout) == (0, b"caf\xe9 ? done\n"), done.stderr
 
 
+def test_where_the_locale_is_that_of_c_it_is_replaced_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}.items():
+        monkeypatch.setenv(name, value)
+    done = subprocess.run(
+        [sys.executable, "-m", "repl_env", "repl"],
+        input="print('caf\xe9 \u2192 done')\n'\u2192'\n".encode(),
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, b"caf? ? done\n'?'\n"), done.stderr
+
+
 @pytest.fixture
 def plugin(tmp_path: Path) -> Path:
     """A folder that looks like an installed distribution with three commands."""

@@ -239,3 +239,14 @@ def test_another_context_is_a_usage_error(recorded, tmp_path):
 
     assert run(recorded, "--execute", "--context", tmp_path / "context.txt")[0] == 2
     assert run(recorded, "--execute", "--context", tmp_path / "missing.txt")[0] == 2
+
+
+def test_a_context_file_that_is_nested_too_deeply_is_a_usage_error(tmp_path):
+    path = tmp_path / "recorded.jsonl"
+    answer = "```repl\nFINAL(len(context))\n```"
+    RLM(ScriptedModel([answer]), trajectory=path).run("How many?", [1, 2])
+    (tmp_path / "context.json").write_text("[" * 200_000)
+    status, output = run(path, "--execute", "--context", tmp_path / "context.json")
+
+    assert status == 2
+    assert "context.json" in "".join(output.split())

@@ -174,6 +174,7 @@ def test_standard_input_that_is_no_text_stays_bytes(ask):
         (["--context", "-", "--stdin"], "once only"),
         (["--schema", "no-such-schema"], "no-such-schema"),
         (["--schema", "{tmp}/model.py"], "is not JSON"),
+        (["--schema", "{tmp}/deep.json"], "is not JSON"),
         (["--trajectory", "{tmp}/none/run.jsonl"], "no directory"),
         (["--price", "model=1"], "must be MODEL=IN:OUT"),
         (["--price", "model=1:nan"], "must be MODEL=IN:OUT"),
@@ -185,6 +186,7 @@ def test_standard_input_that_is_no_text_stays_bytes(ask):
     ],
 )
 def test_bad_arguments_are_usage_errors_that_name_them(ask, tmp_path, arguments, says):
+    (tmp_path / "deep.json").write_text("[" * 200_000)
     done = ask("answer", *(one.replace("{tmp}", str(tmp_path)) for one in arguments))
 
     assert done.exit_code == 2, done.output

@@ -144,6 +144,12 @@ def test_keywords_and_builtins_are_names_too(session):
     assert {"isinstance", "issubclass"} <= set(completions(session, "is")[1])
 
 
+@pytest.mark.parametrize("text", ["a" * 500_000, "a." * 250_000, "1a" * 250_000])
+def test_what_was_pasted_before_the_cursor_is_looked_at_once(session, text):
+    assert completions(session, f"{text} + coun") == ("coun", ["counted"])
+    assert completions(session, f"{text}!") == ("", [])
+
+
 def test_completing_leaves_the_session_as_it_is(session):
     before = session.variables()
     completions(session, "a.attr")

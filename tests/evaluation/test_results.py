@@ -87,7 +87,15 @@ def test_another_file_is_left_alone(tmp_path: Path, text: str, fresh: bool) -> N
 
 
 @pytest.mark.parametrize(
-    "damage", ["{", "[]", '{"type": "result"}', '{"type": "result", "id": 1, "spent": {}}', ""]
+    "damage",
+    [
+        "{",
+        "[]",
+        '{"type": "result"}',
+        '{"type": "result", "id": 1, "spent": {}}',
+        "",
+        pytest.param("[" * 200_000, id="deep"),
+    ],
 )
 def test_a_damaged_line_in_the_middle_is_told(tmp_path: Path, damage: str) -> None:
     path = written(tmp_path / "r", result("a"))

@@ -239,9 +239,8 @@ def test_the_tier_that_was_asked_for_by_name_is_told() -> None:
 
 
 def test_tiers_that_exclude_each_other_are_refused() -> None:
-    with LocalREPLEnv(isolation="process", require="jailed") as env:
-        with pytest.raises(ValueError, match="require"):
-            env.reset(context="abc")
+    with pytest.raises(ValueError, match="require"):
+        LocalREPLEnv(isolation="process", require="jailed")
 
 
 def test_what_is_printed_of_a_step_is_short_and_has_what_a_person_asks_for(env):

@@ -236,6 +236,17 @@ def test_the_file_is_its_owners_and_there_whole_or_not_at_all(make, path, tmp_pa
     assert os.listdir(tmp_path) == [path.name]
 
 
+def test_a_file_that_cannot_be_written_is_told_by_its_own_name(make, tmp_path):
+    env = make()
+    env.reset(context="some text")
+    for target in (tmp_path / "absent" / "episode", tmp_path):
+        with pytest.raises(OSError) as raised:
+            env.save(target)
+        assert raised.value.filename == str(target)
+        assert str(raised.value).endswith(repr(str(target)))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_that_is_damaged_is_refused_and_the_episode_goes_on(make, path):
     env = make()
     env.reset()

@@ -103,6 +103,7 @@ class Raw:
 
     body: bytes
     type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
     delay: float = 0.0
 
 
@@ -248,7 +249,7 @@ class Endpoint:
                 case Status():
                     writer.write(_status(answer))
                 case Raw(body=body, type=kind):
-                    writer.write(_head(200, kind, len(body)) + body)
+                    writer.write(_head(200, kind, len(body), answer.headers) + body)
                 case Reply():
                     async for part in _completion(asked, answer):
                         writer.write(part)

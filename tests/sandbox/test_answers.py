@@ -394,6 +394,19 @@ def test_an_incomplete_form_is_none(session, text):
 
 
 @pytest.mark.parametrize(
+    ("text", "inner"),
+    [
+        ("FINAL(" + "a" * 1_000_000, None),
+        ("FINAL(" + "(" * 1_000_000, None),
+        ("FINAL('" + "\\'" * 500_000, None),
+        ('FINAL("' + "'\\\"" * 300_000 + "\n)", '"' + "'\\\"" * 300_000),
+    ],
+)
+def test_a_printed_form_is_read_in_linear_time(text, inner):
+    assert parse(text) == (None if inner is None else Form(inner, None))  # in seconds, not hours
+
+
+@pytest.mark.parametrize(
     "text", ["FINAL_VAR(x)", "FINAL_VAR('x')", 'FINAL_VAR( "x" )', "FINAL_VAR(x) etc"]
 )
 def test_a_printed_variable_is_sent_by_value(session, text):

@@ -37,6 +37,15 @@ def test_a_key_finds_its_owner_and_no_other_text_does() -> None:
             assert known.owner(wrong) is None
 
 
+def test_a_file_of_many_keys_is_read_in_linear_time() -> None:
+    lines = [f"user-{number}:{number:064x}" for number in range(50_000)]
+    one, other = Keys.parse(lines[:25_000]), Keys.parse(lines[25_000:])
+
+    assert len(one | other) == 50_000
+    with pytest.raises(ValueError, match="line 50001: the key of 'again'"):
+        Keys.parse([*lines, f"again:{7:064x}"])
+
+
 def test_no_keys_let_nobody_in() -> None:
     assert Keys.parse([]).owner("") is None
 

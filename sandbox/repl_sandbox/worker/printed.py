@@ -34,7 +34,6 @@ PREFIXES = ("FINAL(", "FINAL_VAR(")
 HOOK = "<printed>"
 
 _builtins = vars(builtins)
-_LINE_WITH_ONE = re.compile(r"[^\n]*\)")
 _VARIABLE = re.compile(r"""FINAL_VAR\(\s*(["']?)([^\W\d]\w*)\1\s*\)""")
 
 
@@ -65,28 +64,39 @@ def parse(text: str) -> Form | None:
 def _closing(text: str, start: int) -> int | None:
     """Where the parenthesis that is open at `start` closes."""
     depth, position = 1, start
+    unclosed: dict[str, int] = {}
     while position < len(text):
         character = text[position]
         if character in "\"'":
-            position = _after_quote(text, position)
+            position = _after_quote(text, position, unclosed)
             continue
         depth += (character == "(") - (character == ")")
         if not depth:
             return position
         position += 1
-    line = _LINE_WITH_ONE.search(text, start)
-    return None if line is None else line.end() - 1
+    first = text.find(")", start)
+    if first < 0:
+        return None
+    end = text.find("\n", first)
+    return text.rfind(")", first, len(text) if end < 0 else end)
 
 
-def _after_quote(text: str, position: int) -> int:
-    """The position after a quoted text, or after a character that is an apostrophe."""
+def _after_quote(text: str, position: int, unclosed: dict[str, int]) -> int:
+    """The position after a quoted text, or after a character that is an apostrophe.
+
+    `unclosed`: for each kind of quote, up to where it is known not to be closed any more. One that
+    is not closed stands before none of its kind but escaped ones, which are not closed either.
+    """
     quote = text[position]
-    if position and text[position - 1].isalnum():
+    if position < unclosed.get(quote, 0) or (position and text[position - 1].isalnum()):
         return position + 1
     end = position + 1
     while end < len(text) and text[end] not in (quote, "\n"):
         end += 2 if text[end] == "\\" else 1
-    return end + 1 if end < len(text) and text[end] == quote else position + 1
+    if end < len(text) and text[end] == quote:
+        return end + 1
+    unclosed[quote] = end
+    return position + 1
 
 
 def rewrite(tree: Module) -> None:

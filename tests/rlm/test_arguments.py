@@ -1,0 +1,90 @@
+"""What runs, and models behind endpoints, cannot be made with is said when they are made."""
+
+from __future__ import annotations
+
+import pytest
+
+from repl_env.llm import LLM
+from repl_env.rlm import RLM, HFModel, Manner, OpenAIModel, ScriptedModel
+
+URL = "http://127.0.0.1:1/v1"
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "named"),
+    [
+        ({"isolation": "foo"}, ValueError, "isolation"),
+        ({"require": "foo"}, ValueError, "require"),
+        ({"preload": ["a b"]}, ValueError, "preload"),
+        ({"tools": [print]}, TypeError, "tools"),
+        ({"tools": {"a b": print}, "environment": print}, ValueError, "a b"),
+        ({"budget": 0}, TypeError, "budget"),
+        ({"prices": 5}, TypeError, "prices"),
+        ({"prices": {"m": 3}}, TypeError, "prices.*'m'"),
+        ({"trajectory": 3}, TypeError, "trajectory"),
+        ({"watch": 3}, TypeError, "watch"),
+        ({"system_prompt": 3}, TypeError, "system_prompt"),
+        ({"manner": {}}, TypeError, "manner"),
+        ({"gate": 3}, TypeError, "gate"),
+        ({"blocks": "some"}, ValueError, "blocks"),
+        ({"max_iterations": 0}, ValueError, "max_iterations"),
+        ({"sub_model": LLM("m", "models.example")}, ValueError, "base_url"),
+    ],
+)
+def test_a_wrong_argument_of_runs_is_refused_by_name(given, error, named) -> None:
+    with pytest.raises(error, match=named):
+        RLM(ScriptedModel([]), **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"max_iterations": 0}, ValueError),
+        ({"blocks": "some"}, ValueError),
+        ({"max_outcome": "10"}, TypeError),
+        ({"max_prompt": 0}, ValueError),
+        ({"measure": 3}, TypeError),
+        ({"timeout_s": 0}, ValueError),
+        ({"max_output_tokens": -1}, ValueError),
+    ],
+)
+def test_a_wrong_field_of_a_manner_is_refused_by_name(given, error) -> None:
+    with pytest.raises(error, match=next(iter(given))):
+        Manner(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"model": None}, TypeError),
+        ({"model": ""}, ValueError),
+        ({"base_url": 3}, TypeError),
+        ({"base_url": "models.example/v1"}, ValueError),
+        ({"base_url": "http://[1/v1"}, ValueError),
+        ({"headers": ["a"]}, TypeError),
+        ({"headers": {"a": 3}}, TypeError),
+        ({"timeout": 0}, ValueError),
+        ({"timeout": "10"}, TypeError),
+        ({"max_retries": -1}, ValueError),
+        ({"max_retries": 1.5}, TypeError),
+    ],
+)
+@pytest.mark.parametrize("kind", [OpenAIModel, HFModel])
+def test_a_wrong_argument_of_a_model_is_refused_by_name(kind, given, error) -> None:
+    with pytest.raises(error, match=next(iter(given))):
+        kind(**{"model": "m", "base_url": URL, **given})
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "error"),
+    [
+        (OpenAIModel, {"api_key": 1234567}, TypeError),
+        (OpenAIModel, {"max_tokens_field": "tokens"}, ValueError),
+        (HFModel, {"token": 1234567}, TypeError),
+        (HFModel, {"provider": 1234567}, TypeError),
+    ],
+)
+def test_what_only_one_model_takes_is_refused_too(kind, given, error) -> None:
+    with pytest.raises(error, match=next(iter(given))) as raised:
+        kind("m", base_url=URL, **given)
+    assert "1234567" not in str(raised.value)

@@ -1,0 +1,66 @@
+"""`Settings` and `Quota`: what is wrong with them is said when they are made."""
+
+from __future__ import annotations
+
+import pytest
+
+from repl_server.settings import CONTEXT, Quota, Settings
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "named"),
+    [
+        ({"isolation": "foo"}, ValueError, "isolation"),
+        ({"require": "foo"}, ValueError, "require"),
+        ({"isolation": "process"}, ValueError, "require"),
+        ({"recovery": "never"}, ValueError, "recovery"),
+        ({"limits": "1GiB"}, TypeError, "limits"),
+        ({"policy": "lint"}, TypeError, "policy"),
+        ({"preload": "numpy"}, TypeError, "preload"),
+        ({"preload": ("a b",)}, ValueError, "a b"),
+        ({"host": None}, TypeError, "host"),
+        ({"port": -1}, ValueError, "port"),
+        ({"port": 65_536}, ValueError, "port"),
+        ({"port": "8000"}, TypeError, "port"),
+        ({"api_keys": "keys"}, TypeError, "api_keys"),
+        ({"hashed_keys": "a:b"}, TypeError, "hashed_keys"),
+        ({"origins": (3,)}, TypeError, "origins"),
+        ({"no_auth": "yes"}, TypeError, "no_auth"),
+        ({"max_sessions": 0}, ValueError, "max_sessions"),
+        ({"max_waiting": -1}, ValueError, "max_waiting"),
+        ({"pool": True}, TypeError, "pool"),
+        ({"pool": 9, "max_sessions": 8}, ValueError, "max_sessions"),
+        ({"message_bytes": 0}, ValueError, "message_bytes"),
+        ({"message_bytes": 2, "inbound_bytes": 1}, ValueError, "inbound_bytes"),
+        ({"wait_s": float("nan")}, ValueError, "wait_s"),
+        ({"idle_s": 0}, ValueError, "idle_s"),
+        ({"ping_s": 0}, ValueError, "ping_s"),
+        ({"drain_s": "1"}, TypeError, "drain_s"),
+        ({"llm": "gpt"}, TypeError, "llm"),
+        ({"budget": 5}, TypeError, "budget"),
+        ({"quota": {}}, TypeError, "quota"),
+    ],
+)
+def test_a_setting_that_is_wrong_is_refused_by_name(given, error, named) -> None:
+    with pytest.raises(error, match=named):
+        Settings(**given)
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [(-1, ValueError), (float("inf"), ValueError), ("1", TypeError)]
+)
+def test_a_quota_that_is_no_number_from_0_is_refused_by_name(value, error) -> None:
+    with pytest.raises(error, match="sessions"):
+        Quota(sessions=value)
+
+
+def test_as_many_sessions_as_may_be_open_can_be_made_ahead() -> None:
+    assert Settings(pool=8, max_sessions=8).pool == 8
+
+
+def test_one_upload_is_no_larger_than_all_together(monkeypatch) -> None:
+    from repl_server.command import of_variables
+
+    assert of_variables("127.0.0.1").context_bytes == CONTEXT
+    monkeypatch.setenv("REPL_ENV_MAX_UPLOADS", "64MiB")
+    assert of_variables("127.0.0.1").context_bytes == 64 << 20
