@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-ROUNDS = 10
+ROUNDS = 8
 # Of stepping: some hundred steps, where clients are so many also a few of each.
 SECONDS = 0.4
 SECONDS_OF_MANY = 0.8
