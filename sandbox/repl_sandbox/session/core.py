@@ -166,7 +166,7 @@ class Core(Branching):
             self._eof = True
 
     def at_once(self, ready: Ready_) -> AnyOutcome | None:
-        """Take in what came first; the outcome, if that was an empty result and nothing else.
+        """Take in what came first; the outcome, if that was the cell's result and nothing else.
 
         So it is with most steps, and what costs time here is paid by each.
         """
@@ -176,33 +176,53 @@ class Core(Branching):
             return None
         data = self._read_worker()
         peak = self.links.connection.empty_result(data, self.cell)
-        if peak is None:
-            self._follow_clocks()
-            self._quiet = self._take_all(data) and self.worker_first
+        if peak is not None and self._ended_plainly():
+            return self._finished(None, peak)
+        self._follow_clocks()
+        if peak is not None:
+            self._result = Result(self.cell, None, None, (), (), peak)
             return None
-        now = _monotonic()
-        if (
+        self._quiet = self._take_all(data) and self.worker_first
+        result = self._result
+        if self._quiet and result is not None and result.error is None and self._ended_plainly():
+            return self._finished(result, result.peak_memory)
+        return None
+
+    def _ended_plainly(self) -> bool:
+        """Whether nothing is to be looked at besides the result that has come."""
+        return (
             self.worker_first
-            and now - self.running_since < _WORTH_A_LOOK
+            and _monotonic() - self.running_since < _WORTH_A_LOOK
             and not (
-                self._calls.running or self._unacknowledged or self._answers.kept or self._notice
+                self._calls.running
+                or self._unacknowledged
+                or self._answers.kept
+                or self._notice
+                or self._errand
+                or self._eof
+                or self._lost
             )
             and not (self.output.stdout.head_size or self.output.stderr.head_size)
-        ):
-            # All else is as in the classes. They are frozen, and so set each field by a call, which
-            # takes longer than all of the above.
-            usage, outcome = _new(Usage), _new(Finished)
-            costs = usage.__dict__
-            costs["execution_seconds"] = now - self.running_since
-            costs["cpu_seconds"] = max(0.0, self.cpu_seconds() - self._cpu_begun)
-            costs["peak_memory"] = peak
-            outcome.__dict__["usage"] = usage
-            self.running_since = 0.0
-            self._past.add(self.cell)
-            return outcome
-        self._follow_clocks()
-        self._result = Result(self.cell, None, None, (), (), peak)
-        return None
+        )
+
+    def _finished(self, result: Result | None, peak: int) -> Finished:
+        """The outcome of a cell that ended plainly; without a `result`, of one that told nothing.
+
+        All that is not set is as in the classes. They are frozen, and so set each field by a call,
+        which takes longer than the rest of a step's end.
+        """
+        usage, outcome = _new(Usage), _new(Finished)
+        costs, fields = usage.__dict__, outcome.__dict__
+        costs["execution_seconds"] = _monotonic() - self.running_since
+        costs["cpu_seconds"] = max(0.0, self.cpu_seconds() - self._cpu_begun)
+        costs["peak_memory"] = peak
+        fields["usage"] = usage
+        if result is not None:
+            fields["value"], fields["changes"] = result.value, result.changes
+            fields["figures"] = result.figures
+        self.running_since = 0.0
+        self._past.add(self.cell)
+        return outcome
 
     def run(self) -> Generator[float, Ready_, AnyOutcome]:
         """Run the cell that was begun to its outcome."""

@@ -31,7 +31,7 @@ class Watch:
         self._waiter: asyncio.Future[None] | None = None
         self._stray = False
         # A timer is left for the next wait, which mostly ends later: to set one and to cancel it
-        # for each step takes the host a quarter of the step's time.
+        # for each step is a tenth of what the step takes the host.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ends = self._wake = 0.0
 
