@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import sub, truediv
 from typing import TypeAlias
 
 from repl_sandbox import Limits
@@ -21,7 +22,10 @@ ROOMY = Limits(memory="4GiB", output="4GiB", timeout=120.0)
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured thing, ours and its floor: seconds, bytes or 1/s. `unit` is for showing it."""
+    """One measured thing, ours and its floor: seconds, bytes or 1/s. `unit` is for showing it.
+
+    Samples of ours and of the floor that are as many are of the same rounds, in order.
+    """
 
     key: str
     name: str
@@ -29,6 +33,16 @@ class Figure:
     ours: Samples
     floor: Samples
     floor_is: str
+
+    @property
+    def ratio(self) -> Samples:
+        """Ours to the floor, round by round."""
+        return self.ours.per_round(self.floor, truediv)
+
+    @property
+    def difference(self) -> Samples:
+        """What ours adds to the floor, round by round."""
+        return self.ours.per_round(self.floor, sub)
 
 
 Measure: TypeAlias = Callable[[], Iterable[Figure]]

@@ -15,13 +15,16 @@ from . import bare_fork
 from .figure import Figure
 from .samples import Samples
 
+_ROUNDS = 9
+_SECONDS = 1.0  # of sessions in each round: some hundreds
+
 
 def rate() -> Iterator[Figure]:
     """Sessions per second (create, 1+1, close) of two zygotes, each with a process that asks."""
     taken: dict[str, list[float]] = {"ours": [], "bare": []}
-    for _ in range(3):
-        for kind, values in taken.items():
-            values.append(_rate_of_two(kind))
+    for number in range(_ROUNDS):
+        for kind in list(taken) if number % 2 else reversed(list(taken)):
+            taken[kind].append(_rate_of_two(kind))
     yield Figure(
         "rate",
         "sessions per second, 2 zygotes, no recovery",
@@ -32,8 +35,8 @@ def rate() -> Iterator[Figure]:
     )
 
 
-def _rate_of_two(kind: str, seconds: float = 3.0) -> float:
-    command = [sys.executable, "-m", "benchmarks.rate", kind, str(seconds)]
+def _rate_of_two(kind: str) -> float:
+    command = [sys.executable, "-m", "benchmarks.rate", kind, str(_SECONDS)]
     drivers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     return sum(float(driver.communicate()[0]) for driver in drivers)
 

@@ -19,9 +19,10 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from . import peer_runs
+from .samples import Samples
 from .work import CPU_LOOP, PRINT_1_MB, STEP, TEXT_LINE
 
 
@@ -240,15 +241,16 @@ def _skipped_if_refused(name: str, key: str) -> Iterator[None]:
         print(f"{name} does not do {key}: {type(error).__name__}: {error}", file=sys.stderr)
 
 
-def ask(python: str, name: str) -> dict[str, Any]:
-    """Have the interpreter `python` measure the peer `name`; {} if it cannot."""
+def ask(python: str, name: str) -> dict[str, Samples]:
+    """The medians that the interpreter `python` measures of the peer `name`; {} if it cannot."""
     done = subprocess.run(
         [python, "-m", "benchmarks.peers", name],
         stdout=subprocess.PIPE,
         check=False,
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
     )
-    return dict(json.loads(done.stdout)) if done.returncode == 0 else {}
+    medians = json.loads(done.stdout) if done.returncode == 0 else {}
+    return {key: Samples((value,)) for key, value in medians.items()}
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from time import perf_counter
 
 Timed = Callable[[], float]
+# Samples from which quartiles say something.
+_SPREAD_FROM = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,25 @@ class Samples:
     def median(self) -> float:
         """The middle value: on a machine with other work, the mean measures that work."""
         return statistics.median(self.values)
+
+    @property
+    def quartiles(self) -> tuple[float, float] | None:
+        """What a quarter of the values is below, and a quarter above; None: too few to tell."""
+        if len(self.values) < _SPREAD_FROM:
+            return None
+        low, _, high = statistics.quantiles(self.values, n=4, method="inclusive")
+        return low, high
+
+    def per_round(self, other: Samples, of: Callable[[float, float], float]) -> Samples:
+        """`of(ours, other's)` for each round.
+
+        A machine whose speed swings has both of a round on the same swing, so that what they make
+        together scatters less than either. Of samples that were not taken in the same rounds it is
+        that of the medians.
+        """
+        if len(self.values) != len(other.values):
+            return Samples((of(self.median, other.median),))
+        return Samples(tuple(of(*both) for both in zip(self.values, other.values, strict=True)))
 
     @property
     def least(self) -> float:

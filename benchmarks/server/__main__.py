@@ -20,17 +20,19 @@ from ..figure import Figure
 from ..machine import Machine
 from ..report import Others, publish
 from . import contexts, many, opening, served, stepping
+from .processor_time import ProcessorTime, processor_time
 from .served import Server
+from .turns import TOLD
 
 _PEERS = {"OpenEnv echo": "echo", "OpenEnv repl": "repl"}
 _RESULTS = Path(__file__).parents[1] / "results" / "server.json"
 
-Measure = Callable[[Mapping[str, Server]], tuple[list[Figure], Others]]
+Measure = Callable[[Mapping[str, Server], ProcessorTime], tuple[list[Figure], Others]]
 MEASURES: dict[str, Measure] = {
     "stepping": stepping.stepping,
     "opening": opening.opening,
-    "contexts": lambda servers: (contexts.contexts(servers["snapshot"]), {}),
-    "memory": lambda servers: (many.memory(servers["snapshot"]), {}),
+    "contexts": lambda servers, _: (contexts.contexts(servers["snapshot"]), {}),
+    "memory": lambda servers, _: (many.memory(servers["snapshot"]), {}),
 }
 
 
@@ -41,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     figures: list[Figure] = []
     others: Others = {name: {} for name in (_PEERS if options.peers else ())}
     with ExitStack() as stack:
+        time = stack.enter_context(processor_time())
         servers = {
             "restart": stack.enter_context(served.ours("restart")),
             "snapshot": stack.enter_context(served.ours("snapshot")),
@@ -50,11 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             servers[name] = stack.enter_context(served.openenv(options.peers, _PEERS[name]))
         for name in options.only or MEASURES:
             with console.status(f"measuring {name}"):
-                found, beside = MEASURES[name](servers)
+                found, beside = MEASURES[name](servers, time)
             figures += found
             for peer, values in beside.items():
                 others[peer] |= values
-    met = publish(figures, others, machine, _RESULTS, "server numbers" if options.readme else None)
+    readme = "server numbers" if options.readme else None
+    met = publish(figures, others, machine, _RESULTS, readme, method=TOLD)
     return 1 if options.check and not met else 0
 
 

@@ -21,7 +21,7 @@ from .served import Server
 SESSIONS = 32
 _BYTES = 100_000_000
 _DATA = (TEXT_LINE * (_BYTES // len(TEXT_LINE) + 1))[:_BYTES].encode()
-_ROUNDS = 3
+_ROUNDS = 4
 _LENGTH = "len(context)"
 
 

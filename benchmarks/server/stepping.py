@@ -1,11 +1,12 @@
-"""Steps per second and how long each takes, by how many clients there are."""
+"""Steps per second, how long each takes and what it costs, by how many clients there are."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from time import perf_counter, process_time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from repl_env import AsyncLocalREPLEnv
 from repl_sandbox import AsyncSandbox
@@ -14,147 +15,149 @@ from ..figure import Figure
 from ..report import Others
 from ..samples import Samples
 from ..work import STEP
-from .generator import Load, run, steps
+from .generator import clients as clients_of
+from .generator import run
+from .load import Load, Step, load
+from .processor_time import ProcessorTime
 from .served import Server
+from .turns import MANY, PAUSE, SECONDS, SECONDS_OF_MANY, rounds
 
-CLIENTS = (1, 8, 32, 128)
-_SECONDS = 2.0  # of stepping for each load
-_ROUNDS = 3
+CLIENTS = (1, 8, 32, MANY)
+_IN_PROCESS = 8  # clients that are compared with as many environments
 _FLOOR_IS = "a server of such frames, no session"
 _ENDLESS = 10**9
+_OURS = (("", "restart", "no recovery"), ("_recovery", "snapshot", "with recovery"))
 
-Loads = dict[tuple[str, int], list[Load]]
-Stepped = Callable[[int], Load]
+Loads = Mapping[tuple[str, int], list[Load]]
 
 
-def stepping(servers: Mapping[str, Server]) -> tuple[list[Figure], Others]:
+def stepping(servers: Mapping[str, Server], time: ProcessorTime) -> tuple[list[Figure], Others]:
     """Every figure of steps, and those of the peers among `servers`.
 
     `servers` are "restart" and "snapshot", which are ours, "floor", and the peers by their names.
     """
-    who: dict[str, Stepped] = {name: _over(server) for name, server in servers.items()}
-    loads = _taken({**who, "in process": _in_process})
+    loads = run(_taken(servers, time))
     peers = [name for name in servers if name not in ("restart", "snapshot", "floor")]
-    figures = [*_ours(loads), *_beside(loads, "OpenEnv repl" if "OpenEnv repl" in peers else None)]
+    beside = _beside(loads, "OpenEnv repl" if "OpenEnv repl" in peers else None)
+    figures = [*_ours(loads, time), *beside]
     return figures, {name: _of_peer(loads, name) for name in peers}
 
 
-def _over(server: Server) -> Stepped:
-    return lambda clients: steps(server.url, clients, _SECONDS)
-
-
-def _taken(who: Mapping[str, Stepped]) -> Loads:
-    """All loads in turn, so that everyone meets the same state of the machine."""
-    loads: Loads = defaultdict(list)
-    for number in range(_ROUNDS):
-        for clients in CLIENTS:
-            for name in list(who) if number % 2 else reversed(list(who)):
-                loads[name, clients].append(who[name](clients))
+async def _taken(servers: Mapping[str, Server], time: ProcessorTime) -> Loads:
+    """All loads in turn. Of a server's clients, who stay connected, the first so many make one."""
+    loads: dict[tuple[str, int], list[Load]] = defaultdict(list)
+    async with AsyncExitStack() as stack:
+        who = {
+            name: await stack.enter_async_context(clients_of(server.url, max(CLIENTS)))
+            for name, server in servers.items()
+        }
+        who["in process"] = await stack.enter_async_context(_in_process())
+        for order in rounds([*who]):
+            for clients in CLIENTS:
+                seconds = SECONDS_OF_MANY if clients == MANY else SECONDS
+                for name in order:
+                    if name == "in process" and clients != _IN_PROCESS:
+                        continue
+                    await asyncio.sleep(PAUSE)
+                    loads[name, clients].append(await load(who[name][:clients], seconds, time))
     return loads
 
 
-def _ours(loads: Loads) -> Iterator[Figure]:
-    for key, who, with_ in (
-        ("", "restart", "no recovery"),
-        ("_recovery", "snapshot", "with recovery"),
-    ):
+@asynccontextmanager
+async def _in_process() -> AsyncIterator[list[Step]]:
+    """Environments stepped on the generator's event loop, with nothing between."""
+    async with AsyncSandbox(recovery="restart") as sandbox, AsyncExitStack() as stack:
+        envs = [AsyncLocalREPLEnv(sandbox=sandbox) for _ in range(_IN_PROCESS)]
+        for env in envs:
+            stack.push_async_callback(env.close)
+            await env.reset(max_iterations=_ENDLESS)
+            await env.execute(STEP)
+        yield [partial(env.execute, STEP) for env in envs]
+
+
+def _ours(loads: Loads, time: ProcessorTime) -> Iterator[Figure]:
+    for key, who, with_ in _OURS:
         for clients in CLIENTS:
-            ours, floor = loads[who, clients], loads["floor", clients]
             told = f"{clients} client{'s'[: clients > 1]}, {with_}"
-            yield Figure(
-                f"server_rate{key}_{clients}",
-                f"steps per second, {told}",
-                "/s",
-                _rates(ours),
-                _rates(floor),
-                _FLOOR_IS,
-            )
-            for part in (50, 99):
+            for name, words, unit, value in _values(time):
                 yield Figure(
-                    f"server_p{part}{key}_{clients}",
-                    f"step, p{part}, {told}",
-                    "ms",
-                    _quantiles(ours, part),
-                    _quantiles(floor, part),
+                    f"server_{name}{key}_{clients}",
+                    f"{words}, {told}",
+                    unit,
+                    _samples(loads[who, clients], value),
+                    _samples(loads["floor", clients], value),
                     _FLOOR_IS,
                 )
 
 
 def _beside(loads: Loads, peer: str | None) -> Iterator[Figure]:
     """What goals compare with: the peer, and the same steps without a server."""
-    for key, who, with_ in (
-        ("", "restart", "no recovery"),
-        ("_recovery", "snapshot", "with recovery"),
-    ):
+    for key, who, with_ in _OURS:
         if peer is not None:
             yield Figure(
                 f"server_rate{key}_to_peer",
                 f"steps per second, 8 clients, {with_}, to OpenEnv's with smolagents' interpreter",
                 "/s",
-                _rates(loads[who, 8]),
-                _rates(loads[peer, 8]),
+                _samples(loads[who, 8], _rate),
+                _samples(loads[peer, 8], _rate),
                 peer,
             )
-    yield Figure(
-        "server_rate_to_engine",
-        "steps per second, 8 clients, no recovery, to AsyncLocalREPLEnv",
-        "/s",
-        _rates(loads["restart", 8]),
-        _rates(loads["in process", 8]),
-        "8 in one event loop, no server",
-    )
+    ours, engine = loads["restart", _IN_PROCESS], loads["in process", _IN_PROCESS]
+    alone = f"{_IN_PROCESS} in one event loop, no server"
+    for key, words, unit, value in (
+        ("rate", "steps per second", "/s", _rate),
+        ("cpu", "CPU of a step", "us", _cpu),
+    ):
+        yield Figure(
+            f"server_{key}_to_engine",
+            f"{words}, {_IN_PROCESS} clients, no recovery, to AsyncLocalREPLEnv",
+            unit,
+            _samples(ours, value),
+            _samples(engine, value),
+            alone,
+        )
     yield Figure(
         "server_generator",
         "CPU of the load generator for a step, 8 clients",
         "us",
-        Samples(tuple(load.cpu for load in loads["restart", 8])),
-        Samples(tuple(load.cpu for load in loads["floor", 8])),
+        _samples(loads["restart", 8], _generator),
+        _samples(loads["floor", 8], _generator),
         "the same, at the floor",
     )
 
 
-def _of_peer(loads: Loads, name: str) -> dict[str, float]:
-    figures = {}
-    for clients in CLIENTS:
-        taken = loads[name, clients]
-        figures[f"server_rate_{clients}"] = _rates(taken).median
-        figures[f"server_p50_{clients}"] = _quantiles(taken, 50).median
-        figures[f"server_p99_{clients}"] = _quantiles(taken, 99).median
-    return figures
+Value = Callable[[Load], float]
 
 
-def _rates(loads: list[Load]) -> Samples:
-    return Samples(tuple(load.rate for load in loads))
+def _values(time: ProcessorTime) -> tuple[tuple[str, str, str, Value], ...]:
+    """What of each load is told: in keys, in words, its unit."""
+    return (
+        ("rate", "steps per second", "/s", _rate),
+        ("p50", "step, p50", "ms", lambda each: each.quantile(0.5)),
+        ("p99", "step, p99", "ms", lambda each: each.quantile(0.99)),
+        ("cpu", f"CPU of a step, {time.told}", "us", _cpu),
+    )
 
 
-def _quantiles(loads: list[Load], part: int) -> Samples:
-    return Samples(tuple(load.quantile(part / 100) for load in loads))
+def _of_peer(loads: Loads, name: str) -> dict[str, Samples]:
+    return {
+        f"server_{key}_{clients}": _samples(loads[name, clients], value)
+        for clients in CLIENTS
+        for key, _, _, value in _values(ProcessorTime(None))
+    }
 
 
-def _in_process(clients: int) -> Load:
-    return run(_environments(clients))
+def _samples(loads: list[Load], value: Value) -> Samples:
+    return Samples(tuple(map(value, loads)))
 
 
-async def _environments(clients: int) -> Load:
-    """So many environments stepped on one event loop, with nothing between."""
-    async with AsyncSandbox(recovery="restart") as sandbox:
-        envs = [AsyncLocalREPLEnv(sandbox=sandbox) for _ in range(clients)]
-        for env in envs:
-            await env.reset(max_iterations=_ENDLESS)
-            await env.execute(STEP)
-        cpu, start = process_time(), perf_counter()
-        taken = await asyncio.gather(*(_step_until(env, start + _SECONDS) for env in envs))
-        elapsed, cpu = perf_counter() - start, process_time() - cpu
-        await asyncio.gather(*(env.close() for env in envs))
-    ordered = sorted(second for each in taken for second in each)
-    return Load(len(ordered) / elapsed, tuple(ordered), cpu / len(ordered))
+def _rate(load: Load) -> float:
+    return load.rate
 
 
-async def _step_until(env: AsyncLocalREPLEnv, end: float) -> list[float]:
-    taken: list[float] = []
-    now = perf_counter()
-    while now < end:
-        await env.execute(STEP)
-        before, now = now, perf_counter()
-        taken.append(now - before)
-    return taken
+def _cpu(load: Load) -> float:
+    return load.cpu
+
+
+def _generator(load: Load) -> float:
+    return load.generator

@@ -52,7 +52,7 @@ class Line:
         self._waiting: deque[Asked] = deque()
         self._size = 0
         self._taken = 0  # the size of the one that was taken out and is not done
-        self._work = asyncio.Event()
+        self._comer: asyncio.Future[None] | None = None  # who takes them out, while there is none
         self._room = asyncio.Event()
         self._room.set()
         self._quiet = asyncio.Event()
@@ -80,19 +80,26 @@ class Line:
         """Put a request at the end."""
         self._waiting.append(asked)
         self._size += asked.request.size
-        self._work.set()
-        self._look()
+        if self._comer is not None and not self._comer.done():
+            self._comer.set_result(None)
+        if not self._is_roomy():
+            self._room.clear()
 
     async def take(self) -> Asked:
         """The first one, as soon as there is any. The one before it is done."""
         self._size -= self._taken
         self._taken = 0
-        self._look()
+        if self._is_roomy() and not self._room.is_set():
+            self._room.set()
         while not self._waiting:
-            self._work.clear()
             self._quiet.set()
-            await self._work.wait()
-        self._quiet.clear()
+            self._comer = asyncio.get_running_loop().create_future()
+            try:
+                await self._comer
+            finally:
+                self._comer = None
+        if self._quiet.is_set():
+            self._quiet.clear()
         asked = self._waiting.popleft()
         self._taken = asked.request.size
         return asked
@@ -115,11 +122,8 @@ class Line:
         self._size = self._taken + sum(each.request.size for each in self._waiting)
         self._room.set()
 
-    def _look(self) -> None:
-        if len(self._waiting) < _MOST_WAITING and self._size < _MOST_SIZE:
-            self._room.set()
-        else:
-            self._room.clear()
+    def _is_roomy(self) -> bool:
+        return len(self._waiting) < _MOST_WAITING and self._size < _MOST_SIZE
 
 
 def given_up() -> Reply:

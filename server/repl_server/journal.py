@@ -82,6 +82,10 @@ class Journal:
         self._contents = contents
         self._thinning = Thinning(clock)
 
+    def tells(self, event: str) -> bool:
+        """Whether `event` would be written down, for whoever has to gather what is told of it."""
+        return self._logger.isEnabledFor(EVENTS[event].level)
+
     def note(self, event: str, **fields: Any) -> None:
         """Write down that `event` happened.
 

@@ -70,6 +70,9 @@ class Metrics:
         self._uploads = self._counter("uploads_bytes", "Bytes of contexts that came in.")
         self._sub_calls = self._counter("sub_calls", "Questions to models.", "outcome")
         self._cpu = self._counter("cpu_seconds", "CPU time of sessions, by key.", "key")
+        # What each step counts, looked up once: by outcomes of the table, and by keys.
+        self._steps_of: dict[str, Counter] = {}
+        self._cpu_of: dict[str, Counter] = {}
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"repl_{name}", text, labels, registry=self._registry)
@@ -88,7 +91,14 @@ class Metrics:
 
     def step(self, outcome: str | None, seconds: float) -> None:
         """A step was answered. `outcome` is its `error_kind`."""
-        self._steps.labels(_known(outcome or "ok", STEP_OUTCOMES)).inc()
+        name = outcome or "ok"
+        counter = self._steps_of.get(name)
+        if counter is None:
+            known = _known(name, STEP_OUTCOMES)
+            counter = self._steps.labels(known)
+            if known == name:
+                self._steps_of[name] = counter
+        counter.inc()
         self._step_seconds.observe(seconds)
 
     def session_closed(self, reason: str) -> None:
@@ -113,7 +123,11 @@ class Metrics:
 
     def cpu(self, owner: Owner, seconds: float) -> None:
         """CPU time that a session of `owner` took."""
-        self._cpu.labels(owner.name if owner.kind == "key" else "").inc(max(0.0, seconds))
+        name = owner.name if owner.kind == "key" else ""
+        counter = self._cpu_of.get(name)
+        if counter is None:
+            counter = self._cpu_of[name] = self._cpu.labels(name)
+        counter.inc(max(0.0, seconds))
 
     def text(self) -> bytes:
         """All of it as Prometheus reads it (`CONTENT_TYPE`)."""

@@ -62,7 +62,8 @@ class Slot:
         self._since = now
 
     async def __aenter__(self) -> Slot:
-        await self._slots.take(self)
+        if not self._slots.take(self):
+            await self._slots.wait(self)
         return self
 
     async def __aexit__(
@@ -104,20 +105,28 @@ class Slots:
         """For a new session."""
         return Slot(self)
 
-    async def take(self, slot: Slot) -> None:
-        """Wait until there is room for it."""
-        line = self._rested if slot.asks(self._clock()) else self._others
+    def take(self, slot: Slot) -> bool:
+        """Give it room, if there is any; if not, it stands in line, and must wait."""
+        now = self._clock()
+        line = self._rested if slot.asks(now) else self._others
         if len(self._taken) < self._at_once:
-            self._begin(slot)
-            return
-        place = slot.place = asyncio.get_running_loop().create_future()
+            self._begin(slot, now)
+            return True
+        slot.place = asyncio.get_running_loop().create_future()
         line.append(slot)
-        self._watch()
+        if self._look_at_oldest is None:
+            self._watch(now)
+        return False
+
+    async def wait(self, slot: Slot) -> None:
+        """Wait until it has come to the head of its line, and there is room for it."""
+        assert slot.place is not None
         try:
-            await place
+            await slot.place
         except BaseException:
-            if slot in line:
-                line.remove(slot)
+            for line in (self._rested, self._others):
+                if slot in line:
+                    line.remove(slot)
             self.give_back(slot)
             raise
         finally:
@@ -125,20 +134,21 @@ class Slots:
 
     def give_back(self, slot: Slot) -> None:
         """It is done with, or does not wait any more."""
-        slot.rests(self._clock())
-        self._free(slot)
+        now = self._clock()
+        slot.rests(now)
+        self._free(slot, now)
 
-    def _begin(self, slot: Slot) -> None:
-        slot.began = self._clock()
+    def _begin(self, slot: Slot, now: float) -> None:
+        slot.began = now
         self._taken[slot] = None
 
-    def _free(self, slot: Slot) -> None:
+    def _free(self, slot: Slot, now: float) -> None:
         self._taken.pop(slot, None)
-        while self and len(self._taken) < self._at_once:
+        while (self._rested or self._others) and len(self._taken) < self._at_once:
             following = self._following()
             # Who was cancelled is done with it as soon as its task runs.
             if following.place is not None and not following.place.done():
-                self._begin(following)
+                self._begin(following, now)
                 following.place.set_result(None)
 
     def _following(self) -> Slot:
@@ -148,15 +158,15 @@ class Slots:
         self._passed = 0
         return self._others.popleft()
 
-    def _watch(self) -> None:
-        """Look at the oldest as soon as it has taken long, if somebody waits."""
-        if self._look_at_oldest is None and self:
-            left = next(iter(self._taken)).began + self._longest - self._clock()
-            self._look_at_oldest = asyncio.get_running_loop().call_later(left, self._look)
+    def _watch(self, now: float) -> None:
+        """Look at the oldest as soon as it has taken long."""
+        left = next(iter(self._taken)).began + self._longest - now
+        self._look_at_oldest = asyncio.get_running_loop().call_later(left, self._look)
 
     def _look(self) -> None:
         self._look_at_oldest = None
-        long_ago = self._clock() - self._longest
-        for slot in [slot for slot in self._taken if slot.began <= long_ago]:
-            self._free(slot)
-        self._watch()
+        now = self._clock()
+        for slot in [slot for slot in self._taken if slot.began <= now - self._longest]:
+            self._free(slot, now)
+        if self._rested or self._others:
+            self._watch(now)

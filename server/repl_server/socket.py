@@ -110,7 +110,7 @@ class Socket:
             if not await self._begin(None, opening):
                 return
         while True:
-            message = await self._message()
+            message = await (self._receive() if self._early is None else self._first())
             if message["type"] != "websocket.receive":
                 self._hung_up = True
                 return
@@ -205,10 +205,10 @@ class Socket:
     async def _resume(self, token: str) -> HostedSession:
         return self._host.find(self._owner, token)
 
-    async def _message(self) -> Message:
-        if self._early is None:
-            return await self._receive()
+    async def _first(self) -> Message:
+        """The message that was waited for while the session was opened."""
         early = self._early
+        assert early is not None
         message = await early
         self._early = None
         return message

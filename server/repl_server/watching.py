@@ -89,6 +89,8 @@ class Watch:
         metadata = getattr(observation, "metadata", None) or {}
         outcome = metadata.get("error_kind")
         self.metrics.step(outcome if isinstance(outcome, str) else None, seconds)
+        if not self.journal.tells("step"):
+            return
         result = getattr(observation, "result", None)
         self.journal.note(
             "step",

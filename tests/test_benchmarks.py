@@ -1,0 +1,66 @@
+"""How the samples of the benchmarks are read. What they say of this machine is no test."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from operator import truediv
+from time import sleep
+
+from benchmarks.figure import Figure
+from benchmarks.goals import Goal
+from benchmarks.samples import Samples
+from benchmarks.server.load import load
+from benchmarks.server.processor_time import ProcessorTime, processor_time
+
+SECONDS = 0.03
+
+
+def figure(ours: tuple[float, ...], floor: tuple[float, ...]) -> Figure:
+    return Figure("key", "name", "ms", Samples(ours), Samples(floor), "a floor")
+
+
+def test_a_ratio_is_that_of_the_rounds():
+    # The machine is ten times as slow in the second round and five times in the third.
+    taken = figure((2.0, 20.0, 10.0), (1.0, 10.0, 5.0))
+    assert taken.ratio.values == (2.0, 2.0, 2.0)
+    assert taken.difference.median == 5.0
+    uneven = figure((2.0, 30.0, 4.0), (1.0, 10.0, 4.0))
+    assert uneven.ratio.median == 2.0
+    assert uneven.ours.median / uneven.floor.median == 1.0
+    assert Goal("ratio", "at most", 1.5, "").met(uneven) is False
+
+
+def test_samples_of_other_rounds_are_compared_by_their_medians():
+    assert Samples((1.0, 2.0, 9.0)).per_round(Samples((4.0,)), truediv).values == (0.5,)
+
+
+def test_quartiles_need_samples():
+    assert Samples((1.0, 2.0, 3.0)).quartiles is None
+    assert Samples((5.0, 1.0, 3.0, 2.0, 4.0)).quartiles == (2.0, 4.0)
+
+
+def test_a_load_counts_what_was_answered_in_time_and_waits_for_the_rest():
+    made = []
+
+    async def step() -> None:
+        made.append(None)
+        await asyncio.sleep(0)
+
+    async def late() -> None:
+        await asyncio.to_thread(sleep, 2 * SECONDS)
+
+    taken = asyncio.run(load([step, late], SECONDS, ProcessorTime(None)))
+    assert round(taken.rate * SECONDS) <= len(made)
+    # All but the first of the quick one's, and the only one of the late one's.
+    assert len(taken.seconds) == max(1, len(made) - 1) + 1
+    assert taken.seconds[-1] >= 2 * SECONDS
+
+
+def test_processor_time_has_what_was_started_and_has_ended():
+    with processor_time() as time:
+        before = time.now()
+        busy = "import time\nwhile time.process_time() < 0.3: pass"
+        subprocess.run([sys.executable, "-c", busy], check=True)
+        assert time.now() - before >= 0.25
