@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -15,6 +16,7 @@ from repl_sandbox import (
     Finished,
     Killed,
     Limits,
+    Outcome,
     Policy,
     Raised,
     Sandbox,
@@ -403,3 +405,28 @@ def test_what_only_the_waiting_copy_holds_is_not_the_codes(sandbox: Sandbox) -> 
         cell = "del x\nimport time\ny = b'y' * (150 << 20)\ntime.sleep(0.5)\nlen(y)"
         outcome = session.run(cell)
         assert (outcome.state, outcome.value) == ("kept", str(150 << 20))
+
+
+@pytest.mark.parametrize("before", ["set", "run"])
+def test_a_worker_that_was_not_run_keeps_what_was_there_before_its_time_is_up(
+    copied: Session, before: str
+) -> None:
+    """It has begun no cell, and made no copy: its end would cost what the last cell left, too."""
+    core, worker = copied._core, copied._core.links.worker_pid
+    if before == "set":
+        copied.set("x", 1)
+    else:
+        copied.run("x = 1")
+    os.kill(worker, signal.SIGSTOP)
+    outcomes: list[Outcome] = []
+    running = threading.Thread(
+        target=lambda: outcomes.append(copied.run("x = 2\nwhile True: pass", timeout=0.1))
+    )
+    running.start()
+    eventually(lambda: core._doomed or outcomes)
+    with suppress(ProcessLookupError):
+        os.kill(worker, signal.SIGCONT)
+    running.join()
+    assert isinstance(outcomes[0], TimedOut)
+    assert outcomes[0].lost == ()
+    assert copied.get("x") == 1

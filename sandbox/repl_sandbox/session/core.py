@@ -248,7 +248,8 @@ class Core(Branching):
                 self._grace_over = wake = now + self.limits.grace
                 self.interrupt()
             elif now >= wake:
-                self._kill_worker()
+                # A worker that was not run since may not have begun, and have made no copy yet.
+                self._kill_worker(self._kept_first)
                 wake = now + NOTICE_TIMEOUT
         return (yield from self._finish(expired, state))
 
@@ -470,7 +471,7 @@ class Core(Branching):
             while (self._result is None or self._doomed) and not self._dead:
                 self._receive((yield deadline))
                 if _monotonic() >= deadline:
-                    self._kill_worker()
+                    self._kill_worker(self._kept_first)
                     deadline += NOTICE_TIMEOUT
         if self.running_since:
             yield from self._finish(None, "kept")

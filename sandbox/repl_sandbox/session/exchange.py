@@ -194,9 +194,10 @@ class Exchange:
                 self._breach = reason
                 self._tell_init({"op": "kill", "reason": reason})
 
-    def _kill_worker(self) -> None:
+    def _kill_worker(self, after: int | None = None) -> None:
+        """Have init kill the worker; but not before there is a copy of what cell `after` left."""
         self._doomed = True
-        self._tell_init({"op": "kill"})
+        self._tell_init({"op": "kill"} if after is None else {"op": "kill", "after": after})
 
     def _tell_init(self, message: control.Message, descriptors: tuple[int, ...] = ()) -> None:
         try:

@@ -61,6 +61,11 @@ class Revival(Exchange):
         """The number of the last cell that made the namespace what it is; 0 before the first."""
         return self._past.last
 
+    @property
+    def _kept_first(self) -> int | None:
+        """Of which cell there has to be a copy before the next may cost what that one did."""
+        return self.last_kept if self._past else None
+
     def ready(self) -> None:
         """The worker is there; called once, before anything else is asked."""
         self._cpu_clock = process_cpu(self.links.worker_pid)

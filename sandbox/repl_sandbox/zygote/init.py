@@ -34,6 +34,10 @@ from .revival import Revival
 # loop.
 WORKER_FD = 1000
 
+# Milliseconds between looks whether a worker that is to be ended has made its copy: for so long it
+# may do what nobody waits for.
+_LOOK = 2
+
 # Removes the directory of an ordinary session many times over. The rest is left to the zygote.
 _REMOVE_SECONDS = 0.05
 
@@ -74,7 +78,8 @@ class Init:
                 self._end()
             if lines is not self._lines:
                 poller, lines = self.poller(), self._lines
-            self.hear({fd for fd, _ in poller.poll()})
+            ready = poller.poll(_LOOK if any(line.is_ending for line in lines) else None)
+            self.hear({fd for fd, _ in ready})
 
     def hear(self, ready: set[int]) -> None:
         """Do what is asked for on the descriptors that are ready."""
@@ -84,6 +89,8 @@ class Init:
                 line.revival.hear(ready)
             if line.control_fd in ready:
                 line.obey()
+            if line.is_ending:
+                line.end_worker()
 
     def poller(self) -> select.poll:
         """What waits for all that it has to hear."""

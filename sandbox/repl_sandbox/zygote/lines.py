@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,11 @@ from ..jail.recipe import Jail
 from ..worker.states import States
 from . import clerk, control
 from .revival import Revival
+
+# Seconds that a worker which is to be ended may still take to make the copy of what the last cell
+# left: a fork and a few system calls, for which an overloaded machine may give it no processor.
+# Code that keeps the copy from being made gains no more than this, and only by losing that state.
+_LAST_WILL = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,8 @@ class Line:
         self._session = session
         self._generation = 1
         self._overfull = False
+        # The cell whose copy comes before the worker's end, and when that is waited for no more.
+        self._last_will: tuple[int, float] | None = None
 
     @cached_property
     def _control(self) -> socket.socket:
@@ -85,7 +93,7 @@ class Line:
 
     def died(self, status: int, cpu: float) -> None:
         """Its worker is dead: end what it left, or stop that where a copy may go on."""
-        self.worker = 0
+        self.worker, self._last_will = 0, None
         if self.revival is None:
             self.kill_all()
         else:
@@ -175,6 +183,25 @@ class Line:
 
     def _kill(self, message: control.Message, descriptors: Sequence[int]) -> None:
         self._overfull = message.get("reason") == "workspace"
+        if "after" not in message or self.revival is None:
+            self._last_will = None
+        elif self._last_will is None:
+            self._last_will = message["after"], time.monotonic() + _LAST_WILL
+        self.end_worker()
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether its worker is to be ended, and is waited for."""
+        return self._last_will is not None
+
+    def end_worker(self) -> None:
+        """Kill the worker, unless it has still to make a copy of what a cell left, and has time."""
+        if self._last_will is not None and self.revival is not None:
+            cell, until = self._last_will
+            copied = any(after == cell for _, after in self.revival.rows())
+            if not copied and time.monotonic() < until:
+                return
+        self._last_will = None
         if self.worker:
             os.kill(self.worker, signal.SIGKILL)
 
@@ -207,7 +234,7 @@ class Line:
         self._say({"revived": bool(revived.pid), "cpu": revived.cpu, "lost": revived.lost})
 
     def _goes_on(self, worker: int) -> None:
-        self.worker = worker
+        self.worker, self._last_will = worker, None
         self.roots.add(worker)
 
     def _keep(self, message: control.Message, descriptors: Sequence[int]) -> None:

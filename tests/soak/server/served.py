@@ -140,7 +140,7 @@ class Served:
         return comes_to(more, [])
 
     def memory(self) -> int:
-        """Bytes that it and its zygotes share with nobody."""
+        """Bytes of their own that it and its zygotes have in memory."""
         children = psutil.Process(self.pid).children()
         return anonymous(str(self.pid)) + sum(anonymous(str(child.pid)) for child in children)
 
