@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from .errors import IsolationError
+from .errors import IsolationError, SandboxError
 from .session.isolation import TIERS
 from .types import Isolation
 
@@ -50,6 +50,7 @@ def strongest(
 
     Raises:
         IsolationError: none works. It is that of the last, and has the others as notes.
+        SandboxError: `start` failed otherwise, and no weaker one is tried; notes as above.
     """
     refusals: list[IsolationError] = []
     for tier in tiers:
@@ -57,10 +58,17 @@ def strongest(
             return start(tier), tuple(refusals)
         except IsolationError as error:
             refusals.append(error)
+        except SandboxError as error:
+            _note(error, refusals)
+            raise
     *stronger, last = refusals
-    for refusal in stronger:
-        last.add_note(f"and before that: {refusal}")
+    _note(last, stronger)
     raise last
+
+
+def _note(error: SandboxError, refusals: Sequence[IsolationError]) -> None:
+    for refusal in refusals:
+        error.add_note(f"and before that: {refusal}")
 
 
 def confirm(tier: str, seen: Isolation) -> None:

@@ -240,7 +240,7 @@ def test_a_session_has_its_own_memory_beside_that_of_the_objects(sandbox: Sandbo
 
 def test_the_least_memory_is_enough_for_a_session_beside_them() -> None:
     with (
-        Sandbox(limits=Limits(memory=1)) as sandbox,
+        Sandbox(limits=Limits(memory="16MiB")) as sandbox,
         sandbox.with_shared(text="abc") as made,
         made.session() as session,
     ):

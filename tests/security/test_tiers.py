@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from repl_sandbox import IsolationError, Sandbox
+from repl_sandbox import IsolationError, Sandbox, SandboxError
 from repl_sandbox.jail.landlock import kernel_abi
 from repl_sandbox.session import isolation
 from repl_sandbox.tiers import STRONGEST_FIRST, acceptable, confirm, strongest
@@ -206,6 +206,17 @@ def test_other_errors_are_no_reason_for_a_weaker_tier() -> None:
     with pytest.raises(ValueError, match="preload"):
         strongest(("jailed", "confined"), start)
     assert tried == ["jailed"]
+
+
+def test_an_error_of_a_weaker_tier_says_why_it_was_tried() -> None:
+    """As that of a mount which only a stronger one can show."""
+
+    def start(tier: str) -> None:
+        raise IsolationError(tier, "a step", "no") if tier == "jailed" else SandboxError("mounts")
+
+    with pytest.raises(SandboxError, match="mounts") as caught:
+        strongest(("jailed", "confined"), start)
+    assert "jailed: a step: no" in "".join(caught.value.__notes__)
 
 
 def test_each_tier_needs_all_that_a_weaker_one_does_but_landlock() -> None:
