@@ -36,9 +36,11 @@ except OSError as error:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A module that names `TIERS` is run for each of them."""
+    """A module that names `TIERS` is run for each of them, but for tests that name their own."""
     tiers = getattr(metafunc.module, "TIERS", ())
-    if tiers and "sandbox" in metafunc.fixturenames:
+    marks = metafunc.definition.iter_markers("parametrize")
+    own = any(mark.args[0] == "sandbox" for mark in marks)
+    if tiers and "sandbox" in metafunc.fixturenames and not own:
         metafunc.parametrize("sandbox", tiers, indirect=True, scope="module")
 
 
