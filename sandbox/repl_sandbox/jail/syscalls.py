@@ -486,9 +486,7 @@ ALLOW: Final[tuple[Allow, ...]] = (
     Allow("get_robust_list", 274, 100, "libc and debuggers of own threads"),
     Allow("rseq", 334, 293, "libc registers it in every thread"),
     Allow("arch_prctl", 158, None, "libc sets the thread pointer"),
-    Allow(
-        "prctl", 157, 167, "thread names, PR_SET_PDEATHSIG; three are refused, see RULES"
-    ),
+    Allow("prctl", 157, 167, "thread names, PR_SET_PDEATHSIG; three are refused, see RULES"),
     Allow("futex", 202, 98, "threading.Lock and the GIL"),
     Allow("futex_wait", 455, 455, "futex of newer C libraries"),
     Allow("futex_wake", 454, 454, "futex of newer C libraries"),
