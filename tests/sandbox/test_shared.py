@@ -263,6 +263,11 @@ def deep(levels: int) -> list[Any]:
     return held
 
 
+def test_keys_that_json_makes_one_are_refused_by_name(sandbox: Sandbox) -> None:
+    with pytest.raises(ValueError, match=r"data must be .* keys 1 and '1' are one key"):
+        sandbox.with_shared(data={"a": {1: "a", "1": "b"}})  # type: ignore[dict-item]
+
+
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
