@@ -85,6 +85,15 @@ def test_the_table_shows_the_remedy_as_it_was_written(monkeypatch: pytest.Monkey
     assert "Ask [root]." in run()[1]
 
 
+def test_nothing_is_cut_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "/sys/fs/cgroup/" + "a-long-name-of-a-group/" * 3
+    monkeypatch.setattr(repl_sandbox, "Sandbox", Refusing, raising=False)
+    monkeypatch.setattr(place, "find", lambda: place.Missing(path, f"Write to {path}"))
+    output = CliRunner().invoke(build(), ["doctor"], env={"COLUMNS": "80"}).output
+
+    assert "…" not in output
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="there are cgroups on Linux only")
 def test_a_missing_group_has_the_remedy_of_its_own_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repl_sandbox, "Sandbox", Refusing, raising=False)
