@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from .errors import IsolationError, SandboxError
+from .jail.remedies import known
 from .session.isolation import TIERS
 from .types import Isolation
 
@@ -80,5 +81,5 @@ def confirm(tier: str, seen: Isolation) -> None:
             tier,
             "probe",
             f"a session was made, and looking at it does not show {found}",
-            "Mount /proc so that this user sees its own processes (without hidepid and subset)",
+            known("probe"),
         )
