@@ -72,11 +72,10 @@ class Context:
     parts: tuple[Part, ...]
     preview: str | None
     source: Source | None = None
+    length: int = field(init=False)  # the sum of the parts' lengths; each step says it
 
-    @property
-    def length(self) -> int:
-        """The sum of the parts' lengths."""
-        return sum(part.length for part in self.parts)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", sum(part.length for part in self.parts))
 
     @property
     def text(self) -> str | None:

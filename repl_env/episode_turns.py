@@ -22,7 +22,7 @@ from repl_env.episode import Episode, Terms
 from repl_env.errors import OURS, EpisodeAborted, EpisodeDone, NotReset
 from repl_env.interfaces import Environment
 from repl_env.llm import LLM
-from repl_env.models import REPLAction, REPLObservation, REPLState, StepResult, result_of
+from repl_env.models import REPLAction, REPLObservation, REPLState, StepResult, give, result_of
 from repl_env.resuming import Asked
 from repl_env.rlm.budget import Spent
 from repl_env.rubrics import REPLRubric, Rubric
@@ -319,7 +319,10 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
             apply = self._apply_rubric if mode == "plain" else self._apply_rubric_async
             reward = yield partial(apply, action, observation)
             parts = components(self.rubric, reward)
-        observation.reward = reward
+        if type(observation) is REPLObservation:
+            give(observation, reward=reward)
+        else:  # a transform's own
+            observation.reward = reward
         observation.metadata["reward_components"] = parts
         self._latch(observation)
         return observation

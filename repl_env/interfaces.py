@@ -16,7 +16,7 @@ from typing import Any, Generic, NotRequired, Protocol, TypedDict, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from repl_env.models import Action, Observation, State
-from repl_env.rubrics import Rubric
+from repl_env.rubrics import Rubric, is_pending
 
 ActT = TypeVar("ActT", bound=Action)
 ObsT = TypeVar("ObsT", bound=Observation)
@@ -137,7 +137,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         if self.rubric is None:
             return 0.0
         score = self.rubric(action, observation)
-        if inspect.isawaitable(score):
+        if is_pending(score):
             close = getattr(score, "close", None)
             if close is not None:  # a coroutine that nobody awaits would be complained about
                 close()
@@ -151,7 +151,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         if self.rubric is None:
             return 0.0
         score = self.rubric(action, observation)
-        return finite(await score if inspect.isawaitable(score) else score, self.rubric)
+        return finite(await score if is_pending(score) else score, self.rubric)
 
     def _reset_rubric(self) -> None:
         """Let the rubric forget the last episode; TypeError if it must be awaited."""

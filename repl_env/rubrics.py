@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 Score: TypeAlias = "float | Awaitable[float]"
 ForwardHook: TypeAlias = Callable[["Rubric", Any, Any, float], None]
@@ -49,8 +49,8 @@ class Rubric:
         """Score a step; with an asynchronous `forward`, here or in a child, an awaitable."""
         for pre_hook in self._pre_hooks:
             pre_hook(self, action, observation)
-        score = self.forward(action, observation)
-        if inspect.isawaitable(score):
+        score: Any = self.forward(action, observation)
+        if is_pending(score):
             return PendingScore(score, lambda known: self._finish(known, action, observation))
         return self._finish(score, action, observation)
 
@@ -84,6 +84,11 @@ class Rubric:
             path = f"{prefix}.{name}" if prefix else name
             yield path, child
             yield from child.named_rubrics(path)
+
+
+def is_pending(score: object) -> TypeGuard[Awaitable[Any]]:
+    """Whether a score must be awaited. Most are floats, which need no look at abstract classes."""
+    return type(score) is not float and inspect.isawaitable(score)
 
 
 class PendingScore(Awaitable[float]):

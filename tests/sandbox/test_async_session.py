@@ -42,6 +42,18 @@ async def test_a_session_is_awaited_or_entered(sandbox: AsyncSandbox) -> None:
     assert sandbox.statistics().open == 0
 
 
+@pytest.mark.parametrize(("before", "timeout"), [(SECONDS, 0.2), (0.2, 0.6)])
+async def test_each_cell_has_its_own_time_whatever_that_of_the_one_before_it_was(
+    sandbox: AsyncSandbox, before: float, timeout: float
+) -> None:
+    async with sandbox.session() as session:
+        assert isinstance(await session.run("x = 1", timeout=before), Finished)
+        outcome = await session.run("while True: pass", timeout=timeout)
+        assert isinstance(outcome, TimedOut)
+        assert timeout <= outcome.usage.execution_seconds < SECONDS
+        assert (await session.run("x")).value == "1"
+
+
 async def test_sessions_run_side_by_side(sandbox: AsyncSandbox) -> None:
     """Each waits for a word that only the other's output brings, so neither can run alone."""
     first_spoke, second_spoke = asyncio.Event(), asyncio.Event()

@@ -32,7 +32,7 @@ class AsyncSession(Handle):
         super().__init__(core, home)
         self._watch = Watch()
         core.worker_first = True
-        core.take_turns()
+        core.output.take_turns()
 
     async def run(
         self,
@@ -169,7 +169,7 @@ class AsyncSession(Handle):
             wake = next(steps)
             while True:
                 wake = steps.send(await self._watch.ready(core, wake))
-                if core.overflows:
+                if core.output.overflows:
                     await asyncio.sleep(_PAUSE)
         except StopIteration as end:
             result: _T = end.value

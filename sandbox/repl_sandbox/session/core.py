@@ -7,7 +7,6 @@ reads and writes are non-blocking; a driver does nothing but wait.
 
 from __future__ import annotations
 
-import functools
 import os
 import select
 import signal
@@ -23,12 +22,10 @@ from ..types import (
     AnyOutcome,
     Clock,
     Finished,
-    Killed,
     KillReason,
     Limits,
-    Raised,
     State,
-    TimedOut,
+    Usage,
 )
 from ..wire.messages import (
     Answered,
@@ -48,7 +45,8 @@ from .clocks import Clocks
 from .exchange import NOTICE_TIMEOUT, Ready_
 from .host_functions import Executor, refusal
 from .offers import Offers
-from .output import MOST_PIPED, History, Stream
+from .outcomes import outcome_of
+from .output import Output
 from .paging import PAGING, page
 
 # The kernel's counts take microseconds to read. No process is made, filled and ended for its memory
@@ -97,33 +95,19 @@ class Core(Branching):
         self.lent = 0
         self.busy = threading.Lock()  # held by the one caller at a time
         self._on_answer = on_answer
-        self._stdout = Stream(links.stdout, int(limits.output))
-        self._stderr = Stream(links.stderr, int(limits.output))
-        self._pipes = select.poll()
-        self._pipes.register(links.stdout, select.POLLIN)
-        self._pipes.register(links.stderr, select.POLLIN)
-        self.history = History(int(limits.output))
+        self.output = Output(links.stdout, links.stderr, int(limits.output))
         self._hit: tuple[KillReason, ...] = ()
         # Set by a driver that looks at the worker's socket before it looks at the pipes.
         self.worker_first = False
         self._quiet = False
         self._grace_over: float | None = None
         self._code = b""
+        self._timeout = self._cpu_begun = 0.0
         self._begun = True  # whether the worker was there to take the cell
         self._errand: tuple[Callable[[int], HostMessage], int] | None = None
         self._last_cell = 0
         self._answers = AnswersOfCell()
         self._begin_cell()
-
-    def take_turns(self) -> None:
-        """Of many sessions that one thread drives: take little of its output at a time."""
-        self._stdout.take_turns()
-        self._stderr.take_turns()
-
-    @property
-    def overflows(self) -> bool:
-        """Whether the cell has written more than is kept."""
-        return self._stdout.overflows or self._stderr.overflows
 
     def _begin_cell(self) -> None:
         self._quiet = False
@@ -144,13 +128,19 @@ class Core(Branching):
         self.cell += 1
         self._begin_cell()
         if on_output is not None:
-            self._stdout.begin(functools.partial(on_output, "stdout"))
-            self._stderr.begin(functools.partial(on_output, "stderr"))
+            self.output.begin(on_output)
         self._code = code
+        self._timeout = timeout
         now = self.running_since = _monotonic()
-        self._clocks = Clocks(timeout, self.limits.host_timeout, now, self.cpu_seconds())
+        self._cpu_begun = self.cpu_seconds()
         self._execute()
         return now + timeout
+
+    def _follow_clocks(self) -> Clocks:
+        """Start the cell's clocks, as of when it began: most cells end before anybody asks."""
+        begun, cpu = self.running_since, self._cpu_begun
+        self._clocks = Clocks(self._timeout, self.limits.host_timeout, begun, cpu)
+        return self._clocks
 
     def begin_errand(
         self, message: Callable[[int], HostMessage], descriptor: int, timeout: float
@@ -176,42 +166,68 @@ class Core(Branching):
             self._eof = True
 
     def at_once(self, ready: Ready_) -> AnyOutcome | None:
-        """Take in what came first; the outcome, if that was an empty result and nothing else.
+        """Take in what came first; the outcome, if that was the cell's result and nothing else.
 
         So it is with most steps, and what costs time here is paid by each.
         """
         if len(ready) != 1 or ready[0][0] != self._worker_fd or self.outbox.interest != _POLLIN:
+            self._follow_clocks()
             self._receive(ready)
             return None
         data = self._read_worker()
         peak = self.links.connection.empty_result(data, self.cell)
-        if peak is None:
-            self._quiet = self._take_all(data) and self.worker_first
+        if peak is not None and self._ended_plainly():
+            return self._finished(None, peak)
+        self._follow_clocks()
+        if peak is not None:
+            self._result = Result(self.cell, None, None, (), (), peak)
             return None
-        clocks, now = self._clocks, _monotonic()
-        if (
-            self.worker_first
-            and clocks is not None
-            and now - self.running_since < _WORTH_A_LOOK
-            and not (
-                self._calls.running or self._unacknowledged or self._answers.kept or self._notice
-            )
-            and not (self._stdout.head_size or self._stderr.head_size)
-        ):
-            # All else is as in the class; setting nine fields takes longer than all of the above.
-            outcome = _new(Finished)
-            outcome.__dict__["usage"] = clocks.usage(now, self.cpu_seconds(), peak)
-            self.running_since = 0.0
-            self._past.add(self.cell)
-            return outcome
-        self._result = Result(self.cell, None, None, (), (), peak)
+        self._quiet = self._take_all(data) and self.worker_first
+        result = self._result
+        if self._quiet and result is not None and result.error is None and self._ended_plainly():
+            return self._finished(result, result.peak_memory)
         return None
+
+    def _ended_plainly(self) -> bool:
+        """Whether nothing is to be looked at besides the result that has come."""
+        return (
+            self.worker_first
+            and _monotonic() - self.running_since < _WORTH_A_LOOK
+            and not (
+                self._calls.running
+                or self._unacknowledged
+                or self._answers.kept
+                or self._notice
+                or self._errand
+                or self._eof
+                or self._lost
+            )
+            and not (self.output.stdout.head_size or self.output.stderr.head_size)
+        )
+
+    def _finished(self, result: Result | None, peak: int) -> Finished:
+        """The outcome of a cell that ended plainly; without a `result`, of one that told nothing.
+
+        All that is not set is as in the classes. They are frozen, and so set each field by a call,
+        which takes longer than the rest of a step's end.
+        """
+        usage, outcome = _new(Usage), _new(Finished)
+        costs, fields = usage.__dict__, outcome.__dict__
+        costs["execution_seconds"] = _monotonic() - self.running_since
+        costs["cpu_seconds"] = max(0.0, self.cpu_seconds() - self._cpu_begun)
+        costs["peak_memory"] = peak
+        fields["usage"] = usage
+        if result is not None:
+            fields["value"], fields["changes"] = result.value, result.changes
+            fields["figures"] = result.figures
+        self.running_since = 0.0
+        self._past.add(self.cell)
+        return outcome
 
     def run(self) -> Generator[float, Ready_, AnyOutcome]:
         """Run the cell that was begun to its outcome."""
         state: State = "kept"
-        clocks = self._clocks
-        assert clocks is not None
+        clocks = self._clocks or self._follow_clocks()
         if not self._begun:
             # The worker died between cells, so this one has not begun: give it a new worker.
             yield from self._collect_death()
@@ -238,6 +254,7 @@ class Core(Branching):
 
     def _finish(self, expired: Clock | None, state: State) -> Generator[float, Ready_, AnyOutcome]:
         reason: KillReason | None = None
+        clocks = self._clocks or self._follow_clocks()
         try:
             if self._calls.running:
                 self._refuse_open_calls()
@@ -258,11 +275,15 @@ class Core(Branching):
                 self._past.add(self.cell)
             else:
                 self.assigned()
-            self._drain()
+            if not self._quiet:
+                self.output.drain()
         finally:
             self.running_since = 0.0
             self._grace_over = None
-        outcome = self._outcome(expired, reason, state, now, cpu)
+        output = self.output.end(self.cell if self._errand is None else None)
+        result, answers = self._result, self._answers.all()
+        usage = clocks.usage(now, cpu, 0 if result is None else result.peak_memory)
+        outcome = outcome_of(result, output, answers, usage, state, expired=expired, died=reason)
         if self._lost:
             outcome, self._lost = replace(outcome, lost=self._lost), ()
         if self._errand is not None:
@@ -288,55 +309,6 @@ class Core(Branching):
         self._hit = ()
         return replace(outcome, limits=hit) if hit else outcome
 
-    def _drain(self) -> None:
-        """Take what the cell has written; not for ever, for what it left behind may go on."""
-        taken = 0
-        while not self._quiet and taken < MOST_PIPED and self._pipes.poll(0):
-            read = self._stdout.read() + self._stderr.read()
-            if not read:  # end of file: init, which held the other ends, is gone
-                return
-            taken += read
-
-    def _outcome(
-        self,
-        expired: Clock | None,
-        reason: KillReason | None,
-        state: State,
-        now: float,
-        cpu: float,
-    ) -> AnyOutcome:
-        assert self._clocks is not None
-        stdout, stderr = self._stdout.end(), self._stderr.end()
-        if (stdout or stderr) and self._errand is None:
-            self.history.add(self.cell, stdout, stderr)
-        result, clocks = self._result, self._clocks
-        usage = clocks.usage(now, cpu, 0 if result is None else result.peak_memory)
-        answers = self._answers.all()
-        if result is None or reason is not None:
-            # The kill that ends a cell past its time reads as a signal; a limit that was passed
-            # meanwhile has the better claim.
-            if expired is not None and reason not in ("memory", "cpu", "protocol"):
-                return TimedOut(
-                    stdout, stderr, answers=answers, usage=usage, state=state, clock=expired
-                )
-            killed = reason or "protocol"
-            return Killed(stdout, stderr, answers=answers, usage=usage, state=state, reason=killed)
-        shown = (
-            stdout,
-            stderr,
-            result.value,
-            result.error,
-            result.changes,
-            result.figures,
-            answers,
-            usage,
-        )
-        if expired is not None:
-            return TimedOut(*shown, state, expired)
-        if result.error is not None:
-            return Raised(*shown, state)
-        return Finished(*shown, state)
-
     # ── what comes in ─────────────────────────────────────────────────────────────────────────
 
     def _receive(self, ready: Ready_) -> None:
@@ -351,13 +323,9 @@ class Core(Branching):
                     self._eof = True
                 if self.outbox.interest & select.POLLIN:
                     self._take_all(self._read_worker())
-            elif fd == self._stdout.fd:
-                self._stdout.read()
-            elif fd == self._stderr.fd:
-                self._stderr.read()
             elif fd == self._control_fd:
                 self._read_control()
-            else:
+            elif not self.output.read(fd):
                 self._reply()
 
     def _take_all(self, data: bytes) -> bool:
@@ -397,7 +365,7 @@ class Core(Branching):
         if call.call in self._calls.running:
             raise RemoteProtocolError("a call number is used twice")
         if call.name in PAGING:
-            self._send(page(self.history, call, len(self.outbox)))
+            self._send(page(self.output.history, call, len(self.outbox)))
             return
         refused = self._calls.refused(call)
         if refused is not None:
@@ -486,7 +454,7 @@ class Core(Branching):
         )
         core.cell, core._past = self.cell, self._past.of_branch()
         core._configured = True
-        core.history = self.history.copy()
+        core.output.history = self.output.history.copy()
         return core
 
     # ── leaving in the middle ─────────────────────────────────────────────────────────────────
@@ -495,8 +463,7 @@ class Core(Branching):
         """The caller left amid a cell or a question: end that, and be ready for the next."""
         if self._is_asking:
             yield from self._outwait()
-        self._stdout.begin(None)
-        self._stderr.begin(None)
+        self.output.begin(None)
         if self.running_since and self._result is None and not self._dead:
             self.interrupt()
             deadline = _monotonic() + self.limits.grace

@@ -83,7 +83,7 @@ class Handle:
     def _claim(self) -> None:
         if self._closed or _getpid() != self._pid:
             self._check_open()
-        if not self._core.busy.acquire(blocking=False):
+        if not self._core.busy.acquire(False):
             raise SessionBusy("the session is busy with another call; use one session per thread")
 
     def __reduce__(self) -> NoReturn:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import codecs
 import fcntl
+import functools
 import os
+import select
 import sys
 import termios
 from collections import OrderedDict, deque
@@ -17,7 +19,59 @@ _LARGE_PIPE = 1 << 20
 # Characters of past output that a session reads at once; longer slices are several reads.
 PAGE = 1 << 18
 # What the two pipes of a session can hold.
-MOST_PIPED = 2 * _LARGE_PIPE
+_MOST_PIPED = 2 * _LARGE_PIPE
+
+
+class Output:
+    """Both streams of one session; `history` has what its past cells wrote."""
+
+    def __init__(self, stdout: int, stderr: int, limit: int) -> None:
+        self.stdout = Stream(stdout, limit)
+        self.stderr = Stream(stderr, limit)
+        self.history = History(limit)
+        self._by_fd = {stdout: self.stdout, stderr: self.stderr}
+        self._pipes = select.poll()
+        for fd in self._by_fd:
+            self._pipes.register(fd, select.POLLIN)
+
+    def take_turns(self) -> None:
+        """Of many sessions that one thread drives: take little of its output at a time."""
+        for stream in self._by_fd.values():
+            stream.take_turns()
+
+    @property
+    def overflows(self) -> bool:
+        """Whether the cell has written more than is kept."""
+        return self.stdout.overflows or self.stderr.overflows
+
+    def begin(self, on_output: Callable[[str, str], None] | None) -> None:
+        """From here on text goes to `on_output` as well, as it comes."""
+        for name, stream in (("stdout", self.stdout), ("stderr", self.stderr)):
+            stream.begin(None if on_output is None else functools.partial(on_output, name))
+
+    def read(self, fd: int) -> bool:
+        """Take what is there on `fd`, once; whether that is a stream of these."""
+        stream = self._by_fd.get(fd)
+        if stream is None:
+            return False
+        stream.read()
+        return True
+
+    def drain(self) -> None:
+        """Take what the cell has written; not for ever, for what it left behind may go on."""
+        taken = 0
+        while taken < _MOST_PIPED and self._pipes.poll(0):
+            read = self.stdout.read() + self.stderr.read()
+            if not read:  # end of file: init, which held the other ends, is gone
+                return
+            taken += read
+
+    def end(self, cell: int | None) -> tuple[str, str]:
+        """The texts of the two since the last end, kept as those of `cell` if it is one."""
+        stdout, stderr = self.stdout.end(), self.stderr.end()
+        if cell is not None and (stdout or stderr):
+            self.history.add(cell, stdout, stderr)
+        return stdout, stderr
 
 
 class Stream:

@@ -57,8 +57,8 @@ class Session(Handle):
         seconds = check_timeout(timeout, core.limits)
         self._claim()
         try:
-            ready = self._ready(core.begin(data, seconds, on_output))
-            return core.at_once(ready) or self._wait(core.run())
+            core.begin(data, seconds, on_output)
+            return core.at_once(self._poll(seconds)) or self._wait(core.run())
         except BaseException:
             self._leave()
             raise
@@ -219,13 +219,15 @@ class Session(Handle):
 
     def _ready(self, wake: float) -> list[tuple[int, int]]:
         """The descriptors that are ready by the time `wake`, or none."""
+        return self._poll(max(0.0, wake - _monotonic()))
+
+    def _poll(self, seconds: float) -> list[tuple[int, int]]:
         core = self._core
         if self._registered is not core.descriptors or self._interest != core.outbox.interest:
             self._register()
         # Rounded up: poll counts whole milliseconds, and waking early would spin.
-        wait = int((wake - _monotonic()) * 1000) + 1
-        wait = min(wait, LONGEST_WAIT)
-        return self._poller.poll(wait if wait > 0 else 0)
+        wait = int(seconds * 1000) + 1
+        return self._poller.poll(wait if wait < LONGEST_WAIT else LONGEST_WAIT)
 
     def _register(self) -> None:
         core = self._core

@@ -30,6 +30,10 @@ class Watch:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._stray = False
+        # A timer is left for the next wait, which mostly ends later: to set one and to cancel it
+        # for each step is a tenth of what the step takes the host.
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ends = self._wake = 0.0
 
     async def ready(self, core: Core, wake: float) -> list[tuple[int, int]]:
         """The descriptors of `core` that are ready by the time `wake`, or none."""
@@ -38,12 +42,12 @@ class Watch:
         loop = _running_loop()
         if loop is not self._loop:
             self._begin(loop)
-        self._waiter = waiter = loop.create_future()
-        timer = loop.call_later(max(0.0, wake - _monotonic()), self._end_wait)
+        self._waiter, self._wake = loop.create_future(), wake
+        if self._timer is None or wake < self._timer_ends:
+            self._set_timer(loop)
         try:
-            await waiter
+            await self._waiter
         finally:
-            timer.cancel()
             self._waiter, self._stray = None, False
         return self._poller.poll(0)
 
@@ -51,6 +55,22 @@ class Watch:
         """Watch nothing any more; the descriptors may be others' from now on."""
         self._forget()
         self._epoll.close()
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ends = self._wake
+        self._timer = loop.call_later(max(0.0, self._wake - _monotonic()), self._look_up)
+
+    def _look_up(self) -> None:
+        """The time of a wait has come; perhaps of an earlier one."""
+        self._timer = None
+        if self._waiter is None or self._waiter.done() or self._loop is None:
+            return
+        if _monotonic() < self._wake:
+            self._set_timer(self._loop)
+        else:
+            self._waiter.set_result(None)
 
     def _end_wait(self) -> None:
         waiter = self._waiter
@@ -70,6 +90,9 @@ class Watch:
 
     def _forget(self) -> None:
         loop, self._loop = self._loop, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if loop is not None and not loop.is_closed():
             loop.remove_reader(self._epoll.fileno())
 

@@ -6,8 +6,16 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar, cast, get_args
 
 from ..errors import LocalProtocolError, RemoteProtocolError
-from .frames import LENGTHS, Frame, FrameReader
+from .frames import Frame, FrameReader
 from .messages import MAX_COUNT, HostMessage, Message, WorkerMessage, decode, encode
+from .short import (
+    CELL_FRAME,
+    CELL_HEADER,
+    CELL_KIND,
+    EMPTY_RESULT_FRAME,
+    EMPTY_RESULT_HEADER,
+    EMPTY_RESULT_KIND,
+)
 from .state import TRANSITIONS, Phase
 
 _In = TypeVar("_In", bound=Message)
@@ -88,16 +96,14 @@ class _Connection(Generic[_In, _Out]):
         return self._reader.buffered
 
 
-# Two messages make up nearly every step: a cell, and a result that has nothing to tell. They are
-# frames like all others, byte for byte as `messages.py` writes them, but written and read without a
-# detour through objects and JSON. A chunk that is not exactly one of them goes the common way.
-_EXECUTE = b'{"type":"execute","cell":'
-_RESULT = b'{"type":"result","cell":%d,"value":null,"error":null,"changes":[],"figures":[],"peak":'
-_pack, _unpack = LENGTHS.pack, LENGTHS.unpack_from
-_PREFIX = LENGTHS.size
-_CELL = _PREFIX + len(_EXECUTE)
-_CLOSE = ord("}")
-_DIGITS = len(str(MAX_COUNT)) - 1  # a number of so many digits is below it
+# The two messages with short headers are written and read here without a detour through objects,
+# byte for byte as `messages.py` does it. A chunk that is not exactly one of them goes the common
+# way.
+_CELL_SIZE, _CELL_HEADER_SIZE = CELL_FRAME.size, CELL_HEADER.size
+_RESULT_SIZE, _RESULT_HEADER_SIZE = EMPTY_RESULT_FRAME.size, EMPTY_RESULT_HEADER.size
+_pack_cell, _unpack_cell = CELL_FRAME.pack, CELL_FRAME.unpack_from
+_pack_result, _unpack_result = EMPTY_RESULT_FRAME.pack, EMPTY_RESULT_FRAME.unpack
+_IDLE, _RUNNING = Phase.IDLE, Phase.RUNNING
 
 
 class HostConnection(_Connection[WorkerMessage, HostMessage]):
@@ -108,28 +114,29 @@ class HostConnection(_Connection[WorkerMessage, HostMessage]):
 
     def execute(self, cell: int, code: bytes) -> bytes:
         """As `send(Execute(cell, code))`, for code within the limits of a frame."""
-        if self.phase is not Phase.IDLE:
+        if self.phase is not _IDLE:
             raise LocalProtocolError(f"Execute while {self.phase.name}")
-        self.phase = Phase.RUNNING
-        header = b"%b%d}" % (_EXECUTE, cell)
-        return _pack(len(header), len(code)) + header + code
+        self.phase = _RUNNING
+        head: bytes = _pack_cell(_CELL_HEADER_SIZE, len(code), CELL_KIND, cell)
+        return head + code
 
     def empty_result(self, data: bytes, cell: int) -> int | None:
         """The peak memory, if `data` is the whole and empty result of `cell`; else not taken in."""
-        before = _RESULT % cell
-        peak = data[_PREFIX + len(before) : -1]
+        if len(data) != _RESULT_SIZE:
+            return None
+        header_size, blob_size, kind, number, peak = _unpack_result(data)
         if (
-            not data.startswith(before, _PREFIX)
-            or not peak.isdigit()
-            or len(peak) > _DIGITS
-            or data[-1] != _CLOSE
-            or _unpack(data) != (len(data) - _PREFIX, 0)
-            or self.phase is not Phase.RUNNING
+            number != cell
+            or kind != EMPTY_RESULT_KIND
+            or header_size != _RESULT_HEADER_SIZE
+            or blob_size
+            or peak >= MAX_COUNT
+            or self.phase is not _RUNNING
             or self._reader.buffered
             or self._broken
         ):
             return None
-        self.phase = Phase.IDLE
+        self.phase = _IDLE
         return int(peak)
 
 
@@ -141,28 +148,26 @@ class WorkerConnection(_Connection[HostMessage, WorkerMessage]):
 
     def cell(self, data: bytes) -> tuple[int, bytes] | None:
         """The cell and its code, if `data` is one whole `Execute`; else it is not taken in."""
-        if not data.startswith(_EXECUTE, _PREFIX):
+        if len(data) < _CELL_SIZE:
             return None
-        header_size, code_size = _unpack(data)
-        end = _PREFIX + header_size
-        number = data[_CELL : end - 1]
+        header_size, code_size, kind, number = _unpack_cell(data)
         if (
-            len(data) != end + code_size
-            or not number.isdigit()
-            or len(number) > _DIGITS
-            or data[end - 1] != _CLOSE
-            or self.phase is not Phase.IDLE
+            kind != CELL_KIND
+            or header_size != _CELL_HEADER_SIZE
+            or len(data) != _CELL_SIZE + code_size
+            or number >= MAX_COUNT
+            or self.phase is not _IDLE
             or self._reader.buffered
             or self._broken
         ):
             return None
-        self.phase = Phase.RUNNING
-        return int(number), data[end:]
+        self.phase = _RUNNING
+        return number, data[_CELL_SIZE:]
 
     def empty_result(self, cell: int, peak_memory: int) -> bytes:
         """As `send` of a `Result` that carries nothing but these."""
-        if self.phase is not Phase.RUNNING:
+        if self.phase is not _RUNNING:
             raise LocalProtocolError(f"Result while {self.phase.name}")
-        self.phase = Phase.IDLE
-        header = b"%b%d}" % (_RESULT % cell, peak_memory)
-        return _pack(len(header), 0) + header
+        self.phase = _IDLE
+        data: bytes = _pack_result(_RESULT_HEADER_SIZE, 0, EMPTY_RESULT_KIND, cell, peak_memory)
+        return data

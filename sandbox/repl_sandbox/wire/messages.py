@@ -11,6 +11,7 @@ import itertools
 import json
 import math
 import re
+import struct
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,10 +23,11 @@ from .frames import Frame, pack
 from .offered import Offered
 from .offered import read as read_offered
 from .parts import Parts, cut, describe, each_part
+from .short import CELL_HEADER, CELL_KIND, EMPTY_RESULT_HEADER, EMPTY_RESULT_KIND
 from .text import LONE_SURROGATE
 from .text import read_text as _text
 
-VERSION = 2
+VERSION = 3
 
 # More than the worker ever sends; a hostile one cannot make the host build longer tuples.
 MAX_CHANGES = 256
@@ -222,6 +224,9 @@ def decode(frame: Frame) -> Message:
         RemoteProtocolError: the frame is not a message of this protocol.
     """
     data, blob = frame
+    short = _SHORT.get(data[:1])
+    if short is not None:
+        return short(data, blob)
     header = _parse(data)
     if type(header) is not dict:
         raise RemoteProtocolError("header is not an object")
@@ -422,7 +427,7 @@ def _encode_configure(m: Configure) -> bytes:
 
 
 def _encode_execute(m: Execute) -> bytes:
-    return pack(b'{"type":"execute","cell":%d}' % m.cell, m.code)
+    return pack(CELL_HEADER.pack(CELL_KIND, m.cell), m.code)
 
 
 def _encode_assign(m: Assign) -> bytes:
@@ -494,6 +499,8 @@ def _error_row(error: ErrorInfo) -> str:
 
 
 def _encode_result(m: Result) -> bytes:
+    if m.value is None and m.error is None and not m.changes and not m.figures:
+        return pack(EMPTY_RESULT_HEADER.pack(EMPTY_RESULT_KIND, m.cell, m.peak_memory))
     value = None if m.value is None else m.value.encode("utf-8", "surrogatepass")
     # Written out, because this is every step's answer and a dict through the encoder costs 4 times.
     changes = ",".join(
@@ -551,10 +558,6 @@ def _decode_configure(header: _Header, blob: bytes) -> Configure:
     if answers is not None and answers not in ("strict", "compatible"):
         raise ValueError("answers")
     return Configure(tuple(functions), None if seed is None else _int(header, "seed"), answers)
-
-
-def _decode_execute(header: _Header, blob: bytes) -> Execute:
-    return Execute(_int(header, "cell"), blob)
 
 
 def _decode_assign(header: _Header, blob: bytes) -> Assign:
@@ -660,6 +663,30 @@ def _decode_failed(header: _Header, blob: bytes) -> Failed:
     return Failed(kind, _str(header, "message"))
 
 
+# ── short headers ─────────────────────────────────────────────────────────────────────────────
+
+
+def _short_execute(header: bytes, blob: bytes) -> Execute:
+    _, cell = _short(CELL_HEADER, header)
+    return Execute(cell, blob)
+
+
+def _short_result(header: bytes, blob: bytes) -> Result:
+    _, cell, peak = _short(EMPTY_RESULT_HEADER, header)
+    if blob:
+        raise RemoteProtocolError("an empty result with a blob")
+    return Result(cell, None, None, (), (), peak)
+
+
+def _short(form: struct.Struct, header: bytes) -> tuple[int, ...]:
+    if len(header) != form.size:
+        raise RemoteProtocolError(f"a short header of {len(header)} bytes, not {form.size}")
+    numbers = form.unpack(header)
+    if max(numbers) >= MAX_COUNT:
+        raise RemoteProtocolError("a number in a short header is not a count")
+    return numbers
+
+
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Ready: _encode_ready,
     Restored: _encode_restored,
@@ -682,7 +709,6 @@ _DECODERS: dict[str, Callable[[_Header, bytes], Message]] = {
     "ready": _decode_ready,
     "restored": _decode_restored,
     "configure": _decode_configure,
-    "execute": _decode_execute,
     "assign": _decode_assign,
     "fetch": _decode_fetch,
     "list": _decode_list,
@@ -695,4 +721,8 @@ _DECODERS: dict[str, Callable[[_Header, bytes], Message]] = {
     "value": _decode_value,
     "variables": _decode_variables,
     "failed": _decode_failed,
+}
+_SHORT: dict[bytes, Callable[[bytes, bytes], Message]] = {
+    bytes((CELL_KIND,)): _short_execute,
+    bytes((EMPTY_RESULT_KIND,)): _short_result,
 }

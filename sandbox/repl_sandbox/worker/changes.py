@@ -9,7 +9,7 @@ nothing alive.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from ..types import Change, Variable
 from .anatomy import type_name
@@ -30,6 +30,9 @@ _SMALL_SAMPLE = 8
 
 _NOTHING = object()
 
+# Name, value, and whether it is known.
+_Changed: TypeAlias = tuple[str, object, Literal["new", "modified"]]
+
 
 class _Seen:
     """What was known of a variable when it was last looked at."""
@@ -43,13 +46,15 @@ class _Seen:
         self.identity = id(value)
         self.cls = id(type(value))
         self.sample = sample
-        self.mark = _mark(value, sample)
+        self.mark = _mark(value, sample) if self.held is _NOTHING else None
         self.type = type_name(value)
         self.size = 0
         self.preview = ""
 
     def is_still(self, value: object) -> bool:
         """Whether `value` is what was seen, as far as a mark tells."""
+        if self.held is not _NOTHING:
+            return type(value) is type(self.held) and value == self.held
         if id(value) != self.identity and not is_scalar(value):
             return False
         return id(type(value)) == self.cls and _mark(value, self.sample) == self.mark
@@ -80,54 +85,66 @@ class Changes:
         At most `MOST_CHANGES`; if there were more, one further Change follows, whose name is
         `MORE` and whose preview says how many. Those are not reported again.
         """
-        known = 0
-        seen_as, injected, constants = self._seen.get, self._namespace.injected.get, self._constants
+        everything = self._namespace.globals
         try:
-            # The usual case first: nothing changed, and nothing is made to find that out.
-            for name, value in self._namespace.globals.items():
-                if type(name) is not str:
-                    continue
-                seen = seen_as(name)
-                if seen is None:
-                    if (
-                        name not in constants
-                        and injected(name, _NOTHING) is not value
-                        and not self._namespace.hides(name, value)
-                    ):
-                        return self._compare()
-                elif value is seen.held or (
-                    seen.is_still(value) and not self._namespace.hides(name, value)
-                ):
-                    known += 1
-                else:
-                    return self._compare()
+            changed, gone = self._look(everything)
         except RuntimeError:  # a thread of the user bound a name meanwhile
-            return self._compare()
-        return [] if known == len(self._seen) else self._compare()
+            changed, gone = self._look(everything.copy())
+        return self._told(changed, gone) if changed or gone else []
 
-    def _compare(self) -> list[Change]:
+    def _look(self, everything: dict[str, object]) -> tuple[list[_Changed], bool]:
+        """What is not as it was last seen, and whether something is not there any more."""
+        changed: list[_Changed] = []
+        left = len(self._seen)
+        seen_as, injected, constants = self._seen.get, self._namespace.injected.get, self._constants
+        hides = self._namespace.hides
+        # The usual case first: nothing changed, and nothing is made to find that out.
+        for name, value in everything.items():
+            if type(name) is not str:
+                continue
+            seen = seen_as(name)
+            if seen is None:
+                if (
+                    name not in constants
+                    and injected(name, _NOTHING) is not value
+                    and not hides(name, value)
+                ):
+                    changed.append((name, value, "new"))
+            elif value is seen.held:
+                left -= 1
+            elif not hides(name, value):
+                left -= 1
+                if not seen.is_still(value):
+                    changed.append((name, value, "modified"))
+        return changed, left > 0
+
+    def _told(self, changed: list[_Changed], gone: bool) -> list[Change]:
         changes: list[Change] = []
-        before = self._seen
-        now: dict[str, _Seen] = {}
         sample = SAMPLE if len(self._namespace.globals) <= _MANY else _SMALL_SAMPLE
-        unlisted = 0
-        for name, value in self._namespace.variables():
-            seen = before.get(name)
-            if seen is None or not seen.is_still(value):
-                kind: Literal["new", "modified"] = "new" if seen is None else "modified"
-                seen = _Seen(value, sample)
-                if len(changes) < MOST_CHANGES:
-                    seen.size = shallow_size(value)
-                    seen.preview = preview(value)
-                    changes.append(Change(kind, name, seen.type, seen.size, seen.preview))
-                else:
-                    unlisted += 1
-            now[name] = seen
-        self._seen = now
-        unlisted += _deleted(before, now, changes)
+        for name, value, kind in changed:
+            seen = self._seen[name] = _Seen(value, sample)
+            if len(changes) < MOST_CHANGES:
+                seen.size = shallow_size(value)
+                seen.preview = preview(value)
+                changes.append(Change(kind, name, seen.type, seen.size, seen.preview))
+        unlisted = len(changed) - len(changes)
+        if gone:
+            unlisted += self._forget(changes)
         if unlisted:
             changes.append(Change("modified", MORE, "", 0, f"{unlisted:,} more changes"))
         return changes
+
+    def _forget(self, changes: list[Change]) -> int:
+        """Add the variables that are gone to `changes`; return how many did not fit."""
+        there = {name for name, _ in self._namespace.variables()}
+        unlisted = 0
+        for name in sorted(self._seen.keys() - there):
+            seen = self._seen.pop(name)
+            if len(changes) < MOST_CHANGES:
+                changes.append(Change("deleted", name, seen.type, seen.size, seen.preview))
+            else:
+                unlisted += 1
+        return unlisted
 
     def variables(self) -> list[Variable]:
         """All variables of the user's, modules and functions included."""
@@ -135,15 +152,3 @@ class Changes:
             Variable(name, type_name(value), shallow_size(value), preview(value))
             for name, value in self._namespace.variables()
         ]
-
-
-def _deleted(before: dict[str, _Seen], now: dict[str, _Seen], changes: list[Change]) -> int:
-    """Add the variables that are gone to `changes`; return how many did not fit."""
-    unlisted = 0
-    for name in sorted(before.keys() - now.keys()):
-        if len(changes) < MOST_CHANGES:
-            seen = before[name]
-            changes.append(Change("deleted", name, seen.type, seen.size, seen.preview))
-        else:
-            unlisted += 1
-    return unlisted

@@ -256,6 +256,7 @@ _RENDERERS: dict[type, Callable[[Any, int, int], str]] = {
 
 
 _BY_IDENTITY = {id(cls): render for cls, render in _RENDERERS.items()}
+_BUILT_IN = frozenset(_BY_IDENTITY)  # none of these has a `__sizeof__` of the user's
 
 
 def show(cls: type, as_: type | Callable[[Any], str]) -> None:
@@ -309,13 +310,15 @@ def shallow_size(value: object) -> int:
     The data of arrays and frames counts. A `__sizeof__` written in Python is not asked, but the
     built-in one below it.
     """
+    cls = type(value)
+    if id(cls) in _BUILT_IN:
+        return _getsizeof(value)
     if is_array(value):
         size: int = read(value, "nbytes")
         return size
     if is_frame(value):
         sizes = [read(array, "nbytes") for array in frame_blocks(value)]
         return sum(size for size in sizes if type(size) is int)
-    cls = type(value)
     if type(lookup(cls, "__sizeof__")) is MethodDescriptorType:
         return _getsizeof(value)
     for base in mro(cls):
