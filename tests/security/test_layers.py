@@ -110,6 +110,7 @@ NEEDED_BY = {"no_new_privs": ("Landlock", "seccomp")}
 
 
 VIEW, POWERS, CONFINED = "test_jail_view", "test_jail_powers", "test_confined"
+PUBLIC = ("/tmp", "/var/tmp", "/dev/shm")  # where anybody may leave files
 ITSELF = "test_layers.py::test_a_layer_that_is_left_out_is_noticed"
 # Tier and layer: a test that fails without it, though the probe lets such sandboxes begin.
 HELD_BY: Mapping[tuple[str, str], str] = {
@@ -244,9 +245,14 @@ def test_a_sandbox_that_lacks_nothing_is_whole(
 def outcome_without(missing: str, test: str, chosen: str) -> int:
     """The exit status of pytest for the `chosen` cases of `test` where all sandboxes lack a layer.
 
-    In namespaces of its own: what such sessions leave ends with it, and what they signal is there.
+    In namespaces of its own, under public places of its own: what such sessions leave ends with
+    it, and what they signal is there.
     """
+    used = (str(SPECIFICATION), sys.prefix, sys.base_prefix)
+    places = [place for place in PUBLIC if not any(path.startswith(place) for path in used)]
+    cover = "".join(f"mount -t tmpfs -o mode=1777 none {place} && " for place in places)
     wall = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    wall += ["sh", "-c", f'{cover}exec "$@"', "sh"]
     python = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [*wall, *python, f"{Path(__file__).parent}/{test}", "-k", chosen],
