@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from .facilities import Facility, Finding, look
 from .status import Status
@@ -107,7 +107,9 @@ def report(looked: Looked, trials: Sequence[Trial]) -> dict[str, Any]:
 
 def show(console: Console, looked: Looked, trials: Sequence[Trial]) -> None:
     """Print the facilities, the layers of the sessions that were tried, and the verdicts."""
-    table = Table("facility", "", "found", "needed by", "remedy", title="This system")
+    # A path or a remedy that is cut is of no use.
+    names = ("facility", "", "found", "needed by", "remedy")
+    table = Table(*(Column(name, overflow="fold") for name in names), title="This system")
     for facility, finding in looked:
         table.add_row(
             facility.name,
@@ -117,10 +119,10 @@ def show(console: Console, looked: Looked, trials: Sequence[Trial]) -> None:
             "" if finding.ok else escape(finding.remedy or facility.remedy),
         )
     console.print(table)
-    names = dict.fromkeys(layer["name"] for trial in trials for layer in trial.layers)
-    if names:
+    seen = dict.fromkeys(layer["name"] for trial in trials for layer in trial.layers)
+    if seen:
         layers = Table("layer", *(trial.tier for trial in trials), title="Sessions started here")
-        for name in names:
+        for name in seen:
             layers.add_row(name, *(_seen(trial, name) for trial in trials))
         console.print(layers)
     for trial in trials:

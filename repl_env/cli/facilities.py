@@ -37,7 +37,15 @@ class Facility:
 def look() -> list[tuple[Facility, Finding]]:
     """Every facility with what was found; off Linux only those that exist everywhere."""
     rows = FACILITIES if sys.platform == "linux" else FACILITIES[:2]
-    return [(facility, facility.probe()) for facility in rows]
+    return [(facility, _probed(facility)) for facility in rows]
+
+
+def _probed(facility: Facility) -> Finding:
+    """What the probe found; a system that has not even what it looks at has not the facility."""
+    try:
+        return facility.probe()
+    except OSError as error:
+        return Finding(False, f"cannot be looked at: {error}")
 
 
 def _system() -> Finding:
@@ -114,9 +122,20 @@ def _fresh_proc() -> Finding:
 def _seccomp() -> Finding:
     try:
         actions = Path("/proc/sys/kernel/seccomp/actions_avail").read_text().split()
-    except OSError as error:
-        return Finding(False, f"no filters: {error.strerror}")
+    except OSError:  # a /proc that shows processes only
+        from repl_sandbox.jail import bpf, seccomp
+
+        assembler = bpf.Assembler()
+        assembler.ret(seccomp.SECCOMP_RET_ALLOW)
+        return _tried(lambda: _load(assembler.assemble()))
     return Finding({"errno", "kill_process"} <= set(actions), " ".join(actions))
+
+
+def _load(program: bytes) -> None:
+    from repl_sandbox.jail import processes, seccomp
+
+    processes.forbid_new_privileges()
+    seccomp.load(program)
 
 
 def _landlock() -> Finding:
@@ -164,12 +183,13 @@ def _cgroup() -> Finding:
 
 
 def _proc_visibility() -> Finding:
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, target, kind, options, *_ = line.split()
-        if (target, kind) == ("/proc", "proc"):
-            hidden = [o for o in options.split(",") if o.startswith(("hidepid=", "subset="))]
-            return Finding(not hidden, ", ".join(hidden) or "all processes")
-    return Finding(False, "/proc is not mounted")
+    rows = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    mounted = [row[3].split(",") for row in rows if (row[1], row[2]) == ("/proc", "proc")]
+    if not mounted:
+        return Finding(False, "/proc is not mounted")
+    # The last one covers those before it.
+    hidden = [option for option in mounted[-1] if option.startswith(("hidepid=", "subset="))]
+    return Finding(not hidden, ", ".join(hidden) or "all processes")
 
 
 _USER_NAMESPACES = (
@@ -195,13 +215,18 @@ FACILITIES: tuple[Facility, ...] = (
     Facility("ipc namespace", _JAILED, _namespace("IPC"), _NAMESPACES),
     Facility("uts namespace", _JAILED, _namespace("UTS"), _NAMESPACES),
     Facility("cgroup namespace", _JAILED, _namespace("CGROUP"), _NAMESPACES),
-    Facility("mount_setattr", _JAILED, _mount_setattr, "Needs Linux 5.12 or later."),
+    Facility(
+        "mount_setattr",
+        _JAILED,
+        _mount_setattr,
+        "Needs Linux 5.12 or later, and user namespaces (above).",
+    ),
     Facility(
         "own /proc",
         _JAILED,
         _fresh_proc,
-        "A container that masks parts of /proc forbids a fresh one: run it with "
-        "`--security-opt systempaths=unconfined`.",
+        "Needs user namespaces (above). A container that masks parts of /proc forbids a fresh one: "
+        "run it with `--security-opt systempaths=unconfined`.",
     ),
     Facility("seccomp filter", _FILTERED, _seccomp, "Needs a kernel with CONFIG_SECCOMP_FILTER."),
     Facility(
@@ -236,7 +261,8 @@ FACILITIES: tuple[Facility, ...] = (
         "/proc visibility",
         (),
         _proc_visibility,
-        "The watchdog cannot see other users' processes: mount /proc without hidepid, or add "
-        "this user to its gid= group.",
+        "The watchdog cannot see other users' processes, and tier confined of an ordinary user "
+        "cannot be looked at: mount /proc without hidepid and subset, or add this user to its gid= "
+        "group.",
     ),
 )

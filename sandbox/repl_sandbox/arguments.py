@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Literal, TypeAlias
 
+from .jail.mounts import PRIVATE
 from .policies import modules
 from .types import Limits, Policy
 
@@ -17,6 +19,8 @@ RecoveryMode: TypeAlias = Literal["snapshot", "restart"]
 _GROUPINGS = ("auto", "require", "off")
 # Each state is a process; the page that lists them has room for 169.
 _MOST_HISTORY = 128
+# What each session has of its own; a mount there would be covered, or stand in for a device.
+_OWN_PLACES = ("/proc", "/dev", *PRIVATE)
 
 
 def check_limits(limits: Limits | None) -> Limits | None:
@@ -112,9 +116,30 @@ def check_mounts(mounts: Mapping[str, str]) -> dict[str, str]:
             raise ValueError(
                 f"mounts: {inside!r} must be an absolute, plain path inside the session"
             )
+        _check_place(inside)
         _check_mounted(outside)
         checked[inside] = outside
+    for inside in checked:
+        _check_above(inside, {"/usr": "/usr", **checked})
     return checked
+
+
+def _check_place(inside: str) -> None:
+    """ValueError for a place that sessions have of their own; below the private ones is room."""
+    below = inside.startswith(("/proc/", "/dev/")) and not inside.startswith("/dev/shm/")
+    if inside in _OWN_PLACES or below:
+        raise ValueError(f"mounts: {inside!r} is a place that each session has of its own")
+
+
+def _check_above(inside: str, mounts: Mapping[str, str]) -> None:
+    """ValueError where `inside` lies in another mount, read-only, that has nothing of its name."""
+    for above in (str(path) for path in PurePosixPath(inside).parents if str(path) in mounts):
+        if not os.path.exists(mounts[above] + inside.removeprefix(above)):
+            raise ValueError(
+                f"mounts: {inside!r} lies in {above!r}, and {mounts[above]!r} has nothing of that "
+                "name to mount it on"
+            )
+        return
 
 
 def _check_mounted(path: str) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
+from .keys import check_keys
 from .sealing import seal
 from .worker.namespace import REPL_NAMES
 from .zygote.parcel import FORMAT, Row
@@ -208,7 +209,9 @@ def _value(name: str, value: Shareable, *, parsed: bool) -> bytes:
     try:
         if not parsed and type(value) not in (str, bytes):
             # As `Session.set` has it: of plain types, without cycles, and of bounded depth.
-            value = json.loads(json.dumps(value, allow_nan=False))
+            copied = json.loads(json.dumps(value, allow_nan=False))
+            check_keys(value)
+            value = copied
         return marshal.dumps(value, FORMAT)
     except TypeError as error:
         raise TypeError(f"{name} must be {_KINDS}: {error}") from None

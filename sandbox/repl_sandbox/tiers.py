@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from .errors import IsolationError
+from .errors import IsolationError, SandboxError
+from .jail.remedies import known
 from .session.isolation import TIERS
 from .types import Isolation
 
@@ -60,6 +61,7 @@ def strongest(
 
     Raises:
         IsolationError: none works. It is that of the last, and has the others as notes.
+        SandboxError: `start` failed otherwise, and no weaker one is tried; notes as above.
     """
     refusals: list[IsolationError] = []
     for tier in tiers:
@@ -67,10 +69,17 @@ def strongest(
             return start(tier), tuple(refusals)
         except IsolationError as error:
             refusals.append(error)
+        except SandboxError as error:
+            _note(error, refusals)
+            raise
     *stronger, last = refusals
-    for refusal in stronger:
-        last.add_note(f"and before that: {refusal}")
+    _note(last, stronger)
     raise last
+
+
+def _note(error: SandboxError, refusals: Sequence[IsolationError]) -> None:
+    for refusal in refusals:
+        error.add_note(f"and before that: {refusal}")
 
 
 def confirm(tier: str, seen: Isolation) -> None:
@@ -82,5 +91,5 @@ def confirm(tier: str, seen: Isolation) -> None:
             tier,
             "probe",
             f"a session was made, and looking at it does not show {found}",
-            "Mount /proc so that this user sees its own processes (without hidepid and subset)",
+            known("probe"),
         )

@@ -51,13 +51,17 @@ def parse_size(size: int | str, name: str = "size") -> int:
 
 # As many processes as Linux can number on a 64-bit machine (PID_MAX_LIMIT).
 _MOST_COUNTED = 1 << 22
+# The stack of one thread is 8 MiB, and an ordinary cell with its copy and a child takes some more:
+# with less, whether a cell works depends on where the allocator has room by chance.
+_LEAST_MEMORY = 16 << 20
 
 
 @dataclass(frozen=True)
 class Limits:
     """What one session may use. Sizes are bytes or text such as "512MiB"; times are seconds.
 
-    `memory` counts all processes of the session beyond the template it was forked from;
+    `memory` (at least 16 MiB) counts all processes of the session beyond the template it was
+    forked from;
     `open_files` is of each process, and at most half of this process's own where sessions share its
     user (`ulimit -n`); `cpu_seconds` (None: no limit) counts over the session's life; `output`
     bounds what is kept of a session's output. A cell may execute for `timeout` and then has `grace`
@@ -79,6 +83,8 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("memory", "file_size", "workspace", "output"):
             object.__setattr__(self, name, parse_size(getattr(self, name), name))
+        if int(self.memory) < _LEAST_MEMORY:
+            raise ValueError(f"memory must be at least {_LEAST_MEMORY >> 20} MiB")
         for name, least in (("processes", 1), ("open_files", 16)):
             count = getattr(self, name)
             if isinstance(count, bool) or not isinstance(count, int):

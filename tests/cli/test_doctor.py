@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -85,6 +86,15 @@ def test_the_table_shows_the_remedy_as_it_was_written(monkeypatch: pytest.Monkey
     assert "Ask [root]." in run()[1]
 
 
+def test_nothing_is_cut_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "/sys/fs/cgroup/" + "a-long-name-of-a-group/" * 3
+    monkeypatch.setattr(repl_sandbox, "Sandbox", Refusing, raising=False)
+    monkeypatch.setattr(place, "find", lambda: place.Missing(path, f"Write to {path}"))
+    output = CliRunner().invoke(build(), ["doctor"], env={"COLUMNS": "80"}).output
+
+    assert "…" not in output
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="there are cgroups on Linux only")
 def test_a_missing_group_has_the_remedy_of_its_own_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repl_sandbox, "Sandbox", Refusing, raising=False)
@@ -95,6 +105,18 @@ def test_a_missing_group_has_the_remedy_of_its_own_cause(monkeypatch: pytest.Mon
     assert (cgroup["ok"], cgroup["detail"]) == (False, "not ours")
     assert cgroup["remedy"] == "Use [Delegate]."
     assert "Use [Delegate]." in run()[1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is a /proc on Linux only")
+def test_a_system_without_proc_is_told_of_and_not_died_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repl_sandbox, "Sandbox", Refusing, raising=False)
+    monkeypatch.setattr(facilities, "Path", lambda path: Path(f"/nowhere{path}"))
+    status, output = run("--json")
+    found = {one["name"]: one for one in json.loads(output)["facilities"]}
+
+    assert status == 3
+    assert not found["/proc visibility"]["ok"] and found["/proc visibility"]["remedy"]
+    assert found["seccomp filter"]["ok"]  # it was tried
 
 
 def test_off_linux_it_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:

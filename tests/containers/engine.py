@@ -1,13 +1,15 @@
 """A container engine to test with: one that answers, or one started from an installed package.
 
 `python engine.py FOLDER` prints the arguments that a `docker` client needs, as JSON, or fails with
-the reason on standard error. With `--stop` it ends what it started in FOLDER. Nothing is installed.
+the reason on standard error. With `--stop` it ends what it started in FOLDER, and waits for that.
+Nothing is installed.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -16,13 +18,24 @@ import time
 from pathlib import Path
 
 _START_SECONDS = 30.0
+# Seconds in which an engine ends its containers and itself; it gives each container 10.
+_STOP_SECONDS = 60.0
+# Containers of these tests have no network. So the engine needs none, and starts where it may also
+# make no bridge and no rules for one.
+_WITHOUT_NETWORK = ("--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false")
 
 
-def _answers(client: list[str]) -> str:
+def _silence(client: list[str]) -> str:
     """Why no engine answers; "" if one does."""
     command = [*client, "info", "--format", "{{.ServerVersion}}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    return "" if done.returncode == 0 and done.stdout.strip() else done.stderr.strip()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except subprocess.TimeoutExpired:
+        return "the engine does not answer within 20 s"
+    # Old clients end with 0 and an empty version where they reach nobody.
+    if done.returncode == 0 and done.stdout.strip():
+        return ""
+    return done.stderr.strip() or "the client says nothing of an engine"
 
 
 def _start(folder: Path) -> list[str]:
@@ -35,7 +48,13 @@ def _start(folder: Path) -> list[str]:
     places = [f"--{name}={folder}/{name}" for name in ("data-root", "exec-root")]
     with open(folder / "engine.log", "wb") as log:
         process = subprocess.Popen(
-            [engine, "--host", address, "--pidfile", f"{folder}/engine.pid", *places],
+            [
+                engine,
+                f"--host={address}",
+                f"--pidfile={folder}/engine.pid",
+                *places,
+                *_WITHOUT_NETWORK,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -43,26 +62,48 @@ def _start(folder: Path) -> list[str]:
         )
     client = ["docker", "--host", address]
     end = time.monotonic() + _START_SECONDS
-    while _answers(client):
+    while _silence(client):
         if process.poll() is not None or time.monotonic() > end:
-            process.kill()
+            _end(process.pid)
             last = (folder / "engine.log").read_text(errors="replace").strip().splitlines()
             raise SystemExit(f"dockerd does not start here: {' '.join(last[-1:])}")
         time.sleep(0.2)
     return client
 
 
+def _end(pid: int) -> None:
+    """Ask the engine to end, which ends its containerd too; then insist."""
+    try:
+        engine = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        signal.pidfd_send_signal(engine, signal.SIGTERM)
+        if not select.select([engine], [], [], _STOP_SECONDS)[0]:
+            signal.pidfd_send_signal(engine, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(engine)
+
+
+def _stop(folder: Path) -> None:
+    if (folder / "engine.pid").exists():
+        _end(int((folder / "engine.pid").read_text()))
+    for name in ("data-root", "exec-root"):  # images are large
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
 def main() -> None:
     """See the module."""
     folder = Path(sys.argv[1]).resolve()
     if "--stop" in sys.argv:
-        if (folder / "engine.pid").exists():
-            os.kill(int((folder / "engine.pid").read_text()), signal.SIGTERM)
+        _stop(folder)
         return
     if shutil.which("docker") is None:
         raise SystemExit("no docker client is installed (Debian: docker.io)")
     client = ["docker"]
-    print(json.dumps(_start(folder) if _answers(client) else client))
+    print(json.dumps(_start(folder) if _silence(client) else client))
 
 
 if __name__ == "__main__":

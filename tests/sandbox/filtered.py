@@ -21,7 +21,7 @@ import tempfile
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from errno import EAFNOSUPPORT, ENOSYS, EPERM
+from errno import EAFNOSUPPORT, ENOPROTOOPT, ENOSYS, EOPNOTSUPP, EPERM
 from multiprocessing import shared_memory
 
 from repl_sandbox.jail import libc, seccomp
@@ -34,6 +34,9 @@ TIOCSTI = 0x5412
 CLONE_FS = 0x200  # with CLONE_NEWUSER it is EINVAL, so a hole in the filter starts no process
 AF_VSOCK, AF_NETLINK, AF_ALG = 40, 16, 38
 IPPROTO_MPTCP = 262
+SO_ATTACH_FILTER, SO_LOCK_FILTER, SO_ATTACH_BPF = 26, 44, 50
+SO_ATTACH_REUSEPORT_CBPF, SO_ATTACH_REUSEPORT_EBPF = 51, 52
+TCP_ULP, UDP_ENCAP, IPT_SO_SET_REPLACE = 31, 100, 64
 KEEP = -1  # setresuid: leave as it is
 QUERY_PERSONALITY = 0xFFFFFFFF
 GETPID_I386 = b"\xb8\x14\x00\x00\x00\xcd\x80\xc3"  # mov eax, 20; int 0x80; ret
@@ -53,6 +56,22 @@ PROBES = {
     "raw socket": ("socket", (2, 3, 1), EAFNOSUPPORT),
     "multipath socket": ("socket", (2, 1, IPPROTO_MPTCP), EAFNOSUPPORT),
     "foreign socketpair": ("socketpair", (2, 1, 0, 0), EAFNOSUPPORT),
+    "program on a socket": ("setsockopt", (-1, 1, SO_ATTACH_FILTER, 0, 0), ENOPROTOOPT),
+    "the same with high bits": (
+        "setsockopt",
+        (-1, HIGH | 1, HIGH | SO_ATTACH_FILTER, 0, 0),
+        ENOPROTOOPT,
+    ),
+    "program of maps on a socket": ("setsockopt", (-1, 1, SO_ATTACH_BPF, 0, 0), ENOPROTOOPT),
+    "program for a group": ("setsockopt", (-1, 1, SO_ATTACH_REUSEPORT_CBPF, 0, 0), ENOPROTOOPT),
+    "the same of maps": ("setsockopt", (-1, 1, SO_ATTACH_REUSEPORT_EBPF, 0, 0), ENOPROTOOPT),
+    "locked program": ("setsockopt", (-1, 1, SO_LOCK_FILTER, 0, 0), ENOPROTOOPT),
+    "TLS of the kernel": ("setsockopt", (-1, 6, TCP_ULP, 0, 0), ENOPROTOOPT),
+    "IPsec in datagrams": ("setsockopt", (-1, 17, UDP_ENCAP, 0, 0), ENOPROTOOPT),
+    "tables of netfilter": ("setsockopt", (-1, 0, IPT_SO_SET_REPLACE, 0, 0), ENOPROTOOPT),
+    "a byte out of band": ("sendto", (-1, 0, 0, 1, 0, 0), EOPNOTSUPP),
+    "the same in a message": ("sendmsg", (-1, 0, 1), EOPNOTSUPP),
+    "the same in several": ("sendmmsg", (-1, 0, 0, 1), EOPNOTSUPP),
     "user namespace": ("clone", (libc.CLONE_NEWUSER | CLONE_FS, 0, 0, 0, 0), EPERM),
     "unshare": ("unshare", (0,), EPERM),
     "typing into a terminal": ("ioctl", (-1, TIOCSTI, 0), EPERM),
@@ -62,6 +81,7 @@ PROBES = {
     "mount": ("mount", (0, 0, 0, 0, 0), EPERM),
     "another uid": ("setresuid", (KEEP, KEEP, KEEP), EPERM),
     "another filter": ("seccomp", (2, 0, 0), EPERM),
+    "the same in its old form": ("prctl", (22, 2, 0, 0, 0), EPERM),
     "tracing": ("ptrace", (0, 0, 0, 0), EPERM),
     "personality": ("personality", (QUERY_PERSONALITY,), EPERM),
     "key ring": ("keyctl", (0, 0, 0), EPERM),
@@ -73,6 +93,8 @@ NOT_BY_THEMSELVES = (
     "netlink socket",
     "typing into a terminal",
     "another uid",
+    "program on a socket",
+    "a byte out of band",
 )
 
 
@@ -156,6 +178,21 @@ def ordinary_server():
         return connection.recv(64).decode()
 
 
+def ordinary_options():
+    """Also one whose number, of another level, would put a program on the socket."""
+    with socket.socket(socket.AF_INET6) as six, socket.socket() as four:
+        six.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        four.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        four.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes(8))
+        four.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        four.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 9)
+        return [
+            six.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY),
+            four.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT),
+            four.getsockopt(socket.IPPROTO_IP, socket.IP_TTL),
+        ]
+
+
 def ordinary_files():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "a")
@@ -195,6 +232,7 @@ ORDINARY = {
     "asyncio": (ordinary_asyncio, [0, 42]),
     "socketpair": (ordinary_sockets, "over a pair"),
     "server": (ordinary_server, "over loopback"),
+    "socket options": (ordinary_options, [1, 1, 9]),
     "files": (ordinary_files, [4, ["a", "ab"]]),
     "shared memory": (ordinary_shared_memory, "abc"),
     "signals": (ordinary_signals, "SIGALRM"),

@@ -102,6 +102,27 @@ def test_a_read_only_hierarchy_is_none_and_says_how_to_get_one(system: System) -
     assert "not writable" in found.reason and "writable" in found.remedy
 
 
+def test_the_reason_is_that_of_the_version_that_has_the_controllers(system: System) -> None:
+    """Machines of systemd's hybrid layout have both, and version 2 has none of them."""
+    system.version_2("/", controllers="", top=True)
+    system.version_1("memory", "/", mode="ro")
+    system.version_1("pids", "/")
+    found = system.find()
+    assert isinstance(found, Missing)
+    assert "version 1, memory" in found.reason and "--cgroupns=private" in found.remedy
+
+
+def test_a_hierarchy_of_somebody_else_is_none_and_says_how_to_get_one(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system.version_1("memory", "/")
+    system.version_1("pids", "/")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    found = system.find()
+    assert isinstance(found, Missing)
+    assert "not writable" in found.reason and "Have root give this user" in found.remedy
+
+
 def test_one_controller_alone_is_none(system: System) -> None:
     system.version_1("memory", "/")
     assert isinstance(system.find(), Missing)

@@ -8,6 +8,7 @@ import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from errno import EFBIG, EINVAL, ENOSPC
 from pathlib import Path
 
@@ -20,10 +21,13 @@ from repl_sandbox import (
     Finished,
     Limits,
     Sandbox,
+    SandboxError,
     Session,
     SessionBusy,
     SessionClosed,
 )
+from repl_sandbox.session import files
+from repl_sandbox.zygote import control
 
 SMALL = Limits(timeout=60, workspace="4MiB", file_size="3MiB")
 
@@ -357,6 +361,32 @@ def test_a_descriptor_of_a_kind_that_is_no_file_is_not_read(held: Session) -> No
             call()
         assert refused.value.errno == EINVAL
     assert held.files.list()[0].kind == "other"
+
+
+def test_a_list_that_comes_drop_by_drop_has_one_time_for_all(
+    held: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where code with the clerk's uid stops it and lets it go on."""
+    monkeypatch.setattr(files, "_PATIENCE", 0.2)
+    slow, host = control.pair()
+    monkeypatch.setattr(held._core.links, "control", host)
+    over = threading.Event()
+
+    def drip() -> None:
+        _, (end,) = control.receive_with_descriptors(slow)
+        with control.open_end(end) as clerk, suppress(BrokenPipeError):
+            for _ in range(200):
+                control.send(clerk, {"rows": [["a", "file", 1, 0.0]]})
+                over.wait(0.05)
+            control.send(clerk, {"complete": True})
+
+    thread = threading.Thread(target=drip)
+    with slow, host:
+        thread.start()
+        with pytest.raises(SandboxError, match=r"not to be had within 0\.2"):
+            held.files.list(limit=1)
+        over.set()
+        thread.join()
 
 
 def test_a_session_that_has_all_its_processes_has_none_for_its_files(small: Sandbox) -> None:

@@ -18,8 +18,16 @@ from typing import Any
 import psutil
 import pytest
 
-from repl_sandbox import AsyncSandbox, Finished, Limits, Sandbox, SandboxClosed, SandboxError
-from tests.waiting import eventually
+from repl_sandbox import (
+    AsyncSandbox,
+    Finished,
+    Killed,
+    Limits,
+    Sandbox,
+    SandboxClosed,
+    SandboxError,
+)
+from tests.waiting import LONG, eventually
 
 
 def test_preloaded_modules_are_there_at_once() -> None:
@@ -87,6 +95,15 @@ def test_mounts_are_shown_read_only(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["data.txt"]
 
 
+def test_a_mount_may_lie_in_another_that_has_its_name(tmp_path: Path) -> None:
+    """Wherever it stands in the mapping."""
+    (tmp_path / "here").mkdir()
+    tmp_path.chmod(0o755)
+    mounts = {"/data/here": "/usr/share", "/data": str(tmp_path)}
+    with Sandbox(mounts=mounts) as sandbox, sandbox.session() as session:
+        assert session.run("import os; 'zoneinfo' in os.listdir('/data/here')").value == "True"
+
+
 @pytest.mark.parametrize("place", ["/tmp/deep/data", "/workspace/data", "/dev/shm/data"])
 def test_mounts_may_lie_in_a_place_that_is_private_to_each_session(
     tmp_path: Path, place: str
@@ -135,6 +152,16 @@ def test_an_interpreter_that_is_known_by_a_link_can_be_jailed(open_folder: Path)
         ({"preload": "numpy"}, TypeError, "preload"),
         ({"mounts": {"data": "/usr"}}, ValueError, "mounts"),
         ({"mounts": {"/data": "/no/such/place"}}, ValueError, "mounts"),
+        *(
+            ({"mounts": {place: "/usr/share"}}, ValueError, f"mounts: '{place}'")
+            for place in ("/proc", "/proc/self", "/dev", "/dev/x", "/dev/shm", "/tmp", "/workspace")
+        ),
+        (
+            {"mounts": {"/a": "/usr", "/a/none": "/usr"}},
+            ValueError,
+            "mounts: '/a/none' lies in '/a'",
+        ),
+        ({"mounts": {"/usr/none": "/usr"}}, ValueError, "'/usr/none' lies in '/usr'"),
         ({"mounts": ["/usr"]}, TypeError, "mounts"),
         ({"mounts": {"/data": 5}}, TypeError, "mounts"),
         ({"mounts": {"/da\0ta": "/usr"}}, ValueError, "mounts"),
@@ -169,6 +196,8 @@ def test_bad_arguments_are_named(
         ({"workspace": "9999999GiB"}, ValueError),
         ({"processes": 1 << 40}, ValueError),
         ({"memory": -1}, ValueError),
+        ({"memory": (16 << 20) - 1}, ValueError),
+        ({"memory": "1KiB"}, ValueError),
         ({"open_files": 15}, ValueError),
         ({"output": "0"}, ValueError),
         ({"cpu_seconds": -1}, ValueError),
@@ -182,7 +211,7 @@ def test_bad_limits_are_named(arguments: dict[str, Any], error: type[Exception])
 @pytest.mark.parametrize(
     "least",
     [
-        {"memory": 1},
+        {"memory": "16MiB"},
         {"open_files": 16},
         {"workspace": 1},
         {"file_size": 1},
@@ -200,9 +229,32 @@ def test_the_least_of_each_limit_is_enough_for_a_session(
         assert session.run("x = 1").ok
 
 
+ORDINARY = """
+import json, subprocess, threading
+thread = threading.Thread(target=json.dumps, args=(list(range(10_000)),))
+thread.start()
+thread.join()
+status = subprocess.run("true").returncode
+block = bytearray(1 << 20)
+"""
+
+
+@pytest.mark.parametrize("cgroup", ["auto", "off"])
+def test_ordinary_cells_work_in_the_least_memory(cgroup: str) -> None:
+    """A module, a thread, a child, a death and what was there before it."""
+    limits = Limits(memory="16MiB", timeout=LONG)
+    with Sandbox(limits=limits, cgroup=cgroup) as sandbox, sandbox.session() as session:
+        assert session.run(ORDINARY).ok
+        assert isinstance(session.run("import os\nos._exit(1)"), Killed)
+        assert session.run("status, len(block)").value == "(0, 1048576)"
+        error = session.run("bytearray(64 << 20)").error
+        assert error is not None and error.type == "MemoryError"
+        assert session.run("6 * 7").value == "42"
+
+
 def test_sizes_may_be_written_as_text() -> None:
     assert Limits(memory="1.5 GiB").memory == 3 << 29
-    assert Limits(memory="10kB").memory == 10_000
+    assert Limits(output="10kB").output == 10_000
 
 
 def test_ready_sessions_are_fresh_and_replaced() -> None:

@@ -25,6 +25,7 @@ from repl_sandbox.jail.syscalls import (
     NoneOf,
     OneOf,
     Refuse,
+    Within,
 )
 from tests.sandbox import filtered
 from tests.sandbox.filtered import HIGH, NOT_BY_THEMSELVES, ORDINARY, PROBES
@@ -85,6 +86,8 @@ def holds(check, arguments):
             return word not in values
         case NoBits(_, bits):
             return not word & bits
+        case Within(_, rows):
+            return any(word == value and holds(row, arguments) for value, row in rows)
 
 
 def from_the_table(arch, number, arguments, tier):
@@ -123,7 +126,12 @@ ARGUMENTS = [
     *((2, 0o2004001, protocol, 0, 0, 0) for protocol in (0, 1, 6, 17, 132, 136, 255, 262)),
     (HIGH | 16, 3, 0, 0, 0, 0),
     (HIGH | 2, HIGH | 1, HIGH | 6, 0, 0, 0),
+    *((-1, 0, flags, 0, 0, 0) for flags in (1, HIGH | 1, 0x4001, 0x4000)),
+    *((-1, 0, 0, flags, 0, 0) for flags in (1, HIGH | 1, 0x4001, 0x4000)),
 ]
+# Levels of sockets: of sockets, IP, TCP, UDP, IPv6, and others that the kernel has.
+LEVELS = (0, 1, 6, 17, 41, 136, 255, 270, 279, 282, 284, 0xFFFFFFFF, HIGH | 1, HIGH | 6)
+OPTIONS = [(-1, level, option, 0, 0, 0) for level in LEVELS for option in (*range(130), HIGH | 26)]
 RULED = {rule.call for rule in RULES} | {row.call for row in SETUP}
 RULED |= {row.name if isinstance(row, Refuse) else row.call for row in CONFINED}
 
@@ -131,9 +139,12 @@ RULED |= {row.name if isinstance(row, Refuse) else row.call for row in CONFINED}
 def cases(arch):
     """Every number; all arguments for the calls that are looked at closer, two for the rest."""
     close = {row.number(arch) for row in ALLOW if row.name in RULED}
+    (options,) = (row.number(arch) for row in ALLOW if row.name == "setsockopt")
     for number in NUMBERS:
         for arguments in ARGUMENTS if number in close else ARGUMENTS[:2]:
             yield number, arguments
+    for arguments in OPTIONS:
+        yield options, arguments
 
 
 # ── filters and table agree ──────────────────────────────────────────────────────────────────────
@@ -191,10 +202,10 @@ def test_entries_of_another_architecture_end_the_process(make, arch, foreign):
 def test_filters_are_short(arch):
     """Loading costs by length; one comparison per row would make over 700 instructions."""
     # This one the template loads, once for all sessions, and each session the next.
-    assert len(decode(seccomp.program(arch))) <= 136
+    assert len(decode(seccomp.program(arch))) <= 176
     assert len(decode(seccomp.seal_program(arch))) < 50
     # Eight calls more that are looked into.
-    assert len(decode(seccomp.program(arch, "confined"))) <= 152
+    assert len(decode(seccomp.program(arch, "confined"))) <= 196
 
 
 def test_filters_do_not_depend_on_the_hash_seed():

@@ -390,6 +390,29 @@ def test_a_value_arrives_as_it_was(session: Session, value: object) -> None:
         assert session.get("value") == value
 
 
+@pytest.mark.parametrize(
+    ("value", "keys"),
+    [
+        ({1: "a", "1": "b"}, "1 and '1'"),
+        ({"true": 1, True: 2}, "'true' and True"),
+        ([{"a": ({None: 1, "null": 2},)}], "None and 'null'"),
+        ({"b": {"1.5": 1, 1.5: 2}, "a": {}}, "'1.5' and 1.5"),
+    ],
+)
+def test_keys_that_json_makes_one_are_refused_by_name(
+    session: Session, value: object, keys: str
+) -> None:
+    session.set("value", 0)
+    with pytest.raises(ValueError, match=f"value must be .* keys {keys} are one key"):
+        session.set("value", value)  # type: ignore[arg-type]
+    assert session.get("value") == 0
+
+
+def test_keys_that_are_no_texts_become_them_where_that_loses_nothing(session: Session) -> None:
+    session.set("value", {1: "a", "2": "b", None: [{True: {}}]})  # type: ignore[dict-item]
+    assert session.get("value") == {"1": "a", "2": "b", "null": [{"true": {}}]}
+
+
 def test_values_that_cannot_cross_are_refused_by_name(session: Session) -> None:
     with pytest.raises(TypeError, match="value must be str, bytes or JSON"):
         session.set("value", {1, 2})  # type: ignore[arg-type]

@@ -240,7 +240,7 @@ def test_a_session_has_its_own_memory_beside_that_of_the_objects(sandbox: Sandbo
 
 def test_the_least_memory_is_enough_for_a_session_beside_them() -> None:
     with (
-        Sandbox(limits=Limits(memory=1)) as sandbox,
+        Sandbox(limits=Limits(memory="16MiB")) as sandbox,
         sandbox.with_shared(text="abc") as made,
         made.session() as session,
     ):
@@ -261,6 +261,11 @@ def deep(levels: int) -> list[Any]:
     for _ in range(levels):
         held = [held]
     return held
+
+
+def test_keys_that_json_makes_one_are_refused_by_name(sandbox: Sandbox) -> None:
+    with pytest.raises(ValueError, match=r"data must be .* keys 1 and '1' are one key"):
+        sandbox.with_shared(data={"a": {1: "a", "1": "b"}})  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,22 @@
 """The table of system calls: complete, without contradictions, right numbers, a reason each."""
 
 import re
+import socket
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from repl_sandbox.jail.syscalls import ALLOW, CONFINED, REFUSE, RULES, SETUP, Refuse
+from repl_sandbox.jail.syscalls import (
+    ALLOW,
+    CONFINED,
+    REFUSE,
+    RULES,
+    SETUP,
+    SOCKET_OPTIONS,
+    Refuse,
+)
 
 ROWS = (*ALLOW, *REFUSE)
 ALLOWED = {row.name for row in ALLOW}
@@ -107,6 +117,20 @@ def test_rules_are_about_allowed_calls_and_real_arguments():
     for rule in RULES:
         assert rule.call in ALLOWED
         assert all(0 <= check.argument <= 5 for check in rule.checks)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the numbers are Linux's")
+def test_options_of_sockets_are_those_of_the_system() -> None:
+    named = {name: number for rows in SOCKET_OPTIONS.values() for name, number in rows.items()}
+    known = {name: getattr(socket, name) for name in named if hasattr(socket, name)}
+    assert known == {name: named[name] for name in known}
+    assert len(known) > 20
+    assert set(SOCKET_OPTIONS) == {
+        socket.SOL_SOCKET,
+        socket.IPPROTO_TCP,
+        socket.IPPROTO_IP,
+        socket.IPPROTO_IPV6,
+    }
 
 
 def test_setup_opens_only_what_is_refused_or_limited():

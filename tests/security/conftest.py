@@ -26,6 +26,13 @@ from tests.waiting import LONG, PATIENCE
 # No account has it on common systems, and nobody's (65534) files may lie about.
 ORDINARY_UID = 64321
 
+_LACKING = """
+from repl_sandbox import template
+from repl_sandbox.zygote import process
+process._BOOT = {boot!r}
+template.confirm = lambda tier, seen: None
+"""
+
 _NAMESPACES_ALLOWED = """
 from repl_sandbox.jail import libc
 try:
@@ -36,10 +43,34 @@ except OSError as error:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A module that names `TIERS` is run for each of them."""
+    """A module that names `TIERS` is run for each of them, but for tests that name their own."""
     tiers = getattr(metafunc.module, "TIERS", ())
-    if tiers and "sandbox" in metafunc.fixturenames:
+    marks = metafunc.definition.iter_markers("parametrize")
+    own = any(mark.args[0] == "sandbox" for mark in marks)
+    if tiers and "sandbox" in metafunc.fixturenames and not own:
         metafunc.parametrize("sandbox", tiers, indirect=True, scope="module")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _without_a_layer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """With REPL_TEST_WITHOUT all sandboxes lack that layer, and begin all the same.
+
+    So tests of what a layer holds can be seen to fail: `test_layers.py` has who must.
+    """
+    layer = os.environ.get("REPL_TEST_WITHOUT")
+    if not layer:
+        yield
+        return
+    folder = tmp_path_factory.mktemp("without")
+    boot = folder / f"{layer}.py"
+    boot.symlink_to(Path(__file__).parent / "without_layer.py")
+    lacking = _LACKING.format(boot=str(boot))
+    # Programs that tests start as hosts read it too; templates read nothing of the environment.
+    (folder / "sitecustomize.py").write_text(lacking)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", str(folder))
+        exec(lacking, {})
+        yield
 
 
 @pytest.fixture(scope="module")

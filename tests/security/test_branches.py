@@ -194,10 +194,14 @@ def test_the_table_of_a_branch_is_one_page_whoever_has_its_file(
     unharmed(neighbour, bystander)
 
 
+@pytest.mark.parametrize("sandbox", ["process"], indirect=True)
 def test_a_flood_out_of_band(
     session: Session, neighbour: Session, bystander: subprocess.Popen[bytes]
 ) -> None:
-    """A byte that makes a socket readable and that no read brings: MSG_OOB of send(2)."""
+    """A byte that makes a socket readable and that no read brings: MSG_OOB of send(2).
+
+    Where there is a filter, that refuses it.
+    """
     found(session)
     session.run(
         "def flood():\n    end = socket.socket(fileno=os.dup(orders))\n    while True:\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -181,6 +182,24 @@ def test_a_tier_that_cannot_be_had_is_not_run_and_never_passed(tmp_path: Path) -
 def test_a_key_that_nobody_checks_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"unknown keys .*alive_withn"):
         load(Path(corpus(tmp_path, {"any": ("1", {"alive_withn": 3})})))
+
+
+def test_a_corpus_of_somebody_else_brings_its_own_ports(tmp_path: Path) -> None:
+    """Else nobody would listen where its cases knock. Where nothing holds code, they are let in."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (tmp_path / "fixtures.json").write_text(
+        json.dumps({"fixtures": {f"127.0.0.1:{port}/tcp": "sends CANARY-TCP"}})
+    )
+    knock = f"import socket\nsocket.create_connection(('127.0.0.1', {port})).recv(64)"
+    file = corpus(tmp_path, {"tcp": (knock, {"deny": ["CANARY-"]})}, tiers=["process"])
+    _, report = abuse("--user", USERS[-1], "--tier", "process", "--corpus", file)
+    (verdict,) = report["columns"][0]["verdicts"]
+    if verdict["status"] == "not run":
+        pytest.skip(verdict["reason"])
+    assert verdict["status"] == "failed"
+    assert report["changed"] == ["tcp listener: 1 hits"]
 
 
 def test_what_a_case_leaves_on_the_host_is_found() -> None:

@@ -150,6 +150,21 @@ def test_neither_processors_nor_pages_are_shared_on_the_code_s_terms(
     assert errno_of(session, "__import__('mmap').mmap(-1, 4096).madvise(4)") == "done"
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "c('prctl', 22, 2, b'', 0, 0)",  # PR_SET_SECCOMP
+        "socket.socketpair()[0].setsockopt(1, 26, bytes(16))",  # SO_ATTACH_FILTER
+        "socket.socketpair()[0].setsockopt(1, 50, 3)",  # SO_ATTACH_BPF
+        "socket.socketpair()[0].setsockopt(1, 44, 1)",  # SO_LOCK_FILTER
+        "socket.socket().setsockopt(1, 51, bytes(16))",  # SO_ATTACH_REUSEPORT_CBPF
+    ],
+)
+def test_no_program_of_the_code_s_runs_in_the_kernel(session: Session, call: str) -> None:
+    found = errno_of(session, f"(socket := __import__('socket')) and {call}")
+    assert found in ("EPERM", "ENOPROTOOPT")
+
+
 def test_files_are_copied_without_that(session: Session) -> None:
     outcome = session.run(
         "import os, shutil, socket, subprocess\n"

@@ -10,6 +10,8 @@ import contextlib
 import functools
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from repl_sandbox.jail.landlock import kernel_abi
 from repl_sandbox.session.isolation import TIERS as PROBED
 from repl_sandbox.zygote import process
 from tests.security.without_layer import LACKS
-from tests.waiting import PATIENCE
+from tests.waiting import LONG, PATIENCE
 
 WRAPPER = Path(__file__).parent / "without_layer.py"
 SPECIFICATION = Path(__file__).parents[2] / "docs/specification.md"
@@ -107,6 +109,56 @@ EXCUSED = {"landlock": kernel_abi() == 0}
 NEEDED_BY = {"no_new_privs": ("Landlock", "seccomp")}
 
 
+VIEW, POWERS, CONFINED = "test_jail_view", "test_jail_powers", "test_confined"
+PUBLIC = ("/tmp", "/var/tmp", "/dev/shm")  # where anybody may leave files
+ITSELF = "test_layers.py::test_a_layer_that_is_left_out_is_noticed"
+# Tier and layer: a test that fails without it, though the probe lets such sandboxes begin.
+HELD_BY: Mapping[tuple[str, str], str] = {
+    ("jailed", layer): test
+    for layer, test in {
+        "user namespace": f"{POWERS}.py::test_two_sessions_of_root_are_two_users_outside",
+        "pid namespace": f"{VIEW}.py::test_only_the_sessions_own_processes_are_visible",
+        "mnt namespace": f"{VIEW}.py::test_every_mount_is_read_only_but_the_private_ones",
+        "net namespace": f"{VIEW}.py::test_the_only_interface_is_a_loopback_that_is_down",
+        "ipc namespace": f"{VIEW}.py::test_isolation_reports_every_layer_active",
+        "uts namespace": f"{VIEW}.py::test_the_host_name_is_hidden",
+        "cgroup namespace": (
+            "test_cgroups.py"
+            "::test_init_worker_and_children_are_in_the_group_and_see_nothing_above_it"
+        ),
+        "root": f"{VIEW}.py::test_nothing_can_be_written_outside_the_private_places",
+        "uid": f"{VIEW}.py::test_no_user_of_the_session_is_root_outside",
+        "capabilities": f"{VIEW}.py::test_no_capability_is_in_any_set",
+        "no_new_privs": f"{VIEW}.py::test_a_filter_is_loaded_and_privileges_cannot_be_gained",
+        "seccomp": f"{POWERS}.py::test_a_call_that_would_open_the_jail_is_refused",
+        "landlock": "test_landlock.py::test_what_permissions_and_mounts_allow_is_refused",
+        "resource limits": f"{VIEW}.py::test_a_resource_limit_is_hard",
+        "cgroup": "test_cgroups.py::test_the_layer_tells_the_limits_that_the_kernel_has",
+        "process group": ITSELF,
+        "descriptors": f"{VIEW}.py::test_descriptors_are_the_streams_and_two_sockets",
+        "memory access": ITSELF,
+    }.items()
+} | {
+    ("confined", layer): test
+    for layer, test in {
+        "uid": (
+            f"{CONFINED}.py::test_code_is_nobody_elses_user_where_root_can_give_one_and_never_root"
+        ),
+        "capabilities": f"{CONFINED}.py::test_no_capability_and_no_way_to_one",
+        "no_new_privs": f"{CONFINED}.py::test_no_capability_and_no_way_to_one",
+        "seccomp": f"{CONFINED}.py::test_it_is_called_what_it_is",
+        "landlock": f"{CONFINED}.py::test_files_of_the_host_do_not_open",
+        "resource limits": (
+            f"{CONFINED}.py"
+            "::test_resource_limits_are_set_and_processes_only_where_they_are_the_sessions"
+        ),
+        "process group": ITSELF,
+        "descriptors": f"{CONFINED}.py::test_descriptors_are_the_streams_and_two_sockets",
+        "memory access": ITSELF,
+    }.items()
+}
+
+
 @contextlib.contextmanager
 def session_without(
     layer: str, tier: str, python: str | None, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -190,15 +242,56 @@ def test_a_sandbox_that_lacks_nothing_is_whole(
         assert session.run("6 * 7").value == "42"
 
 
+def outcome_without(missing: str, test: str, chosen: str) -> int:
+    """The exit status of pytest for the `chosen` cases of `test` where all sandboxes lack a layer.
+
+    In namespaces of its own, under public places of its own: what such sessions leave ends with
+    it, and what they signal is there.
+    """
+    used = (str(SPECIFICATION), sys.prefix, sys.base_prefix)
+    places = [place for place in PUBLIC if not any(path.startswith(place) for path in used)]
+    cover = "".join(f"mount -t tmpfs -o mode=1777 none {place} && " for place in places)
+    wall = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    wall += ["sh", "-c", f'{cover}exec "$@"', "sh"]
+    python = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*wall, *python, f"{Path(__file__).parent}/{test}", "-k", chosen],
+        cwd=SPECIFICATION.parents[1],
+        env={**os.environ, "REPL_TEST_WITHOUT": missing},
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+        check=False,
+    )
+    return done.returncode
+
+
+@pytest.mark.slow
+@as_root
+@pytest.mark.parametrize(("tier", "layer"), CASES)
+def test_the_named_test_fails_without_the_layer(tier: str, layer: str) -> None:
+    if EXCUSED.get(layer):
+        pytest.skip("this kernel has none")
+    test = HELD_BY[tier, layer]
+    chosen = f"{tier} and {layer.split(maxsplit=1)[0]}" if test == ITSELF else "not ordinary"
+    if outcome_without("nothing", test, chosen) != pytest.ExitCode.OK:
+        pytest.skip(f"{test} does not pass here")
+    assert outcome_without(layer, test, chosen) == pytest.ExitCode.TESTS_FAILED
+
+
 def test_every_layer_of_the_probe_is_in_the_table() -> None:
     for tier, layers in LAYERS.items():
         assert PROBED[tier] <= set(layers)
     assert LACKS.keys() - {"nothing"} == CHECKS.keys()
+    assert HELD_BY.keys() == {(tier, layer) for tier in LAYERS for layer in LAYERS[tier]}
 
 
 def test_the_specification_has_the_table() -> None:
     text = SPECIFICATION.read_text(encoding="utf-8").partition("\n## Layers")[2]
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line[:2] == "| "][2:]
-    assert {name: tiers.split(", ") for name, tiers, _ in rows} == {
+    assert {name: tiers.split(", ") for name, tiers, _, _ in rows} == {
         name: [tier for tier in LAYERS if name in LAYERS[tier]] for name in CHECKS
     }
+    for name, _, _, tests in rows:
+        held = dict.fromkeys(f"`security/{HELD_BY[t, name]}`" for t in LAYERS if name in LAYERS[t])
+        assert tests == "<br>".join(held)

@@ -57,6 +57,15 @@ def attack(session: Session, code: str, timeout: float = 0.5) -> Any:
     return outcome
 
 
+FIRST_WORD = (
+    "pid = os.fork()\nif pid == 0:\n"
+    "    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n    os.setsid()\n"
+    "    signal.sigwait([signal.SIGUSR1])\n"
+    "    _, fds, _, _ = socket.recv_fds(orders, 4096, 8)\n"
+    "    w = socket.socket(fileno=fds[0])\n    {word}\n    time.sleep(1000)\n"
+    "states.write([(pid, 1)])\nworker._rows = [(pid, 1)]\nworker.due = False\n"
+    "worker.make = lambda: None"
+)
 ATTACKS = {
     "table of zeros": "states._page[:] = bytes(4096)",
     "table of ones": "states._page[:] = b'\\xff' * 4096",
@@ -97,17 +106,8 @@ ATTACKS = {
         "states.write([(pid, 1)])\nworker.make = lambda: None"
     ),
     **{
-        f"a copy whose first word is {name}": (
-            "pid = os.fork()\nif pid == 0:\n"
-            "    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n    os.setsid()\n"
-            "    signal.sigwait([signal.SIGUSR1])\n"
-            "    _, fds, _, _ = socket.recv_fds(orders, 4096, 8)\n"
-            f"    w = socket.socket(fileno=fds[0])\n    {word}\n    time.sleep(1000)\n"
-            "states.write([(pid, 1)])\nworker._rows = [(pid, 1)]\nworker.due = False\n"
-            "worker.make = lambda: None"
-        )
+        f"a copy whose first word is {name}": FIRST_WORD.format(word=word)
         for name, word in {
-            "out of band": "w.send(b'a', socket.MSG_OOB)",
             "half a word": "w.send(bytes(3))",
             "an end": "w.shutdown(socket.SHUT_RDWR)",
             "descriptors": "socket.send_fds(w, [b'x'], [0, 1, 2])",
@@ -179,6 +179,15 @@ def test_the_session_answers_and_nobody_else_notices(
     if "silent" in name or "first word" in name:
         monkeypatch.setattr("repl_sandbox.session.revival._RESTORE_TIMEOUT", 0.5)
     attack(session, ATTACKS[name])
+
+
+@pytest.mark.parametrize("sandbox", ["process"], indirect=True)
+def test_a_first_word_out_of_band_is_waited_on(
+    session: Session, neighbour: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is a filter, that refuses to send it."""
+    monkeypatch.setattr("repl_sandbox.session.revival._RESTORE_TIMEOUT", 0.5)
+    attack(session, FIRST_WORD.format(word="w.send(b'a', socket.MSG_OOB)"))
 
 
 FILES = {

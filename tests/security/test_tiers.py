@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from repl_sandbox import IsolationError, Sandbox
+from repl_sandbox import IsolationError, Sandbox, SandboxError
 from repl_sandbox.jail.landlock import kernel_abi
 from repl_sandbox.session import isolation
 from repl_sandbox.tiers import STRONGEST_FIRST, acceptable, confirm, strongest
@@ -208,12 +208,56 @@ def test_other_errors_are_no_reason_for_a_weaker_tier() -> None:
     assert tried == ["jailed"]
 
 
+def test_an_error_of_a_weaker_tier_says_why_it_was_tried() -> None:
+    """As that of a mount which only a stronger one can show."""
+
+    def start(tier: str) -> None:
+        raise IsolationError(tier, "a step", "no") if tier == "jailed" else SandboxError("mounts")
+
+    with pytest.raises(SandboxError, match="mounts") as caught:
+        strongest(("jailed", "confined"), start)
+    assert "jailed: a step: no" in "".join(caught.value.__notes__)
+
+
 def test_each_tier_needs_all_that_a_weaker_one_does_but_landlock() -> None:
     """A kernel without Landlock can jail, and nothing else could take its place in `confined`."""
     stronger, *weaker = (isolation.TIERS[tier] for tier in STRONGEST_FIRST)
     for needed in weaker:
         assert needed - {"landlock"} <= stronger
         stronger = needed
+
+
+# In namespaces of its own, as an administrator mounts it for all.
+HIDDEN = """
+import json, os, sys
+from repl_sandbox import IsolationError, Sandbox
+from repl_sandbox.jail import capabilities, libc, users
+users.enter_namespace(users.CODE_ID)
+libc.unshare(libc.CLONE_NEWPID | libc.CLONE_NEWNS)
+child = os.fork()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+libc.mount("none", "/", "", libc.MS_REC | libc.MS_PRIVATE)
+libc.mount("proc", "/proc", "proc", libc.MS_NOSUID, "{option}")
+capabilities.drop_all()
+try:
+    with Sandbox(isolation="confined") as sandbox, sandbox.session() as session:
+        print(json.dumps([session.isolation.tier]))
+except IsolationError as error:
+    print(json.dumps([error.tier, error.step, error.remedy]))
+"""
+
+
+@landlocked
+def test_a_proc_that_hides_processes_is_named(user: Callable[[str], Any]) -> None:
+    tier, step, remedy = user(HIDDEN.format(option="hidepid=2"))
+    assert (tier, step) == ("confined", "probe")
+    assert "hidepid" in remedy
+
+
+@landlocked
+def test_a_proc_of_processes_alone_is_enough(user: Callable[[str], Any]) -> None:
+    assert user(HIDDEN.format(option="subset=pid")) == ["confined"]
 
 
 LATER = """

@@ -35,6 +35,10 @@ _CONTROLLERS = (
     "Give the group the controllers memory and pids: Delegate=yes in its unit, "
     "cgroup.subtree_control of its parent, and no cgroup_disable= among the boot parameters"
 )
+_GIVEN = (
+    "Have root give this user a group in the hierarchies memory and pids, and start in it, or run "
+    "as root"
+)
 _MOUNTED = "Mount cgroup2 at /sys/fs/cgroup, as systemd and container engines do"
 
 
@@ -76,8 +80,9 @@ def find(proc: str = "/proc/self") -> Place | Missing:
     places = [place for place in found if isinstance(place, Place)]
     if places:
         return places[0]
+    # Version 1 has a word only where it has the controllers, and then version 2 cannot have them.
     reasons = [missing for missing in found if isinstance(missing, Missing)]
-    return reasons[0] if reasons else Missing("no hierarchy is mounted", _MOUNTED)
+    return reasons[-1] if reasons else Missing("no hierarchy is mounted", _MOUNTED)
 
 
 def _mounts(path: str) -> Iterator[_Mount]:
@@ -122,8 +127,10 @@ def _version_1(mounts: list[_Mount], groups: dict[str, str]) -> Place | Missing 
             return None
         folder = _folder(mount, groups[name])
         if folder is None or not _divisible_1(mount, folder):
+            own = mount.writable and folder is not None and os.path.isdir(folder)
             return Missing(
-                f"version 1, {name}: {folder or 'this group'} is not writable", _WRITABLE
+                f"version 1, {name}: {folder or 'this group'} is not writable",
+                _GIVEN if own else _WRITABLE,
             )
         folders.append(folder)
     return Place(1, tuple(folders), weighing=_weighing(mounts, groups))

@@ -10,9 +10,11 @@ from . import libc
 
 
 def last_capability() -> int:
-    """The highest capability this kernel knows."""
-    with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
-        return int(file.read())
+    """The highest capability this kernel knows; asked of it, for /proc may show processes only."""
+    last = 0
+    while libc.knows_capability(last + 1):
+        last += 1
+    return last
 
 
 def empty_bounding_set(last: int) -> None:

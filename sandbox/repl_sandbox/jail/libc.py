@@ -41,6 +41,7 @@ AT_RECURSIVE: Final = 0x8000
 # uapi/linux/prctl.h
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_DUMPABLE: Final = 4
+PR_CAPBSET_READ: Final = 23
 PR_CAPBSET_DROP: Final = 24
 PR_SET_CHILD_SUBREAPER: Final = 36
 PR_SET_NO_NEW_PRIVS: Final = 38
@@ -160,6 +161,11 @@ def prctl(option: int, first: int = 0, second: int = 0) -> int:
     """prctl(2) with up to two integer arguments."""
     result: int = _libc.prctl(option, first, second, 0, 0)
     return result if result != -1 else _check(result, f"prctl {option}")
+
+
+def knows_capability(capability: int) -> bool:
+    """Whether this kernel has a capability of that number."""
+    return bool(_libc.prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0)
 
 
 def empty_bounding_set(last: int) -> None:

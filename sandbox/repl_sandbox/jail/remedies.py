@@ -67,10 +67,19 @@ _REMEDIES: dict[tuple[str, int | None], str] = {
         "or another closed home), or run as an ordinary user"
     ),
     ("seccomp", None): "Use a kernel with CONFIG_SECCOMP_FILTER",
+    # proc(5): hidepid and subset take from view what a session is looked at by.
+    ("probe", None): (
+        "Mount /proc so that this user sees its own processes (without hidepid and subset)"
+    ),
 }
+
+
+def known(step: str) -> str:
+    """What helps where `step` fails, whatever it met; "" if nothing is known."""
+    return _REMEDIES.get((step, None), "")
 
 
 def failed(step: str, error: OSError, tier: str = "jailed") -> IsolationError:
     """The error for a `step` of `tier` that met `error`, with what is known to help."""
-    remedy = _REMEDIES.get((step, error.errno)) or _REMEDIES.get((step, None), "")
+    remedy = _REMEDIES.get((step, error.errno)) or known(step)
     return IsolationError(tier, step, str(error), remedy)

@@ -51,6 +51,7 @@ from .syscalls import (
     Refuse,
     Rule,
     Tier,
+    Within,
 )
 
 # uapi/linux/seccomp.h
@@ -227,4 +228,10 @@ class _Targets:
                     label = jump(JEQ, value, holds, label)
                 if mask is not None:
                     self._assembler.mask(mask)
+            case Within(argument, rows):
+                # All of them before the comparisons, which fall through to nothing but each other.
+                laid = [(v, self._lay_check(row, holds=holds, fails=fails)) for v, row in rows]
+                label = fails
+                for value, inner in reversed(laid):
+                    label = jump(JEQ, value, inner, label)
         return self._assembler.load(argument_offset(argument))

@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import stat
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from errno import EAGAIN, EFBIG, EINVAL, EISDIR, ELOOP, ENOSPC, ENOTDIR
@@ -30,9 +31,12 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-# Seconds. A clerk is forked in milliseconds; a machine that swaps takes a thousand times that.
+# Seconds for all that an attempt takes: code with the clerk's uid may be able to stop it and let it
+# go on, before Linux 6.12. One is forked in milliseconds; a machine that swaps takes a thousand
+# times that.
 _PATIENCE = 60.0
 _SLOWEST = 4 << 20  # bytes a second that any disk takes
+_SLOWEST_ROWS = 10_000  # entries a second that any directory shows
 # A worker's death ends a clerk that is at work. There is no other worker to die before a cell is
 # run, so whoever ends the second is the session's code, and would end the third.
 _ATTEMPTS = 2
@@ -144,7 +148,7 @@ def putting(core: Core, path: str, data: bytes | str) -> Callable[[], None]:
         if core.keeps:
             # It belongs to the state that the next cell may have to go back to.
             with _asked(core, "keep", {"cell": core.last_kept}, (), _PATIENCE) as init:
-                _receive(init)
+                init.receive()
 
     return put
 
@@ -153,7 +157,7 @@ def getting(core: Core, path: str, limit: int | str) -> Callable[[], bytes]:
     """What `get` does, once its arguments are checked."""
     names, most = _named(core, path), parse_size(limit, "limit")
 
-    def read(message: control.Message, clerk: socket.socket, fd: int) -> bytes:
+    def read(message: control.Message, clerk: _Clerk, fd: int) -> bytes:
         return _read(path, fd, most)
 
     return lambda: _ask(core, path, {"op": "get", "names": names}, read)
@@ -167,7 +171,7 @@ def listing(core: Core, path: str, limit: int) -> Callable[[], Listing]:
     if not 0 < limit <= _MOST_ROWS:
         raise ValueError(f"limit must be from 1 to {_MOST_ROWS:,}")
     request = {"op": "list", "names": names, "limit": limit}
-    return lambda: _ask(core, path, request, _rows)
+    return lambda: _ask(core, path, request, _rows, (), _PATIENCE + limit / _SLOWEST_ROWS)
 
 
 def _named(core: Core, path: str) -> Sequence[str]:
@@ -205,18 +209,42 @@ class _NoAnswer(Exception):
     """The clerk ended before it answered."""
 
 
+class _Clerk:
+    """The host's end of a socket to who works on a session's files, for so many seconds in all."""
+
+    def __init__(self, ours: socket.socket, patience: float) -> None:
+        self._socket, self._patience = ours, patience
+        self._until = time.monotonic() + patience
+
+    def receive(self) -> tuple[control.Message, int]:
+        """The next message, and the descriptor that came with it or -1."""
+        # Zero would not wait at all, and say so in other words.
+        self._socket.settimeout(max(self._until - time.monotonic(), 0.001))
+        try:
+            message, descriptors = control.receive_with_descriptors(self._socket)
+        except TimeoutError:
+            raise SandboxError(
+                f"the session's files were not to be had within {self._patience:g} s"
+            ) from None
+        except ConnectionResetError:
+            raise _NoAnswer from None
+        if message is None:
+            raise _NoAnswer
+        return message, descriptors[0] if descriptors else -1
+
+
 def _ask(
     core: Core,
     path: str,
     request: control.Message,
-    take: Callable[[control.Message, socket.socket, int], _T],
+    take: Callable[[control.Message, _Clerk, int], _T],
     given: Sequence[int] = (),
     patience: float = _PATIENCE,
 ) -> _T:
-    """What `take` makes of a clerk's answer: its message, its socket, the descriptor it sent."""
+    """What `take` makes of a clerk's answer: its message, what follows, the descriptor it sent."""
     for _ in range(_ATTEMPTS):
         with _asked(core, "files", request, given, patience) as clerk, suppress(_NoAnswer):
-            message, fd = _receive(clerk)
+            message, fd = clerk.receive()
             try:
                 if "errno" in message:
                     raise _error(message["errno"], path, _detail(core, message["errno"]))
@@ -230,7 +258,7 @@ def _ask(
 @contextmanager
 def _asked(
     core: Core, op: str, request: control.Message, given: Sequence[int], patience: float
-) -> Iterator[socket.socket]:
+) -> Iterator[_Clerk]:
     """The host's end of a socket whose other end init got for `op`, and which has `request` in it.
 
     By "files" a new clerk gets it, by "keep" init answers itself.
@@ -247,25 +275,10 @@ def _asked(
             except OSError as error:
                 message = "the session's init process is gone; open another session"
                 raise SessionClosed(message) from error
-        ours.settimeout(patience)
-        yield ours
+        yield _Clerk(ours, patience)
 
 
-def _receive(clerk: socket.socket) -> tuple[control.Message, int]:
-    try:
-        message, descriptors = control.receive_with_descriptors(clerk)
-    except TimeoutError:
-        raise SandboxError(
-            f"the session's files were not to be had within {clerk.gettimeout():g} s"
-        ) from None
-    except ConnectionResetError:
-        raise _NoAnswer from None
-    if message is None:
-        raise _NoAnswer
-    return message, descriptors[0] if descriptors else -1
-
-
-def _done(message: control.Message, clerk: socket.socket, fd: int) -> None:
+def _done(message: control.Message, clerk: _Clerk, fd: int) -> None:
     return None
 
 
@@ -280,11 +293,11 @@ def _read(path: str, fd: int, most: int) -> bytes:
         return file.read(status.st_size)
 
 
-def _rows(message: control.Message, clerk: socket.socket, fd: int) -> Listing:
+def _rows(message: control.Message, clerk: _Clerk, fd: int) -> Listing:
     rows: list[list[Any]] = []
     while "rows" in message:
         rows += message["rows"]
-        message, _ = _receive(clerk)
+        message, _ = clerk.receive()
     if "errno" in message:
         raise OSError(message["errno"], os.strerror(message["errno"]))
     files = [File(path, size, kind, modified) for path, kind, size, modified in rows]

@@ -8,6 +8,7 @@ from collections.abc import Generator
 from typing import Any
 
 from ..errors import RemoteProtocolError, SandboxError
+from ..keys import check_keys
 from ..sealing import seal
 from ..types import JSON, Limits, Variable, check_seconds
 from ..wire.messages import (
@@ -86,7 +87,9 @@ def _kind(value: str | bytes | JSON) -> tuple[str, str | bytes]:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return "bytes", bytes(value)
     try:
-        return "json", _encode_json(value)
+        encoded = _encode_json(value)
+        check_keys(value)
+        return "json", encoded
     except TypeError as error:
         raise TypeError(f"value must be str, bytes or JSON: {error}") from None
     except (ValueError, RecursionError) as error:

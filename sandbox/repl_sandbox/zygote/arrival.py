@@ -6,11 +6,13 @@ control socket.
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import struct
 
 from ..errors import RemoteProtocolError, SandboxError
+from ..jail.remedies import failed
 from ..wire.connection import HostConnection
 from ..wire.messages import VERSION, Ready
 from . import control
@@ -37,7 +39,7 @@ def await_ready(links: Links, seconds: float) -> bool:
     if pid:
         _hear(links)
         links.worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-        links.worker_pid, links.pid = pid, _parent(pid)
+        links.worker_pid, links.pid = pid, _parent(pid, links.tier)
         return True
     links.control.settimeout(1.0)
     report = _hear(links)
@@ -77,7 +79,22 @@ def _hear(links: Links) -> control.Message | None:
         return None
 
 
-def _parent(pid: int) -> int:
+def _parent(pid: int, tier: str) -> int:
     """The parent of process `pid`: proc(5), the second field behind the name in parentheses."""
-    with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-        return int(file.read(1024).rpartition(b")")[2].split(None, 2)[1])
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            return int(file.read(1024).rpartition(b")")[2].split(None, 2)[1])
+    except FileNotFoundError as error:
+        if _lives(pid):
+            raise failed("probe", error, tier) from None
+        raise
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # somebody else's, who is there
+    return True

@@ -1,27 +1,32 @@
 """What the corpus expects of the host: files, listeners, canaries, a process to leave alone.
 
-The names and numbers are those of `corpus/fixtures.json`, because the cases spell them out. One run
-at a time may have them, which a lock sees to.
+The names and numbers are those of `corpus/fixtures.json`, because the cases spell them out; ports
+are also taken from a `fixtures.json` beside a corpus file that is given. One run at a time may have
+them, which a lock sees to.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
+import re
 import shutil
 import socket
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from .case import CORPUS
 
 ROOT = Path("/tmp/escape_fx")
 WRITABLE = ROOT / "writable"
 _LOCK = Path("/tmp/escape_fx.lock")
-TCP, UDP = 28123, 28124  # below those that the kernel gives to whoever asks for any
+_PORT = re.compile(r"127\.0\.0\.1:(\d+)/(tcp|udp)")
 _NOBODY = 65534
 
 ENVIRONMENT = {
@@ -93,23 +98,43 @@ def leaky_descriptors() -> Iterator[None]:
             os.close(fd)
 
 
-class Listeners:
-    """Services of the host that no session may reach; `hits` counts who did, by kind."""
+def ports(corpora: Iterable[Path]) -> set[tuple[int, str]]:
+    """Numbers and protocols that the fixtures of these files name, and those of the own corpus.
 
-    def __init__(self) -> None:
+    Raises:
+        OSError, ValueError: a `fixtures.json` cannot be read.
+    """
+    folders = {CORPUS, *(path.parent for path in corpora)}
+    files = [folder / "fixtures.json" for folder in sorted(folders)]
+    named = [json.loads(file.read_text())["fixtures"] for file in files if file.exists()]
+    found = (_PORT.fullmatch(name) for names in named for name in names)
+    return {(int(port[1]), port[2]) for port in found if port}
+
+
+class Listeners:
+    """Services of the host that no session may reach; `hits` counts who did, by kind.
+
+    Raises:
+        OSError: a port of `corpora` (see `ports`) is somebody else's.
+    """
+
+    def __init__(self, corpora: Iterable[Path]) -> None:
         self.hits: Counter[str] = Counter()
         self._sockets: list[socket.socket] = []
         path = ROOT / "host.sock"
         path.unlink(missing_ok=True)
-        self._listen("tcp", socket.AF_INET, ("127.0.0.1", TCP))
-        with contextlib.suppress(OSError):  # a host without IPv6
-            self._listen("tcp", socket.AF_INET6, ("::1", TCP))
+        for port, protocol in sorted(ports(corpora)):
+            if protocol == "udp":
+                udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+                udp.bind(("127.0.0.1", port))
+                self._serve(self._count_datagrams, udp)
+                continue
+            self._listen("tcp", socket.AF_INET, ("127.0.0.1", port))
+            with contextlib.suppress(OSError):  # a host without IPv6
+                self._listen("tcp", socket.AF_INET6, ("::1", port))
         self._listen("unix", socket.AF_UNIX, str(path))
         path.chmod(0o777)
         self._listen("abstract", socket.AF_UNIX, "\0escape_fx")
-        udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        udp.bind(("127.0.0.1", UDP))
-        self._serve(self._count_datagrams, udp)
 
     def close(self) -> None:
         """Stop listening."""

@@ -54,7 +54,7 @@ def run(
         stack.enter_context(fixtures.laid())
         stack.enter_context(mock.patch.dict(os.environ, fixtures.ENVIRONMENT))
         sentinel = stack.enter_context(fixtures.sentinel())
-        listeners = stack.enter_context(closing(fixtures.Listeners()))
+        listeners = stack.enter_context(closing(fixtures.Listeners(files)))
         identities: list[Identity | str] = [myself(), stack.enter_context(ordinary())]
         before = host.look()
         names = ("root" if os.geteuid() == 0 else "user", "ordinary")
