@@ -18,13 +18,15 @@ from repl_sandbox.errors import IsolationError
 HOST_TIMEOUT = 60.0
 
 made = []
+# So many bytes are more than this stand-in for a machine has.
+TOO_MUCH = 1 << 50
 
 
 class RLM:
     """Takes what `RLM` takes and tells events as a run would."""
 
     def __init__(self, model, **arguments):
-        if arguments["limits"].memory == 1:
+        if arguments["limits"].memory == TOO_MUCH:
             raise IsolationError("jailed", "namespaces", "refused", "Ask root.")
         self.model, self.arguments, self.asked = model, arguments, None
         self._watch = arguments["watch"]

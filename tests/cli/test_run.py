@@ -96,7 +96,7 @@ def test_each_ending_has_its_status_and_says_why(ask, question, status, answer, 
 
 
 def test_a_tier_that_cannot_be_had_gives_3_and_the_remedy(ask):
-    done = ask("answer", "--memory", "1")
+    done = ask("answer", "--memory", str(stand_in_runner.TOO_MUCH))
 
     assert done.exit_code == 3
     assert "Ask root." in done.stderr
