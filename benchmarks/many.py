@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import psutil
 
@@ -22,9 +23,11 @@ _SECONDS = 1.0  # of sessions in each round: some hundreds
 def rate() -> Iterator[Figure]:
     """Sessions per second (create, 1+1, close) of two zygotes, each with a process that asks."""
     taken: dict[str, list[float]] = {"ours": [], "bare": []}
-    for number in range(_ROUNDS):
-        for kind in list(taken) if number % 2 else reversed(list(taken)):
-            taken[kind].append(_rate_of_two(kind))
+    with ExitStack() as stack:
+        drivers = {kind: [_driver(kind, stack) for _ in range(2)] for kind in taken}
+        for number in range(_ROUNDS):
+            for kind in list(taken) if number % 2 else reversed(list(taken)):
+                taken[kind].append(_together(drivers[kind]))
     yield Figure(
         "rate",
         "sessions per second, 2 zygotes, no recovery",
@@ -35,10 +38,32 @@ def rate() -> Iterator[Figure]:
     )
 
 
-def _rate_of_two(kind: str) -> float:
-    command = [sys.executable, "-m", "benchmarks.rate", kind, str(_SECONDS)]
-    drivers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    return sum(float(driver.communicate()[0]) for driver in drivers)
+def _driver(kind: str, stack: ExitStack) -> subprocess.Popen[str]:
+    """One that is ready, and waits to be told to measure."""
+    command = [sys.executable, "-m", "benchmarks.rate", kind]
+    pipe = subprocess.PIPE
+    driver = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
+    assert driver.stdin is not None
+    stack.callback(driver.stdin.close)
+    _said(driver)
+    return driver
+
+
+def _together(drivers: list[subprocess.Popen[str]]) -> float:
+    """Both at the same time: one that is alone has twice the processors."""
+    for driver in drivers:
+        assert driver.stdin is not None
+        driver.stdin.write(f"{_SECONDS}\n")
+        driver.stdin.flush()
+    return sum(float(_said(driver)) for driver in drivers)
+
+
+def _said(driver: subprocess.Popen[str]) -> str:
+    assert driver.stdout is not None
+    line = driver.stdout.readline()
+    if not line:
+        raise RuntimeError("what was to make sessions has ended")
+    return line
 
 
 def memory() -> Iterator[Figure]:

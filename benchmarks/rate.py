@@ -1,6 +1,9 @@
 """Sessions per second of one zygote or of one bare-fork parent: a program that prints the number.
 
-python -m benchmarks.rate ours|bare SECONDS
+python -m benchmarks.rate ours|bare
+
+It says "ready" when one session was there and is gone, and then measures for as many seconds as
+each line on its standard input says.
 """
 
 from __future__ import annotations
@@ -14,18 +17,24 @@ from repl_sandbox import Sandbox
 from . import bare_fork
 
 
-def main(kind: str, seconds: float) -> None:
-    """Open, ask and close sessions one after the other for `seconds`."""
+def main(kind: str) -> None:
+    """Open, ask and close sessions one after the other, for as long as is said."""
     if kind == "ours":
         with Sandbox(recovery="restart") as sandbox:
-            print(_per_second(lambda: _ours(sandbox), seconds))
+            _serve(lambda: _ours(sandbox))
     else:
         with bare_fork.Parent() as parent:
-            print(_per_second(lambda: _bare(parent), seconds))
+            _serve(lambda: _bare(parent))
+
+
+def _serve(cycle: Callable[[], None]) -> None:
+    cycle()  # the first one pays for what is loaded once
+    print("ready", flush=True)
+    for seconds in sys.stdin:
+        print(_per_second(cycle, float(seconds)), flush=True)
 
 
 def _per_second(cycle: Callable[[], None], seconds: float) -> float:
-    cycle()  # the first one pays for what is loaded once
     count, start = 0, perf_counter()
     while (elapsed := perf_counter() - start) < seconds:
         cycle()
@@ -46,4 +55,4 @@ def _bare(parent: bare_fork.Parent) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]))
+    main(sys.argv[1])
