@@ -6,7 +6,6 @@ notification and leaves it without an answer.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from mcp_types import (
@@ -23,6 +22,8 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 from pydantic_core import from_json
+
+from repl_env.values import unplain
 
 # Deeper than this, a text is an attack on whoever walks through it.
 MAX_DEPTH = 64
@@ -100,16 +101,5 @@ def _answer_of(value: dict[str, Any], request_id: RequestId | None) -> JSONRPCMe
 
 def _check_plain(value: dict[str, Any], request_id: RequestId | None) -> None:
     """Refuse what is nested too deep, and numbers that JSON has no text for (1e999 is read so)."""
-    level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
-        below: list[Any] = []
-        for each in level:
-            for item in each.values() if isinstance(each, dict) else each:
-                if isinstance(item, (dict, list)):
-                    below.append(item)
-                elif isinstance(item, float) and not math.isfinite(item):
-                    raise BadMessage(INVALID_REQUEST, "a number is too large", request_id)
-        if not below:
-            return
-        level = below
-    raise BadMessage(INVALID_REQUEST, f"the message is nested deeper than {MAX_DEPTH}", request_id)
+    if problem := unplain(value, MAX_DEPTH):
+        raise BadMessage(INVALID_REQUEST, problem, request_id)

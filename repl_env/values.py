@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def json_text(name: str, value: Any) -> str:
 def _check_keys(name: str, value: Any) -> None:
     """ValueError if an object has two keys that are one text, such as 1 and "1".
 
-    `json.dumps` has been here before, so that there are no circles. This takes half as long.
+    `json.dumps` has been here before, so that there are no circles. This takes half as long. The
+    engine has a check of its own (`repl_sandbox.keys`): a remote client loads no engine.
     """
     left = [value]
     while left:
@@ -65,6 +67,26 @@ def _check_texts(name: str, keys: dict[Any, Any]) -> None:
         if text in seen:
             raise ValueError(f"{name}: the keys {seen[text]!r} and {key!r} are one in JSON")
         seen[text] = key
+
+
+def unplain(value: Any, deepest: int) -> str:
+    """Why `value`, read from JSON, is none that is taken, in words; "" for one that is.
+
+    It is nested deeper than `deepest`, or holds a number that was read as infinite (1e999).
+    """
+    level: list[Any] = [value]
+    for _ in range(deepest):
+        below: list[Any] = []
+        for each in level:
+            for item in each.values() if isinstance(each, dict) else each:
+                if isinstance(item, (dict, list)):
+                    below.append(item)
+                elif isinstance(item, float) and not math.isfinite(item):
+                    return "a number is too large"
+        if not below:
+            return ""
+        level = below
+    return f"this is nested deeper than {deepest}"
 
 
 def json_or_none(value: object) -> JSON:

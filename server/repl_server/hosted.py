@@ -191,7 +191,8 @@ class HostedSession:
         self, action: Any, timeout_s: float | None, on_output: Callable[[str, str], None] | None
     ) -> Any:
         """Take an action, which is counted; its observation. Likewise."""
-        if timeout_s is not None and timeout_s > (longest := self._host.settings.longest_step_s):
+        longest = self._host.settings.longest_step_s
+        if timeout_s is not None and timeout_s > longest:
             raise invalid("timeout_s", f"at most {longest:g} seconds", "less_than_equal")
         self.meter.step()
         began = time.monotonic()

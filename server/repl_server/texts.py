@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
+
+from repl_env.values import unplain
 
 from .refusal import Refusal
 
@@ -63,19 +64,8 @@ def checked(model: type[BaseModel], data: Any, where: Sequence[str | int] = ()) 
 
 def _check_plain(value: Any) -> None:
     """Refuse what is nested deeper than MAX_DEPTH, and numbers read as infinite (1e999)."""
-    level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
-        below: list[Any] = []
-        for each in level:
-            for item in each.values() if isinstance(each, dict) else each:
-                if isinstance(item, (dict, list)):
-                    below.append(item)
-                elif isinstance(item, float) and not math.isfinite(item):
-                    raise Refusal("INVALID_JSON", "a number is too large")
-        if not below:
-            return
-        level = below
-    raise Refusal("INVALID_JSON", f"this is nested deeper than {MAX_DEPTH}")
+    if problem := unplain(value, MAX_DEPTH):
+        raise Refusal("INVALID_JSON", problem)
 
 
 _KINDS = {
