@@ -37,6 +37,13 @@ def drop_steps(*names: str) -> None:
         recipe.RECIPES[tier] = recipe.Recipe(*kept)
 
 
+def share_network() -> None:
+    """Leave sessions in the network of the template, which is the host's."""
+    networks = module("zygote.networks").Networks
+    networks.__init__ = networks.enter = networks.leave = networks.forked = lambda *_: None
+    networks.forget = networks.recover = lambda *_: None
+
+
 def drop_namespace(name: str) -> None:
     """Clone sessions without it, and leave out what would then be done to the host's."""
     main = module("zygote.main")
@@ -117,8 +124,9 @@ LACKS: Mapping[str, Callable[[], None]] = {
     "nothing": lambda: None,
     **{
         f"{name} namespace": lambda name=name: drop_namespace(name)  # type: ignore[misc]
-        for name in ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
+        for name in ("user", "pid", "mnt", "ipc", "uts", "cgroup")
     },
+    "net namespace": share_network,
     "root": drop_root,
     "uid": drop_users,
     "capabilities": drop_capabilities,

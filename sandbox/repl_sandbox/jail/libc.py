@@ -120,6 +120,11 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), "unshare")
 
 
+def setns(fd: int, kind: int) -> None:
+    """setns(2): be in the namespace that is open as `fd`, which is one of `kind`."""
+    _check(_libc.setns(fd, kind), "setns")
+
+
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
     """mount(2)."""
     result = _libc.mount(

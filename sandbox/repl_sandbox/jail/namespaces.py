@@ -20,7 +20,8 @@ SESSION: dict[str, int] = {
     "cgroup": libc.CLONE_NEWCGROUP,
 }
 
-FLAGS = sum(SESSION.values())
+# Those that are made for each session with its first process; networks are used again.
+FLAGS = sum(SESSION.values()) & ~libc.CLONE_NEWNET
 
 
 def set_hostname() -> None:

@@ -25,6 +25,7 @@ from ..types import Policy
 from . import control, requests
 from .endings import Endings
 from .init import WORKER_FD, be_session
+from .networks import Networks
 from .template import Template, build
 
 # clone3(2): what is wrong with the group that the child should be born into, or there is no such
@@ -38,9 +39,10 @@ _LEAST_FILES = WORKER_FD + 24
 class Zygote:
     """Serves one host."""
 
-    def __init__(self, host: socket.socket, template: Template) -> None:
+    def __init__(self, host: socket.socket, template: Template, networks: Networks | None) -> None:
         self._host = host
         self._template = template
+        self._networks = networks
         self._settings = b""  # of the session before
         self._workspace = 0
         self._rlimits: list[tuple[int, tuple[int, int]]] = []
@@ -122,6 +124,8 @@ class Zygote:
             # The parent's conversation ends with the parent, and what it waits for is its own.
             self._host.close()
             self._endings.forked()
+            if self._networks is not None:
+                self._networks.forked()
             host = socket.socket(fileno=fd)
             try:
                 template = nested.grow(self._template, parcel, message["manifest"])
@@ -130,7 +134,7 @@ class Zygote:
                 control.send(host, _refusal(error))
             else:
                 control.send(host, {"data_segment": template.data_segment})
-                Zygote(host, template).serve()
+                Zygote(host, template, self._networks).serve()
         finally:
             os._exit(1)
 
@@ -163,8 +167,8 @@ class Zygote:
         )
         control_fd, worker_fd, stdout, stderr, *groups = descriptors
         links = (control_fd, worker_fd, stdout, stderr)
-        if template.tier == "jailed":
-            self._spawn_apart(number, jail, links, int(group), groups)
+        if self._networks is not None:
+            self._spawn_apart(number, jail, links, int(group), groups, self._networks)
             return
         self._end_strays()
         pid = fork_into(0)
@@ -179,18 +183,23 @@ class Zygote:
         links: tuple[int, int, int, int],
         version: int,
         groups: list[int],
+        networks: Networks,
     ) -> None:
         """Fork a session into namespaces of its own, and write its id maps."""
         jail.mapped, written = os.pipe2(os.O_CLOEXEC)
         try:
+            networks.enter(number)
             pid = _clone(jail, version, groups)
         except OSError as error:
             os.close(jail.mapped)
             os.close(written)
+            networks.forget(number)
+            networks.leave()
             step = "cgroup" if error.errno in _NOT_INTO_GROUP else "namespaces"
             raise remedies.failed(step, error) from error
         if pid == 0:
             be_session(jail, links, self._template.worker)
+        networks.leave()
         self._sessions[number] = pid
         os.close(jail.mapped)
         try:
@@ -213,6 +222,8 @@ class Zygote:
             pid = self._sessions.pop(session)
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+            if self._networks is not None:
+                self._networks.forget(session)
             raise remedies.failed("id maps", error) from error
         try:
             os.write(written, b"11")  # for init and for the first worker
@@ -233,7 +244,9 @@ class Zygote:
 
     def _bury(self, pidfd: int) -> None:
         ending = self._endings.bury(pidfd)
-        if self._template.tier != "jailed":
+        if self._networks is not None:
+            self._networks.recover(ending.session)
+        else:
             self._end_strays()
             self._remove(f"{self._template.base}/{ending.session}")
         for number in ending.asked:
@@ -308,6 +321,13 @@ def _refusal(error: Exception) -> control.Message:
     return {"failed": "", "message": str(error) if ours else f"{type(error).__name__}: {error}"}
 
 
+def _networks() -> Networks:
+    try:
+        return Networks()
+    except OSError as error:
+        raise remedies.failed("namespaces", error) from error
+
+
 def _check_descriptors() -> None:
     """SandboxError where the sockets of sessions, which lie at WORKER_FD, have no room."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -359,6 +379,7 @@ def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
             policy,
             privileged=privileged,
         )
+        networks = _networks() if tier == "jailed" else None
     except SandboxError as error:
         host.send(requests.said(number, _refusal(error)))
         os._exit(1)
@@ -371,4 +392,4 @@ def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
         "room": 0 if template.tier == "jailed" or template.privileged else rlimits.room(),
     }
     host.send(requests.said(number, facts))
-    Zygote(host, template).serve()
+    Zygote(host, template, networks).serve()

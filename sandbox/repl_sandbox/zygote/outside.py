@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -17,13 +18,15 @@ _FIELD = re.compile(r"^(Uid|Cap\w+|NoNewPrivs|Seccomp|Seccomp_filters):\t(.*)$",
 class Outside:
     """This process and that of the template, whose process id is `template`.
 
-    Each fact is looked at once, when it is first asked for, with OSError if it cannot be seen. A
-    template that serves enters no other namespace, and what the host changes about itself is not
-    its sessions', which are forked from the template.
+    Each fact is looked at once, with OSError when it is asked for and cannot be seen: what the host
+    changes about itself is not its sessions', which are forked from the template. Is to be made
+    before the template serves, which for each session enters another network.
     """
 
     def __init__(self, template: int) -> None:
         self._template = template
+        with contextlib.suppress(OSError):
+            _ = self.namespaces
 
     @cached_property
     def namespaces(self) -> Mapping[str, frozenset[int]]:

@@ -1,0 +1,174 @@
+"""A session's network is its own while it lives, as new whoever had it before, and not its to set.
+
+Network namespaces are used again (`zygote/networks.py`). Each fact is checked for a sandbox of the
+user who runs the suite and for one of an ordinary user.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pytest
+
+from tests.waiting import LONG
+
+Ask: TypeAlias = Callable[[str], Any]
+
+# What a test asks is run by a host; these are what it asks with.
+HOST = """
+import contextlib, json
+from repl_sandbox import Limits, Sandbox
+
+def network(session):
+    (layer,) = (each for each in session.isolation.layers if each.name == "net namespace")
+    assert layer.active
+    return layer.detail
+
+def used(sandbox, code):
+    # The network of a session that ran `code`, and the value that it left as `found`.
+    with sandbox.session() as session:
+        outcome = session.run(code)
+        assert outcome.ok, outcome
+        return network(session), session.get("found")
+
+# All files about the network but those that count for the whole machine, and the one that shows
+# addresses of the kernel's own sockets, scrambled, in each network others.
+READ = '''
+import os
+def read(path):
+    try:
+        with open(path) as file: return file.read()
+    except (OSError, UnicodeDecodeError) as error: return type(error).__name__
+found = {name: read(f"/proc/net/{name}") for name in sorted(os.listdir("/proc/net"))
+         if name not in ("protocols", "softnet_stat", "stat", "ptype", "dev_snmp6", "netfilter",
+                        "netlink")}
+found["unix"] = found["unix"].splitlines()[0]  # the others are of the session itself
+for name in ("sockstat", "sockstat6"):  # with the memory of all sockets there are
+    found[name] = found[name].partition("mem")[0].partition("alloc")[0]
+'''
+
+# Tries all that sockets can be asked for, most of it in vain.
+TRY_ALL = '''
+import contextlib, itertools, socket, struct, tempfile
+families = ((socket.AF_INET, ("127.0.0.1", 80), ("0.0.0.0", 0)),
+            (socket.AF_INET6, ("::1", 80), ("::", 0)))
+tried = 0
+for (family, there, here), kind in itertools.product(families,
+        (socket.SOCK_STREAM, socket.SOCK_DGRAM)):
+    for _ in range(20):
+        with socket.socket(family, kind) as sock:
+            for act in (lambda: sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1),
+                        lambda: sock.bind(here), lambda: sock.listen(),
+                        lambda: sock.sendto(b"x" * 100, there), lambda: sock.connect(there),
+                        lambda: sock.connect(sock.getsockname()),
+                        lambda: sock.sendto(b"x", ("224.0.0.1", 9))):
+                tried += 1
+                with contextlib.suppress(OSError): act()
+# Sockets in flight, in a ring that nothing but the kernel's collector breaks.
+for n in range(10):
+    a, b = socket.socketpair()
+    c = socket.socket(socket.AF_UNIX)
+    c.bind(f"\\\\0name{n}")
+    c.listen()
+    socket.send_fds(a, [b"x"], [b.fileno(), a.fileno(), c.fileno()])
+    for each in (a, b, c): each.close()
+found = tried
+'''
+"""
+
+
+@pytest.fixture(params=["as the suite's user", "as an ordinary user"])
+def ask(request: pytest.FixtureRequest) -> Ask:
+    """Runs a host's code, which prints JSON; what it printed."""
+    if request.param == "as an ordinary user":
+        user = request.getfixturevalue("user")
+        return lambda code: user(HOST + textwrap.dedent(code))
+    return lambda code: _here(HOST + textwrap.dedent(code))
+
+
+def _here(code: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LONG, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_network_that_is_as_new_is_used_again(ask: Ask) -> None:
+    seen = ask("""
+        with Sandbox() as sandbox:
+            print(json.dumps([used(sandbox, "found = 1")[0] for _ in range(5)]))
+        """)
+    assert len(set(seen)) == 1
+
+
+def test_two_sessions_never_have_one_at_the_same_time(ask: Ask) -> None:
+    seen = ask("""
+        with Sandbox() as sandbox, contextlib.ExitStack() as stack:
+            for _ in range(3): used(sandbox, "found = 1")
+            print(json.dumps([network(stack.enter_context(sandbox.session())) for _ in range(8)]))
+        """)
+    assert len(set(seen)) == 8
+
+
+def test_a_network_that_tells_of_its_session_goes_with_it(ask: Ask) -> None:
+    first, second = ask("""
+        with Sandbox() as sandbox:
+            first, tried = used(sandbox, TRY_ALL)
+            assert tried > 400
+            print(json.dumps([first, used(sandbox, "found = 1")[0]]))
+        """)
+    assert first != second
+
+
+def test_whatever_a_session_did_the_next_finds_a_network_as_new(ask: Ask) -> None:
+    first, *later = ask("""
+        with Sandbox() as sandbox:
+            fresh = used(sandbox, READ)[1]
+        with Sandbox() as sandbox:
+            seen = []
+            for code in (TRY_ALL, TRY_ALL, "found = 1"):
+                used(sandbox, code)
+                seen.append(used(sandbox, READ)[1])
+        print(json.dumps([fresh, *seen]))
+        """)
+    assert {"snmp", "netstat", "sockstat", "unix", "tcp"} <= set(first)
+    assert "Tcp:" in first["snmp"]
+    for seen in later:
+        assert seen == first
+
+
+def test_no_process_of_a_session_has_power_over_its_network(ask: Ask) -> None:
+    """It belongs to the user namespace of the template: ioctl_ns(2), NS_GET_USERNS."""
+    owner, theirs = ask("""
+        import fcntl, os
+        with Sandbox() as sandbox, sandbox.session() as session:
+            pid = session._core.links.worker_pid
+            with open(f"/proc/{pid}/ns/net") as network:
+                owner = fcntl.ioctl(network, 0xB701)
+            print(json.dumps([os.fstat(owner).st_ino, os.stat(f"/proc/{pid}/ns/user").st_ino]))
+        """)
+    assert owner != theirs
+
+
+def test_more_sessions_than_are_kept_networks_for(ask: Ask) -> None:
+    seen, again, descriptors = ask("""
+        import os
+        with Sandbox(limits=Limits(memory="64MiB"), recovery="restart") as sandbox:
+            def opened():
+                with contextlib.ExitStack() as stack:
+                    sessions = [stack.enter_context(sandbox.session()) for _ in range(90)]
+                    return [network(each) for each in sessions]
+            seen, again = opened(), opened()
+            zygote = sandbox._zygote.pid
+            count = len(os.listdir(f"/proc/{zygote}/fd")) if os.geteuid() == 0 else 0
+        print(json.dumps([seen, again, count]))
+        """)
+    assert len(set(seen)) == len(set(again)) == 90
+    assert set(seen) & set(again)
+    assert descriptors < 80
