@@ -211,7 +211,7 @@ def test_a_kernel_that_has_it_and_refuses_is_an_error(monkeypatch: pytest.Monkey
     def refuse(*arguments: int) -> int:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(landlock, "syscall", refuse)
+    monkeypatch.setattr(landlock, "_create_ruleset", refuse)
     with pytest.raises(PermissionError):
         kernel_abi()
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import IntFlag
 from typing import Final
 
-from .libc import number, syscall
+from .libc import AT_FDCWD, Call
 
 _VERSION_FLAG: Final = 1  # LANDLOCK_CREATE_RULESET_VERSION: tells the ABI, makes nothing
 _PATH_BENEATH: Final = 1  # LANDLOCK_RULE_PATH_BENEATH
@@ -154,6 +154,16 @@ class Plan:
 _rule = _PathBeneathAttr()
 _rule_address = ctypes.addressof(_rule)
 
+_create_ruleset: Final = Call(
+    "landlock_create_ruleset", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint
+)
+_add_rule: Final = Call(
+    "landlock_add_rule", ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint
+)
+_RULESET_SIZE: Final = ctypes.sizeof(_RulesetAttr)
+_open: Final = Call("openat", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint)
+_restrict_self: Final = Call("landlock_restrict_self", ctypes.c_int, ctypes.c_uint)
+
 
 def kernel_abi() -> int:
     """The version of Landlock that this kernel offers, 0 if it has or runs none.
@@ -162,7 +172,7 @@ def kernel_abi() -> int:
         OSError: the kernel answers something else, as a filter of a container may.
     """
     try:
-        return syscall(number("landlock_create_ruleset"), 0, 0, _VERSION_FLAG)
+        return _create_ruleset(0, 0, _VERSION_FLAG)
     except OSError as error:
         # ENOSYS: built without; EOPNOTSUPP: switched off at boot.
         if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP):
@@ -181,7 +191,7 @@ def plan(grants: Iterable[Grant], abi: int, trial: str = "") -> Plan:
     rules = tuple(
         (
             grant.path,
-            int(grant.files) & files & (files if os.path.isdir(grant.path) else _OF_A_FILE),
+            int(grant.files) & files & (files if os.path.isdir(grant.path) else int(_OF_A_FILE)),
         )
         for grant in grants
         if not grant.optional or os.path.exists(grant.path)
@@ -201,16 +211,15 @@ def restrict(plan: Plan, more: Iterable[tuple[str, int]] = ()) -> bool:
     """
     if not plan.abi:
         return False
-    size, handled = ctypes.sizeof(_RulesetAttr), plan.ruleset.files
-    create = number("landlock_create_ruleset")
-    ruleset = syscall(create, ctypes.addressof(plan.ruleset), size, 0)
-    add = number("landlock_add_rule")
+    handled = plan.ruleset.files
+    ruleset = _create_ruleset(ctypes.addressof(plan.ruleset), _RULESET_SIZE, 0)
     for path, files in (*plan.rules, *more):
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         _rule.files, _rule.fd = files & handled, fd
-        syscall(add, ruleset, _PATH_BENEATH, _rule_address, 0)
+        if _add_rule.raw(ruleset, _PATH_BENEATH, _rule_address, 0):
+            _add_rule.failed()
         os.close(fd)
-    syscall(number("landlock_restrict_self"), ruleset, 0)
+    _restrict_self(ruleset, 0)
     os.close(ruleset)
     return _holds(plan.trial)
 
@@ -228,9 +237,11 @@ def _holds(trial: str) -> bool:
     # access(2) asks for permissions alone; the ruleset refuses only to open.
     if not trial or not os.access(trial, os.W_OK):
         return False
-    try:
-        fd = os.open(trial, os.O_WRONLY | os.O_CLOEXEC)
-    except PermissionError:
-        return True
+    # Not os.open, because it is always refused, and an exception is a dozen pages to copy.
+    fd = _open.raw(AT_FDCWD, trial.encode(), os.O_WRONLY | os.O_CLOEXEC, 0)
+    if fd == -1:
+        if ctypes.get_errno() in (errno.EACCES, errno.EPERM):
+            return True
+        _open.failed()
     os.close(fd)
     raise OSError(errno.ENOTRECOVERABLE, f"the ruleset is loaded, and {trial} can be written")

@@ -10,7 +10,9 @@ import ctypes
 import errno
 import os
 import select
-from typing import Final
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NoReturn
 
 # uapi/linux/sched.h
 CLONE_NEWNS: Final = 0x00020000
@@ -63,9 +65,11 @@ MADV_HUGEPAGE: Final = 14
 # uapi/linux/sched.h, for clone3 alone
 CLONE_INTO_CGROUP: Final = 0x2_0000_0000
 
-# Calls without a wrapper in glibc 2.36, by machine: (x86-64, aarch64), from the kernel's tables.
+# Calls without a wrapper in glibc 2.36, and one that os has only as what raises, by machine:
+# (x86-64, aarch64), from the kernel's tables.
 _NUMBERS: Final = {
     "clone": (56, 220),
+    "openat": (257, 56),
     "clone3": (435, 435),
     "pivot_root": (155, 41),
     "capset": (126, 91),
@@ -109,28 +113,52 @@ def _check(result: int, call: str) -> int:
     return result
 
 
-def syscall(number: int, *args: int) -> int:
-    """syscall(2) with integer arguments; raises OSError with its errno."""
-    result: int = _libc.syscall(_long(number), *[_long(each) for each in args])
-    return result if result != -1 else _check(result, f"syscall {number}")
+class Call:
+    """System call `name` with arguments of `kinds`, ctypes' types: a function of C, prepared once.
+
+    In a process that has just been forked each Python function on the way costs some microseconds,
+    for its pages and lines of cache are nobody's yet; so do objects made for arguments.
+    """
+
+    def __init__(self, name: str, *kinds: type[ctypes._SimpleCData[Any]]) -> None:
+        self._name = name
+        # By a library object of its own, because a function's types belong to the function.
+        function = ctypes.CDLL(None, use_errno=True).syscall
+        function.argtypes = (_long, *kinds)
+        function.restype = _long
+        # As it is: -1 where it fails, and then `failed` has to follow.
+        self.raw: Callable[..., int] = partial(function, -1 if _column is None else number(name))
+
+    def __call__(self, *args: int | bytes) -> int:
+        """What it returns; raises OSError with its errno."""
+        result = self.raw(*args)
+        return result if result != -1 else self.failed()
+
+    def failed(self) -> NoReturn:
+        """Raise OSError for a call of `raw` that has just failed."""
+        number(self._name)  # which raises where there is none
+        code = ctypes.get_errno()
+        raise OSError(code, f"{self._name}: {os.strerror(code)}")
 
 
 def unshare(flags: int) -> None:
     """unshare(2)."""
-    _check(_libc.unshare(flags), "unshare")
+    if _libc.unshare(flags):
+        _check(-1, "unshare")
 
 
 def setns(fd: int, kind: int) -> None:
     """setns(2): be in the namespace that is open as `fd`, which is one of `kind`."""
-    _check(_libc.setns(fd, kind), "setns")
+    if _libc.setns(fd, kind):
+        _check(-1, "setns")
 
 
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
     """mount(2)."""
-    result = _libc.mount(
+    if _libc.mount(
         source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode()
-    )
-    _check(result, f"mount {target}")
+    ):
+        _check(-1, f"mount {target}")
 
 
 def umount(target: str, flags: int) -> None:
@@ -214,12 +242,17 @@ def keep_freed(size: int) -> None:
 def sethostname(name: str) -> None:
     """sethostname(2)."""
     encoded = name.encode()
-    _check(_sethostname(encoded, ctypes.c_size_t(len(encoded))), "sethostname")
+    if _sethostname(encoded, ctypes.c_size_t(len(encoded))):
+        _check(-1, "sethostname")
+
+
+_close_range: Final = Call("close_range", ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)
 
 
 def close_range(first: int, last: int) -> None:
     """close_range(2), Linux 5.9: close every descriptor from `first` to `last`, both included."""
-    syscall(number("close_range"), first, last, 0)
+    if _close_range.raw(first, last, 0):
+        _close_range.failed()
 
 
 class _CapHeader(ctypes.Structure):
@@ -233,12 +266,14 @@ class _CapData(ctypes.Structure):
 _LINUX_CAPABILITY_VERSION_3: Final = 0x20080522
 _cap_header = _CapHeader(_LINUX_CAPABILITY_VERSION_3, 0)
 _cap_none = (_CapData * 2)()
+_cap_addresses: Final = ctypes.addressof(_cap_header), ctypes.addressof(_cap_none)
+_capset: Final = Call("capset", ctypes.c_void_p, ctypes.c_void_p)
 
 
 def capset_none() -> None:
     """capset(2): give up every effective, permitted and inheritable capability."""
-    pointers = (ctypes.byref(_cap_header), ctypes.byref(_cap_none))
-    _check(_libc.syscall(_long(number("capset")), *pointers), "capset")
+    if _capset.raw(*_cap_addresses):
+        _capset.failed()
 
 
 def fork_into(flags: int) -> int:

@@ -36,7 +36,7 @@ from .bpf import (
     fewest_comparisons,
     lay_search,
 )
-from .libc import number, syscall
+from .libc import Call
 from .syscalls import (
     ALLOW,
     CONFINED,
@@ -79,6 +79,9 @@ class _Fprog(ctypes.Structure):
     # struct sock_fprog. A buffer made for each program would do too, but costs a session 0.1 ms:
     # ctypes makes a class for every length.
     _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
+
+
+_seccomp: Final = Call("seccomp", ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p)
 
 
 def native_arch() -> Arch:
@@ -132,12 +135,7 @@ def load(program: bytes) -> None:
     under other filters.
     """
     fprog = _Fprog(len(program) // INSTRUCTION.size, program)
-    thread = syscall(
-        number("seccomp"),
-        SECCOMP_SET_MODE_FILTER,
-        SECCOMP_FILTER_FLAG_TSYNC,
-        ctypes.addressof(fprog),
-    )
+    thread = _seccomp(SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, ctypes.addressof(fprog))
     if thread:
         raise OSError(ESRCH, f"thread {thread} runs under other filters")
 

@@ -413,7 +413,7 @@ def _error(row: Any) -> ErrorInfo:
 
 
 def _encode_ready(m: Ready) -> bytes:
-    return pack(_dumps({"type": "ready", "version": m.version}).encode())
+    return pack(b'{"type": "ready", "version": %d}' % m.version)
 
 
 def _encode_restored(m: Restored) -> bytes:

@@ -122,13 +122,16 @@ class Worker:
         self._namespace.globals.update(objects)
         self._changes.since_last()
 
+    def follow_forks(self) -> None:
+        """In a template: see to what the session's code forks."""
+        os.register_at_fork(after_in_child=self._after_fork)
+
     def serve(self, fd: int, states: States, recovery: Recovery | None = None) -> NoReturn:
         """Obey the host on socket `fd` until it closes the conversation; then the process ends.
 
         `states`: the page that it shares with its init. With `recovery`, after all that changes the
         state a copy of this process is made that can take over.
         """
-        os.register_at_fork(after_in_child=self._after_fork)
         if recovery is not None:
             self._copies = Copies(recovery, fd)
         self._states = states

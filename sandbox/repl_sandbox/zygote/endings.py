@@ -31,13 +31,15 @@ class Ending:
 
 
 class Endings:
-    """Those of one zygote. `poller` is told of their descriptors.
+    """Those of one zygote. `poller` is told of their descriptors, and has that of the `host`.
 
+    Where one has to end before the next is told to, the host is not heard meanwhile.
     `jailed`: with an init the kernel ends all of its session; in other tiers the init does that.
     """
 
-    def __init__(self, poller: select.poll, *, jailed: bool) -> None:
+    def __init__(self, poller: select.poll, host: int, *, jailed: bool) -> None:
         self._poller = poller
+        self._host: int | None = host
         self._jailed = jailed
         self._by_pidfd: dict[int, Ending] = {}
 
@@ -61,23 +63,41 @@ class Endings:
         ending = Ending(session, pid, pidfd, None if self._jailed else time.monotonic() + _TIMEOUT)
         self._by_pidfd[pidfd] = ending
         self._poller.register(pidfd, select.POLLIN)
+        if self.full:
+            self._hear_host(0)
         return ending
 
     def bury(self, pidfd: int) -> Ending:
         """Take away the one whose descriptor says that it has ended."""
+        if self.full:
+            self._hear_host(select.POLLIN)
         ending = self._by_pidfd.pop(pidfd)
         os.waitpid(ending.pid, 0)
         self._poller.unregister(pidfd)
         os.close(pidfd)
         return ending
 
+    def _hear_host(self, events: int) -> None:
+        if self._host is not None:
+            self._poller.modify(self._host, events)
+
+    def forget_host(self) -> None:
+        """The host is gone: it has no more to say."""
+        if self._host is not None:
+            self._poller.unregister(self._host)
+            self._host = None
+
     def patience(self) -> float | None:
         """Milliseconds until `kill_the_late` has something to do; None if it never will."""
+        if self._jailed:
+            return None
         until = [ending.until for ending in self if ending.until is not None]
         return max(0.0, min(until) - time.monotonic()) * 1000 if until else None
 
     def kill_the_late(self) -> None:
         """Kill each init that has taken too long."""
+        if self._jailed:
+            return
         now = time.monotonic()
         for ending in self:
             if ending.until is not None and ending.until <= now:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import _signal  # the public module's enums are a hundred pages to copy in each session
 import fcntl
 import itertools
-import json
 import os
 import select
 import signal
@@ -214,18 +213,24 @@ class Init:
         )
 
 
-def be_session(jail: Jail, descriptors: tuple[int, int, int, int], template: Worker) -> NoReturn:
+def be_session(
+    jail: Jail,
+    descriptors: tuple[int, int, int, int],
+    done: int,
+    states: States,
+    template: Worker,
+) -> NoReturn:
     """Be the first process of a new session: fork its first worker at once, then be its init.
 
-    `descriptors`: control, worker socket, stdout, stderr. `template` is a worker that was made
-    before the fork and serves in a fork of this process. Nothing but `BIRTH` is done before that
-    fork, because every page that this process writes first, the worker would have to copy again.
+    `descriptors`: control, worker socket, stdout, stderr. `done` is the other end of
+    `jail.contained`, `states` the page to share with the worker. `template` is a worker that was
+    made before the fork and serves in a fork of this process. Nothing but `BIRTH` is done before
+    that fork, because every page that this process writes first, the worker would have to copy
+    again.
     """
     control_fd, worker_fd, stdout, stderr = descriptors
     try:
-        jail.contained, done = os.pipe2(os.O_CLOEXEC)
         contain(jail, BIRTH)
-        states = States()
         revival = None if jail.states < 0 else Revival(jail, WORKER_FD, states)
         worker = libc.fork()
         os.dup2(stdout, 1)
@@ -279,7 +284,7 @@ def _be_worker(
             jail.kept.add(recovery.orders.fileno())
         contain(jail, steps)
         # What it found, while nobody else can speak for it: no code of the session has run.
-        os.write(control_fd, b'{"held": %b}' % json.dumps(jail.held).encode())
+        os.write(control_fd, control.held(jail.held))
         os.close(control_fd)
         if jail.folder:
             show_files_below(jail.home or f"{jail.folder}/{folders.WORKSPACE}")

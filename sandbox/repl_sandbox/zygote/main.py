@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from errno import EACCES, EBUSY, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP
 from typing import NoReturn
 
@@ -22,6 +23,7 @@ from ..jail.libc import CLONE_NEWCGROUP, fork, fork_into, fork_into_group
 from ..jail.namespaces import FLAGS
 from ..jail.recipe import Jail
 from ..types import Policy
+from ..worker.states import States
 from . import control, requests
 from .endings import Endings
 from .init import WORKER_FD, be_session
@@ -50,7 +52,7 @@ class Zygote:
         self._sessions: dict[int, int] = {}  # number of the request: pid of the init
         self._poller = select.poll()
         self._poller.register(host, select.POLLIN)
-        self._endings = Endings(self._poller, jailed=template.tier == "jailed")
+        self._endings = Endings(self._poller, host.fileno(), jailed=template.tier == "jailed")
         self._removing: set[int] = set()  # processes that remove directories
         self._nested: set[int] = set()  # zygotes that were forked from this one
 
@@ -64,7 +66,6 @@ class Zygote:
                 else:
                     self._bury(fd)
             endings.kill_the_late()
-            self._poller.modify(host, 0 if endings.full else select.POLLIN)
 
     def _hear(self) -> None:
         request, descriptors = requests.receive(self._host)
@@ -166,21 +167,33 @@ class Zygote:
             states=self._states,
         )
         control_fd, worker_fd, stdout, stderr, *groups = descriptors
-        links = (control_fd, worker_fd, stdout, stderr)
-        if self._networks is not None:
-            self._spawn_apart(number, jail, links, int(group), groups, self._networks)
-            return
-        self._end_strays()
-        pid = fork_into(0)
-        if pid == 0:
-            be_session(jail, links, template.worker)
-        self._sessions[number] = pid
+        # What can be made here is: where the code of it has run before, and copies no page.
+        jail.contained, done = os.pipe2(os.O_CLOEXEC)
+        states = States()
+
+        def be_born() -> NoReturn:
+            links = (control_fd, worker_fd, stdout, stderr)
+            be_session(jail, links, done, states, template.worker)
+
+        try:
+            if self._networks is None:
+                self._end_strays()
+                pid = fork_into(0)
+                if pid == 0:
+                    be_born()
+                self._sessions[number] = pid
+            else:
+                self._spawn_apart(number, jail, be_born, int(group), groups, self._networks)
+        finally:
+            os.close(jail.contained)
+            os.close(done)
+            states.close()
 
     def _spawn_apart(
         self,
         number: int,
         jail: Jail,
-        links: tuple[int, int, int, int],
+        be_born: Callable[[], NoReturn],
         version: int,
         groups: list[int],
         networks: Networks,
@@ -198,7 +211,7 @@ class Zygote:
             step = "cgroup" if error.errno in _NOT_INTO_GROUP else "namespaces"
             raise remedies.failed(step, error) from error
         if pid == 0:
-            be_session(jail, links, self._template.worker)
+            be_born()
         networks.leave()
         self._sessions[number] = pid
         os.close(jail.mapped)
@@ -275,7 +288,7 @@ class Zygote:
     def _leave(self) -> NoReturn:
         """The host is gone: where the kernel does not end the sessions with this process, do so."""
         if self._template.base:
-            self._poller.unregister(self._host)
+            self._endings.forget_host()
             sessions = [*self._sessions, *(each.session for each in self._endings)]
             for session, pid in self._sessions.items():
                 while self._endings.full:

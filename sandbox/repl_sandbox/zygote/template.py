@@ -108,6 +108,7 @@ def _seal(
         seccomp.load(ground.base_filter)
     warm_up(rules)
     worker = Worker(rules)
+    worker.follow_forks()
     rehearse(Jail(None, 0, [], 0, b"", ground.files, tier, states=0), worker)
     gc.collect()
     immortalise()
