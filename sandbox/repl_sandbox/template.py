@@ -16,7 +16,7 @@ from .arguments import Grouping
 from .cgroups.group import Group
 from .cgroups.place import find
 from .cgroups.supply import Groups, open_groups
-from .errors import IsolationError
+from .errors import IsolationError, SandboxError
 from .jail.users import SLOTS
 from .session.isolation import probe
 from .tiers import confirm
@@ -87,6 +87,7 @@ class Template:
         template = cls(start, groups, states, yielding=yielding)
         try:
             template._try(tier, cgroup, limits)
+            template._learn(limits)
         except BaseException:
             template.close()
             raise
@@ -145,6 +146,18 @@ class Template:
             confirm(tier, probe(links))
         finally:
             self.zygote.end(links)
+
+    def _learn(self, limits: Limits) -> None:
+        """Have sessions spared what can be known from one of them; they do without as well."""
+        slot, workspace, rlimits, group, _ = self._terms(limits)
+        try:
+            links = self.zygote.spawn(slot, workspace, rlimits, group)
+            try:
+                self.zygote.learn(links)
+            finally:
+                self.zygote.end(links)
+        except SandboxError:
+            self.zygote.check_alive()
 
     def _remove_groups(self) -> None:
         groups, self._groups = self._groups, None

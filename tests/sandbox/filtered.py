@@ -98,6 +98,17 @@ NOT_BY_THEMSELVES = (
 )
 
 
+_kernel = ctypes.CDLL(None, use_errno=True)
+
+
+def syscall(number, *arguments):
+    """syscall(2) with integer arguments; OSError with its errno."""
+    result = _kernel.syscall(*[ctypes.c_long(each) for each in (number, *arguments)])
+    if result == -1:
+        raise OSError(ctypes.get_errno(), f"syscall {number}")
+    return result
+
+
 def probe(call, arguments):
     """The errno that a call fails with, 0 if it succeeds."""
     arch = seccomp.native_arch()
@@ -105,7 +116,7 @@ def probe(call, arguments):
         call = call[arch]
     numbers = {row.name: row.number(arch) for row in (*ALLOW, *REFUSE)}
     try:
-        libc.syscall(numbers.get(call, call), *arguments)
+        syscall(numbers.get(call, call), *arguments)
     except OSError as error:
         return error.errno
     return 0
@@ -123,7 +134,7 @@ def enter_by_i386():
 
 
 def enter_by_x32():
-    return libc.syscall(GETPID_X32)
+    return syscall(GETPID_X32)
 
 
 def count_up(counter, lock):

@@ -61,6 +61,7 @@ _MOST_WAITS: Final = 10
 
 # uapi/asm-generic/mman-common.h
 MADV_HUGEPAGE: Final = 14
+MADV_POPULATE_WRITE: Final = 23
 
 # uapi/linux/sched.h, for clone3 alone
 CLONE_INTO_CGROUP: Final = 0x2_0000_0000
@@ -74,6 +75,7 @@ _NUMBERS: Final = {
     "pivot_root": (155, 41),
     "capset": (126, 91),
     "close_range": (436, 436),
+    "process_madvise": (440, 440),
     "mount_setattr": (442, 442),
     "seccomp": (317, 277),
     "landlock_create_ruleset": (444, 444),
@@ -218,6 +220,25 @@ def advise_huge_pages(address: int, size: int) -> None:
     first, last = -(-address // page) * page, (address + size) // page * page
     if last > first:
         _libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), MADV_HUGEPAGE)
+
+
+_process_madvise: Final = Call(
+    "process_madvise", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint
+)
+
+
+def populate(runs: int, count: int) -> None:
+    """process_madvise(2) on this process, MADV_POPULATE_WRITE: have pages as if written to.
+
+    `runs` is the address of an array of `count` struct iovec. OSError (EINVAL) where the kernel takes
+    this advice from no process, not even about itself, as before Linux 6.13.
+    """
+    me = os.pidfd_open(os.getpid())
+    try:
+        if _process_madvise.raw(me, runs, count, MADV_POPULATE_WRITE, 0) == -1:
+            _process_madvise.failed()
+    finally:
+        os.close(me)
 
 
 def trim_heap() -> None:

@@ -22,7 +22,7 @@ from ..cgroups.group import Group
 from ..errors import SandboxClosed, SandboxError
 from ..types import Policy
 from ..wire.connection import HostConnection
-from . import control, process, requests
+from . import control, copied, process, requests
 from .arrival import await_ready
 from .conversation import Conversation, Gone
 from .links import Links
@@ -226,6 +226,25 @@ class ZygoteHandle:
         links.close()
         # If it cannot be told, it is gone, or ends the session when its own request is done.
         self._conversation.drop(requests.end(requests.UNANSWERED, links.number))
+
+    def learn(self, links: Links) -> bool:
+        """Have sessions copy at once what new session `links` has copied by its first answer.
+
+        Whether they will. It has to be one without recovery, and is good for nothing afterwards.
+        """
+        try:
+            if not copied.rehearse(links, SPAWN_TIMEOUT):
+                return False
+            sets = [copied.find(self.pid, pid) for pid in (links.pid, links.worker_pid)]
+        except OSError:
+            return False  # this process may not look
+        fd = os.memfd_create("repl-working-sets", os.MFD_CLOEXEC)
+        try:
+            os.write(fd, b"".join(sets))
+            sizes = [len(each) for each in sets]
+            return bool(self.ask({"op": "bring", "sizes": sizes}, (fd,))["brings"])
+        finally:
+            os.close(fd)
 
     def forget(self, pid: int) -> None:
         """Have the zygote wait for a nested one with this pid, which has ended."""

@@ -28,6 +28,7 @@ from ..worker.tracebacks import show_files_below
 from . import belonging, control
 from .lines import Line, Streams
 from .revival import Revival
+from .working_set import WorkingSets
 
 # Where the sockets of the worker and of its copies sit: above what code is likely to close in a
 # loop.
@@ -219,6 +220,7 @@ def be_session(
     done: int,
     states: States,
     template: Worker,
+    working_sets: WorkingSets | None,
 ) -> NoReturn:
     """Be the first process of a new session: fork its first worker at once, then be its init.
 
@@ -233,6 +235,8 @@ def be_session(
         contain(jail, BIRTH)
         revival = None if jail.states < 0 else Revival(jail, WORKER_FD, states)
         worker = libc.fork()
+        if working_sets is not None:
+            (working_sets.init if worker else working_sets.worker).bring()
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)
         if worker == 0:

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from errno import EACCES, EBUSY, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP
 from typing import NoReturn
 
@@ -29,6 +30,7 @@ from .endings import Endings
 from .init import WORKER_FD, be_session
 from .networks import Networks
 from .template import Template, build
+from .working_set import WorkingSet, WorkingSets
 
 # clone3(2): what is wrong with the group that the child should be born into, or there is no such
 # call, as under some seccomp filters of container engines.
@@ -101,7 +103,20 @@ class Zygote:
         """What the host asks once in a while, done; the answer."""
         if question["op"] == "nest":
             return self._nest(question, descriptors)
+        if question["op"] == "bring":
+            return {"brings": self._bring(descriptors[0], *question["sizes"])}
         return {"gone": self._forget(question["nested"])}
+
+    def _bring(self, fd: int, init: int, worker: int) -> bool:
+        """Take the working sets of sessions from a file, one after the other; whether they help."""
+        try:
+            sets = WorkingSets(
+                WorkingSet(os.pread(fd, init, 0)), WorkingSet(os.pread(fd, worker, init))
+            )
+        except OSError:
+            return False
+        self._template = replace(self._template, working_sets=sets)
+        return True
 
     def _nest(self, message: control.Message, descriptors: list[int]) -> control.Message:
         """Fork a template with objects in it; it speaks for itself from here on."""
@@ -173,7 +188,7 @@ class Zygote:
 
         def be_born() -> NoReturn:
             links = (control_fd, worker_fd, stdout, stderr)
-            be_session(jail, links, done, states, template.worker)
+            be_session(jail, links, done, states, template.worker, template.working_sets)
 
         try:
             if self._networks is None:

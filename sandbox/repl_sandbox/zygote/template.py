@@ -34,6 +34,7 @@ from ..worker.streams import open_streams
 from ..worker.warmth import warm_up
 from .immortal import immortalise
 from .rehearsal import rehearse
+from .working_set import WorkingSets
 
 if TYPE_CHECKING:
     from ..policies.rules import Rules
@@ -58,6 +59,7 @@ class Template:
     pinned: Sequence[int]  # as landlock.pin has it
     worker: Worker  # made here once, so that a session has nothing left to build
     data_segment: int  # bytes of private writable memory before a session has done anything
+    working_sets: WorkingSets | None = None  # once they are known
     nested: bool = False  # forked from another, whose directory `base` is
 
 

@@ -1,0 +1,73 @@
+"""Which pages of its template a session has copied, looked at from the host.
+
+proc_pid_pagemap(5) tells it of each page. See `working_set` for what it is good for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from ..wire.messages import Execute, Result
+from .links import Links
+from .working_set import MOST_RUNS, RUN
+
+# proc_pid_maps(5): private memory that can be written.
+_WRITABLE: Final = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) rw-p ", re.MULTILINE)
+# Of an entry in proc_pid_pagemap(5): in memory; of a file, or shared; mapped by nobody else.
+_PRESENT, _OF_A_FILE, _ALONE = 1 << 63, 1 << 61, 1 << 56
+_BITS: Final = _PRESENT | _OF_A_FILE | _ALONE
+_ENTRY: Final = struct.Struct("=Q")
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_READ: Final = 1 << 16
+
+
+def rehearse(links: Links, seconds: float) -> bool:
+    """Run a cell in a session that nobody uses; whether it ran. OSError as of its socket."""
+    links.worker.settimeout(seconds)
+    links.worker.sendall(links.connection.send(Execute(1, b"1 + 1")))
+    while data := links.worker.recv(_READ):
+        if any(isinstance(message, Result) for message in links.connection.receive(data)):
+            return True
+    return False
+
+
+def find(template: int, process: int) -> bytes:
+    """The pages that `process` has copied of the memory that it had in common with `template`.
+
+    As `WorkingSet` takes them. OSError where this process may not look at either.
+    """
+    pages = (page for area in _areas(template) for page in _alone(process, *area))
+    return b"".join(RUN.pack(*run) for run in _runs(pages))[: MOST_RUNS * RUN.size]
+
+
+def _areas(pid: int) -> Iterable[tuple[int, int]]:
+    with open(f"/proc/{pid}/maps", "rb") as file:
+        found = _WRITABLE.findall(file.read())
+    return [(int(first, 16), int(end, 16)) for first, end in found]
+
+
+def _alone(pid: int, first: int, end: int) -> Iterator[int]:
+    """The pages between two addresses that are in memory and nobody else's."""
+    with open(f"/proc/{pid}/pagemap", "rb", buffering=0) as file:
+        size, at = _ENTRY.size, first // _PAGE
+        entries = os.pread(file.fileno(), (end // _PAGE - at) * size, at * size)
+    for number, (entry,) in enumerate(_ENTRY.iter_unpack(entries)):
+        if entry & _BITS == _PRESENT | _ALONE:
+            yield first + number * _PAGE
+
+
+def _runs(pages: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Address and bytes of each row of neighbours among `pages`, which are in order."""
+    first = end = 0
+    for page in pages:
+        if page != end:
+            if end:
+                yield first, end - first
+            first = page
+        end = page + _PAGE
+    if end:
+        yield first, end - first
