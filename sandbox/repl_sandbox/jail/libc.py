@@ -230,8 +230,8 @@ _process_madvise: Final = Call(
 def populate(runs: int, count: int) -> None:
     """process_madvise(2) on this process, MADV_POPULATE_WRITE: have pages as if written to.
 
-    `runs` is the address of an array of `count` struct iovec. OSError (EINVAL) where the kernel takes
-    this advice from no process, not even about itself, as before Linux 6.13.
+    `runs` is the address of an array of `count` struct iovec. OSError (EINVAL) where the kernel
+    takes this advice from no process, not even about itself, as before Linux 6.13.
     """
     me = os.pidfd_open(os.getpid())
     try:
