@@ -30,6 +30,13 @@ def test_it_is_called_what_it_is(process: Sandbox) -> None:
         assert "landlock" not in active
 
 
+def test_a_sandbox_has_nothing_to_say_on_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+    """Where its template tries forks, and sessions fork theirs."""
+    with Sandbox(isolation="process") as sandbox, sandbox.session() as session:
+        assert session.run("import os\nos.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)").ok
+    assert capfd.readouterr().err == ""
+
+
 def test_it_has_the_rights_of_the_host(process: Sandbox, tmp_path: Path) -> None:
     """Which is why it must be asked for by name."""
     with process.session() as session:
