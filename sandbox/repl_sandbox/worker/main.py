@@ -126,11 +126,14 @@ class Worker:
         """In a template: see to what the session's code forks."""
         os.register_at_fork(after_in_child=self._after_fork)
 
-    def serve(self, fd: int, states: States, recovery: Recovery | None = None) -> NoReturn:
+    def serve(
+        self, fd: int, states: States, recovery: Recovery | None, *, has_pages: bool
+    ) -> NoReturn:
         """Obey the host on socket `fd` until it closes the conversation; then the process ends.
 
         `states`: the page that it shares with its init. With `recovery`, after all that changes the
-        state a copy of this process is made that can take over.
+        state a copy of this process is made that can take over. `has_pages`: those that a first
+        cell writes to are copied.
         """
         if recovery is not None:
             self._copies = Copies(recovery, fd)
@@ -138,7 +141,8 @@ class Worker:
         self._interrupts.meant = self._meant
         try:
             self.open(fd)
-            self._touch_pages()
+            if not has_pages:
+                self._touch_pages()
             gc.enable()
             while True:
                 try:

@@ -149,7 +149,8 @@ class Init:
             os.dup2(line.streams.stdout, 1)
             os.dup2(line.streams.stderr, 2)
         steps = RECIPES[line.jail.tier].worker
-        _be_worker(line.jail, steps, line.control_fd, fd, self._template, line.states, line.revival)
+        fds = line.control_fd, fd
+        _be_worker(line.jail, steps, *fds, self._template, line.states, line.revival)
 
     # ── branches ──────────────────────────────────────────────────────────────────────────────
 
@@ -242,7 +243,9 @@ def be_session(
         if worker == 0:
             os.close(done)
             steps = RECIPES[jail.tier].first_worker
-            _be_worker(jail, steps, control_fd, worker_fd, template, states, revival)
+            fds = control_fd, worker_fd
+            has_pages = working_sets is not None
+            _be_worker(jail, steps, *fds, template, states, revival, has_pages=has_pages)
         jail.kept = {0, 1, 2, control_fd, jail.mapped, done, *(revival or ())}
         contain(jail, RECIPES[jail.tier].init)
         os.write(done, b"1")
@@ -274,6 +277,8 @@ def _be_worker(
     template: Worker,
     states: States,
     revival: Revival | None,
+    *,
+    has_pages: bool = False,
 ) -> NoReturn:
     recovery: Recovery | None = None
     try:
@@ -297,7 +302,7 @@ def _be_worker(
         _report(control_fd, jail.tier, "worker", error)
         os._exit(1)
     try:
-        template.serve(high, states, recovery)
+        template.serve(high, states, recovery, has_pages=has_pages)
     # Boundary: the session ends with its worker, and its own standard error is what is left to it.
     except Exception as error:  # noqa: BLE001
         os.write(2, f"the session's worker failed: {type(error).__name__}: {error}\n".encode())
