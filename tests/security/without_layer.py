@@ -150,7 +150,7 @@ def _main() -> None:
     boot = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(boot)
     boot._load_package()
-    module("zygote.main")
+    module("zygote.start")
     LACKS[Path(sys.argv[0]).stem]()
     boot._main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)
 

@@ -286,7 +286,7 @@ SETUP: Final[tuple[Setup, ...]] = (
     Setup("clone", "a session starts by clone with the flags of its namespaces"),
     Setup("clone3", "the same into a group of version 2, for which clone has no argument"),
     Setup("unshare", "namespaces that are entered after the ids are mapped"),
-    Setup("setns", "joining the namespaces of a session to work on its mounts"),
+    Setup("setns", "the zygote enters a session's network to fork it there, and leaves it"),
     Setup("process_madvise", "the pages that each session writes first are copied at once", _BOTH),
     Setup("mount", "tmpfs, proc and bind mounts of the root"),
     Setup("umount2", "the old root is detached after pivot_root"),

@@ -35,7 +35,7 @@ def _enter_user_namespace(fd: int) -> None:
         users.enter_namespace(users.CODE_ID)
         os.execv(sys.executable, [*sys.orig_argv, "inside"])
     except OSError as error:
-        from repl_sandbox.zygote.main import refuse
+        from repl_sandbox.zygote.start import refuse
 
         refuse(fd, remedies.failed("namespaces", error))
 
@@ -43,7 +43,7 @@ def _enter_user_namespace(fd: int) -> None:
 def _main(fd: int, tier: str, *, inside: bool) -> None:
     if tier == "jailed" and not inside and os.geteuid() != 0:
         _enter_user_namespace(fd)
-    from repl_sandbox.zygote.main import serve
+    from repl_sandbox.zygote.start import serve
 
     serve(fd, tier, privileged=os.geteuid() == 0 and not inside)
 

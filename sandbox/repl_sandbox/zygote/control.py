@@ -30,6 +30,14 @@ def failure(error: IsolationError) -> Message:
     }
 
 
+def refusal(error: Exception) -> Message:
+    """What says to the host that there will be no template."""
+    if isinstance(error, IsolationError):
+        return failure(error)
+    ours = isinstance(error, SandboxError)
+    return {"failed": "", "message": str(error) if ours else f"{type(error).__name__}: {error}"}
+
+
 def error_of(answer: Message) -> SandboxError:
     """What such a message says."""
     if not answer["failed"]:

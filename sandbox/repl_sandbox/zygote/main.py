@@ -8,36 +8,30 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import select
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from errno import EACCES, EBUSY, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP
 from typing import NoReturn
 
-from ..errors import IsolationError, SandboxError
+from ..errors import IsolationError
 from ..jail import folders, processes, remedies, rlimits, users
 from ..jail.libc import CLONE_NEWCGROUP, fork, fork_into, fork_into_group
 from ..jail.namespaces import FLAGS
 from ..jail.recipe import Jail
-from ..types import Policy
 from ..worker.states import States
 from . import control, requests
 from .endings import Endings
-from .init import WORKER_FD, be_session
+from .init import be_session
 from .networks import Networks
-from .template import Template, build
+from .template import Template
 from .working_set import WorkingSet, WorkingSets
 
 # clone3(2): what is wrong with the group that the child should be born into, or there is no such
 # call, as under some seccomp filters of container engines.
 _NOT_INTO_GROUP = (EACCES, EBUSY, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP)
-
-# The worker's sockets lie at WORKER_FD and next to it; 1024 is the default of Linux.
-_LEAST_FILES = WORKER_FD + 24
 
 
 class Zygote:
@@ -147,7 +141,7 @@ class Zygote:
                 template = nested.grow(self._template, parcel, message["manifest"])
             # Boundary: there is nobody else to tell, and the parent's code must not be returned to.
             except Exception as error:  # noqa: BLE001
-                control.send(host, _refusal(error))
+                control.send(host, control.refusal(error))
             else:
                 control.send(host, {"data_segment": template.data_segment})
                 Zygote(host, template, self._networks).serve()
@@ -339,85 +333,3 @@ def _tell(control_fd: int, error: IsolationError) -> None:
             control.send(session, control.failure(error))
         except OSError:
             pass  # the host has left, or init was there first
-
-
-def _refusal(error: Exception) -> control.Message:
-    """What says to the host that there will be no template."""
-    if isinstance(error, IsolationError):
-        return control.failure(error)
-    ours = isinstance(error, SandboxError)
-    return {"failed": "", "message": str(error) if ours else f"{type(error).__name__}: {error}"}
-
-
-def _networks() -> Networks:
-    try:
-        return Networks()
-    except OSError as error:
-        raise remedies.failed("namespaces", error) from error
-
-
-def _check_descriptors() -> None:
-    """SandboxError where the sockets of sessions, which lie at WORKER_FD, have no room."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= limit < _LEAST_FILES:  # -1 is no limit
-        raise SandboxError(
-            f"this process may open {limit} files, and a sandbox needs {_LEAST_FILES}: "
-            f"raise the limit (ulimit -n {_LEAST_FILES})"
-        )
-
-
-def refuse(fd: int, error: IsolationError) -> NoReturn:
-    """Say on socket `fd`, to the request that configures the zygote, that there will be none."""
-    with socket.socket(fileno=fd) as host:
-        if (configuration := control.receive(host)) is not None:
-            host.send(requests.said(configuration["number"], control.failure(error)))
-    os._exit(1)
-
-
-def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
-    """Be the zygote on socket `fd`: the first message configures it, the answer says how it went.
-
-    `tier`: what its sessions are held by. `privileged`: this process is root on the host, and not
-    only of a user namespace of its own.
-    """
-    host = socket.socket(fileno=fd)
-    # Has done what it is for; the programs that sessions start are others.
-    os.environ.pop("LD_BIND_NOW", None)
-    # Its sessions decide about their own; the terminal's Ctrl-C is the host's business.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, lambda signum, frame: None)
-    if tier != "process":
-        # Roots and folders are made here for other uids, which a mask of 077 would keep out.
-        os.umask(0o022)
-    if tier != "jailed":
-        # By it the zygote tells an init to end; each takes it when it is ready to.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    configuration = control.receive(host)
-    if configuration is None:
-        os._exit(0)
-    number = configuration["number"]
-    try:
-        _check_descriptors()
-        policy = None if configuration["policy"] is None else Policy(**configuration["policy"])
-        template = build(
-            configuration["preload"],
-            configuration["mounts"],
-            tier,
-            configuration["place"],
-            policy,
-            privileged=privileged,
-        )
-        networks = _networks() if tier == "jailed" else None
-    except SandboxError as error:
-        host.send(requests.said(number, _refusal(error)))
-        os._exit(1)
-    facts = {
-        "data_segment": template.data_segment,
-        "privileged": template.privileged,
-        "base": template.base,
-        "python": ".".join(map(str, sys.version_info[:3])),
-        "implementation": sys.implementation.name,
-        "room": 0 if template.tier == "jailed" or template.privileged else rlimits.room(),
-    }
-    host.send(requests.said(number, facts))
-    Zygote(host, template, networks).serve()
