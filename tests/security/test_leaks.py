@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import threading
@@ -14,6 +13,7 @@ import psutil
 import pytest
 
 from repl_sandbox import Killed, Limits, Sandbox, SandboxError, TimedOut
+from tests.descriptors import opened
 from tests.waiting import PATIENCE, comes_to, eventually
 
 
@@ -33,8 +33,8 @@ def belongings(sandbox: Sandbox) -> Belongings:
     gc.collect()
     zygote = str(sandbox._zygote.pid)
     return Belongings(
-        _descriptors("self"),
-        _descriptors(zygote),
+        opened("self"),
+        opened(zygote),
         _mounts("self"),
         _mounts(zygote),
         frozenset(psutil.Process().children(recursive=True)),
@@ -62,17 +62,6 @@ def _more(before: tuple[Any, ...], now: tuple[Any, ...]) -> list[Any]:
     """What of each set, and how much of each number, is there `now` only."""
     pairs = zip(before, now, strict=True)
     return [new - old for old, new in pairs if not new <= old]
-
-
-def _descriptors(pid: str) -> frozenset[str]:
-    """Those of a process, but for networks that wait for the next sessions (`test_networks`)."""
-    found = set()
-    for path in Path(f"/proc/{pid}/fd").iterdir():
-        # The listing itself holds one descriptor, which is gone when its link is read.
-        with contextlib.suppress(FileNotFoundError):
-            if not os.readlink(path).startswith("net:"):
-                found.add(path.name)
-    return frozenset(found)
 
 
 def _mounts(pid: str) -> int:
@@ -252,7 +241,7 @@ def test_a_closed_sandbox_leaves_nothing_behind() -> None:
 
     def held() -> tuple[Any, ...]:
         children = psutil.Process().children(recursive=True)
-        return _descriptors("self"), _mounts("self"), frozenset(children)
+        return opened("self"), _mounts("self"), frozenset(children)
 
     use()
     before = held()

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import psutil
 
+from tests.descriptors import opened
+
 
 class Belongings(NamedTuple):
     """What must be the same again once the sessions are closed."""
@@ -82,9 +84,7 @@ def processes_of(init: int) -> list[psutil.Process]:
 
 def descriptors(pid: str) -> tuple[str, ...]:
     """The numbers of what it has open."""
-    folder = Path(f"/proc/{pid}/fd")
-    # The listing itself holds one descriptor, which is gone when its link is read.
-    return tuple(sorted(path.name for path in folder.iterdir() if os.path.lexists(path)))
+    return tuple(sorted(opened(pid)))
 
 
 def mounts(pid: str) -> int:

@@ -61,8 +61,20 @@ def resident() -> int:
 
 
 def descriptors(pid: int | str) -> int:
-    """How many descriptors a process has open; 0 where it may not be asked."""
-    return len(_listed(f"/proc/{pid}/fd"))
+    """How many descriptors a process has open; 0 where it may not be asked.
+
+    But for those of networks that a zygote keeps for its next sessions, which go with it.
+    """
+    return sum(
+        not _link(f"/proc/{pid}/fd/{fd}").startswith("net:") for fd in _listed(f"/proc/{pid}/fd")
+    )
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
 
 
 def _stat(pid: int) -> list[str]:
