@@ -349,6 +349,15 @@ def test_output_over_the_limit_keeps_head_and_tail_and_counts_the_rest(sandbox: 
     assert len(outcome.stdout) < (1 << 20) + 100
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_a_limit_of_a_few_bytes_keeps_a_few_bytes(sandbox: Sandbox, limit: int) -> None:
+    with sandbox.session(limits=Limits(output=limit)) as session:
+        outcome = session.run("print(12345)")
+
+    assert outcome.stdout.startswith("1")
+    assert "bytes of output dropped" in outcome.stdout
+
+
 def test_earlier_output_can_be_read_again_page_by_page(session: Session) -> None:
     session.run("import sys\nfor i in range(10_000): print(i)\nprint('oops', file=sys.stderr)")
     full = "".join(f"{i}\n" for i in range(10_000))

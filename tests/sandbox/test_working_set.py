@@ -98,6 +98,12 @@ def test_what_a_fork_has_written_to_is_found() -> None:
 
 
 @on_request
+def test_a_large_area_is_not_looked_at() -> None:
+    """It may be terabytes that a module has only reserved."""
+    written, *_ = _run(FAMILY.replace("16 * mmap", "(1 << 17) * mmap").replace("BROUGHT", "None"))
+    assert written == []
+
+
 def test_it_is_brought_without_being_written_to() -> None:
     brought = "pages(child(WorkingSet(runs).bring))"
     *_, pages = _run(FAMILY.replace("BROUGHT", brought))

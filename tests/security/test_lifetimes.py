@@ -26,7 +26,8 @@ from repl_sandbox import (
     Session,
     SessionClosed,
 )
-from tests.waiting import LONG, PATIENCE
+from repl_sandbox.zygote import process as interpreter
+from tests.waiting import LONG, PATIENCE, eventually
 
 # Each session has a worker, a child of it, an orphan, and a child in a session of its own.
 HOST = """
@@ -212,6 +213,35 @@ def test_without_its_zygote_a_sandbox_has_no_sessions_and_says_so() -> None:
         with pytest.raises(SandboxError):
             sandbox.session()
         # And leaving both contexts is no error.
+
+
+# Is killed when it has cloned a session, and before it has written the session's id maps.
+KILLED_BETWEEN = """
+import importlib.util, os, signal, sys
+spec = importlib.util.spec_from_file_location("boot", {boot!r})
+boot = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(boot)
+boot._load_package()
+from repl_sandbox.zygote.main import Zygote
+Zygote._map = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+boot._main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)
+"""
+
+
+def test_a_session_whose_zygote_dies_before_it_has_users_ends_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot = tmp_path / "boot.py"
+    boot.write_text(KILLED_BETWEEN.format(boot=interpreter._BOOT))
+    monkeypatch.setattr(interpreter, "_BOOT", str(boot))
+    with pytest.raises(SandboxError):
+        Sandbox(isolation="jailed")
+
+    def left() -> list[psutil.Process]:
+        every = psutil.process_iter(["cmdline"])
+        return [each for each in every if str(boot) in (each.info["cmdline"] or ())]
+
+    eventually(lambda: not left(), left)
 
 
 def _run_in_thread(session: Session) -> tuple[threading.Thread, list[Any]]:

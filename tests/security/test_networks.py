@@ -156,6 +156,43 @@ def test_no_process_of_a_session_has_power_over_its_network(ask: Ask) -> None:
     assert owner != theirs
 
 
+def test_nothing_of_a_network_belongs_to_the_sessions_code(ask: Ask) -> None:
+    """For then it could read what the kernel shows an owner, as which firewall modules it has."""
+    own, firewall = ask("""
+        with Sandbox() as sandbox:
+            print(json.dumps(used(sandbox, '''
+        import os
+        own = [path for top in ("/proc/net/", "/proc/sys/net") for path, _, names in os.walk(top)
+               for name in names if os.access(f"{path}/{name}", os.W_OK)]
+        tables = [name for name in os.listdir("/proc/net") if name.endswith("_tables_matches")]
+        found = [own, [name for name in tables if os.access(f"/proc/net/{name}", os.R_OK)]]
+        '''.replace("\\n        ", "\\n"))[1]))
+        """)
+    assert own == firewall == []
+
+
+def test_idle_zygotes_keep_no_network_from_others(ask: Ask) -> None:
+    kept, idle = ask("""
+        import os, time
+        def networks(pid):
+            links = (os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
+            return sum(link.startswith("net:") for link in links)
+        with Sandbox(recovery="restart") as sandbox:
+            zygote = sandbox._zygote.pid
+            with contextlib.ExitStack() as stack:
+                for _ in range(4): stack.enter_context(sandbox.session())
+            if os.geteuid():
+                print(json.dumps([5, 1]))  # it may not look
+                raise SystemExit
+            kept = networks(zygote)
+            until = time.monotonic() + 60
+            while networks(zygote) > 1 and time.monotonic() < until: time.sleep(0.05)
+            print(json.dumps([kept, networks(zygote)]))
+        """)
+    assert kept == 5
+    assert idle == 1
+
+
 def test_more_sessions_than_are_kept_networks_for(ask: Ask) -> None:
     seen, again, descriptors = ask("""
         import os

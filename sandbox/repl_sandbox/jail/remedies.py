@@ -6,7 +6,7 @@ row is reported without a remedy.
 
 from __future__ import annotations
 
-from errno import EAGAIN, ENOSPC, ENOSYS, EOPNOTSUPP
+from errno import EAGAIN, EMFILE, ENOSPC, ENOSYS, EOPNOTSUPP
 
 from ..errors import IsolationError
 
@@ -22,6 +22,7 @@ _REMEDIES: dict[tuple[str, int | None], str] = {
     ("namespaces", ENOSPC): (
         "Raise the limits of namespaces: sysctl user.max_user_namespaces and its neighbours"
     ),
+    ("namespaces", EMFILE): "Raise the limit of open files (ulimit -n)",
     ("namespaces", EAGAIN): "Raise the limit of processes: RLIMIT_NPROC, pids.max of the cgroup",
     ("namespaces", None): _NAMESPACES,
     # user_namespaces(7): who writes the map must hold the ids, and the right to give them away.

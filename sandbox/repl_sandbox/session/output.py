@@ -82,7 +82,7 @@ class Stream:
 
     def __init__(self, fd: int, limit: int) -> None:
         self.fd = fd
-        self._half = limit // 2
+        self._half = max(1, limit // 2)
         self._read_size = _READ
         self._largest_read = _LARGE_PIPE
         self._on_text: Callable[[str], None] | None = None

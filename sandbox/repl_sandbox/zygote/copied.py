@@ -23,6 +23,8 @@ _BITS: Final = _PRESENT | _OF_A_FILE | _ALONE
 _ENTRY: Final = struct.Struct("=Q")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _READ: Final = 1 << 16
+# Bytes. What is larger is a module's own, and may only be reserved: its pages are not looked at.
+_LARGEST_AREA: Final = 256 << 20
 
 
 def rehearse(links: Links, seconds: float) -> bool:
@@ -47,7 +49,8 @@ def find(template: int, process: int) -> bytes:
 def _areas(pid: int) -> Iterable[tuple[int, int]]:
     with open(f"/proc/{pid}/maps", "rb") as file:
         found = _WRITABLE.findall(file.read())
-    return [(int(first, 16), int(end, 16)) for first, end in found]
+    areas = [(int(first, 16), int(end, 16)) for first, end in found]
+    return [(first, end) for first, end in areas if end - first <= _LARGEST_AREA]
 
 
 def _alone(pid: int, first: int, end: int) -> Iterator[int]:

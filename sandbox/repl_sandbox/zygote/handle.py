@@ -33,6 +33,8 @@ from .outside import Outside
 START_TIMEOUT = 120.0
 # A session takes 3 ms; on a machine that swaps or is overloaded a thousand times that.
 SPAWN_TIMEOUT = 30.0
+# Seconds for a cell that is to be learned from, and that a sandbox can do without.
+_REHEARSAL = 3.0
 # To end all sessions and to remove their directories, where the kernel does not.
 _LEAVE_TIMEOUT = 30.0
 
@@ -233,7 +235,7 @@ class ZygoteHandle:
         Whether they will. It has to be one without recovery, and is good for nothing afterwards.
         """
         try:
-            if not copied.rehearse(links, SPAWN_TIMEOUT):
+            if not copied.rehearse(links, _REHEARSAL):
                 return False
             sets = [copied.find(self.pid, pid) for pid in (links.pid, links.worker_pid)]
         except OSError:

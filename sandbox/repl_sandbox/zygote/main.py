@@ -54,14 +54,18 @@ class Zygote:
 
     def serve(self) -> NoReturn:
         """Answer requests until end of file, and say what has ended."""
-        host, endings = self._host.fileno(), self._endings
+        host, endings, networks = self._host.fileno(), self._endings, self._networks
         while True:
-            for fd, _ in self._poller.poll(endings.patience()):
+            patience = endings.patience() if networks is None else networks.patience()
+            ready = self._poller.poll(patience)
+            for fd, _ in ready:
                 if fd == host:
                     self._hear()
                 else:
                     self._bury(fd)
             endings.kill_the_late()
+            if networks is not None and not ready:
+                networks.let_go()
 
     def _hear(self) -> None:
         request, descriptors = requests.receive(self._host)
@@ -118,6 +122,8 @@ class Zygote:
         if processes.thread_count() != 1:
             error = IsolationError(tier, "single thread", "the template has more than one")
             return control.failure(error)
+        if self._networks is not None:
+            self._networks.let_go()  # the other will need some, and their number has a limit
         try:
             pid = fork()
         except OSError as error:
@@ -220,9 +226,11 @@ class Zygote:
             step = "cgroup" if error.errno in _NOT_INTO_GROUP else "namespaces"
             raise remedies.failed(step, error) from error
         if pid == 0:
+            # Else it would wait for ever, if the zygote were killed before it had written the maps.
+            os.close(written)
             be_born()
-        networks.leave()
         self._sessions[number] = pid
+        networks.leave()
         os.close(jail.mapped)
         try:
             self._map(number, jail.slot, written)

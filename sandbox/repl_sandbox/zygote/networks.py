@@ -13,17 +13,22 @@ namespace goes with its session. Does not cover: which sockets there may be (sec
 from __future__ import annotations
 
 import os
+from errno import EBUSY
 
 from ..jail import libc
 
 # Of /proc/PID/net, proc_pid_net(5): what can be different after a session. Of the first file the
 # first line, for the others also count the memory of all sockets of the machine.
 _SOCKETS = "sockstat"
-_TRACES = ("snmp", "netstat", "snmp6")
+_TRACES = ("snmp", "netstat")
+_TRACES_OF_IPV6 = "snmp6"  # which a kernel need not have
 
 # A descriptor and some 160 kB of the kernel's for each, of those that wait and of those whose
 # sessions live; who opens and closes sessions all the time has no more that are about to end.
 _MOST = 32
+# Milliseconds. Who opens fewer sessions than one in that time can wait for a network to be made; a
+# user has only so many (user.max_net_namespaces), which others may need.
+_IDLE = 1000
 
 
 class Networks:
@@ -32,26 +37,34 @@ class Networks:
     def __init__(self) -> None:
         libc.unshare(libc.CLONE_NEWNET)
         self._home = _here()
-        self._as_new = _traces()
+        try:
+            self._as_new = _traces()
+        except OSError:
+            self._as_new = []  # as nothing is: no network is used again
         self._free: list[int] = []
         self._lent: dict[int, int] = {}  # by session; not those of the oldest, see `enter`
 
     def enter(self, session: int) -> None:
         """Be in the network of a new session; `leave` must follow in this process."""
-        if self._free:
-            network = self._free.pop()
-            libc.setns(network, libc.CLONE_NEWNET)
-        else:
-            libc.unshare(libc.CLONE_NEWNET)
-            network = _here()
         if len(self._lent) == _MOST:
             # Of a session that has lasted, and which may keep its network to its end.
             self.forget(next(iter(self._lent)))
+        if not self._free:
+            libc.unshare(libc.CLONE_NEWNET)
+            self._lent[session] = _here()
+            return
+        network = self._free.pop()
+        if network in self._lent.values():  # by a mistake of this file's, which must not cost more
+            raise OSError(EBUSY, "the network is another session's")
         self._lent[session] = network
+        libc.setns(network, libc.CLONE_NEWNET)
 
     def leave(self) -> None:
-        """Be in the zygote's own again."""
-        libc.setns(self._home, libc.CLONE_NEWNET)
+        """Be in the zygote's own again. One that cannot ends: it would stay in a session's."""
+        try:
+            libc.setns(self._home, libc.CLONE_NEWNET)
+        except OSError:
+            os._exit(1)
 
     def forget(self, session: int) -> None:
         """Have the network of `session` end with it."""
@@ -68,16 +81,25 @@ class Networks:
         else:
             os.close(network)
 
-    def forked(self) -> None:
-        """In a fork of the zygote: the sessions are its parent's, and so are their networks."""
-        for network in (*self._free, *self._lent.values()):
+    def patience(self) -> int | None:
+        """Milliseconds after which those that wait for sessions are to be let go; None: none do."""
+        return _IDLE if self._free else None
+
+    def let_go(self) -> None:
+        """Keep none that waits for a session."""
+        for network in self._free:
             os.close(network)
         self._free.clear()
-        self._lent.clear()
+
+    def forked(self) -> None:
+        """In a fork of the zygote: the sessions are its parent's, and so are their networks."""
+        self.let_go()
+        for session in list(self._lent):
+            self.forget(session)
 
     def _is_as_new(self, network: int) -> bool:
-        libc.setns(network, libc.CLONE_NEWNET)
         try:
+            libc.setns(network, libc.CLONE_NEWNET)
             return _traces() == self._as_new
         except OSError:
             return False
@@ -92,15 +114,17 @@ def _here() -> int:
 
 def _traces() -> list[bytes]:
     """What sessions may have left in the network that this process is in."""
-    return [_read(_SOCKETS).partition(b"\n")[0], *map(_read, _TRACES)]
+    traces = [_read(_SOCKETS).partition(b"\n")[0], *map(_read, _TRACES)]
+    try:
+        traces.append(_read(_TRACES_OF_IPV6))
+    except FileNotFoundError:
+        pass
+    return traces
 
 
 def _read(name: str) -> bytes:
-    """A file about this process's network, b"" if the kernel has none, as one without IPv6."""
-    try:
-        fd = os.open(f"/proc/self/net/{name}", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return b""
+    """A file about this process's network."""
+    fd = os.open(f"/proc/self/net/{name}", os.O_RDONLY | os.O_CLOEXEC)
     try:
         # The kernel writes each whole where there is room for it.
         return os.read(fd, _ROOM)

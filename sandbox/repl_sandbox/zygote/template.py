@@ -255,8 +255,10 @@ def _trial(base: str) -> str:
 def _enter_view(privileged: bool, shown: Mapping[str, str]) -> None:
     try:
         if not privileged:
-            # An ordinary user may mount only as root of a user namespace.
-            users.enter_namespace(0)
+            # An ordinary user may mount only with the capabilities of a user namespace of its own.
+            # Nobody is uid 0 there: that would own what the kernel shows of sessions' networks, and
+            # be the same user as their code.
+            users.enter_namespace(users.CODE_ID)
         libc.unshare(libc.CLONE_NEWNS)
     except OSError as error:
         raise remedies.failed("namespaces", error) from error
