@@ -183,8 +183,8 @@ class Zygote:
         )
         control_fd, worker_fd, stdout, stderr, *groups = descriptors
         # What can be made here is: where the code of it has run before, and copies no page.
-        jail.contained, done = os.pipe2(os.O_CLOEXEC)
         states = States()
+        jail.contained, done = os.pipe2(os.O_CLOEXEC)
 
         def be_born() -> NoReturn:
             links = (control_fd, worker_fd, stdout, stderr)

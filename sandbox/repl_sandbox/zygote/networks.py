@@ -13,7 +13,7 @@ namespace goes with its session. Does not cover: which sockets there may be (sec
 from __future__ import annotations
 
 import os
-from errno import EBUSY
+from errno import EEXIST
 
 from ..jail import libc
 
@@ -55,7 +55,7 @@ class Networks:
             return
         network = self._free.pop()
         if network in self._lent.values():  # by a mistake of this file's, which must not cost more
-            raise OSError(EBUSY, "the network is another session's")
+            raise OSError(EEXIST, "the network is another session's")
         self._lent[session] = network
         libc.setns(network, libc.CLONE_NEWNET)
 
