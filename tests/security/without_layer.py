@@ -41,7 +41,7 @@ def share_network() -> None:
     """Leave sessions in the network of the template, which is the host's."""
     networks = module("zygote.networks").Networks
     networks.__init__ = networks.enter = networks.leave = networks.forked = lambda *_: None
-    networks.forget = networks.recover = lambda *_: None
+    networks.forget = networks.recover = networks.patience = networks.let_go = lambda *_: None
 
 
 def drop_namespace(name: str) -> None:

@@ -63,7 +63,8 @@ class Networks:
         """Be in the zygote's own again. One that cannot ends: it would stay in a session's."""
         try:
             libc.setns(self._home, libc.CLONE_NEWNET)
-        except OSError:
+        except OSError as error:
+            os.write(2, f"the zygote cannot return to its own network: {error}\n".encode())
             os._exit(1)
 
     def forget(self, session: int) -> None:
