@@ -70,6 +70,8 @@ _PYPLOT = "matplotlib.pyplot"
 
 # Seconds; in this time a process touches some 2 MB of new memory.
 _SHORT = 0.001
+# Milliseconds in which a host that opened a session for a cell has sent it.
+_SOON = 2
 # Milliseconds that a worker is left in peace after its answer, before it is copied: a session that
 # is closed by then, as those of one cell are, is spared the copy.
 _PEACE = 1
@@ -133,7 +135,7 @@ class Worker:
 
         `states`: the page that it shares with its init. With `recovery`, after all that changes the
         state a copy of this process is made that can take over. `has_pages`: those that a first
-        cell writes to are copied.
+        cell writes to are copied, so one that comes at once need not be prepared for.
         """
         if recovery is not None:
             self._copies = Copies(recovery, fd)
@@ -141,7 +143,7 @@ class Worker:
         self._interrupts.meant = self._meant
         try:
             self.open(fd)
-            if not has_pages:
+            if not has_pages or not self._channel.waits(_SOON):
                 self._touch_pages()
             gc.enable()
             while True:
