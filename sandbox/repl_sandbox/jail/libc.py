@@ -108,11 +108,14 @@ def number(name: str) -> int:
     return _NUMBERS[name][_column]
 
 
+def _fail(call: str) -> NoReturn:
+    """Raise OSError for a call that has just failed."""
+    code = ctypes.get_errno()
+    raise OSError(code, f"{call}: {os.strerror(code)}")
+
+
 def _check(result: int, call: str) -> int:
-    if result == -1:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{call}: {os.strerror(code)}")
-    return result
+    return result if result != -1 else _fail(call)
 
 
 class Call:
@@ -139,20 +142,19 @@ class Call:
     def failed(self) -> NoReturn:
         """Raise OSError for a call of `raw` that has just failed."""
         number(self._name)  # which raises where there is none
-        code = ctypes.get_errno()
-        raise OSError(code, f"{self._name}: {os.strerror(code)}")
+        _fail(self._name)
 
 
 def unshare(flags: int) -> None:
     """unshare(2)."""
     if _libc.unshare(flags):
-        _check(-1, "unshare")
+        _fail("unshare")
 
 
 def setns(fd: int, kind: int) -> None:
     """setns(2): be in the namespace that is open as `fd`, which is one of `kind`."""
     if _libc.setns(fd, kind):
-        _check(-1, "setns")
+        _fail("setns")
 
 
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
@@ -160,7 +162,7 @@ def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> No
     if _libc.mount(
         source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode()
     ):
-        _check(-1, f"mount {target}")
+        _fail(f"mount {target}")
 
 
 def umount(target: str, flags: int) -> None:
@@ -208,7 +210,7 @@ def empty_bounding_set(last: int) -> None:
     call = _prctl_of_ints
     for capability in range(last + 1):
         if call(PR_CAPBSET_DROP, capability, 0, 0, 0):
-            _check(-1, f"prctl {PR_CAPBSET_DROP}")
+            _fail(f"prctl {PR_CAPBSET_DROP}")
 
 
 def advise_huge_pages(address: int, size: int) -> None:
@@ -264,7 +266,7 @@ def sethostname(name: str) -> None:
     """sethostname(2)."""
     encoded = name.encode()
     if _sethostname(encoded, ctypes.c_size_t(len(encoded))):
-        _check(-1, "sethostname")
+        _fail("sethostname")
 
 
 _close_range: Final = Call("close_range", ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)
