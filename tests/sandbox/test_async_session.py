@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import select
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
+import psutil
 import pytest
 
 from repl_sandbox import (
@@ -21,6 +24,7 @@ from repl_sandbox import (
     TimedOut,
 )
 from repl_sandbox.session.core import Core
+from repl_sandbox.session.watch import Watch
 from tests.sandbox.conftest import PATIENT
 
 SECONDS = 60  # for what comes in milliseconds where there is a processor to be had
@@ -113,6 +117,79 @@ async def test_a_cancelled_call_leaves_a_session_that_goes_on(sandbox: AsyncSand
         with pytest.raises(asyncio.CancelledError):
             await running
         assert (await session.run("x")).value == "1"
+
+
+async def cancelled_at(
+    wait: int, monkeypatch: pytest.MonkeyPatch, call: Callable[[], Coroutine[Any, Any, object]]
+) -> bool:
+    """Make `call`, cancelled at its wait number `wait`; False if it has not so many."""
+    waits, ready = itertools.count(1), Watch.ready
+
+    async def cancelled(watch: Watch, core: Core, wake: float) -> list[tuple[int, int]]:
+        task = asyncio.current_task()
+        if next(waits) == wait and task is not None:
+            task.cancel()
+        return await ready(watch, core, wake)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Watch, "ready", cancelled)
+        try:
+            await call()
+        except asyncio.CancelledError:
+            return True
+        return False
+
+
+DIE = "import os, signal\nx = -1\nos.kill(os.getpid(), signal.SIGKILL)"
+
+
+async def test_a_recovery_that_nobody_waits_for_any_more_is_brought_to_its_end(
+    sandbox: AsyncSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sandbox.session() as session:
+        await session.run("x = 1")
+        wait = 1
+        while await cancelled_at(wait, monkeypatch, lambda: session.run(DIE)):
+            assert await session.get("x") == 1
+            wait += 1
+        assert wait > 3  # the cell itself, the news of the death, the copy
+        assert (await session.run("x")).value == "1"
+
+
+async def test_a_worker_that_died_at_rest_is_replaced_whoever_stops_waiting(
+    sandbox: AsyncSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sandbox.session() as session:
+        wait, cancelled = 1, True
+        while cancelled:
+            await session.run("x = 1")
+            await session.get("x")  # the copy is made by then
+            worker = psutil.Process(session._core.links.worker_pid)
+            worker.kill()
+            psutil.wait_procs([worker])
+            cancelled = await cancelled_at(wait, monkeypatch, lambda: session.run("x = -1"))
+            assert await session.get("x") in ((1, -1) if cancelled else (-1,))
+            wait += 1
+        assert wait > 3
+
+
+async def test_a_rollback_is_done_or_not_whoever_stops_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with AsyncSandbox() as sandbox, sandbox.session() as session:
+        await session.run("x = 1")
+        wait, cancelled = 1, True
+        while cancelled:
+            await session.run("x = 2")
+            cancelled = await cancelled_at(wait, monkeypatch, session.rollback)
+            if await session.get("x") == 2:
+                assert cancelled
+                await session.rollback()
+            outcome = await session.run("x")
+            assert (outcome.value, outcome.state) == ("1", "kept")
+            await session.rollback()
+            wait += 1
+        assert wait > 2
 
 
 async def test_the_loop_turns_while_a_cell_runs(sandbox: AsyncSandbox) -> None:

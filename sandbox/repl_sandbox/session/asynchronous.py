@@ -160,8 +160,13 @@ class AsyncSession(Handle):
             return
         # Shielded: a second cancellation must not leave a cell running that nobody watches.
         leaving = asyncio.get_running_loop().create_task(self._wait(core.abandon()))
-        leaving.add_done_callback(lambda task: core.busy.release())
+        leaving.add_done_callback(self._left)
         await asyncio.shield(leaving)
+
+    def _left(self, leaving: asyncio.Task[None]) -> None:
+        self._core.busy.release()
+        if not leaving.cancelled():
+            leaving.exception()  # of a session that was closed meanwhile; nobody may be waiting
 
     async def _wait(self, steps: Generator[float, Any, _T]) -> _T:
         core = self._core
