@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import signal
@@ -138,6 +139,37 @@ def test_output_is_streamed_while_the_cell_runs(session: Session) -> None:
     assert isinstance(outcome, Raised)
     assert outcome.error is not None
     assert outcome.error.type == "KeyboardInterrupt"
+
+
+def test_interrupts_that_follow_one_another_cost_nothing(session: Session) -> None:
+    session.run("import os, signal\nx = 1")
+    striking = (
+        "if os.fork() == 0:\n"
+        "    for _ in range(2000): os.kill(os.getppid(), signal.SIGINT)\n"
+        "    os._exit(0)\n"
+        "while True: pass"
+    )
+    for _ in range(20):
+        outcome = session.run(striking)
+        assert (type(outcome), outcome.state) == (Raised, "kept")
+    assert session.get("x") == 1
+
+
+def test_another_ctrl_c_while_a_call_is_left_is_no_fault_of_the_next(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poll, waits = Session._poll, itertools.count()
+
+    def struck_twice(held: Session, seconds: float) -> list[tuple[int, int]]:
+        if next(waits) < 2:
+            raise KeyboardInterrupt
+        return poll(held, seconds)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "_poll", struck_twice)
+        with pytest.raises(KeyboardInterrupt):
+            session.run("while True: pass")
+    assert session.run("6 * 7").value == "42"
 
 
 def test_an_exception_of_the_callback_reaches_the_caller_and_the_session_goes_on(
