@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import select
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import psutil
@@ -25,6 +27,7 @@ from repl_sandbox import (
 )
 from repl_sandbox.session.core import Core
 from repl_sandbox.session.watch import Watch
+from tests.descriptors import opened
 from tests.sandbox.conftest import PATIENT
 
 SECONDS = 60  # for what comes in milliseconds where there is a processor to be had
@@ -190,6 +193,54 @@ async def test_a_rollback_is_done_or_not_whoever_stops_waiting(
             await session.rollback()
             wait += 1
         assert wait > 2
+
+
+class BusyThread(ThreadPoolExecutor):
+    """One thread, which does nothing until `free` is set; `asked`: something waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.free, self.asked = threading.Event(), asyncio.Event()
+        super().submit(self.free.wait)
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.asked.set()
+        return super().submit(work, *args, **kwargs)
+
+
+async def cancelled_in_line(call: Coroutine[Any, Any, object]) -> None:
+    """Cancel `call` while what it has a thread do waits for one, then let the thread work."""
+    loop, thread = asyncio.get_running_loop(), BusyThread()
+    loop.set_default_executor(thread)
+    calling = asyncio.ensure_future(call)
+    await asyncio.wait_for(thread.asked.wait(), SECONDS)
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    thread.free.set()
+    await loop.run_in_executor(None, int)
+
+
+async def test_a_session_whose_closing_is_cancelled_is_closed(sandbox: AsyncSandbox) -> None:
+    session = await sandbox.session()
+    await cancelled_in_line(session.close())
+    assert sandbox.statistics().open == 0
+
+
+async def test_a_sandbox_whose_closing_is_cancelled_is_closed(sandbox: AsyncSandbox) -> None:
+    await sandbox.start()
+    await cancelled_in_line(sandbox.close())
+    with pytest.raises(SandboxClosed):
+        await sandbox.session()
+
+
+async def test_a_checkpoint_that_is_cancelled_leaves_no_file(sandbox: AsyncSandbox) -> None:
+    async with sandbox.session() as session:
+        await session.run("x = 1")
+        before = opened("self")
+        await cancelled_in_line(session.checkpoint())
+        assert opened("self") == before
+        assert (await session.run("x")).value == "1"
 
 
 async def test_the_loop_turns_while_a_cell_runs(sandbox: AsyncSandbox) -> None:

@@ -25,6 +25,15 @@ _T = TypeVar("_T")
 _PAUSE = 0.01
 
 
+def in_thread(work: Callable[[], _T]) -> asyncio.Future[_T]:
+    """`work`, begun in a thread of the running loop's; shielded, it is done whoever is cancelled.
+
+    A task is not: the loop cancels all that are left when it ends, and then `to_thread` begins
+    nothing any more.
+    """
+    return asyncio.get_running_loop().run_in_executor(None, work)
+
+
 class AsyncSession(Handle):
     """`Session`, awaited. Cancelling a call interrupts the cell and leaves the session usable."""
 
@@ -112,7 +121,7 @@ class AsyncSession(Handle):
         seconds = check_timeout(timeout, self._core.limits)
         most = parse_size(limit, "limit")
         draft = await self._drive(lambda core: saving(core, most, seconds))
-        return await asyncio.to_thread(draft.finish)
+        return await asyncio.shield(in_thread(draft.finish))
 
     async def _load(self, saved: Checkpoint, timeout: float | None) -> None:
         seconds = check_timeout(timeout, self._core.limits)
@@ -127,8 +136,9 @@ class AsyncSession(Handle):
         """As `Session.close`."""
         if not self._closed:
             self._closed = True
-            await asyncio.to_thread(self._home.end, self._core)
-            self._watch.close()
+            ending = in_thread(lambda: self._home.end(self._core))
+            ending.add_done_callback(lambda _: self._watch.close())
+            await asyncio.shield(ending)
 
     async def __aenter__(self) -> AsyncSession:
         self._check_open()
