@@ -193,8 +193,8 @@ def _files(session: Any) -> Turn[tuple[dict[str, bytes], list[Missing]]]:
     listing = yield partial(session.files.list, limit=MOST_FILES)
     if not listing.complete:
         raise CheckpointError(
-            f"the workspace cannot be listed whole: it has more than {MOST_FILES:,} entries, is too "
-            "deep, or has a directory that is closed to its owner"
+            f"the workspace cannot be listed whole: it has more than {MOST_FILES:,} entries, is "
+            "too deep, or has a directory that is closed to its owner"
         )
     files: dict[str, bytes] = {}
     missing = []
