@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import threading
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -153,6 +154,34 @@ def test_interrupts_that_follow_one_another_cost_nothing(session: Session) -> No
         outcome = session.run(striking)
         assert (type(outcome), outcome.state) == (Raised, "kept")
     assert session.get("x") == 1
+
+
+def test_on_output_is_told_of_its_own_cell_alone(session: Session) -> None:
+    told: list[str] = []
+    session.run("x = 1", on_output=lambda _, text: told.append(text))
+    session.run("print('of the next')")
+    assert told == []
+
+
+def test_on_output_that_raises_while_a_worker_is_replaced_costs_nothing(session: Session) -> None:
+    session.run("import os, signal\nx = 1")
+    core = session._core
+    waited_for = core.descriptors
+
+    def on_output(stream: str, text: str) -> None:
+        if core.descriptors != waited_for:  # the worker is dead, and init has not said so yet
+            raise ArithmeticError
+
+    flood = (
+        "x = 2\nfor _ in range(4):\n"
+        "    if os.fork() == 0:\n        while True: os.write(1, b'x' * 1000)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    for _ in range(20):
+        waited_for = core.descriptors
+        with suppress(ArithmeticError):
+            session.run(flood, on_output=on_output)
+        assert session.get("x") == 1
 
 
 def test_another_ctrl_c_while_a_call_is_left_is_no_fault_of_the_next(

@@ -127,7 +127,7 @@ class Core(Branching):
         """Start a cell; the time at which to stop waiting for `at_once`, and go on with `run`."""
         self.cell += 1
         self._begin_cell()
-        if on_output is not None:
+        if on_output is not None or self.output.told:
             self.output.begin(on_output)
         self._code = code
         self._timeout = timeout
@@ -239,6 +239,7 @@ class Core(Branching):
         expired: Clock | None = None
         wake = clocks.next_check(self.running_since, self.cpu_seconds())
         while (self._result is None or self._doomed) and not self._eof and self._notice is None:
+            self.output.check()
             self._receive((yield wake))
             now = _monotonic()
             if now < wake and not clocks.paused:
@@ -254,7 +255,9 @@ class Core(Branching):
                 # A worker that was not run since may not have begun, and have made no copy yet.
                 self._kill_worker(self._kept_first)
                 wake = now + NOTICE_TIMEOUT
-        return (yield from self._whole(self._finish(expired, state)))
+        outcome = yield from self._whole(self._finish(expired, state))
+        self.output.check()
+        return outcome
 
     def _finish(self, expired: Clock | None, state: State) -> Generator[float, Ready_, AnyOutcome]:
         reason: KillReason | None = None
