@@ -328,6 +328,25 @@ def test_an_interrupt_that_came_late_is_not_the_next_cells(copied: Session) -> N
         assert copied.run("for _ in range(10**5): pass").ok
 
 
+def test_an_interrupt_that_comes_before_the_first_cell_is_begun_strikes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    poll = Session._poll
+
+    def struck(held: Session, seconds: float) -> list[tuple[int, int]]:
+        monkeypatch.setattr(Session, "_poll", poll)
+        raise KeyboardInterrupt
+
+    with Sandbox(limits=Limits(timeout=60, grace=10)) as sandbox:
+        for _ in range(60):
+            with sandbox.session() as session:
+                worker = session._core.links.worker_pid
+                monkeypatch.setattr(Session, "_poll", struck)
+                with pytest.raises(KeyboardInterrupt):
+                    session.run("while True: pass")
+                assert session._core.links.worker_pid == worker  # none had to be killed
+
+
 @pytest.mark.parametrize("recovery", ["snapshot", "restart"])
 def test_a_time_out_while_the_worker_has_no_processor_keeps_the_state(recovery: str) -> None:
     with Sandbox(recovery=recovery, limits=PATIENT) as sandbox, sandbox.session() as session:

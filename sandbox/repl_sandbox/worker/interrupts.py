@@ -37,6 +37,7 @@ class Interrupts:
         """
         if _getsignal(_SIGINT) is not self._handler:
             _signal(_SIGINT, self._handler)
+            self._came = True  # perhaps: another handler had it, or before the first cell none
         # A signal handler of the session's code that raised may have left it held.
         self._held = self._pending = False
         self.armed = True
