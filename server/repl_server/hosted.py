@@ -66,6 +66,7 @@ class HostedSession:
         self._slot = host.slots.slot()
         self._last: Asked | None = None
         self._running: Asked | None = None
+        self._telling: Asked | None = None  # its reply is on its way
         self._stepping = False
         self._cancelled: Asked | None = None
         self._runner = asyncio.create_task(self._run())
@@ -246,12 +247,10 @@ class HostedSession:
                     self._last = before
                 self._running = None
             self.touched = time.monotonic()
-            if asked.before:
-                # None waits for another's client to read.
-                told = (to.deliver(asked.request.id, asked.reply) for to in asked.outlets)
-                await asyncio.gather(*told)
-            else:
-                await asked.to.deliver(asked.request.id, asked.reply)
+            self._telling = asked
+            for to in reversed(asked.outlets):
+                await to.deliver(asked.request.id, asked.reply)
+            self._telling = None
 
     async def _reply(self, asked: Asked) -> Reply:
         request = asked.request
@@ -324,7 +323,7 @@ class HostedSession:
 
     def _tell_who_waits(self) -> None:
         """Whoever waits for a reply, or holds the session, learns that there is none any more."""
-        asked = (*self._line, *filter(None, [self._running]))
+        asked = (*self._line, *filter(None, [self._running, self._telling]))
         waiting = [to for each in asked for to in each.outlets]
         for outlet in (*waiting, *filter(None, [self.outlet])):
             outlet.end(CODES["UNKNOWN_SESSION"].close or 1000, "the session has ended")

@@ -120,6 +120,27 @@ def test_whoever_asks_for_a_request_again_is_answered_and_who_asked_before_too(a
     assert found == [3, 3]
 
 
+def test_a_session_that_ends_amid_a_step_answers_all_who_asked_for_it(server):
+    session = make(server)
+    found = []
+
+    def step():
+        body = {"action": {"code": "import time; time.sleep(60)"}, "request_id": "r"}
+        found.append(ask(server, "POST", "/step", body, **session)[0])
+
+    threads = [threading.Thread(target=step) for _ in range(2)]
+    threads[0].start()
+    eventually(lambda: [each for each in server.host.sessions if each.running == "r"])
+    (running,) = [each for each in server.host.sessions if each.running == "r"]
+    asked = running.touched
+    threads[1].start()
+    eventually(lambda: running.touched > asked)
+    assert ask(server, "DELETE", "/session", **session)[0] == 204
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 2 and set(found) <= {404, 409}
+
+
 def test_whoever_asks_for_a_kept_reply_is_answered_though_another_asks_too(adders):
     session = make(adders, start=1)
     Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
