@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import select
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -21,7 +23,9 @@ from repl_sandbox import (
     TimedOut,
 )
 from repl_sandbox.session.core import Core
+from tests.descriptors import opened
 from tests.sandbox.conftest import PATIENT
+from tests.waiting import until
 
 SECONDS = 60  # for what comes in milliseconds where there is a processor to be had
 
@@ -166,6 +170,26 @@ async def test_a_session_that_nobody_waits_for_any_more_is_ended(
         await asyncio.wait_for(ended.wait(), SECONDS)
         async with sandbox.session() as session:
             assert (await session.run("6 * 7")).value == "42"
+
+
+async def test_a_session_ends_though_whoever_closes_it_is_cancelled(sandbox: AsyncSandbox) -> None:
+    session = await sandbox.session()
+    await session.run("x = 1")  # it is watched from now on
+    loop, free = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))  # which ends with the loop
+    busy = loop.run_in_executor(None, free.wait, SECONDS)
+    before = opened("self")
+    closing = asyncio.create_task(session.close())
+    await asyncio.sleep(0)
+    closing.cancel()  # while it waits for a thread
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    free.set()
+    await busy
+    await loop.run_in_executor(None, lambda: None)  # behind it
+    assert sandbox.statistics().open == 0
+    # Its socket, its control, its outputs, and what the loop watched of it.
+    await until(lambda: len(before - opened("self")) >= 5)
 
 
 async def test_closing_waits_for_a_start_that_was_given_up() -> None:

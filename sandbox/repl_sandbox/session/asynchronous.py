@@ -124,11 +124,13 @@ class AsyncSession(Handle):
         self._core.interrupt()
 
     async def close(self) -> None:
-        """As `Session.close`."""
+        """As `Session.close`. It goes on if who awaits it is cancelled."""
         if not self._closed:
             self._closed = True
-            await asyncio.to_thread(self._home.end, self._core)
-            self._watch.close()
+            # No second call does it, so it must not be given up while it waits for a thread.
+            ending = asyncio.get_running_loop().run_in_executor(None, self._home.end, self._core)
+            ending.add_done_callback(lambda _: self._watch.close())
+            await asyncio.shield(ending)
 
     async def __aenter__(self) -> AsyncSession:
         self._check_open()
