@@ -19,7 +19,7 @@ from .pool import Pool
 from .session.core import Core
 from .session.handle import Home
 from .session.host_functions import Executor, LoopExecutor
-from .session.offers import HostFunction, check
+from .session.offers import HostFunction, Offers, check
 from .session.sync import Session
 from .template import Template
 from .tiers import acceptable, strongest
@@ -55,12 +55,11 @@ class Sandbox:
     each session's process, which takes over when that dies in a cell; under "restart" what follows
     is empty. `history`: how many cells `rollback` can undo; each takes one more waiting copy.
     `branches`: how many branches of a session may be open at once; the three or four processes of
-    each count among `Limits.processes`.
-    `hash_seed`: of hashes of text and bytes, hence
-    of the order of sets, the same in every session; None draws one for each template.
-    `yielding`: sessions that have used much CPU time lately give way to all other processes while
-    there are too few processors, as far as the system lets this process arrange that, and those
-    with more than eight busy processes are stopped now and then (docs/design.md, "Giving way").
+    each count among `Limits.processes`. `hash_seed`: of hashes of text and bytes, hence of the
+    order of sets, the same in every session; None draws one for each template. `yielding`: sessions
+    that have used much CPU time lately give way to all other processes while there are too few
+    processors, as far as the system lets this process arrange that, and those with more than eight
+    busy processes are stopped now and then (docs/design.md, "Giving way").
 
     Raises:
         IsolationError: the tier cannot be had here; says which step failed and what helps.
@@ -123,6 +122,7 @@ class Sandbox:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._open: dict[int, Core] = {}
+        self._opening = 0  # sessions that are being made, and have their place among the open ones
         self._started = 0
         self._closed = False
         self._executor = Executor()
@@ -343,7 +343,24 @@ class Sandbox:
             raise ValueError(f"answers must be None, 'strict' or 'compatible', not {answers!r}")
         check_seed(seed)
         self._check_alive()
-        self._check_room()
+        self._take_place()
+        try:
+            core = self._made(executor, offers, limits, seed, answers, on_answer)
+        except BaseException:
+            self._give_place_back()
+            raise
+        self._add(core)
+        return core
+
+    def _made(
+        self,
+        executor: Executor,
+        offers: Offers,
+        limits: Limits,
+        seed: int | None,
+        answers: Answers | None,
+        on_answer: Callable[[Answer], None] | None,
+    ) -> Core:
         links = self._take(limits) or self._begin(limits)
         try:
             # Made while the zygote is busy with the session.
@@ -366,7 +383,6 @@ class Sandbox:
         if not links.worker_pid:
             self._zygote.finish(links)
         core.ready()
-        self._add(core)
         return core
 
     @property
@@ -376,7 +392,14 @@ class Sandbox:
     def _widen(self, core: Core) -> None:
         """Give a session room for one more branch."""
         self._check_alive()
-        self._check_room()
+        self._take_place()
+        try:
+            self._join(core)
+        except BaseException:
+            self._give_place_back()
+            raise
+
+    def _join(self, core: Core) -> None:
         try:
             fit = self._allowance.fit(core.links, core.limits)
             joined = core.links.family.join(1 + self._branches, fit)
@@ -390,6 +413,7 @@ class Sandbox:
 
     def _narrow(self, core: Core) -> None:
         """There is no such branch."""
+        self._give_place_back()
         if core.links.family.leave():
             # The session was closed meanwhile, and left to this call.
             self._zygote.kill(core.links)
@@ -402,7 +426,9 @@ class Sandbox:
             core.links.family.refit(self._allowance.fit(core.links, core.limits))
 
     def _add(self, core: Core) -> None:
+        """The session, or branch, that had a place taken for it is open."""
         with self._lock:
+            self._opening -= 1
             self._open[id(core)] = core
         self._watchdog.add(core)
 
@@ -412,11 +438,20 @@ class Sandbox:
                 "the sandbox is closed, or belongs to the process that forked this one"
             )
 
-    def _check_room(self) -> None:
-        if self._max_sessions is not None and len(self._open) >= self._max_sessions:
-            raise SandboxError(
-                f"max_sessions={self._max_sessions} sessions are open; close one first"
-            )
+    def _take_place(self) -> None:
+        """For a session to come, before it takes time: others may be made at the same time."""
+        with self._lock:
+            taken = len(self._open) + self._opening
+            if self._max_sessions is not None and taken >= self._max_sessions:
+                raise SandboxError(
+                    f"max_sessions={self._max_sessions} sessions are open; close one first"
+                )
+            self._opening += 1
+
+    def _give_place_back(self) -> None:
+        """There will be no such session."""
+        with self._lock:
+            self._opening -= 1
 
     def _take(self, limits: Limits) -> Links | None:
         """A session that was made ahead of time with these limits, if there is one."""
