@@ -455,12 +455,14 @@ class REPLEnvironment(EpisodeTurns):
     def draft(self) -> JSON:
         """What `answer["content"]` holds in the session, or None; NotReset without an episode."""
         self._episode()
+        self._check_mode("plain")
         found: JSON = play(cells.content(self._executor))
         return found
 
     async def draft_async(self) -> JSON:
         """`draft` of an episode that was begun by `reset_async`."""
         self._episode()
+        self._check_mode("async")
         found: JSON = await play_async(cells.content(self._executor))
         return found
 
