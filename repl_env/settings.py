@@ -14,7 +14,7 @@ from typing import Any
 from repl_env import contexts
 from repl_env.answers import validator
 from repl_env.contexts import Context, Given
-from repl_env.episode import ANSWER_NAMES, Terms
+from repl_env.episode import Terms
 from repl_env.files import Files, contents
 from repl_env.llm import LLM
 from repl_env.models import (
@@ -26,7 +26,7 @@ from repl_env.previews import MODES, Preview
 from repl_env.sandboxes import Source
 from repl_env.subcalls import BUDGET, NAMES, SubcallSettings
 from repl_env.values import clean, json_text
-from repl_sandbox.types import Answers, check_seed
+from repl_sandbox.types import ANSWER_NAMES, Answers, check_seed
 
 RESERVED = frozenset({*ANSWER_NAMES, *NAMES, BUDGET})
 
