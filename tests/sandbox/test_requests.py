@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import repl_sandbox
-from repl_sandbox.jail import libc
+from repl_sandbox.jail import forks, libc
 from repl_sandbox.zygote import control, requests
 from repl_sandbox.zygote.lines import Line
 
@@ -72,7 +72,7 @@ def test_a_fork_looks_no_function_up(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError(f"{name} was looked up")
 
     monkeypatch.setattr(ctypes.CDLL, "__getattr__", look_up)
-    pid = libc.fork()
+    pid = forks.fork()
     if pid == 0:
         status = 1
         try:
