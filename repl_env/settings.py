@@ -150,7 +150,7 @@ def at_least(value: int, least: int, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     if value < least:
-        raise ValueError(f"{name} must be at least {least}")
+        raise ValueError(f"{name} must be at least {least}, not {value}")
     return value
 
 
