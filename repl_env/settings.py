@@ -178,7 +178,7 @@ def check_name(name: object, argument: str, taken: Mapping[str, object] | None =
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
         raise ValueError(f"{argument}: {name!r} is not a name for a variable")
     if name in RESERVED or name in (taken or {}):
-        raise ValueError(f"{argument}: the name {name!r} is taken")
+        raise ValueError(f"{argument}: the name {name!r} is taken; the session has it already")
 
 
 def check_variables(variables: object, taken: Mapping[str, object]) -> None:

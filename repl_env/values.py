@@ -81,13 +81,13 @@ def _check_texts(name: str, keys: dict[Any, Any]) -> None:
 MAX_DEPTH = 64
 
 
-def unplain(value: Any) -> str:
+def unplain(value: Any, deepest: int = MAX_DEPTH) -> str:
     """Why `value`, read from JSON, is none that is taken, in words; "" for one that is.
 
-    It is nested deeper than `MAX_DEPTH`, or holds a number that was read as infinite (1e999).
+    It is nested deeper than `deepest`, or holds a number that was read as infinite (1e999).
     """
     level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
+    for _ in range(deepest):
         below: list[Any] = []
         for each in level:
             for item in each.values() if isinstance(each, dict) else each:
@@ -98,7 +98,7 @@ def unplain(value: Any) -> str:
         if not below:
             return ""
         level = below
-    return f"this is nested deeper than {MAX_DEPTH}"
+    return f"this is nested deeper than {deepest}"
 
 
 def json_or_none(value: object) -> JSON:
