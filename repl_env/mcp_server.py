@@ -11,7 +11,6 @@ import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from importlib import metadata
 from typing import Any, TypeAlias, TypeVar
 
 import anyio
@@ -26,6 +25,7 @@ from mcp_types import (
     PaginatedRequestParams,
 )
 
+from repl_env import __version__
 from repl_env.mcp_calls import ToolCalls
 from repl_env.mcp_messages import BadMessage
 from repl_env.mcp_progress import reporting
@@ -49,7 +49,7 @@ def server(instructions: str, calls: ToolCalls | None = None) -> Server[Any]:
 
     return Server(
         "repl-env",
-        version=metadata.version("repl-env"),
+        version=__version__,
         title="Python REPL",
         instructions=instructions,
         lifespan=lifespan,
