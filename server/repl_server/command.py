@@ -227,8 +227,14 @@ def _quota(given: Sequence[str], *, strangers: bool) -> Any:
     kinds = {field.name: int if "int" in str(field.type) else float for field in fields(Quota)}
     if unknown := named.keys() - kinds.keys():
         raise ValueError(f"--quota: {min(unknown)!r} is none of {', '.join(kinds)}")
+    counted: dict[str, Any] = {}
+    for name, text in named.items():
+        try:
+            counted[name] = kinds[name](text)
+        except ValueError:
+            whole = "a whole number" if kinds[name] is int else "a number"
+            raise ValueError(f"--quota {name} must be {whole}, not {text!r}") from None
     try:
-        counted: dict[str, Any] = {name: kinds[name](text) for name, text in named.items()}
         return replace(ADDRESS_QUOTA if strangers else Quota(), **counted)
     except ValueError as error:
         raise ValueError(f"--quota: {error}") from None
