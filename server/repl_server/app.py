@@ -21,8 +21,8 @@ from .hosting import Host
 from .identity import Identity
 from .inbound import Inbound
 from .keys import Keys
-from .mcp_routes import mcp_router
-from .mcp_socket import MCPSocketRoute
+from .mcp.routes import mcp_router
+from .mcp.socket import MCPSocketRoute
 from .metrics import numbers
 from .refusal import Refusal
 from .routes import SESSION, refusing, router

@@ -1,6 +1,6 @@
 """A server of the Model Context Protocol whose tools are those of a session.
 
-The SDK speaks the protocol, in all its versions. The wire is the business of `repl_env.mcp_stdio`
+The SDK speaks the protocol, in all its versions. The wire is the business of `repl_env.mcp.stdio`
 and of the endpoint.
 """
 
@@ -26,10 +26,10 @@ from mcp_types import (
 )
 
 from repl_env import __version__
-from repl_env.mcp_calls import ToolCalls
-from repl_env.mcp_messages import BadMessage
-from repl_env.mcp_progress import reporting
-from repl_env.mcp_tools import TOOLS
+from repl_env.mcp.calls import ToolCalls
+from repl_env.mcp.messages import BadMessage
+from repl_env.mcp.progress import reporting
+from repl_env.mcp.tools import TOOLS
 
 log = logging.getLogger(__name__)
 
