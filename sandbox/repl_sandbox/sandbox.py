@@ -15,6 +15,7 @@ from .arguments import Grouping, RecoveryMode, Tier
 from .checkpoint import Checkpoint, parse
 from .errors import CheckpointError, IsolationError, SandboxClosed, SandboxError
 from .offer import Offer
+from .places import Places
 from .pool import Pool
 from .session.core import Core
 from .session.handle import Home
@@ -121,8 +122,7 @@ class Sandbox:
         """What a sandbox has of its own, whatever its settings are: nothing yet."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._open: dict[int, Core] = {}
-        self._opening = 0  # sessions that are being made, and have their place among the open ones
+        self._places = Places(self._max_sessions)
         self._started = 0
         self._closed = False
         self._executor = Executor()
@@ -147,7 +147,7 @@ class Sandbox:
 
     def __repr__(self) -> str:
         away = self._closed or os.getpid() != self._pid
-        condition = "closed" if away else f"open, sessions: {len(self._open)}"
+        condition = "closed" if away else f"open, sessions: {len(self._places)}"
         return f"<{type(self).__name__} {self._zygote.tier}, {condition}>"
 
     @property
@@ -284,8 +284,7 @@ class Sandbox:
 
     def statistics(self) -> Statistics:
         """How many sessions are open, ready and were started."""
-        with self._lock:
-            return Statistics(len(self._open), len(self._pool or ()), self._started)
+        return Statistics(len(self._places), len(self._pool or ()), self._started)
 
     def close(self) -> None:
         """End all sessions and the template. Idempotent."""
@@ -303,7 +302,7 @@ class Sandbox:
                 closing.callback(child.close)
             closing.callback(self._loop_executor.close)
             closing.callback(self._executor.close)
-            for core in list(self._open.values()):
+            for core in self._places:
                 closing.callback(self._end, core)
             for links in self._pool.close() if self._pool is not None else ():
                 closing.callback(self._zygote.end, links)
@@ -343,12 +342,8 @@ class Sandbox:
             raise ValueError(f"answers must be None, 'strict' or 'compatible', not {answers!r}")
         check_seed(seed)
         self._check_alive()
-        self._take_place()
-        try:
+        with self._places.taken():
             core = self._made(executor, offers, limits, seed, answers, on_answer)
-        except BaseException:
-            self._give_place_back()
-            raise
         self._add(core)
         return core
 
@@ -392,12 +387,8 @@ class Sandbox:
     def _widen(self, core: Core) -> None:
         """Give a session room for one more branch."""
         self._check_alive()
-        self._take_place()
-        try:
+        with self._places.taken():
             self._join(core)
-        except BaseException:
-            self._give_place_back()
-            raise
 
     def _join(self, core: Core) -> None:
         try:
@@ -413,7 +404,7 @@ class Sandbox:
 
     def _narrow(self, core: Core) -> None:
         """There is no such branch."""
-        self._give_place_back()
+        self._places.give_back()
         if core.links.family.leave():
             # The session was closed meanwhile, and left to this call.
             self._zygote.kill(core.links)
@@ -427,9 +418,7 @@ class Sandbox:
 
     def _add(self, core: Core) -> None:
         """The session, or branch, that had a place taken for it is open."""
-        with self._lock:
-            self._opening -= 1
-            self._open[id(core)] = core
+        self._places.fill(core)
         self._watchdog.add(core)
 
     def _check_alive(self) -> None:
@@ -437,21 +426,6 @@ class Sandbox:
             raise SandboxClosed(
                 "the sandbox is closed, or belongs to the process that forked this one"
             )
-
-    def _take_place(self) -> None:
-        """For a session to come, before it takes time: others may be made at the same time."""
-        with self._lock:
-            taken = len(self._open) + self._opening
-            if self._max_sessions is not None and taken >= self._max_sessions:
-                raise SandboxError(
-                    f"max_sessions={self._max_sessions} sessions are open; close one first"
-                )
-            self._opening += 1
-
-    def _give_place_back(self) -> None:
-        """There will be no such session."""
-        with self._lock:
-            self._opening -= 1
 
     def _take(self, limits: Limits) -> Links | None:
         """A session that was made ahead of time with these limits, if there is one."""
@@ -474,9 +448,7 @@ class Sandbox:
             # the links either: they are the parent's.
             core.links.close()
             return
-        with self._lock:
-            known = self._open.pop(id(core), None)
-        if known is None:
+        if not self._places.leave(core):
             return
         self._watchdog.remove(core)
         try:
