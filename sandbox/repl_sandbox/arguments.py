@@ -91,11 +91,11 @@ def check_counts(python: str | None, ready: int, max_sessions: int | None, branc
 
 
 def check_preload(preload: Sequence[str]) -> list[str]:
-    if not isinstance(preload, (list, tuple, set, frozenset)) or not all(
-        isinstance(name, str) for name in preload
-    ):
-        raise TypeError("preload must be a list of module names")
+    if not isinstance(preload, (list, tuple, set, frozenset)):
+        raise TypeError(f"preload must be a list of module names, not {type(preload).__name__}")
     for name in preload:
+        if not isinstance(name, str):
+            raise TypeError(f"preload: {name!r} must be a str, not {type(name).__name__}")
         if not all(part.isidentifier() for part in name.split(".")):
             raise ValueError(f"preload: {name!r} is not the name of a module")
     return list(preload)

@@ -19,7 +19,7 @@ from .asked import Asked, Line, Outlet, given_up
 from .episodes import Episodes
 from .faults import fault, refusal_of
 from .frames import Refused, Request
-from .mcp_played import SessionTools
+from .mcp.played import SessionTools
 from .owners import Owner
 from .quotas import Meter
 from .refusal import Refusal
