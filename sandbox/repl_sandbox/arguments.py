@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypedDict
 
 from .jail.mounts import PRIVATE
 from .policies import modules
@@ -15,6 +15,27 @@ from .types import Limits, Policy
 Tier: TypeAlias = Literal["jailed", "confined", "process"]
 Grouping: TypeAlias = Literal["auto", "require", "off"]
 RecoveryMode: TypeAlias = Literal["snapshot", "restart"]
+
+
+class SandboxArguments(TypedDict, total=False):
+    """The arguments of `Sandbox`, for those who pass them on."""
+
+    python: str | None
+    preload: Sequence[str]
+    mounts: Mapping[str, str] | None
+    limits: Limits | None
+    policy: Policy | None
+    isolation: Tier | Literal["auto"]
+    require: Tier | None
+    ready: int
+    max_sessions: int | None
+    cgroup: Grouping
+    recovery: RecoveryMode
+    history: int
+    branches: int
+    hash_seed: int | None
+    yielding: bool
+
 
 _GROUPINGS = ("auto", "require", "off")
 # Each state is a process; the page that lists them has room for 169.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import select
 import threading
 from collections.abc import AsyncIterator
@@ -22,6 +23,7 @@ from repl_sandbox import (
     SessionBusy,
     TimedOut,
 )
+from repl_sandbox.arguments import SandboxArguments
 from repl_sandbox.session.core import Core
 from tests.descriptors import opened
 from tests.sandbox.conftest import PATIENT
@@ -44,6 +46,16 @@ async def test_a_session_is_awaited_or_entered(sandbox: AsyncSandbox) -> None:
     async with sandbox.session() as other:
         assert isinstance(await other.run("x"), Raised)
     assert sandbox.statistics().open == 0
+
+
+def test_it_takes_the_arguments_of_a_sandbox_and_no_others() -> None:
+    plain = inspect.signature(Sandbox).parameters
+
+    assert {name: each.annotation for name, each in plain.items()} == {
+        name: each.__forward_arg__ for name, each in SandboxArguments.__annotations__.items()
+    }
+    with pytest.raises(TypeError, match="no argument 'limit'"):
+        AsyncSandbox(limit=PATIENT)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(("before", "timeout"), [(SECONDS, 0.2), (0.2, 0.6)])
