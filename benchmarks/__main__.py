@@ -2,7 +2,8 @@
 
     python -m benchmarks [--peers PYTHON] [--check] [--readme] [--only NAME...]
 
-With --check the exit status is 1 if a goal was missed; --readme puts the table into the README.
+With --check the exit status is 1 if a goal was missed; --readme puts the tables into README.md and
+docs/numbers.md.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from rich.console import Console
 from . import branches, cells, endpoints, many, peers, recovery, runs, sessions, shared
 from .figure import Figure, Measure
 from .machine import Machine
-from .report import Others, publish
+from .report import publish
+from .shown import Others
 
 FIGURES: tuple[Measure, ...] = (
     sessions.cold,
@@ -69,7 +71,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--peers", metavar="PYTHON", help="interpreter that has the peers")
     parser.add_argument("--check", action="store_true", help="exit 1 if a goal was missed")
-    parser.add_argument("--readme", action="store_true", help="put the table into the README")
+    parser.add_argument("--readme", action="store_true", help="put the tables into the pages")
     parser.add_argument("--only", nargs="*", choices=[m.__name__ for m in FIGURES], default=())
     return parser.parse_args(arguments)
 

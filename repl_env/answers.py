@@ -10,11 +10,12 @@ wins and stands whatever becomes of the cell. Three forms differ in when they ar
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from repl_env.json_schemas import by_json_schema
+from repl_env.json_schemas import CHECK_S, by_json_schema
 from repl_env.type_schemas import type_adapter
 from repl_env.values import clean, json_or_none
 from repl_sandbox.types import JSON, Answer
@@ -24,6 +25,10 @@ Validator: TypeAlias = Callable[[JSON], JSON]
 
 # Code can offer printed answers in a loop. Honest code offers one, and its output shows it.
 MOST_OFFERED = 64
+
+# CPU seconds for all answers of a cell together, and for the last as long as one may take: code can
+# offer refused ones in a loop, and a server stands still while it checks each.
+CHECKS_S = CHECK_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,7 @@ class AnswerSheet:
         self._offers: list[Answer | FinalAnswer] = []
         self._dict_place: int | None = None
         self._closed = False
+        self._checking_s = 0.0
         self.refusal: str | None = None
 
     def offer(self, answer: Answer) -> None:
@@ -56,7 +62,7 @@ class AnswerSheet:
         elif answer.form == "printed":
             self._offers.append(answer)
         else:
-            self._offers.append(self.judge(answer.text, answer.value))
+            self._offers.append(self._judge(answer))
             self._closed = True
 
     def judge(self, text: str, value: JSON) -> FinalAnswer:
@@ -74,11 +80,14 @@ class AnswerSheet:
         """The answer of the cell that has ended with this output, if any; empties the sheet."""
         offers, self._offers = self._offers, []
         self._dict_place, self._closed = None, False
-        for offer in offers:
-            final = offer if isinstance(offer, FinalAnswer) else self._late(offer, stdout)
-            if final is not None:
-                return final
-        return None
+        try:
+            late = (
+                offer if isinstance(offer, FinalAnswer) else self._late(offer, stdout)
+                for offer in offers
+            )
+            return next((final for final in late if final is not None), None)
+        finally:
+            self._checking_s = 0.0
 
     @property
     def waiting(self) -> bool:
@@ -95,9 +104,20 @@ class AnswerSheet:
         if answer.printed is not None and not starts_a_line(answer.printed, stdout):
             return None
         try:
-            return self.judge(answer.text, answer.value)
+            return self._judge(answer)
         except ValueError:
             return None
+
+    def _judge(self, answer: Answer) -> FinalAnswer:
+        """`judge`, in the time that the answers of a cell have together."""
+        if self._checking_s > CHECKS_S:
+            self.refusal = f"the answers took too long to check: more than {CHECKS_S:g} s in a cell"
+            raise ValueError(self.refusal)
+        began = time.thread_time()
+        try:
+            return self.judge(answer.text, answer.value)
+        finally:
+            self._checking_s += time.thread_time() - began
 
 
 def starts_a_line(text: str, output: str) -> bool:

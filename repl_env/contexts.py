@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from repl_env.previews import Preview, preview
-from repl_env.values import clean, json_text
+from repl_env.values import clean, json_text, text_or_bytes
 
 if TYPE_CHECKING:
     from repl_env.sandboxes import Source
@@ -146,7 +146,7 @@ def _named(parts: tuple[Part, ...], name: str) -> bool:
 
 def _part(name: str, value: Given) -> Part:
     if isinstance(value, Path):
-        value = _read(value)
+        value = text_or_bytes(value.read_bytes())
     if isinstance(value, str):
         return Part(name, value, len(value), "chars")
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -165,15 +165,6 @@ def check_kind(name: str, value: object) -> None:
 def _refused(name: str, value: object) -> TypeError:
     allowed = "str, bytes, list, dict or pathlib.Path"
     return TypeError(f"{name} must be {allowed}, not {type(value).__name__}")
-
-
-def _read(path: Path) -> str | bytes:
-    """A file as text if it is UTF-8, else as bytes. Line ends stay as they are."""
-    data = path.read_bytes()
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return data
 
 
 def _preview(parts: tuple[Part, ...], mode: Preview, length: int) -> str | None:

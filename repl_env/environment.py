@@ -10,9 +10,9 @@ import copy
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+import repl_sandbox
 from repl_env import cells, sandboxes
 from repl_env.contexts import Given, Part
 from repl_env.episode_turns import EpisodeTurns, own_rubric
@@ -455,12 +455,14 @@ class REPLEnvironment(EpisodeTurns):
     def draft(self) -> JSON:
         """What `answer["content"]` holds in the session, or None; NotReset without an episode."""
         self._episode()
+        self._check_mode("plain")
         found: JSON = play(cells.content(self._executor))
         return found
 
     async def draft_async(self) -> JSON:
         """`draft` of an episode that was begun by `reset_async`."""
         self._episode()
+        self._check_mode("async")
         found: JSON = await play_async(cells.content(self._executor))
         return found
 
@@ -469,7 +471,7 @@ class REPLEnvironment(EpisodeTurns):
         return EnvironmentMetadata(
             name="repl_env",
             description="Python REPL environment for RLM-style code execution",
-            version=_version(),
+            version=repl_sandbox.__version__,  # of the one distribution
         )
 
 
@@ -482,10 +484,3 @@ def _following(
         expected_answer=expected_answer,
         answer_schema=answer_schema,
     )
-
-
-def _version() -> str | None:
-    try:
-        return metadata.version("repl-env")
-    except metadata.PackageNotFoundError:  # run from a source tree that was never installed
-        return None

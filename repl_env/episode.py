@@ -16,12 +16,16 @@ from repl_env.contexts import Context
 from repl_env.errors import OURS
 from repl_env.models import CodeBlockResult, REPLObservation, REPLState, trusted
 from repl_env.observations import Failure, failure, message_result, on_new_line, render
-from repl_sandbox.types import JSON, AnyOutcome, Change, Isolation, Usage, Variable
-
-# The name of the last change of an outcome that has more than the session lists.
-MORE_CHANGES = "..."
-
-ANSWER_NAMES = ("answer", "FINAL", "FINAL_VAR", "SUBMIT", "final_answer", "SHOW_VARS")
+from repl_sandbox.types import (
+    ANSWER_NAMES,
+    JSON,
+    MORE_CHANGES,
+    AnyOutcome,
+    Change,
+    Isolation,
+    Usage,
+    Variable,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,12 +47,17 @@ class LLM:
         Raises:
             TypeError: both forms were given, or `llm` is none.
         """
-        if not isinstance(llm, LLM | None):
-            raise TypeError(f"llm must be a repl_env.LLM, not {type(llm).__name__}")
-        if llm is None:
-            if llm_model is not None and hf_token is None:
-                hf_token = os.environ.get("HF_TOKEN")
-            return cls(model=llm_model, api_key=hf_token)
-        if llm_model is not None or hf_token is not None:
-            raise TypeError("llm goes without llm_model and hf_token: it has both inside")
-        return llm
+        check_forms(llm, llm_model, hf_token)
+        if llm is not None:
+            return llm
+        if llm_model is not None and hf_token is None:
+            hf_token = os.environ.get("HF_TOKEN")
+        return cls(model=llm_model, api_key=hf_token)
+
+
+def check_forms(llm: LLM | None, llm_model: str | None, hf_token: str | None) -> None:
+    """TypeError if both forms were given, or `llm` is none."""
+    if not isinstance(llm, LLM | None):
+        raise TypeError(f"llm must be a repl_env.LLM, not {type(llm).__name__}")
+    if llm is not None and (llm_model is not None or hf_token is not None):
+        raise TypeError("llm goes without llm_model and hf_token: it has both inside")

@@ -19,6 +19,13 @@ _FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>.*)")
 _ONE_LINE = re.compile(r"[ \t]*(?P<fence>`{3,})(?P<name>\w++)[ \t](?P<code>[^`]++)(?P=fence)[ \t]*")
 
 
+# Line breaks, and marks of fences, up to which a text is looked at line by line, in some
+# milliseconds. A client may send eight megabytes of fences, and a server would stand still for
+# seconds. Of a text with more, the first and the last line are looked at.
+_MOST_LINES, _MOST_MARKS = 10_000, 1_000
+_PAIR = 2
+
+
 @dataclass(frozen=True, slots=True)
 class _Fence:
     indent: int
@@ -51,9 +58,23 @@ def strip_fence(text: str) -> str:
     stripped = text.strip()
     if not stripped.startswith(("```", "~~~")):
         return text
+    marks = stripped.count("```") + stripped.count("~~~")
+    if marks > _MOST_MARKS or stripped.count("\n") > _MOST_LINES:
+        code = _between_fences(stripped) if marks == _PAIR else None
+        return text if code is None else code
     lines = stripped.split("\n")
     first = next(_blocks(lines, PYTHON_NAMES), None)
     return first.code if first is not None and first.end == len(lines) else text
+
+
+def _between_fences(text: str) -> str | None:
+    """What stands between the first and the last line if these are the fences of a block."""
+    first, _, rest = text.partition("\n")
+    code, _, last = rest.rpartition("\n")
+    opener, closer = _fence(first), _fence(last)
+    if opener is None or opener.name is None or closer is None or closer.name != "":
+        return None
+    return code.strip("\n") if closer.marks.startswith(opener.marks) else None
 
 
 def _blocks(lines: list[str], names: frozenset[str]) -> Iterator[_Block]:

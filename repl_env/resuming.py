@@ -27,13 +27,13 @@ from repl_env.saved import (
 )
 from repl_env.subcalls import SubcallSettings
 from repl_env.turns import Turn
+from repl_env.wire_values import MOST_FILES
 from repl_sandbox import checkpoint
 from repl_sandbox.errors import CheckpointError, SandboxClosed
 from repl_sandbox.types import Answers, File, Missing
 
-# Entries of a workspace, and bytes of the files in it, which are held in memory whole: what a
-# session may have by default. Files of holes have any size at no cost to the session.
-MOST_FILES = 10_000
+# Bytes of the files in a workspace, which are held in memory whole: what a session may have by
+# default. Files of holes have any size at no cost to the session.
 MOST_BYTES = 256 << 20
 
 

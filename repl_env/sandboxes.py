@@ -10,7 +10,7 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,15 +46,11 @@ class SandboxSettings:
         Raises:
             TypeError, ValueError: naming the one that is not what it must be.
         """
-        if isinstance(preload, str) or not isinstance(preload, Iterable):
-            kind = type(preload).__name__
-            raise TypeError(f"preload must be a list of module names, not {kind}")
         tiers.named(isolation, require)
-        preload = tuple(preload)
-        arguments.check_preload(preload)
+        modules = tuple(arguments.check_preload(preload))
         arguments.check_limits(limits)
         arguments.check_policy(policy)
-        return cls(isolation, require, limits, preload, policy)
+        return cls(isolation, require, limits, modules, policy)
 
     def arguments(self) -> dict[str, Any]:
         """The arguments for a new sandbox."""

@@ -14,7 +14,7 @@ from typing import Any
 from repl_env import contexts
 from repl_env.answers import validator
 from repl_env.contexts import Context, Given
-from repl_env.episode import ANSWER_NAMES, Terms
+from repl_env.episode import Terms
 from repl_env.files import Files, contents
 from repl_env.llm import LLM
 from repl_env.models import (
@@ -26,7 +26,7 @@ from repl_env.previews import MODES, Preview
 from repl_env.sandboxes import Source
 from repl_env.subcalls import BUDGET, NAMES, SubcallSettings
 from repl_env.values import clean, json_text
-from repl_sandbox.types import Answers, check_seed
+from repl_sandbox.types import ANSWER_NAMES, Answers, check_seed
 
 RESERVED = frozenset({*ANSWER_NAMES, *NAMES, BUDGET})
 
@@ -150,7 +150,7 @@ def at_least(value: int, least: int, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     if value < least:
-        raise ValueError(f"{name} must be at least {least}")
+        raise ValueError(f"{name} must be at least {least}, not {value}")
     return value
 
 
@@ -178,7 +178,7 @@ def check_name(name: object, argument: str, taken: Mapping[str, object] | None =
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
         raise ValueError(f"{argument}: {name!r} is not a name for a variable")
     if name in RESERVED or name in (taken or {}):
-        raise ValueError(f"{argument}: the name {name!r} is taken")
+        raise ValueError(f"{argument}: the name {name!r} is taken; the session has it already")
 
 
 def check_variables(variables: object, taken: Mapping[str, object]) -> None:

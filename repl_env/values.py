@@ -19,6 +19,14 @@ def clean(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
+def text_or_bytes(data: bytes) -> str | bytes:
+    """What a file holds: text if it is UTF-8, else bytes. Line ends stay as they are."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data
+
+
 def json_text(name: str, value: Any) -> str:
     """`value` as JSON. Keys that are no texts become texts, as Python's json has it.
 
@@ -69,7 +77,11 @@ def _check_texts(name: str, keys: dict[Any, Any]) -> None:
         seen[text] = key
 
 
-def unplain(value: Any, deepest: int) -> str:
+# Of messages of strangers: deeper than this, one is made to trouble whoever walks through it.
+MAX_DEPTH = 64
+
+
+def unplain(value: Any, deepest: int = MAX_DEPTH) -> str:
     """Why `value`, read from JSON, is none that is taken, in words; "" for one that is.
 
     It is nested deeper than `deepest`, or holds a number that was read as infinite (1e999).

@@ -16,7 +16,7 @@ BYTES, JSON, UPLOAD = "$bytes", "$json", "$upload"
 
 # Each is a round trip to the session, and a name in every observation.
 MOST_CONTEXTS = 256
-# As many as an episode can be saved with (`repl_env.resuming`).
+# Entries of a workspace that an episode begins with, or is saved with.
 MOST_FILES = 10_000
 
 # Characters of base64 that are decoded at once. The decoder holds the interpreter, and other

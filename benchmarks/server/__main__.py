@@ -3,7 +3,7 @@
     python -m benchmarks.server [--peers PYTHON] [--check] [--readme] [--only NAME...]
 
 Writes benchmarks/results/server.json. With --check the exit status is 1 if a goal was missed;
---readme puts the table into the README.
+--readme puts the tables into README.md and docs/numbers.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from rich.console import Console
 
 from ..figure import Figure
 from ..machine import Machine
-from ..report import Others, publish
+from ..report import publish
+from ..shown import Others
 from . import contexts, many, opening, served, stepping
 from .processor_time import ProcessorTime, processor_time
 from .served import Server
@@ -57,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             figures += found
             for peer, values in beside.items():
                 others[peer] |= values
-    readme = "server numbers" if options.readme else None
-    met = publish(figures, others, machine, _RESULTS, readme, method=TOLD)
+    table = "server numbers" if options.readme else None
+    met = publish(figures, others, machine, _RESULTS, table, method=TOLD)
     return 1 if options.check and not met else 0
 
 
@@ -66,7 +67,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.server", description=__doc__)
     parser.add_argument("--peers", metavar="PYTHON", help="interpreter that has OpenEnv")
     parser.add_argument("--check", action="store_true", help="exit 1 if a goal was missed")
-    parser.add_argument("--readme", action="store_true", help="put the table into the README")
+    parser.add_argument("--readme", action="store_true", help="put the tables into the pages")
     parser.add_argument("--only", nargs="*", choices=[*MEASURES], default=())
     return parser.parse_args(arguments)
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from time import perf_counter
 
 from ..figure import Figure
-from ..report import Others
 from ..samples import Samples
+from ..shown import Others
 from .generator import openings, run
 from .processor_time import ProcessorTime
 from .served import Server

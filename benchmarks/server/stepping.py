@@ -12,8 +12,8 @@ from repl_env import AsyncLocalREPLEnv
 from repl_sandbox import AsyncSandbox
 
 from ..figure import Figure
-from ..report import Others
 from ..samples import Samples
+from ..shown import Others
 from ..work import STEP
 from .generator import clients as clients_of
 from .generator import run

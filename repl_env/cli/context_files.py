@@ -12,6 +12,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from repl_env.values import text_or_bytes
+
 STDIN = "-"
 
 _HELP = (
@@ -46,7 +48,7 @@ def contexts_from(given: Sequence[str]) -> dict[str, Path | str | bytes]:
 def loaded(contexts: Mapping[str, Path | str | bytes]) -> dict[str, str | bytes]:
     """The same with the files read: what a session can be given."""
     return {
-        name: _text(value.read_bytes()) if isinstance(value, Path) else value
+        name: text_or_bytes(value.read_bytes()) if isinstance(value, Path) else value
         for name, value in contexts.items()
     }
 
@@ -81,14 +83,7 @@ def _readable(path: Path) -> Path:
 
 
 def _read_stdin() -> str | bytes:
-    return _text(sys.stdin.buffer.read())
-
-
-def _text(data: bytes) -> str | bytes:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return data
+    return text_or_bytes(sys.stdin.buffer.read())
 
 
 def _bad(message: str) -> typer.BadParameter:

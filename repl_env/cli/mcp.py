@@ -107,9 +107,9 @@ async def _serve(
     """Serve one client until it leaves; whether Ctrl-C was what ended it."""
     import anyio
 
-    from repl_env.mcp_calls import EnvironmentPlayed, ToolCalls
-    from repl_env.mcp_server import server
-    from repl_env.mcp_stdio import serve, standard_streams
+    from repl_env.mcp.calls import EnvironmentPlayed, ToolCalls
+    from repl_env.mcp.server import server
+    from repl_env.mcp.stdio import serve, standard_streams
 
     stop, signals = anyio.Event(), list[signal.Signals]()
 
@@ -134,7 +134,7 @@ async def _serve(
 
 def _told(environment: REPLEnvironment, memory: str) -> str:
     """What the client tells its model of the session."""
-    from repl_env.mcp_server import instructions
+    from repl_env.mcp.server import instructions
 
     tier = environment.session.isolation.tier
     parts = [part for part in environment.contexts if part.length]

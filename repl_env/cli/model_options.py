@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 
 import typer
 
+from repl_env.rlm.endpoints import OPENAI
+
 from .references import named
 from .status import Status
 
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from repl_env.llm import LLM
     from repl_env.rlm.model import ChatModel
 
-OPENAI = "https://api.openai.com/v1"
 SCRIPT = "script:"
 
 _MODEL_HELP = (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from repl_env.remote.latest import Latest
-from repl_env.values import json_text
+from repl_env.values import json_text, text_or_bytes
 from repl_env.wire_values import encoded
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def packed(name: str, given: Given, *, large: float = LARGE) -> Any:
     if isinstance(given, Path):
         if given.stat().st_size >= large:
             return replace(Parcel.of_file(given), name=name)
-        given = _text_or_bytes(given.read_bytes())
+        given = text_or_bytes(given.read_bytes())
     found: Any = given
     if isinstance(given, (list, dict)):
         found = _packed_json(name, given, large)
@@ -129,13 +129,6 @@ def _packed_json(name: str, given: Any, large: float) -> Any:
     if len(text) < large / 4 or len(data := text.encode()) < large:
         return encoded(given)
     return Parcel.of_bytes(data, "json")
-
-
-def _text_or_bytes(data: bytes) -> str | bytes:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return data
 
 
 def _packed_text(text: str, large: float) -> str | Parcel:

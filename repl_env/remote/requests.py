@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from repl_env.contexts import NAME
 from repl_env.errors import NotSupported
-from repl_env.llm import LLM
+from repl_env.llm import LLM, check_forms
 from repl_env.models import REPLAction
 from repl_env.remote.parcels import (
     LARGE,
@@ -55,10 +55,7 @@ class ResetArguments:
         """Refuse what is wrong, or contradicts itself; TypeError or ValueError naming it."""
         _check_named("contexts", self.contexts)
         _check_named("files", self.files)
-        if not isinstance(self.llm, LLM | None):
-            raise TypeError(f"llm must be a repl_env.LLM, not {type(self.llm).__name__}")
-        if self.llm is not None and (self.llm_model is not None or self.hf_token is not None):
-            raise TypeError("llm goes without llm_model and hf_token: it has both inside")
+        check_forms(self.llm, self.llm_model, self.hf_token)
         if self.context is not None and NAME in (self.contexts or {}):
             raise ValueError("contexts must not have the name 'context' when context is given")
 

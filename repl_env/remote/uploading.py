@@ -15,7 +15,7 @@ from repl_env.remote.access import Access
 from repl_env.remote.http import Answer, Connection
 from repl_env.remote.parcels import Parcel, Read
 from repl_env.remote.patience import pause
-from repl_env.remote.together import Together
+from repl_env.remote.single_flight import SingleFlight
 
 # Called with the bytes that are there and those that are to be there; may be asynchronous.
 OnUpload: TypeAlias = Callable[[int, int], object]
@@ -33,7 +33,7 @@ MOST_ATTEMPTS = 6
 
 
 # Many clients of a process begin with one context, at once.
-_SENDING = Together()
+_SENDING = SingleFlight()
 
 
 async def upload(

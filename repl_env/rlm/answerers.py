@@ -1,6 +1,6 @@
 """Who answers the questions of a session's code: a model, or functions that the user gave.
 
-The third kind, a run of its own, is in `repl_env.rlm.children`.
+The third kind, a run of its own, is in `repl_env.rlm.recursion`.
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     from repl_env.llm import LLM
     from repl_env.rlm.model import ChatModel
 
+# Of an OpenAI-compatible endpoint that no `base_url` was given for.
+OPENAI = "https://api.openai.com/v1"
+
 
 def model_of(llm: LLM) -> ChatModel | None:
     """The model that `llm` names.

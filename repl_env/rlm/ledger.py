@@ -124,11 +124,6 @@ class Account:
         """How many runs below this one are open."""
         return self._alive
 
-    @property
-    def ever(self) -> int:
-        """How many runs there have been below this one."""
-        return self._total.children
-
     def reserve(
         self, *, model: str | None, input_tokens: int, output_tokens: int | None
     ) -> Reservation:

@@ -15,6 +15,7 @@ from repl_env.errors import ModelError
 from repl_env.rlm import endpoint_arguments
 from repl_env.rlm import openai_sdk as sdk
 from repl_env.rlm.clients import Clients
+from repl_env.rlm.endpoints import OPENAI
 from repl_env.rlm.failures import Secrets, bare
 from repl_env.rlm.model import ChatModel, Completion, ModelRequest
 from repl_env.rlm.replies import Reply
@@ -24,7 +25,6 @@ from repl_env.settings import one_of
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-_OPENAI = "https://api.openai.com/v1"
 MaxTokensField = Literal["max_tokens", "max_completion_tokens"]
 
 
@@ -89,7 +89,7 @@ class OpenAIModel(ChatModel):
         if client is None and base_url is None and not api_key:
             raise ValueError("api_key is missing; without base_url it is OpenAI's own endpoint")
         self.name = model
-        self._url = str(client.base_url) if client is not None else base_url or _OPENAI
+        self._url = str(client.base_url) if client is not None else base_url or OPENAI
         is_openai = (urlsplit(self._url).hostname or "").endswith("openai.com")
         # As the SDK spells names: older ones take "authorization" for another header than theirs.
         self._api_key = api_key

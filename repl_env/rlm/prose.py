@@ -16,6 +16,7 @@ _VARIABLE = re.compile(
     r"^[ \t]*FINAL_VAR\(\s*(?P<quote>[\"'`]?)(?P<name>\w+)(?P=quote)\s*\)", re.MULTILINE
 )
 _ANSWER = re.compile(r"^[ \t]*FINAL\(", re.MULTILINE)
+_PARENTHESIS = re.compile(r"[()]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,10 @@ def _inside(text: str, start: int) -> str:
         if _literal(inside) is not None:
             return inside
     depth = 1
-    for index in range(start, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[index], 0)
+    for found in _PARENTHESIS.finditer(text, start):
+        depth += 1 if found[0] == "(" else -1
         if depth == 0:
-            return text[start:index]
+            return text[start : found.start()]
     # Prose need not be balanced: a smiley, an enumeration. Then it goes up to the last one.
     end = text.rfind(")")
     return text[start:end] if end >= start else text[start:]

@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypedDict
 
 from .jail.mounts import PRIVATE
 from .policies import modules
@@ -15,6 +15,27 @@ from .types import Limits, Policy
 Tier: TypeAlias = Literal["jailed", "confined", "process"]
 Grouping: TypeAlias = Literal["auto", "require", "off"]
 RecoveryMode: TypeAlias = Literal["snapshot", "restart"]
+
+
+class SandboxArguments(TypedDict, total=False):
+    """The arguments of `Sandbox`, for those who pass them on."""
+
+    python: str | None
+    preload: Sequence[str]
+    mounts: Mapping[str, str] | None
+    limits: Limits | None
+    policy: Policy | None
+    isolation: Tier | Literal["auto"]
+    require: Tier | None
+    ready: int
+    max_sessions: int | None
+    cgroup: Grouping
+    recovery: RecoveryMode
+    history: int
+    branches: int
+    hash_seed: int | None
+    yielding: bool
+
 
 _GROUPINGS = ("auto", "require", "off")
 # Each state is a process; the page that lists them has room for 169.
@@ -91,11 +112,11 @@ def check_counts(python: str | None, ready: int, max_sessions: int | None, branc
 
 
 def check_preload(preload: Sequence[str]) -> list[str]:
-    if not isinstance(preload, (list, tuple, set, frozenset)) or not all(
-        isinstance(name, str) for name in preload
-    ):
-        raise TypeError("preload must be a list of module names")
+    if not isinstance(preload, (list, tuple, set, frozenset)):
+        raise TypeError(f"preload must be a list of module names, not {type(preload).__name__}")
     for name in preload:
+        if not isinstance(name, str):
+            raise TypeError(f"preload: {name!r} must be a str, not {type(name).__name__}")
         if not all(part.isidentifier() for part in name.split(".")):
             raise ValueError(f"preload: {name!r} is not the name of a module")
     return list(preload)

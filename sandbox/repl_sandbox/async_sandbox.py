@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, Unpack
 
+from .arguments import SandboxArguments
 from .checkpoint import parse
 from .errors import IsolationError, SandboxError
 from .offer import Offer
@@ -26,9 +27,15 @@ if TYPE_CHECKING:
 
 
 class AsyncSandbox:
-    """`Sandbox` for asyncio: `async with`, sessions awaited. Arguments are those of `Sandbox`."""
+    """`Sandbox` for asyncio: `async with`, sessions awaited. Arguments are those of `Sandbox`.
 
-    def __init__(self, **arguments: Any) -> None:
+    Raises:
+        TypeError: there is no such argument. What their values are is looked at by `start`.
+    """
+
+    def __init__(self, **arguments: Unpack[SandboxArguments]) -> None:
+        for name in arguments.keys() - SandboxArguments.__annotations__.keys():
+            raise TypeError(f"AsyncSandbox has no argument {name!r}: it takes those of Sandbox")
         self._arguments = arguments
         self._sandbox: Sandbox | None = None
         self._starting: asyncio.Task[Sandbox] | None = None

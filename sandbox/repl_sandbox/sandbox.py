@@ -15,11 +15,12 @@ from .arguments import Grouping, RecoveryMode, Tier
 from .checkpoint import Checkpoint, parse
 from .errors import CheckpointError, IsolationError, SandboxClosed, SandboxError
 from .offer import Offer
+from .places import Places
 from .pool import Pool
 from .session.core import Core
 from .session.handle import Home
 from .session.host_functions import Executor, LoopExecutor
-from .session.offers import HostFunction, check
+from .session.offers import HostFunction, Offers, check
 from .session.sync import Session
 from .template import Template
 from .tiers import acceptable, strongest
@@ -55,12 +56,11 @@ class Sandbox:
     each session's process, which takes over when that dies in a cell; under "restart" what follows
     is empty. `history`: how many cells `rollback` can undo; each takes one more waiting copy.
     `branches`: how many branches of a session may be open at once; the three or four processes of
-    each count among `Limits.processes`.
-    `hash_seed`: of hashes of text and bytes, hence
-    of the order of sets, the same in every session; None draws one for each template.
-    `yielding`: sessions that have used much CPU time lately give way to all other processes while
-    there are too few processors, as far as the system lets this process arrange that, and those
-    with more than eight busy processes are stopped now and then (docs/design.md, "Giving way").
+    each count among `Limits.processes`. `hash_seed`: of hashes of text and bytes, hence of the
+    order of sets, the same in every session; None draws one for each template. `yielding`: sessions
+    that have used much CPU time lately give way to all other processes while there are too few
+    processors, as far as the system lets this process arrange that, and those with more than eight
+    busy processes are stopped now and then (docs/design.md, "Giving way").
 
     Raises:
         IsolationError: the tier cannot be had here; says which step failed and what helps.
@@ -122,7 +122,7 @@ class Sandbox:
         """What a sandbox has of its own, whatever its settings are: nothing yet."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._open: dict[int, Core] = {}
+        self._places = Places(self._max_sessions)
         self._started = 0
         self._closed = False
         self._executor = Executor()
@@ -147,7 +147,7 @@ class Sandbox:
 
     def __repr__(self) -> str:
         away = self._closed or os.getpid() != self._pid
-        condition = "closed" if away else f"open, sessions: {len(self._open)}"
+        condition = "closed" if away else f"open, sessions: {len(self._places)}"
         return f"<{type(self).__name__} {self._zygote.tier}, {condition}>"
 
     @property
@@ -284,8 +284,7 @@ class Sandbox:
 
     def statistics(self) -> Statistics:
         """How many sessions are open, ready and were started."""
-        with self._lock:
-            return Statistics(len(self._open), len(self._pool or ()), self._started)
+        return Statistics(len(self._places), len(self._pool or ()), self._started)
 
     def close(self) -> None:
         """End all sessions and the template. Idempotent."""
@@ -303,7 +302,7 @@ class Sandbox:
                 closing.callback(child.close)
             closing.callback(self._loop_executor.close)
             closing.callback(self._executor.close)
-            for core in list(self._open.values()):
+            for core in self._places:
                 closing.callback(self._end, core)
             for links in self._pool.close() if self._pool is not None else ():
                 closing.callback(self._zygote.end, links)
@@ -343,7 +342,20 @@ class Sandbox:
             raise ValueError(f"answers must be None, 'strict' or 'compatible', not {answers!r}")
         check_seed(seed)
         self._check_alive()
-        self._check_room()
+        with self._places.taken():
+            core = self._made(executor, offers, limits, seed, answers, on_answer)
+        self._add(core)
+        return core
+
+    def _made(
+        self,
+        executor: Executor,
+        offers: Offers,
+        limits: Limits,
+        seed: int | None,
+        answers: Answers | None,
+        on_answer: Callable[[Answer], None] | None,
+    ) -> Core:
         links = self._take(limits) or self._begin(limits)
         try:
             # Made while the zygote is busy with the session.
@@ -366,7 +378,6 @@ class Sandbox:
         if not links.worker_pid:
             self._zygote.finish(links)
         core.ready()
-        self._add(core)
         return core
 
     @property
@@ -376,7 +387,10 @@ class Sandbox:
     def _widen(self, core: Core) -> None:
         """Give a session room for one more branch."""
         self._check_alive()
-        self._check_room()
+        with self._places.taken():
+            self._join(core)
+
+    def _join(self, core: Core) -> None:
         try:
             fit = self._allowance.fit(core.links, core.limits)
             joined = core.links.family.join(1 + self._branches, fit)
@@ -390,6 +404,7 @@ class Sandbox:
 
     def _narrow(self, core: Core) -> None:
         """There is no such branch."""
+        self._places.give_back()
         if core.links.family.leave():
             # The session was closed meanwhile, and left to this call.
             self._zygote.kill(core.links)
@@ -402,20 +417,14 @@ class Sandbox:
             core.links.family.refit(self._allowance.fit(core.links, core.limits))
 
     def _add(self, core: Core) -> None:
-        with self._lock:
-            self._open[id(core)] = core
+        """The session, or branch, that had a place taken for it is open."""
+        self._places.fill(core)
         self._watchdog.add(core)
 
     def _check_alive(self) -> None:
         if self._closed or os.getpid() != self._pid:
             raise SandboxClosed(
                 "the sandbox is closed, or belongs to the process that forked this one"
-            )
-
-    def _check_room(self) -> None:
-        if self._max_sessions is not None and len(self._open) >= self._max_sessions:
-            raise SandboxError(
-                f"max_sessions={self._max_sessions} sessions are open; close one first"
             )
 
     def _take(self, limits: Limits) -> Links | None:
@@ -439,9 +448,7 @@ class Sandbox:
             # the links either: they are the parent's.
             core.links.close()
             return
-        with self._lock:
-            known = self._open.pop(id(core), None)
-        if known is None:
+        if not self._places.leave(core):
             return
         self._watchdog.remove(core)
         try:

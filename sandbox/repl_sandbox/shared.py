@@ -22,6 +22,7 @@ from typing import Any, Self, TypeAlias
 
 from .keys import check_keys
 from .sealing import seal
+from .types import ANSWER_NAMES
 from .worker.namespace import REPL_NAMES
 from .zygote.parcel import FORMAT, Row
 
@@ -32,10 +33,7 @@ _RAW = 1 << 16
 _PIECE = 1 << 20
 
 # What a session may put into its namespace itself, with answers or without.
-RESERVED = REPL_NAMES | {
-    *("FINAL", "FINAL_VAR", "SUBMIT", "SHOW_VARS", "final_answer", "answer"),
-    *("HostCallError", "PolicyError"),
-}
+RESERVED = REPL_NAMES | {*ANSWER_NAMES, "HostCallError", "PolicyError"}
 _KINDS = "str, bytes, a JSON value or a numpy array"
 
 # Encodings that store a text as CPython does, with the largest character of each: from the least.

@@ -21,6 +21,9 @@ Answers: TypeAlias = Literal["compatible", "strict"]
 FileKind: TypeAlias = Literal["file", "directory", "symlink", "other"]
 Language: TypeAlias = Literal["full", "lint", "restricted"]
 
+# What a session with answers has in its namespace for them (`worker/answers.py`).
+ANSWER_NAMES = ("answer", "FINAL", "FINAL_VAR", "SUBMIT", "final_answer", "SHOW_VARS")
+
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMG]I?)?B?\s*", re.IGNORECASE)
 
@@ -216,9 +219,16 @@ class Missing:
     reason: str
 
 
+# The name of the last change when there were more than are listed: no variable can be called so.
+MORE_CHANGES = "..."
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A variable that a cell made or changed, or what was one before the cell deleted it."""
+    """A variable that a cell made or changed, or what was one before the cell deleted it.
+
+    Under the name `MORE_CHANGES` it says how many more there were, in its `preview`.
+    """
 
     kind: Literal["new", "modified", "deleted"]
     name: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from importlib import metadata
 from typing import Any
 
 from fastapi import FastAPI
@@ -13,6 +12,7 @@ from pydantic import BaseModel
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import WebSocketRoute
 
+import repl_env
 from repl_env.models import REPLAction, REPLObservation, REPLState, State
 
 from .endpoints import check_list, check_own
@@ -21,8 +21,8 @@ from .hosting import Host
 from .identity import Identity
 from .inbound import Inbound
 from .keys import Keys
-from .mcp_routes import mcp_router
-from .mcp_socket import MCPSocketRoute
+from .mcp.routes import mcp_router
+from .mcp.socket import MCPSocketRoute
 from .metrics import numbers
 from .refusal import Refusal
 from .routes import SESSION, refusing, router
@@ -70,7 +70,10 @@ def create_app(
         state=state,
     )
     app = FastAPI(
-        title="repl-env", version=_version(), lifespan=_lifespan, strict_content_type=False
+        title="repl-env",
+        version=repl_env.__version__,
+        lifespan=_lifespan,
+        strict_content_type=False,
     )
     app.state.host = host
     app.state.rules = Rules(
@@ -108,10 +111,3 @@ def create_app(
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with app.state.host:
         yield
-
-
-def _version() -> str:
-    try:
-        return metadata.version("repl-env")
-    except metadata.PackageNotFoundError:  # run from a source tree that was never installed
-        return "0"

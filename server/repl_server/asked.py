@@ -38,11 +38,33 @@ class Outlet(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """A request, who waits for its reply, and the reply once it is there."""
+    """A request, who waits for its reply, and the reply once it is there.
+
+    `to` asked last, and is sent what comes before the reply; `before` asked earlier, and waits too.
+    """
 
     request: Request | Refused
     to: Outlet
     reply: Reply | None = None
+    before: tuple[Outlet, ...] = ()
+
+    @property
+    def outlets(self) -> tuple[Outlet, ...]:
+        """All who wait for the reply."""
+        return (*self.before, self.to)
+
+    def asked_again(self, to: Outlet) -> None:
+        """Have the reply go to `to` as well."""
+        self.before = tuple(each for each in self.outlets if each is not to and not each.gone)
+        self.to = to
+
+    def forget(self, outlet: Outlet) -> bool:
+        """`outlet` has gone; whether somebody else waits."""
+        others = tuple(each for each in self.outlets if each is not outlet)
+        if others:
+            *before, self.to = others
+            self.before = tuple(before)
+        return bool(others)
 
 
 class Line:
@@ -118,7 +140,7 @@ class Line:
 
     def forget(self, outlet: Outlet) -> None:
         """Drop what nobody waits for because `outlet` has gone."""
-        self._waiting = deque(each for each in self._waiting if each.to is not outlet)
+        self._waiting = deque(each for each in self._waiting if each.forget(outlet))
         self._size = self._taken + sum(each.request.size for each in self._waiting)
         self._room.set()
 

@@ -29,13 +29,13 @@ from repl_env.cli.session_options import (
 )
 from repl_env.cli.status import Status
 
+from .keys import VARIABLE, lines_of
+
 if TYPE_CHECKING:
     from .serving import Server
     from .settings import Settings
 
 PREFIX = "REPL_ENV_"
-# Lines of a key file; `--api-keys` names the file itself.
-KEYS = f"{PREFIX}API_KEYS"
 
 # Descriptors of a session: its pipes and sockets.
 _FILES = 8
@@ -70,9 +70,9 @@ def settings(
         Path | None,
         option(
             "--api-keys",
-            f"Keys, by `repl-env keys`; {KEYS} may have lines of such a file.",
+            f"Keys, by `repl-env keys`; {VARIABLE} may have lines of such a file.",
             metavar="FILE",
-            envvar=f"{KEYS}_FILE",
+            envvar=f"{VARIABLE}_FILE",
         ),
     ] = None,
     no_auth: Annotated[
@@ -165,7 +165,6 @@ def settings(
     from repl_sandbox.types import parse_size
 
     from .addresses import is_loopback
-    from .keys import lines_of
     from .settings import Settings
 
     own = None
@@ -180,7 +179,7 @@ def settings(
             host=host,
             port=port,
             api_keys=api_keys,
-            hashed_keys=tuple(lines_of(os.environ.get(KEYS, ""))),
+            hashed_keys=tuple(lines_of(os.environ.get(VARIABLE, ""))),
             no_auth=no_auth,
             origins=tuple(origin or ()),
             trusted_proxies=tuple(trusted_proxy or ()),
@@ -228,8 +227,14 @@ def _quota(given: Sequence[str], *, strangers: bool) -> Any:
     kinds = {field.name: int if "int" in str(field.type) else float for field in fields(Quota)}
     if unknown := named.keys() - kinds.keys():
         raise ValueError(f"--quota: {min(unknown)!r} is none of {', '.join(kinds)}")
+    counted: dict[str, Any] = {}
+    for name, text in named.items():
+        try:
+            counted[name] = kinds[name](text)
+        except ValueError:
+            whole = "a whole number" if kinds[name] is int else "a number"
+            raise ValueError(f"--quota {name} must be {whole}, not {text!r}") from None
     try:
-        counted: dict[str, Any] = {name: kinds[name](text) for name, text in named.items()}
         return replace(ADDRESS_QUOTA if strangers else Quota(), **counted)
     except ValueError as error:
         raise ValueError(f"--quota: {error}") from None

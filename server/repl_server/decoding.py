@@ -9,6 +9,8 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
+from repl_env.values import unplain
+
 if TYPE_CHECKING:
     from mmap import mmap
 
@@ -41,41 +43,20 @@ def _text(data: Data) -> str:
 
 def _json(data: Data) -> JSON:
     try:
-        value: Any = json.loads(_text(data), parse_constant=_no_number, parse_float=_float)
+        value: Any = json.loads(_text(data), parse_constant=_no_number)
     except json.JSONDecodeError as error:
         raise ValueError(f"no JSON: {error}") from None
     except RecursionError:
-        raise ValueError(f"JSON that is nested deeper than {MAX_DEPTH}") from None
+        raise ValueError(f"this is nested deeper than {MAX_DEPTH}") from None
     if not isinstance(value, (str, list, dict)):
         raise ValueError(f"JSON of {type(value).__name__}, not an object, an array or a string")
-    if not _is_flat(value):
-        raise ValueError(f"JSON that is nested deeper than {MAX_DEPTH}")
+    if not isinstance(value, str) and (problem := unplain(value, MAX_DEPTH)):
+        raise ValueError(problem)
     return value
 
 
 def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
-
-
-def _float(text: str) -> float:
-    value = float(text)
-    if value in (float("inf"), float("-inf")):
-        raise ValueError("a number that is too large for a float")
-    return value
-
-
-def _is_flat(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if type(outer) is dict else outer)
-            if type(inner) in (list, dict)
-        ]
-        if not level:
-            return True
-    return False
 
 
 _DECODE: dict[str, Callable[[Data], Any]] = {"text": _text, "bytes": bytes, "json": _json}

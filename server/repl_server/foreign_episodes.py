@@ -11,6 +11,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
@@ -45,9 +46,13 @@ class ForeignEpisodes:
         bound = getattr(factory, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)
         thread = ThreadPoolExecutor(1, "repl-environment") if bound else None
         loop = asyncio.get_running_loop()
+        making = loop.run_in_executor(thread or threads, factory)
         try:
-            made = await loop.run_in_executor(thread or threads, factory)
-            return cls(made, uploads, threads, thread)
+            return cls(await asyncio.shield(making), uploads, threads, thread)
+        except asyncio.CancelledError:
+            # The thread goes on, and nobody else would close what it makes.
+            making.add_done_callback(partial(_close_made, threads, thread))
+            raise
         except BaseException:
             if thread is not None:
                 thread.shutdown(wait=False)
@@ -119,6 +124,15 @@ class ForeignEpisodes:
         loop = asyncio.get_running_loop()
         method = getattr(self.environment, name)
         return await loop.run_in_executor(self._threads, lambda: method(*args, **kwargs))
+
+
+def _close_made(
+    threads: ThreadPoolExecutor, thread: ThreadPoolExecutor | None, made: asyncio.Future[Any]
+) -> None:
+    if not made.cancelled() and made.exception() is None:
+        (thread or threads).submit(made.result().close)
+    if thread is not None:
+        thread.shutdown(wait=False)
 
 
 def _is_asynchronous(kind: type, name: str) -> bool:

@@ -1,6 +1,6 @@
 """`HostedSession`: one environment that a client plays, one request at a time.
 
-It outlives the sockets that bring its requests. A reply goes to whoever asked last for it, and the
+It outlives the sockets that bring its requests. A reply goes to everybody who asked for it, and the
 last one is kept, so that a request sent again over another socket is not run again.
 """
 
@@ -19,7 +19,7 @@ from .asked import Asked, Line, Outlet, given_up
 from .episodes import Episodes
 from .faults import fault, refusal_of
 from .frames import Refused, Request
-from .mcp_played import SessionTools
+from .mcp.played import SessionTools
 from .owners import Owner
 from .quotas import Meter
 from .refusal import Refusal
@@ -66,6 +66,7 @@ class HostedSession:
         self._slot = host.slots.slot()
         self._last: Asked | None = None
         self._running: Asked | None = None
+        self._telling: Asked | None = None  # its reply is on its way
         self._stepping = False
         self._cancelled: Asked | None = None
         self._runner = asyncio.create_task(self._run())
@@ -87,7 +88,7 @@ class HostedSession:
     def awaited(self) -> bool:
         """Whether somebody is there for what runs or waits."""
         running = () if self._running is None else (self._running,)
-        return any(not asked.to.gone for asked in (*running, *self._line))
+        return any(not to.gone for asked in (*running, *self._line) for to in asked.outlets)
 
     @property
     def closing(self) -> bool:
@@ -116,14 +117,12 @@ class HostedSession:
         """Have `request` answered to `to`, after those before it."""
         self.touched = time.monotonic()
         again = self._known(request.id)
-        if again is not None:
-            again.to = to
-            if again.reply is None:
-                return
-            asked = again
+        if again is None:
+            self._line.add(Asked(request, to))
+        elif again.reply is None:
+            again.asked_again(to)
         else:
-            asked = Asked(request, to)
-        self._line.add(asked)
+            self._line.add(Asked(again.request, to, again.reply))
 
     @property
     def queued(self) -> int:
@@ -248,7 +247,10 @@ class HostedSession:
                     self._last = before
                 self._running = None
             self.touched = time.monotonic()
-            await asked.to.deliver(asked.request.id, asked.reply)
+            self._telling = asked
+            for to in reversed(asked.outlets):
+                await to.deliver(asked.request.id, asked.reply)
+            self._telling = None
 
     async def _reply(self, asked: Asked) -> Reply:
         request = asked.request
@@ -321,7 +323,8 @@ class HostedSession:
 
     def _tell_who_waits(self) -> None:
         """Whoever waits for a reply, or holds the session, learns that there is none any more."""
-        waiting = [asked.to for asked in (*self._line, *filter(None, [self._running]))]
+        asked = (*self._line, *filter(None, [self._running, self._telling]))
+        waiting = [to for each in asked for to in each.outlets]
         for outlet in (*waiting, *filter(None, [self.outlet])):
             outlet.end(CODES["UNKNOWN_SESSION"].close or 1000, "the session has ended")
 

@@ -26,7 +26,7 @@ from .episodes import Episodes
 from .faults import fault
 from .foreign_episodes import ForeignEpisodes
 from .hosted import HostedSession
-from .mcp_answers import Answers
+from .mcp.answers import Answers
 from .owned_uploads import OwnedUploads
 from .owners import Owner
 from .quotas import Meter, Quotas

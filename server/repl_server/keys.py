@@ -15,9 +15,12 @@ import secrets
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .owners import Owner
-from .settings import Settings
+
+if TYPE_CHECKING:
+    from .settings import Settings
 
 # In the environment: lines of a key file, separated by commas or line breaks.
 VARIABLE = "REPL_ENV_API_KEYS"

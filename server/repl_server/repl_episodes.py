@@ -11,6 +11,7 @@ from repl_env.environment import REPLEnvironment
 from repl_env.errors import NotReset
 from repl_env.models import REPLAction, REPLObservation
 from repl_sandbox.errors import SandboxError
+from repl_sandbox.session.requests import MAX_CODE
 
 from .calls import SessionCalls
 from .endpoints import llm_of
@@ -20,6 +21,10 @@ from .refusal import Refusal
 from .requests import AnyReset, FollowUp, ResetRequest
 from .settings import Settings
 from .texts import checked, invalid
+
+# Characters that may be more than MAX_CODE bytes.
+_LONG = MAX_CODE // 4
+_TOO_LONG = f"more than {MAX_CODE:,} bytes; data goes into a context, or is uploaded"
 
 
 class REPLEpisodes:
@@ -63,6 +68,8 @@ class REPLEpisodes:
         on_output: Callable[[str, str], None] | None,
     ) -> REPLObservation:
         """As `Episodes.step`."""
+        if len(action.code) > _LONG and len(action.code.encode(errors="replace")) > MAX_CODE:
+            raise invalid("code", _TOO_LONG)
         return await self._environment.step_async(action, timeout_s, on_output=on_output)
 
     async def state(self) -> BaseModel:

@@ -12,8 +12,6 @@ from repl_env.values import unplain
 
 from .refusal import Refusal
 
-# Deeper than this, a text is made to trouble whoever walks through it.
-MAX_DEPTH = 64
 # Of one validation error, at most.
 _MOST_ERRORS = 20
 
@@ -63,8 +61,8 @@ def checked(model: type[BaseModel], data: Any, where: Sequence[str | int] = ()) 
 
 
 def _check_plain(value: Any) -> None:
-    """Refuse what is nested deeper than MAX_DEPTH, and numbers read as infinite (1e999)."""
-    if problem := unplain(value, MAX_DEPTH):
+    """Refuse what is nested too deep, and numbers that JSON has no text for (1e999 is read so)."""
+    if problem := unplain(value):
         raise Refusal("INVALID_JSON", problem)
 
 

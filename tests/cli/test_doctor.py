@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ class Refusing:
         raise IsolationError("jailed", "user namespace", "Operation not permitted", "Ask [root].")
 
 
+@cache
 def works_here(tier: str) -> bool:
     try:
         with repl_sandbox.Sandbox(isolation=tier) as sandbox, sandbox.session():  # type: ignore[arg-type]

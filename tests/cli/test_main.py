@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+import typer
+
+from repl_env.cli.main import build
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = {
+    "mcp": ("mcp",),
+    **dict.fromkeys(("bench-tasks", "eval"), ("cli", "evaluation")),
+    **dict.fromkeys(("doctor", "keys", "repl", "replay", "run", "serve"), ("cli",)),
+}
 
 
 def repl_env(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -142,3 +153,19 @@ def test_h_is_help_for_every_command(command: list[str]) -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == repl_env(*command, "--help").stdout
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_pages_have_every_option(name: str) -> None:
+    """Or, of one that can be switched off, how."""
+    pages = "".join((DOCS / f"{page}.md").read_text() for page in PAGES[name])
+    named = set(re.findall(r"--[a-z][a-z-]*", pages))
+    command = typer.main.get_command(build()).commands[name]
+    options = [
+        {*parameter.opts, *parameter.secondary_opts}
+        for each in (command, *getattr(command, "commands", {}).values())
+        for parameter in each.params
+        if parameter.param_type_name == "option"
+    ]
+    assert options
+    assert [names for names in options if not names & named] == []

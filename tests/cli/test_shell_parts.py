@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,8 +12,6 @@ from repl_env.cli import completion
 from repl_env.cli.cell_text import cells, is_whole
 from repl_env.cli.completion import completions
 from repl_env.cli.prompt import is_ready, next_indent
-from repl_env.cli.repl import repl
-from repl_env.cli.run import run
 from repl_env.cli.shell_commands import COMMANDS
 from repl_env.cli.terminal_text import RESET, TerminalText, harmless, one_line
 from repl_sandbox import Limits, Sandbox
@@ -176,21 +173,6 @@ def test_pieces_come_out_as_the_whole(pieces):
 def test_one_line_is_short_and_has_no_controls():
     assert one_line("a\n\x1b[2J  b\u202e", 50) == "a [2J b"
     assert one_line("x" * 100, 10) == "x" * 9 + "…"
-
-
-@pytest.mark.parametrize("function", [repl, run])
-def test_the_page_names_every_option(function):
-    app = typer.Typer()
-    app.command()(function)
-    options = [
-        option
-        for parameter in typer.main.get_command(app).params
-        for option in parameter.opts
-        if option.startswith("--") and "completion" not in option
-    ]
-
-    assert len(options) > 8
-    assert [option for option in options if f"`{option}" not in PAGE] == []
 
 
 def test_the_page_names_every_command_of_the_shell():

@@ -1,5 +1,6 @@
 """The first valid answer counts, in the form it was given."""
 
+import time
 from typing import Any, Literal
 
 import pytest
@@ -142,3 +143,28 @@ def test_a_text_is_no_type_and_is_never_evaluated(tmp_path):
 def test_values_and_texts_are_fit_for_the_wire():
     assert settled(Answer("FINAL", "a\ud800b", float("nan"))) == ("a?b", None)
     assert settled(Answer("FINAL", "x", ["\ud800"])) == ("x", None)
+
+
+def test_the_answers_of_a_cell_have_so_much_time_together(monkeypatch):
+    # A loop of refused answers would otherwise hold up a server for as long as the cell may take.
+    monkeypatch.setattr("repl_env.answers.CHECKS_S", 0.01)
+    checked = []
+
+    def refuse(value):
+        checked.append(value)
+        until = time.thread_time() + 0.02
+        while time.thread_time() < until:
+            pass
+        raise ValueError("never")
+
+    sheet = AnswerSheet(refuse)
+    for cell in range(2):
+        with pytest.raises(ValueError, match="never"):
+            sheet.offer(Answer("FINAL", "a", cell))
+        with pytest.raises(ValueError, match=r"too long to check: more than 0\.01 s in a cell"):
+            sheet.offer(Answer("SUBMIT", "b", "b"))
+        sheet.offer(Answer("answer", "c", "c"))
+        assert sheet.settle("") is None
+    assert checked == [0, 1]
+    with pytest.raises(ValueError, match="never"):
+        sheet.judge("d", "d")  # what a caller submits has nothing to do with cells

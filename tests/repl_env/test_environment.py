@@ -1,5 +1,7 @@
 """`REPLEnvironment` has OpenEnv's shape, and the same rules for plain and asynchronous callers."""
 
+from functools import partial
+
 import pytest
 
 from repl_env import REPLAction, REPLEnvironment
@@ -92,18 +94,20 @@ def test_a_transform_comes_before_the_score(sandbox):
     environment.close()
 
 
-async def test_a_plain_episode_is_not_stepped_asynchronously(environment):
+async def test_a_plain_episode_is_not_played_asynchronously(environment):
     environment.reset()
-    with pytest.raises(RuntimeError, match="begun by reset; go on with reset, step"):
-        await environment.step_async(run("1"))
+    for use in (partial(environment.step_async, run("1")), environment.draft_async):
+        with pytest.raises(RuntimeError, match="begun by reset; go on with reset, step"):
+            await use()
     assert environment.step(run("1 + 1")).result.value == "2"
 
 
-async def test_an_asynchronous_episode_is_not_stepped_or_closed_plainly():
+async def test_an_asynchronous_episode_is_not_played_or_closed_plainly():
     async with AsyncSandbox() as sandbox:
         environment = REPLEnvironment(sandbox=sandbox)
         await environment.reset_async()
-        for use in (lambda: environment.step(run("1")), environment.close, environment.reset):
+        step = partial(environment.step, run("1"))
+        for use in (step, environment.draft, environment.close, environment.reset):
             with pytest.raises(RuntimeError, match="begun by reset_async"):
                 use()
         assert (await environment.step_async(run("1 + 1"))).result.value == "2"

@@ -11,10 +11,10 @@ from mcp.shared.exceptions import MCPError
 
 from repl_env.environment import REPLEnvironment
 from repl_env.errors import EpisodeAborted
-from repl_env.mcp_calls import EnvironmentPlayed, ToolCalls
-from repl_env.mcp_progress import MOST_CHARACTERS, reporting
-from repl_env.mcp_results import result_of_cell
-from repl_env.mcp_server import server
+from repl_env.mcp.calls import EnvironmentPlayed, ToolCalls
+from repl_env.mcp.progress import MOST_CHARACTERS, reporting
+from repl_env.mcp.results import result_of_cell
+from repl_env.mcp.server import server
 
 
 class Failing:
@@ -43,7 +43,7 @@ def text(result):
 
 @pytest.mark.parametrize("kind", [RuntimeError, ValueError, OSError])
 async def test_a_failure_of_ours_is_an_error_that_says_where_to_look_and_no_more(caplog, kind):
-    with caplog.at_level(logging.CRITICAL, logger="repl_env.mcp_server"):
+    with caplog.at_level(logging.CRITICAL, logger="repl_env.mcp.server"):
         async with client(Failing(kind("/secret/path"))) as asking:
             with pytest.raises(MCPError) as raised:
                 await asking.call_tool("execute", {"code": "1"})

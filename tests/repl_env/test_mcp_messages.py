@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from repl_env.mcp_messages import MAX_DEPTH, BadMessage, parse
-from repl_env.mcp_stdio import Lines
+from repl_env.mcp.messages import BadMessage, parse
+from repl_env.mcp.stdio import Lines
+from repl_env.values import MAX_DEPTH
 
 
 def nested(depth):

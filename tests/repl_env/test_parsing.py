@@ -111,3 +111,22 @@ def test_fences_without_end_take_linear_time(text, blocks):
     assert len(extract_code_blocks(text)) == blocks
     assert strip_fence(f"inline\n{text}") == f"inline\n{text}"
     strip_fence(f"```repl\n{text}")  # whatever it says, it says it soon
+
+
+@pytest.mark.parametrize("lines", [3, 20_000])
+def test_a_fence_around_long_code_is_stripped(lines):
+    code = "\n".join(["  x = 1"] * lines)
+    assert strip_fence(f"```python\n{code}\n```\n") == code
+    assert strip_fence(f"~~~\n\n{code}\n~~~~") == code
+
+
+def test_a_text_of_very_many_fences_is_not_looked_through():
+    # A client may send megabytes of them, and all sessions of a server would wait for that.
+    text = "```\n" + "```py\n```\n" * 1_000 + "```"
+    assert strip_fence(text) == text
+
+
+@pytest.mark.parametrize("text", ["```a`b\n{}\n```", "```\n{}\n``` py", "```\n{}\nx ```"])
+def test_long_code_without_a_fence_at_both_ends_stays_as_it_is(text):
+    text = text.format("x = 1\n" * 20_000)
+    assert strip_fence(text) == text

@@ -199,9 +199,9 @@ async def test_many_who_begin_with_one_context_send_it_once_whatever_their_threa
 FORKED = """
 import asyncio, os, signal, threading
 from repl_env.remote.latest import Latest
-from repl_env.remote.together import Together
+from repl_env.remote.single_flight import SingleFlight
 
-together, latest, text = Together(), Latest(), "one text"
+single, latest, text = SingleFlight(), Latest(), "one text"
 begun, go = threading.Barrier(3), threading.Event()
 
 async def slow():
@@ -211,13 +211,13 @@ async def slow():
 async def quick():
     pass
 
-threading.Thread(target=lambda: asyncio.run(together.once("name", slow))).start()
+threading.Thread(target=lambda: asyncio.run(single.once("name", slow))).start()
 threading.Thread(target=lambda: latest.of(text, lambda text: (begun.wait(), go.wait()))).start()
 begun.wait()
 child = os.fork()
 if not child:
     signal.alarm(60)
-    asyncio.run(together.once("name", quick))
+    asyncio.run(single.once("name", quick))
     os._exit(latest.of(text, len))
 go.set()
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

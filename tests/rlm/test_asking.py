@@ -437,6 +437,6 @@ async def test_parents_that_wait_for_children_hold_no_slot():
         await run(root, 5)
 
     runs = sum(3**depth for depth in range(6))
-    assert (root.total.calls, root.ever, root.alive) == (2 * runs, runs - 1, 0)
+    assert (root.total.calls, root.total.children, root.alive) == (2 * runs, runs - 1, 0)
     assert root.total.output_tokens == 6 * runs
     assert model.most == 1

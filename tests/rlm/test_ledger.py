@@ -450,7 +450,7 @@ class TestTrees:
         assert child.own.output_tokens == 2
         assert child.total.output_tokens == 6
         assert (root.own.output_tokens, root.total.output_tokens) == (1, 7)
-        assert (root.own.children, root.total.children, root.ever, child.ever) == (2, 3, 3, 1)
+        assert (root.own.children, root.total.children, child.total.children) == (2, 3, 1)
         assert root.total.cpu_seconds == 0.5
         assert_adds_up(root.tally())
 
@@ -458,12 +458,12 @@ class TestTrees:
         root = Ledger().root
         child = root.open_child()
         settle(reserve(child), given=2)
-        assert (root.alive, root.ever) == (1, 1)
+        assert (root.alive, root.total.children) == (1, 1)
 
         child.close()
         child.close()
 
-        assert (root.alive, root.ever) == (0, 1)
+        assert (root.alive, root.total.children) == (0, 1)
         assert root.total.output_tokens == 2
 
     def test_what_is_below_a_run_that_is_over_is_over(self):
@@ -499,7 +499,7 @@ class TestTrees:
             with pytest.raises(BudgetExceeded) as refused:
                 parent.open_child()
             assert refused.value.field == "children"
-        assert (root.ever, root.left().children) == (2, 0)
+        assert (root.total.children, root.left().children) == (2, 0)
         root.check()
 
     def test_cpu_time_is_written_down_also_when_it_is_too_much(self):
@@ -714,5 +714,5 @@ def test_32_threads_with_their_loops_spend_a_budget_to_the_token():
     assert root.total.output_tokens == 5000
     assert root.left().output_tokens == 0
     assert root.left().input_tokens == 100_000 - root.total.input_tokens
-    assert (root.alive, root.ever) == (0, 32)
+    assert (root.alive, root.total.children) == (0, 32)
     assert_adds_up(root.tally())

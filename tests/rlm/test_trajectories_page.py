@@ -52,8 +52,10 @@ def test_the_fields_of_each_part_are_those_of_the_page(part):
 
 
 def test_the_fields_of_samples_are_those_of_the_page():
-    for sample in Trajectory.of(account()).samples():
-        assert list(sample) == documented("field of a sample")
+    (first, *others) = map(list, Trajectory.of(account()).samples())
+
+    assert first == documented("field of a sample")
+    assert all(each == first for each in others)
 
 
 def test_the_page_has_no_other_kinds():

@@ -605,18 +605,18 @@ def test_there_is_a_sample_for_each_turn_of_each_run():
     assert json.loads(json.dumps(samples)) == samples
 
 
+def masked(events):
+    return [each["masked"] for each in Trajectory.of(events).samples()]
+
+
 @pytest.mark.parametrize("kind", ["llm", "sandbox", "cancelled"])
 def test_a_root_that_failed_by_our_fault_masks_the_whole_tree(kind):
-    events = [*account()[:-1], ended(error_kind=kind)]
-
-    assert all(each["masked"] for each in Trajectory.of(events).samples())
+    assert masked([*account()[:-1], ended(error_kind=kind)]) == [True, True, True]
 
 
 @pytest.mark.parametrize("kind", ["timeout", "budget", "exception", None])
 def test_the_models_own_failures_mask_nothing(kind):
-    events = [*account()[:-1], ended(error_kind=kind)]
-
-    assert not any(each["masked"] for each in Trajectory.of(events).samples())
+    assert masked([*account()[:-1], ended(error_kind=kind)]) == [False, False, False]
 
 
 def test_a_child_that_failed_by_our_fault_is_masked_alone():
@@ -627,11 +627,11 @@ def test_a_child_that_failed_by_our_fault_is_masked_alone():
         for event in account()
     ]
 
-    assert [each["masked"] for each in Trajectory.of(events).samples()] == [False, False, True]
+    assert masked(events) == [False, False, True]
 
 
 def test_a_run_that_was_cut_is_masked():
-    assert all(each["masked"] for each in Trajectory.of(account()[:-1]).samples())
+    assert masked(account()[:-1]) == [True, True, True]
 
 
 def test_samples_with_a_tokenizer_are_those_of_the_recorded_tokens():

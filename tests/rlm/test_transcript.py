@@ -109,6 +109,7 @@ def test_another_measure_cuts_as_characters_do_if_it_counts_the_same(limit):
 def test_a_cut_goes_no_further_than_it_must():
     _, prompts = turns(60, 3_000)
     cuts = [prompt for prompt in prompts[1:] if len(prompt.added) > 1]
+    assert cuts
     for prompt in cuts:
         # One turn more, whole, is at most so much longer than its short form or than nothing.
         assert 1_500 - 140 <= characters(prompt.messages) <= 1_500

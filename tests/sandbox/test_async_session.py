@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import select
 import threading
@@ -25,10 +26,12 @@ from repl_sandbox import (
     SessionBusy,
     TimedOut,
 )
+from repl_sandbox.arguments import SandboxArguments
 from repl_sandbox.session.core import Core
 from repl_sandbox.session.watch import Watch
 from tests.descriptors import opened
 from tests.sandbox.conftest import PATIENT
+from tests.waiting import until
 
 SECONDS = 60  # for what comes in milliseconds where there is a processor to be had
 
@@ -47,6 +50,16 @@ async def test_a_session_is_awaited_or_entered(sandbox: AsyncSandbox) -> None:
     async with sandbox.session() as other:
         assert isinstance(await other.run("x"), Raised)
     assert sandbox.statistics().open == 0
+
+
+def test_it_takes_the_arguments_of_a_sandbox_and_no_others() -> None:
+    plain = inspect.signature(Sandbox).parameters
+
+    assert {name: each.annotation for name, each in plain.items()} == {
+        name: each.__forward_arg__ for name, each in SandboxArguments.__annotations__.items()
+    }
+    with pytest.raises(TypeError, match="no argument 'limit'"):
+        AsyncSandbox(limit=PATIENT)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(("before", "timeout"), [(SECONDS, 0.2), (0.2, 0.6)])
@@ -221,12 +234,6 @@ async def cancelled_in_line(call: Coroutine[Any, Any, object]) -> None:
     await loop.run_in_executor(None, int)
 
 
-async def test_a_session_whose_closing_is_cancelled_is_closed(sandbox: AsyncSandbox) -> None:
-    session = await sandbox.session()
-    await cancelled_in_line(session.close())
-    assert sandbox.statistics().open == 0
-
-
 async def test_a_sandbox_whose_closing_is_cancelled_is_closed(sandbox: AsyncSandbox) -> None:
     await sandbox.start()
     await cancelled_in_line(sandbox.close())
@@ -294,6 +301,26 @@ async def test_a_session_that_nobody_waits_for_any_more_is_ended(
         await asyncio.wait_for(ended.wait(), SECONDS)
         async with sandbox.session() as session:
             assert (await session.run("6 * 7")).value == "42"
+
+
+async def test_a_session_ends_though_whoever_closes_it_is_cancelled(sandbox: AsyncSandbox) -> None:
+    session = await sandbox.session()
+    await session.run("x = 1")  # it is watched from now on
+    loop, free = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))  # which ends with the loop
+    busy = loop.run_in_executor(None, free.wait, SECONDS)
+    before = opened("self")
+    closing = asyncio.create_task(session.close())
+    await asyncio.sleep(0)
+    closing.cancel()  # while it waits for a thread
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    free.set()
+    await busy
+    await loop.run_in_executor(None, lambda: None)  # behind it
+    assert sandbox.statistics().open == 0
+    # Its socket, its control, its outputs, and what the loop watched of it.
+    await until(lambda: len(before - opened("self")) >= 5)
 
 
 async def test_closing_waits_for_a_start_that_was_given_up() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -282,6 +283,15 @@ def test_a_branch_counts_as_a_session() -> None:
         with pytest.raises(SandboxError, match="max_sessions=2"):
             session.branch()
         assert sandbox.statistics().open == 2
+
+
+@pytest.mark.parametrize("refusing", [{"branches": 0}, {"recovery": "restart"}])
+def test_a_branch_that_is_refused_does_not_count(refusing: dict[str, Any]) -> None:
+    with Sandbox(max_sessions=2, **refusing) as sandbox, sandbox.session() as session:
+        for _ in range(2):
+            with pytest.raises(SandboxError):
+                session.branch()
+        sandbox.session().close()
 
 
 @pytest.mark.parametrize("count", [True, -1, "2"])

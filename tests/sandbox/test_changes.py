@@ -9,8 +9,9 @@ import weakref
 
 import pytest
 
+from repl_sandbox.types import MORE_CHANGES
 from repl_sandbox.worker.cell import run_cell
-from repl_sandbox.worker.changes import MORE, MOST_CHANGES, Changes
+from repl_sandbox.worker.changes import MOST_CHANGES, Changes
 from repl_sandbox.worker.namespace import Namespace
 
 
@@ -231,7 +232,8 @@ def test_the_number_of_changes_is_bounded_and_the_rest_is_counted(namespace, cha
 
     assert len(found) == MOST_CHANGES + 1
     assert [c.name for c in found[:3]] == ["v0", "v1", "v2"]
-    assert (found[-1].name, found[-1].preview) == (MORE, f"{5_000 - MOST_CHANGES:,} more changes")
+    assert found[-1].name == MORE_CHANGES
+    assert found[-1].preview == f"{5_000 - MOST_CHANGES:,} more changes"
     assert changes.since_last() == []
 
     namespace.globals["v4999"] = "changed"

@@ -6,12 +6,18 @@ import ctypes
 import fcntl
 import json
 import os
+import re
 import socket
+from pathlib import Path
 
 import pytest
 
-from repl_sandbox.jail import libc
+import repl_sandbox
+from repl_sandbox.jail import forks, libc
 from repl_sandbox.zygote import control, requests
+from repl_sandbox.zygote.lines import Line
+
+ENGINE = Path(repl_sandbox.__file__).parent
 
 
 def test_a_request_arrives_with_its_descriptors_which_close_on_exec() -> None:
@@ -36,6 +42,16 @@ def test_the_settings_of_a_session_come_back_as_they_were() -> None:
     assert requests.read_settings(made) == expected
 
 
+def test_the_protocol_has_every_order_that_a_host_gives() -> None:
+    """To a zygote, to init and to a clerk."""
+    senders = [*(ENGINE / "session").glob("*.py"), *(ENGINE / "zygote").glob("*handle.py")]
+    given = {op for file in senders for op in re.findall(r'"op": "(\w+)"', file.read_text())}
+    given |= set(Line._ORDERS)
+    page = (ENGINE.parents[1] / "docs" / "protocol.md").read_text()
+    assert {"nest", "branch", "put"} < given
+    assert {op for op in given if f'{{"op": "{op}"' not in page} == set()
+
+
 def test_a_host_that_is_gone_asks_nothing() -> None:
     ours, theirs = control.pair()
     ours.close()
@@ -56,7 +72,7 @@ def test_a_fork_looks_no_function_up(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError(f"{name} was looked up")
 
     monkeypatch.setattr(ctypes.CDLL, "__getattr__", look_up)
-    pid = libc.fork()
+    pid = forks.fork()
     if pid == 0:
         status = 1
         try:

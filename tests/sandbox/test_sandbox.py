@@ -26,6 +26,7 @@ from repl_sandbox import (
     Sandbox,
     SandboxClosed,
     SandboxError,
+    Session,
 )
 from tests.waiting import LONG, eventually
 
@@ -275,6 +276,22 @@ def test_max_sessions_is_kept() -> None:
                 sandbox.session()
             assert isinstance(session.run("1"), Finished)
         sandbox.session().close()
+
+
+def test_max_sessions_is_kept_by_those_who_open_at_the_same_time() -> None:
+    def opened(_: int) -> Session | SandboxError:
+        try:
+            return sandbox.session()
+        except SandboxError as error:
+            return error
+
+    with Sandbox(max_sessions=2) as sandbox, ThreadPoolExecutor(8) as threads:
+        came = list(threads.map(opened, range(8)))
+        sessions = [each for each in came if isinstance(each, Session)]
+        assert len(sessions) == sandbox.statistics().open == 2
+        assert all("max_sessions=2" in str(each) for each in came if each not in sessions)
+        sessions[0].close()
+        sessions[1].branch().close()
 
 
 def test_a_closed_sandbox_says_so_and_has_ended_its_sessions() -> None:

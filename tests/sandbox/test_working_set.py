@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from repl_sandbox import Sandbox
-from repl_sandbox.jail import libc
+from repl_sandbox.jail import memory
 from tests.waiting import LONG
 
 # Forks children of a parent with 16 pages of memory: the first writes to some of them, the second
@@ -72,7 +72,7 @@ with Sandbox() as sandbox, sandbox.session() as session:
 def _copies_on_request() -> bool:
     run = ctypes.create_string_buffer(16)
     try:
-        libc.populate(ctypes.addressof(run), 0)
+        memory.populate(ctypes.addressof(run), 0)
     except OSError:
         return False
     return True

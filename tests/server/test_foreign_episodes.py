@@ -29,6 +29,25 @@ def test_each_kind_is_served_and_closed(kind):
     assert len(Adder.closed) == 1
 
 
+@pytest.mark.parametrize("kind", [Adder, BoundAdder])
+def test_an_environment_that_is_made_for_nobody_is_closed(kind):
+    begun, made = threading.Event(), threading.Event()
+
+    class Slow(kind):  # type: ignore[valid-type,misc]
+        def __init__(self) -> None:
+            begun.set()
+            assert made.wait(60)
+            super().__init__()
+
+    Adder.closed.clear()
+    with serving(environment=Slow, **MODELS) as server:
+        with peer(server):
+            assert begun.wait(60)
+        eventually(lambda: server.host.admission.free == 64)  # its client has gone
+        made.set()
+        eventually(lambda: Adder.closed)
+
+
 class Keeper(Adder):
     """Tells what its reset was given."""
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from repl_env.models import REPLAction
+from repl_env.values import MAX_DEPTH
 from repl_server.frames import Dialect, Refused, Request
-from repl_server.texts import MAX_DEPTH
 
 PLAIN = Dialect(REPLAction)
 NAMED = Dialect(REPLAction, named=True)

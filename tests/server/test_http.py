@@ -97,6 +97,76 @@ def test_a_request_id_is_taken_once(adders):
     assert [each["observation"]["total"] for each in totals] == [3, 3]
 
 
+def test_whoever_asks_for_a_request_again_is_answered_and_who_asked_before_too(adders):
+    # A proxy, or a client whose connection broke, sends it once more while it runs.
+    session = make(adders, start=1)
+    Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
+    found = []
+
+    def step():
+        body = {"action": {"number": 2, "note": "wait"}, "request_id": "r"}
+        found.append(ask(adders, "POST", "/step", body, **session)[2]["observation"]["total"])
+
+    threads = [threading.Thread(target=step) for _ in range(2)]
+    threads[0].start()
+    assert Adder.waiting.acquire(timeout=60)
+    (running,) = [each for each in adders.host.sessions if each.busy]
+    asked = running.touched
+    threads[1].start()
+    eventually(lambda: running.touched > asked)
+    Adder.gate.set()
+    for thread in threads:
+        thread.join(60)
+    assert found == [3, 3]
+
+
+def test_a_session_that_ends_amid_a_step_answers_all_who_asked_for_it(server):
+    session = make(server)
+    found = []
+
+    def step():
+        body = {"action": {"code": "import time; time.sleep(60)"}, "request_id": "r"}
+        found.append(ask(server, "POST", "/step", body, **session)[0])
+
+    threads = [threading.Thread(target=step) for _ in range(2)]
+    threads[0].start()
+    eventually(lambda: [each for each in server.host.sessions if each.running == "r"])
+    (running,) = [each for each in server.host.sessions if each.running == "r"]
+    asked = running.touched
+    threads[1].start()
+    eventually(lambda: running.touched > asked)
+    assert ask(server, "DELETE", "/session", **session)[0] == 204
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 2 and set(found) <= {404, 409}
+
+
+def test_whoever_asks_for_a_kept_reply_is_answered_though_another_asks_too(adders):
+    session = make(adders, start=1)
+    Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
+    found = []
+
+    def step(number, note="", **more):
+        body = {"action": {"number": number, "note": note}, **more}
+        found.append(ask(adders, "POST", "/step", body, **session)[2]["observation"]["total"])
+
+    step(2, request_id="r")
+    threads = [threading.Thread(target=step, args=(4, "wait"))]  # it has no id, and is not kept
+    threads += [
+        threading.Thread(target=step, args=(2,), kwargs={"request_id": "r"}) for _ in range(2)
+    ]
+    threads[0].start()
+    assert Adder.waiting.acquire(timeout=60)
+    (running,) = [each for each in adders.host.sessions if each.busy]
+    for thread in threads[1:]:
+        thread.start()
+    eventually(lambda: running.queued == 2)
+    Adder.gate.set()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(found) == [3, 3, 3, 7]
+
+
 def test_requests_of_one_session_are_taken_one_after_another(adders):
     session = make(adders, start=0)
     Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)

@@ -147,6 +147,17 @@ def test_a_context_over_sixteen_mebibytes(server):
         assert one.run("len(context)")["stdout"] == f"{17 << 20}\n"
 
 
+@pytest.mark.parametrize("code", ["#" * (8 << 20) + "#", "#" + "é" * (4 << 20)])
+def test_code_that_is_too_long_is_refused_as_what_it_is(server, caplog, code):
+    with peer(server) as one:
+        one.reset()
+        error = one.ask("step", {"code": code})["data"]
+        assert error["code"] == "VALIDATION_ERROR" and error["errors"][0]["loc"] == ["code"]
+        assert "8,388,608 bytes" in error["message"]
+        assert one.run("1")["value"] == "1"
+    assert "Traceback" not in caplog.text  # it is no fault of the server's
+
+
 def test_bytes_go_in_as_base64(server):
     with peer(server) as one:
         one.reset(context={"$bytes": "AAH/"}, files={"a.bin": {"$bytes": "AAH/"}, "b": "text"})

@@ -127,7 +127,7 @@ def test_killing_it_leaves_no_process_behind_and_its_port_free():
         (("--llm-url", "models.example/v1"), "lists"),
         (("--llm-url", "https://*.example/v1"), "lists"),
         (("--base-url", "https://models.example/v1"), "--model"),
-        (("--quota", "sessions=many"), "many"),
+        (("--quota", "sessions=many"), "--quotasessionsmustbeawholenumber,not'many'"),
         (("--max-message", "many"), "--max-message"),
         (("--model", "m", "--api-key-env", "NO_SUCH_KEY"), "NO_SUCH_KEY"),
     ],

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import resource
 
-from . import libc
+from . import forks
 
 # Names as in setrlimit(2); 0 for what a session has no use for.
 _NONE = {"MSGQUEUE": 0, "NICE": 0, "RTPRIO": 0, "MEMLOCK": 0}
@@ -53,11 +53,11 @@ _MOST_ROOM = 1 << 20
 
 def _forks_under(most: int) -> bool:
     """Whether a process of this user may fork under a limit of `most`; tried in a child."""
-    child = libc.fork()
+    child = forks.fork()
     if child == 0:
         try:
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
-            if libc.fork() == 0:
+            if forks.fork() == 0:
                 os._exit(0)
         except (OSError, ValueError):
             os._exit(1)

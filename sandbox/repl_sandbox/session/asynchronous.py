@@ -133,9 +133,10 @@ class AsyncSession(Handle):
         self._core.interrupt()
 
     async def close(self) -> None:
-        """As `Session.close`."""
+        """As `Session.close`. It goes on if who awaits it is cancelled."""
         if not self._closed:
             self._closed = True
+            # No second call does it, so it must not be given up while it waits for a thread.
             ending = in_thread(lambda: self._home.end(self._core))
             ending.add_done_callback(lambda _: self._watch.close())
             await asyncio.shield(ending)

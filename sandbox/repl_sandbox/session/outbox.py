@@ -14,7 +14,7 @@ _MOST_UNREAD = 1 << 20
 
 
 class Outbox:
-    """The bytes on their way to one worker. `Broken` pipes are reported as False, not raised."""
+    """The bytes on their way to one worker. That it is gone is reported as False, not raised."""
 
     def __init__(self, worker: socket.socket) -> None:
         self._worker = worker

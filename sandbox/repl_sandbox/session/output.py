@@ -16,8 +16,6 @@ from collections.abc import Callable
 # may ask for (/proc/sys/fs/pipe-max-size), so that a flood costs fewer switches.
 _READ = 1 << 16
 _LARGE_PIPE = 1 << 20
-# Characters of past output that a session reads at once; longer slices are several reads.
-PAGE = 1 << 18
 # What the two pipes of a session can hold.
 _MOST_PIPED = 2 * _LARGE_PIPE
 

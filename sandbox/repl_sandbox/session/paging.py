@@ -7,8 +7,9 @@ from typing import Any, NoReturn
 
 from ..errors import RemoteProtocolError
 from ..wire.messages import Call, Reply
+from ..worker.outputs import LENGTH, PAGE, TEXT
 from .host_functions import arguments, refusal, success
-from .output import PAGE, History
+from .output import History
 
 # One chunk from a worker can ask for hundreds of pages; so many threads may read at once.
 _MOST_PAGED = 16 * PAGE
@@ -46,6 +47,6 @@ def _bad_paging(call: Call) -> NoReturn:
 
 # By the names that no function of a user's can have.
 PAGING: dict[str, Callable[[History, Call, list[Any]], Reply]] = {
-    "_output_length": _length,
-    "_output_text": _text,
+    LENGTH: _length,
+    TEXT: _text,
 }

@@ -142,5 +142,5 @@ def list_variables(core: Core) -> Generator[float, Any, list[Variable]]:
 
 def _expect(answer: WorkerMessage, kind: type[Any]) -> Any:
     if not isinstance(answer, kind):
-        raise SandboxError(f"the session answered with {type(answer).__name__}; restart it")
+        raise SandboxError(f"the session answered with {type(answer).__name__}; open another")
     return answer

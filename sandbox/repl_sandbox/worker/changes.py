@@ -11,7 +11,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Literal, TypeAlias
 
-from ..types import Change, Variable
+from ..types import MORE_CHANGES, Change, Variable
 from .anatomy import type_name
 from .marks import SAMPLE, is_scalar, is_small, mark
 from .namespace import Namespace
@@ -19,8 +19,6 @@ from .preview import preview, shallow_size
 
 # More changes than this are counted, not listed: nobody reads them, and each costs a preview.
 MOST_CHANGES = 200
-# The name of the last change when there were more: no variable can be called so.
-MORE = "..."
 
 # Beyond this many variables, fewer items of each are compared, so that a cell's cost stays at a few
 # microseconds for each.
@@ -83,7 +81,7 @@ class Changes:
         """The changes since the last call, in the order of the namespace, deleted ones last.
 
         At most `MOST_CHANGES`; if there were more, one further Change follows, whose name is
-        `MORE` and whose preview says how many. Those are not reported again.
+        `MORE_CHANGES` and whose preview says how many. Those are not reported again.
         """
         everything = self._namespace.globals
         try:
@@ -131,7 +129,7 @@ class Changes:
         if gone:
             unlisted += self._forget(changes)
         if unlisted:
-            changes.append(Change("modified", MORE, "", 0, f"{unlisted:,} more changes"))
+            changes.append(Change("modified", MORE_CHANGES, "", 0, f"{unlisted:,} more changes"))
         return changes
 
     def _forget(self, changes: list[Change]) -> int:

@@ -13,7 +13,6 @@ import socket
 import threading
 from collections import deque
 
-from ..errors import HostCallError
 from ..wire.connection import WorkerConnection
 from ..wire.messages import Answered, Call, HostMessage, Reply, WorkerMessage
 from ..wire.state import Phase
@@ -203,7 +202,3 @@ def _is_handlers(error: OSError) -> bool:
 
 class Disconnected(Exception):
     """The host closed the conversation: the worker's work is over."""
-
-
-class ForkedChild(HostCallError):
-    """A process that the session's code forked cannot speak to the host."""

@@ -63,7 +63,9 @@ class Held:
             if self.kind == stat.S_IFREG:
                 os.lseek(self.fd, self.offset, os.SEEK_SET)
         except OSError as error:
-            return f"descriptor {self.fd}, {self.path or 'a file'}: {error.strerror}"
+            # It is read by people: a name of the code's choice may steer their terminal.
+            name = self.path if self.path.isprintable() else repr(self.path)
+            return f"descriptor {self.fd}, {name or 'a file'}: {error.strerror}"
         return ""
 
 

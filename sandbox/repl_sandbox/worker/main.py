@@ -6,7 +6,6 @@ import _thread
 import builtins
 import gc
 import json
-import mmap
 import os
 import resource
 import socket
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import HostCallError, PolicyError
 from ..types import Change, ErrorInfo
-from ..wire.frames import MAX_BLOB
 from ..wire.messages import (
     VERSION,
     Assign,
@@ -33,10 +31,9 @@ from ..wire.messages import (
     Save,
     Value,
     Variables,
-    dump_json,
     encode,
 )
-from . import sources
+from . import sources, values
 from .answers import Answers
 from .cell import NOTHING, Ran, run_cell
 from .changes import Changes
@@ -49,6 +46,7 @@ from .moving import move
 from .namespace import Namespace
 from .outputs import Outputs
 from .printed import HOOK, call_hook
+from .seeding import seed
 from .states import States
 from .streams import Streams
 from .tracebacks import describe
@@ -220,7 +218,7 @@ class Worker:
         lost += woken.remains.bring_back(self._namespace, woken.moved)
         self._channel.renew()
         if woken.seed is not None:
-            _seed(woken.seed)
+            seed(woken.seed)
         self._calls.forked = False
         self._calls.cell = 0
         self.open(woken.worker)
@@ -253,7 +251,7 @@ class Worker:
             self._answers = Answers(self._namespace, self._calls.answer)
             if configure.answers == "compatible":
                 self._printed = self._answers.printed
-        _seed(configure.seed)
+        seed(configure.seed)
         # What was injected is not a change that the first cell made.
         self._changes.since_last()
 
@@ -316,17 +314,12 @@ class Worker:
         _exit(0)
 
     def _assign(self, assign: Assign) -> None:
-        data: bytes | mmap.mmap = assign.data
         try:
-            if assign.size is not None:
-                data = self._map(assign.size)
-            self._namespace.globals[assign.name] = _CONVERT[assign.kind](data)
+            value = values.read(assign, self._channel.next_descriptor)
         except (MemoryError, ValueError, RecursionError) as error:
             self._channel.send(Failed("too large", f"{type(error).__name__}: {error}"))
             return
-        finally:
-            if isinstance(data, mmap.mmap):
-                data.close()
+        self._namespace.globals[assign.name] = value
         self._changes.since_last()
         if self._answers is not None and assign.name == "answer":
             self._answers.forget()
@@ -334,30 +327,13 @@ class Worker:
             self._copies.due = True
         self._channel.send(Value(b"null"))
 
-    def _map(self, size: int) -> mmap.mmap:
-        fd = self._channel.next_descriptor()
-        try:
-            return mmap.mmap(fd, size, mmap.MAP_PRIVATE, mmap.PROT_READ)
-        finally:
-            os.close(fd)
-
     def _fetch(self, fetch: Fetch) -> None:
         if fetch.name not in self._namespace.globals:
             if fetch.name == ASK_FOR_COPY and self._copies is not None and self._copies.none:
                 self._copies.due = True
             self._channel.send(Failed("unknown", f"no variable {fetch.name!r}"))
             return
-        try:
-            data = dump_json(self._namespace.globals[fetch.name])
-        except (TypeError, ValueError) as error:
-            self._channel.send(Failed("not json", str(error)))
-            return
-        if len(data) > MAX_BLOB:
-            self._channel.send(
-                Failed("too large", f"{len(data):,} bytes of JSON; the limit is {MAX_BLOB:,}")
-            )
-            return
-        self._channel.send(Value(data))
+        self._channel.send(values.write(self._namespace.globals[fetch.name]))
 
     def _list(self, command: ListVariables) -> None:
         self._channel.send(Variables(tuple(self._changes.variables())))
@@ -406,26 +382,3 @@ class Worker:
 def _complain(error: BaseException) -> None:
     """Say, as output of the next cell, what code of the session raised while none ran."""
     os.write(2, f"between cells, a signal handler raised {type(error).__name__}\n".encode())
-
-
-def _to_text(data: bytes | mmap.mmap) -> str:
-    return str(memoryview(data), "utf-8", "surrogatepass")
-
-
-_CONVERT: dict[str, Callable[[Any], object]] = {
-    "str": _to_text,
-    "bytes": bytes,
-    "json": lambda data: json.loads(_to_text(data)),
-}
-
-
-def _seed(seed: int | None) -> None:
-    """Give the session random numbers of its own: its template's state is every session's."""
-    if seed is not None or "random" in sys.modules:
-        import random  # the template does without it: a fork is cheaper the less there is
-
-        random.seed(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        # NumPy takes 32 bits; None draws from the system.
-        numpy.random.seed(None if seed is None else seed & 0xFFFF_FFFF)

@@ -9,8 +9,8 @@ from typing import Any
 LENGTH = "_output_length"
 TEXT = "_output_text"
 
-# The host gives at most this many characters at once.
-_PAGE = 1 << 18
+# The host gives at most this many characters at once; longer slices are several reads.
+PAGE = 1 << 18
 
 
 class Output:
@@ -42,8 +42,8 @@ class Output:
         if step < 0:
             return str(self)[index]
         pages = [
-            self._call(TEXT, (self._cell, self._stream, place, min(place + _PAGE, stop)), {})
-            for place in range(start, stop, _PAGE)
+            self._call(TEXT, (self._cell, self._stream, place, min(place + PAGE, stop)), {})
+            for place in range(start, stop, PAGE)
         ]
         return "".join(pages)[::step]
 

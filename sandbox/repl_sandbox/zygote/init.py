@@ -19,7 +19,7 @@ from functools import partial
 from typing import NoReturn
 
 from ..errors import IsolationError
-from ..jail import folders, libc, processes
+from ..jail import folders, forks, processes
 from ..jail.recipe import BIRTH, RECIPES, Jail, Step, contain
 from ..worker.copies import Recovery
 from ..worker.main import Worker
@@ -138,7 +138,7 @@ class Init:
 
     def fork(self) -> int:
         """Fork; 0 in the child, which is not woken by signals of init's."""
-        pid = libc.fork()
+        pid = forks.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
         return pid
@@ -235,7 +235,7 @@ def be_session(
     try:
         contain(jail, BIRTH)
         revival = None if jail.states < 0 else Revival(jail, WORKER_FD, states)
-        worker = libc.fork()
+        worker = forks.fork()
         if working_sets is not None:
             (working_sets.init if worker else working_sets.worker).bring()
         os.dup2(stdout, 1)

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Container, Iterable
 from contextlib import suppress
 
-from ..jail import libc
+from ..jail import forks
 from ..jail.recipe import Jail
 from ..worker.states import States
 from . import keeper
@@ -150,7 +150,7 @@ class Keeping:
         if self._keeper is None:
             ours, theirs = socket.socketpair()
             try:
-                pid = libc.fork()
+                pid = forks.fork()
             except OSError:
                 return None
             if pid == 0:

@@ -18,7 +18,8 @@ from typing import NoReturn
 
 from ..errors import IsolationError
 from ..jail import folders, processes, remedies, rlimits, users
-from ..jail.libc import CLONE_NEWCGROUP, fork, fork_into, fork_into_group
+from ..jail.forks import fork, fork_into, fork_into_group
+from ..jail.libc import CLONE_NEWCGROUP
 from ..jail.namespaces import FLAGS
 from ..jail.recipe import Jail
 from ..worker.states import States

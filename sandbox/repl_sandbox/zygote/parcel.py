@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from ..errors import SandboxError
-from ..jail import libc
+from ..jail import memory
 
 # Of marshal: the one without references between objects; the same in all versions of Python 3.
 FORMAT = 2
@@ -63,7 +63,7 @@ def _fill(memory: memoryview, fd: int, offset: int) -> None:
 
 def _fill_at(address: int, fd: int, offset: int, size: int) -> None:
     if size >= _HUGE:
-        libc.advise_huge_pages(address, size)
+        memory.advise_huge_pages(address, size)
     _fill(memoryview((ctypes.c_char * size).from_address(address)).cast("B"), fd, offset)
 
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..jail import folders, libc, mounts, processes
+from ..jail import folders, forks, mounts, processes
 from ..jail.recipe import Jail
 from ..worker.copies import BRANCHED, KEEP, ORDER, WAKE, Recovery
 from ..worker.states import Row, States
@@ -73,8 +73,8 @@ class Revival:
             self._orders.theirs,
             self._kept,
             self._workspace(),
-            libc.fork_beside,
-            libc.fork_beside_threads,
+            forks.fork_beside,
+            forks.fork_beside_threads,
         )
 
     def _workspace(self) -> str:

@@ -21,6 +21,7 @@ from ..jail import (
     grants,
     landlock,
     libc,
+    memory,
     mounts,
     processes,
     remedies,
@@ -117,8 +118,8 @@ def _seal(
     gc.freeze()
     # What it grew to: a session's memory counts from there on, and grows again where it shrinks.
     grown = data_segment()
-    libc.trim_heap()  # each fork copies an entry for each page
-    libc.keep_freed(_KEPT_FREE)
+    memory.trim_heap()  # each fork copies an entry for each page
+    memory.keep_freed(_KEPT_FREE)
     # A collection would write to, and so copy, what init and the zygote only read.
     gc.disable()
     return Template(

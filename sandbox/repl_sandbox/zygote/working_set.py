@@ -13,7 +13,7 @@ import ctypes
 import struct
 from typing import Final, NamedTuple
 
-from ..jail import libc
+from ..jail import memory
 
 RUN: Final = struct.Struct("@PN")  # struct iovec: address of the first page, bytes
 MOST_RUNS: Final = 1024  # UIO_MAXIOV: process_madvise(2) takes no more
@@ -29,12 +29,12 @@ class WorkingSet:
         self._runs = ctypes.create_string_buffer(runs, len(runs))
         self._address = ctypes.addressof(self._runs)
         self._count = len(runs) // RUN.size
-        libc.populate(self._address, min(1, self._count))
+        memory.populate(self._address, min(1, self._count))
 
     def bring(self) -> None:
         """Have these pages for this process alone."""
         try:
-            libc.populate(self._address, self._count)
+            memory.populate(self._address, self._count)
         except OSError:
             pass  # no memory for all of them: each is copied when it is written to, or is not
 

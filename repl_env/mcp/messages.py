@@ -25,9 +25,6 @@ from pydantic_core import from_json
 
 from repl_env.values import unplain
 
-# Deeper than this, a text is an attack on whoever walks through it.
-MAX_DEPTH = 64
-
 
 class BadMessage(Exception):
     """What is no message, or asks for what is not there.
@@ -101,5 +98,5 @@ def _answer_of(value: dict[str, Any], request_id: RequestId | None) -> JSONRPCMe
 
 def _check_plain(value: dict[str, Any], request_id: RequestId | None) -> None:
     """Refuse what is nested too deep, and numbers that JSON has no text for (1e999 is read so)."""
-    if problem := unplain(value, MAX_DEPTH):
+    if problem := unplain(value):
         raise BadMessage(INVALID_REQUEST, problem, request_id)

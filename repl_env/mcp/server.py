@@ -1,6 +1,6 @@
 """A server of the Model Context Protocol whose tools are those of a session.
 
-The SDK speaks the protocol, in all its versions. The wire is the business of `repl_env.mcp_stdio`
+The SDK speaks the protocol, in all its versions. The wire is the business of `repl_env.mcp.stdio`
 and of the endpoint.
 """
 
@@ -11,7 +11,6 @@ import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from importlib import metadata
 from typing import Any, TypeAlias, TypeVar
 
 import anyio
@@ -26,10 +25,11 @@ from mcp_types import (
     PaginatedRequestParams,
 )
 
-from repl_env.mcp_calls import ToolCalls
-from repl_env.mcp_messages import BadMessage
-from repl_env.mcp_progress import reporting
-from repl_env.mcp_tools import TOOLS
+from repl_env import __version__
+from repl_env.mcp.calls import ToolCalls
+from repl_env.mcp.messages import BadMessage
+from repl_env.mcp.progress import reporting
+from repl_env.mcp.tools import TOOLS
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def server(instructions: str, calls: ToolCalls | None = None) -> Server[Any]:
 
     return Server(
         "repl-env",
-        version=metadata.version("repl-env"),
+        version=__version__,
         title="Python REPL",
         instructions=instructions,
         lifespan=lifespan,

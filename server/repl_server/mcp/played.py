@@ -11,17 +11,17 @@ from mcp_types import RequestId
 
 from repl_env.cells import OnOutput
 from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
-from repl_env.mcp_calls import LONGEST_CELL_S, ToolCalls
+from repl_env.mcp.calls import LONGEST_CELL_S, ToolCalls
 from repl_env.models import REPLAction, REPLObservation
 
-from .episodes import Episodes
-from .faults import refusal_of
-from .mcp_requests import code_of
-from .requests import FollowUp
+from ..episodes import Episodes
+from ..faults import refusal_of
+from ..requests import FollowUp
+from .requests import code_of
 
 if TYPE_CHECKING:
-    from .hosted import HostedSession
-    from .settings import Settings
+    from ..hosted import HostedSession
+    from ..settings import Settings
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class SessionTools:
 
 
 class _Hosted:
-    """A hosted session as `repl_env.mcp_calls.Played`. For whoever runs its requests."""
+    """A hosted session as `repl_env.mcp.calls.Played`. For whoever runs its requests."""
 
     def __init__(self, session: HostedSession, episodes: Episodes) -> None:
         self._session = session

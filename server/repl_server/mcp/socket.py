@@ -6,16 +6,16 @@ import uuid
 
 from mcp_types import PARSE_ERROR, RequestId
 
-from repl_env.mcp_messages import BadMessage
+from repl_env.mcp.messages import BadMessage
 
-from .frames import Request
-from .hosting import Host
-from .mcp_answers import refusing
-from .mcp_requests import Call, read
-from .replies import Reply
-from .requests import Cancel
-from .socket import Receive, Scope, Socket
-from .socket_outlet import Send
+from ..frames import Request
+from ..hosting import Host
+from ..replies import Reply
+from ..requests import Cancel
+from ..socket import Receive, Scope, Socket
+from ..socket_outlet import Send
+from .answers import refusing
+from .requests import Call, read
 
 
 class MCPSocketRoute:

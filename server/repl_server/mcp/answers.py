@@ -18,19 +18,19 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RequestId
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from pydantic import ValidationError
 
-from repl_env.mcp_calls import ToolCalls
-from repl_env.mcp_messages import BadMessage
-from repl_env.mcp_server import instructions, server
+from repl_env.mcp.calls import ToolCalls
+from repl_env.mcp.messages import BadMessage
+from repl_env.mcp.server import instructions, server
 from repl_env.models import REPLAction, REPLObservation
 
-from .mcp_requests import CLOSE, CREATE, Call, Note, code_of, read
-from .refusal import Refusal
-from .replies import Reply, text_of
+from ..refusal import Refusal
+from ..replies import Reply, text_of
+from .requests import CLOSE, CREATE, Call, Note, code_of, read
 
 if TYPE_CHECKING:
-    from .asked import Asked
-    from .hosted import HostedSession
-    from .hosting import Host
+    from ..asked import Asked
+    from ..hosted import HostedSession
+    from ..hosting import Host
 
 
 class Answers:

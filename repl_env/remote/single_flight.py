@@ -1,4 +1,4 @@
-"""`Together`: what many clients of a process want done is done by one of them at a time."""
+"""`SingleFlight`: what many clients of a process want done is done by one of them at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import Future
 
 
-class Together:
+class SingleFlight:
     """Work by its name. Threads and event loops share it; a fork begins with nothing under way."""
 
     def __init__(self) -> None:

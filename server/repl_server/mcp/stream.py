@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable
 
 from mcp_types import RequestId
 
-from .mcp_answers import refusing
-from .refusal import Refusal
-from .replies import Reply
+from ..refusal import Refusal
+from ..replies import Reply
+from .answers import refusing
 
 # Seconds of silence after which a comment shows proxies that the stream lives.
 _SILENCE = 15.0

@@ -19,9 +19,9 @@ from mcp_types import (
     RequestId,
 )
 
-from repl_env.mcp_messages import BadMessage, message_of, parse
+from repl_env.mcp.messages import BadMessage, message_of, parse
 
-from .refusal import Refusal
+from ..refusal import Refusal
 
 CREATE = "openenv/session/create"
 CLOSE = "openenv/session/close"

@@ -19,18 +19,18 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_REQUEST, UNSUPPORTED_PROTOCOL_VERSION, RequestId
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from repl_env.mcp_messages import BadMessage
+from repl_env.mcp.messages import BadMessage
 
-from .frames import Request
-from .hosted import HostedSession
-from .hosting import Host
-from .mcp_answers import failing, refusing, result_of
-from .mcp_requests import CLOSE, CREATE, Call, read
-from .mcp_stream import Stream
-from .owners import owner_of
-from .refusal import Refusal
-from .replies import Reply
-from .routes import note
+from ..frames import Request
+from ..hosted import HostedSession
+from ..hosting import Host
+from ..owners import owner_of
+from ..refusal import Refusal
+from ..replies import Reply
+from ..routes import note
+from .answers import failing, refusing, result_of
+from .requests import CLOSE, CREATE, Call, read
+from .stream import Stream
 
 SESSION = "Mcp-Session-Id"
 VERSION = "MCP-Protocol-Version"

@@ -16,9 +16,9 @@ from pydantic import ValidationError
 from repl_env.cells import OnOutput
 from repl_env.environment import REPLEnvironment
 from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
-from repl_env.mcp_messages import BadMessage
-from repl_env.mcp_results import refusal, result_of_cell, result_of_reset
-from repl_env.mcp_tools import BY_NAME, Arguments, Execute, Reset, SubmitAnswer
+from repl_env.mcp.messages import BadMessage
+from repl_env.mcp.results import refusal, result_of_cell, result_of_reset
+from repl_env.mcp.tools import BY_NAME, Arguments, Execute, Reset, SubmitAnswer
 from repl_env.models import REPLAction, REPLObservation
 
 # A model that works for a person counts no iterations: its task ends by the answer.
