@@ -174,7 +174,10 @@ def finite(score: float, rubric: object) -> float:
     name = type(rubric).__name__
     if not hasattr(score, "__float__"):  # a metric without `return`; a text, which has none either
         raise TypeError(f"{name} scored {type(score).__name__}; rewards must be numbers")
-    reward = float(score)
+    try:
+        reward = float(score)
+    except (TypeError, ValueError, OverflowError) as error:  # an array of several; 10**400
+        raise ValueError(f"{name} scored {type(score).__name__}: {error}") from error
     if not math.isfinite(reward):
         raise ValueError(f"{name} scored {reward}; rewards must be finite")
     return reward

@@ -192,7 +192,10 @@ def _files(session: Any) -> Turn[tuple[dict[str, bytes], list[Missing]]]:
     """The regular files of the workspace, and what else is there."""
     listing = yield partial(session.files.list, limit=MOST_FILES)
     if not listing.complete:
-        raise CheckpointError(f"the workspace has more than {MOST_FILES:,} entries")
+        raise CheckpointError(
+            f"the workspace cannot be listed whole: it has more than {MOST_FILES:,} entries, is "
+            "too deep, or has a directory that is closed to its owner"
+        )
     files: dict[str, bytes] = {}
     missing = []
     room = MOST_BYTES

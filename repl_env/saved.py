@@ -248,7 +248,9 @@ def exactly(value: Any, name: str) -> JSON:
         TypeError: naming the argument that it was given as.
     """
     try:
-        if json.loads(json.dumps(value, allow_nan=False)) == value:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        text.encode()  # a lone surrogate can be in no file
+        if json.loads(text) == value:
             carried: JSON = value
             return carried
     except (TypeError, ValueError, RecursionError):

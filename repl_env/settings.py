@@ -101,7 +101,7 @@ class Request:
             check_name(part.name, "contexts", settings.tools)
         task_prompt = settings.task_prompt if self.task_prompt is None else self.task_prompt
         return Terms(
-            episode_id=self.episode_id or uuid.uuid4().hex,
+            episode_id=_text(self.episode_id, "episode_id") or uuid.uuid4().hex,
             task_prompt=_text(task_prompt, "task_prompt"),
             context=resolved,
             files=contents(self.files),

@@ -17,7 +17,7 @@ from .checkpoint import parse
 from .errors import IsolationError, SandboxError
 from .offer import Offer
 from .sandbox import NO_PICKLE, Sandbox
-from .session.asynchronous import AsyncSession
+from .session.asynchronous import AsyncSession, in_thread
 from .session.core import Core
 from .session.offers import HostFunction
 from .types import Answer, Answers, Limits, Statistics
@@ -207,7 +207,7 @@ class AsyncSandbox:
             with contextlib.suppress(SandboxError, TypeError, ValueError):
                 await self.start()
         if self._sandbox is not None:
-            await asyncio.to_thread(self._sandbox.close)
+            await asyncio.shield(in_thread(self._sandbox.close))
 
     @property
     def refusals(self) -> tuple[IsolationError, ...]:

@@ -24,7 +24,7 @@ def test_a_context_arrives_as_it_was_given(env, context, code, value):
 
 
 def test_text_that_is_no_unicode_arrives_and_is_fit_for_the_wire(env):
-    first = env.reset(context="a\ud800", task_prompt="\ud801")
+    first = env.reset(context="a\ud800", task_prompt="\ud801", episode_id="\ud802")
     step = env.execute("context == 'a' + chr(0xd800)")
     assert step.observation.result.value == "True"
     for model in (first.observation, step.observation, env.state()):
@@ -82,6 +82,7 @@ def test_an_unknown_argument_of_reset_is_a_type_error(env):
         ({"context": {None: "x", "null": "y"}}, ValueError, "context: the keys None and 'null'"),
         ({"contexts": ["x"]}, TypeError, "contexts must be"),
         ({"task_prompt": 5}, TypeError, "task_prompt must be"),
+        ({"episode_id": 5}, TypeError, "episode_id must be"),
         ({"llm": {"model": "m"}}, TypeError, "llm must be"),
         ({"contexts": {"a b": "x"}}, ValueError, "a b"),
         ({"contexts": {"FINAL": "x"}}, ValueError, "FINAL"),

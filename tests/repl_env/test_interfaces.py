@@ -95,7 +95,7 @@ def test_a_transform_has_the_last_word_on_observations():
     assert Echo(transform=Mark())._apply_transform(Observation()).metadata == {"marked": True}
 
 
-@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, 10**400])
 def test_a_score_that_is_not_finite_is_an_error_that_names_the_rubric(score):
     with pytest.raises(ValueError, match="Constant scored"):
         Echo(rubric=Constant(score))._apply_rubric(Action(), Observation())

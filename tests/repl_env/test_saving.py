@@ -188,6 +188,22 @@ def test_an_expected_answer_that_is_no_json_cannot_be_saved(make, path):
     assert not path.exists()
 
 
+def test_an_expected_answer_that_no_file_can_hold_is_refused_by_name(make, path):
+    env = make()
+    env.reset(expected_answer={"half": "\ud800"})
+    with pytest.raises(TypeError, match="expected_answer"):
+        env.save(path)
+    assert not path.exists()
+
+
+def test_a_workspace_that_cannot_be_listed_whole_is_told_as_that(make, path):
+    env = make()
+    env.reset()
+    env.execute("import os\nos.makedirs('closed/inner')\nos.chmod('closed', 0)")
+    with pytest.raises(CheckpointError, match="closed to its owner"):
+        env.save(path)
+
+
 def test_a_rubric_may_keep_more_than_the_expected_answer(make, path):
     class Counting(Rubric):
         steps = 0

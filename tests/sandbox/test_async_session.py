@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import select
 import threading
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
+import psutil
 import pytest
 
 from repl_sandbox import (
@@ -25,6 +28,7 @@ from repl_sandbox import (
 )
 from repl_sandbox.arguments import SandboxArguments
 from repl_sandbox.session.core import Core
+from repl_sandbox.session.watch import Watch
 from tests.descriptors import opened
 from tests.sandbox.conftest import PATIENT
 from tests.waiting import until
@@ -131,6 +135,121 @@ async def test_a_cancelled_call_leaves_a_session_that_goes_on(sandbox: AsyncSand
         assert (await session.run("x")).value == "1"
 
 
+async def cancelled_at(
+    wait: int, monkeypatch: pytest.MonkeyPatch, call: Callable[[], Coroutine[Any, Any, object]]
+) -> bool:
+    """Make `call`, cancelled at its wait number `wait`; False if it has not so many."""
+    waits, ready = itertools.count(1), Watch.ready
+
+    async def cancelled(watch: Watch, core: Core, wake: float) -> list[tuple[int, int]]:
+        task = asyncio.current_task()
+        if next(waits) == wait and task is not None:
+            task.cancel()
+        return await ready(watch, core, wake)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Watch, "ready", cancelled)
+        try:
+            await call()
+        except asyncio.CancelledError:
+            return True
+        return False
+
+
+DIE = "import os, signal\nx = -1\nos.kill(os.getpid(), signal.SIGKILL)"
+
+
+async def test_a_recovery_that_nobody_waits_for_any_more_is_brought_to_its_end(
+    sandbox: AsyncSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sandbox.session() as session:
+        await session.run("x = 1")
+        wait = 1
+        while await cancelled_at(wait, monkeypatch, lambda: session.run(DIE)):
+            assert await session.get("x") == 1
+            wait += 1
+        assert wait > 3  # the cell itself, the news of the death, the copy
+        assert (await session.run("x")).value == "1"
+
+
+async def test_a_worker_that_died_at_rest_is_replaced_whoever_stops_waiting(
+    sandbox: AsyncSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sandbox.session() as session:
+        wait, cancelled = 1, True
+        while cancelled:
+            await session.run("x = 1")
+            await session.get("x")  # the copy is made by then
+            worker = psutil.Process(session._core.links.worker_pid)
+            worker.kill()
+            psutil.wait_procs([worker])
+            cancelled = await cancelled_at(wait, monkeypatch, lambda: session.run("x = -1"))
+            assert await session.get("x") in ((1, -1) if cancelled else (-1,))
+            wait += 1
+        assert wait > 3
+
+
+async def test_a_rollback_is_done_or_not_whoever_stops_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with AsyncSandbox() as sandbox, sandbox.session() as session:
+        await session.run("x = 1")
+        wait, cancelled = 1, True
+        while cancelled:
+            await session.run("x = 2")
+            cancelled = await cancelled_at(wait, monkeypatch, session.rollback)
+            if await session.get("x") == 2:
+                assert cancelled
+                await session.rollback()
+            outcome = await session.run("x")
+            assert (outcome.value, outcome.state) == ("1", "kept")
+            await session.rollback()
+            wait += 1
+        assert wait > 2
+
+
+class BusyThread(ThreadPoolExecutor):
+    """One thread, which does nothing until `free` is set; `asked`: something waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.free, self.asked = threading.Event(), asyncio.Event()
+        super().submit(self.free.wait)
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.asked.set()
+        return super().submit(work, *args, **kwargs)
+
+
+async def cancelled_in_line(call: Coroutine[Any, Any, object]) -> None:
+    """Cancel `call` while what it has a thread do waits for one, then let the thread work."""
+    loop, thread = asyncio.get_running_loop(), BusyThread()
+    loop.set_default_executor(thread)
+    calling = asyncio.ensure_future(call)
+    await asyncio.wait_for(thread.asked.wait(), SECONDS)
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    thread.free.set()
+    await loop.run_in_executor(None, int)
+
+
+async def test_a_sandbox_whose_closing_is_cancelled_is_closed(sandbox: AsyncSandbox) -> None:
+    await sandbox.start()
+    await cancelled_in_line(sandbox.close())
+    with pytest.raises(SandboxClosed):
+        await sandbox.session()
+
+
+async def test_a_checkpoint_that_is_cancelled_leaves_no_file(sandbox: AsyncSandbox) -> None:
+    async with sandbox.session() as session:
+        await session.run("x = 1")
+        before = opened("self")
+        await cancelled_in_line(session.checkpoint())
+        assert opened("self") == before
+        assert (await session.run("x")).value == "1"
+
+
 async def test_the_loop_turns_while_a_cell_runs(sandbox: AsyncSandbox) -> None:
     async with sandbox.session() as session:
         running = asyncio.create_task(session.run("while True: pass"))
@@ -187,18 +306,8 @@ async def test_a_session_that_nobody_waits_for_any_more_is_ended(
 async def test_a_session_ends_though_whoever_closes_it_is_cancelled(sandbox: AsyncSandbox) -> None:
     session = await sandbox.session()
     await session.run("x = 1")  # it is watched from now on
-    loop, free = asyncio.get_running_loop(), threading.Event()
-    loop.set_default_executor(ThreadPoolExecutor(1))  # which ends with the loop
-    busy = loop.run_in_executor(None, free.wait, SECONDS)
     before = opened("self")
-    closing = asyncio.create_task(session.close())
-    await asyncio.sleep(0)
-    closing.cancel()  # while it waits for a thread
-    with pytest.raises(asyncio.CancelledError):
-        await closing
-    free.set()
-    await busy
-    await loop.run_in_executor(None, lambda: None)  # behind it
+    await cancelled_in_line(session.close())
     assert sandbox.statistics().open == 0
     # Its socket, its control, its outputs, and what the loop watched of it.
     await until(lambda: len(before - opened("self")) >= 5)

@@ -8,9 +8,10 @@ import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from errno import EFBIG, EINVAL, ENOSPC
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -27,6 +28,7 @@ from repl_sandbox import (
     SessionClosed,
 )
 from repl_sandbox.session import files
+from repl_sandbox.session.core import Core
 from repl_sandbox.zygote import control
 
 SMALL = Limits(timeout=60, workspace="4MiB", file_size="3MiB")
@@ -213,6 +215,25 @@ def test_files_outlive_the_worker(held: Session) -> None:
     assert held.files.get("third") == b"3"
     assert not psutil.wait_procs([worker], timeout=60)[1]  # else it may get the cell, and die of it
     assert do(held, "open('third').read()") == "'3'"
+
+
+def test_an_init_that_ends_before_it_keeps_a_file_ends_the_session(
+    held: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    init, ask = psutil.Process(held._core.links.pid), files._asked
+
+    @contextmanager
+    def ended(core: Core, op: str, *rest: Any) -> Iterator[Any]:
+        if op == "keep":
+            init.suspend()
+        with ask(core, op, *rest) as answerer:
+            if op == "keep":
+                init.kill()
+            yield answerer
+
+    monkeypatch.setattr(files, "_asked", ended)
+    with pytest.raises(SessionClosed, match="init process is gone"):
+        held.files.put("name", b"1")
 
 
 def test_a_workspace_that_the_code_took_away_is_no_way_out(held: Session, tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import signal
 import threading
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -138,6 +140,65 @@ def test_output_is_streamed_while_the_cell_runs(session: Session) -> None:
     assert isinstance(outcome, Raised)
     assert outcome.error is not None
     assert outcome.error.type == "KeyboardInterrupt"
+
+
+def test_interrupts_that_follow_one_another_cost_nothing(session: Session) -> None:
+    session.run("import os, signal\nx = 1")
+    striking = (
+        "if os.fork() == 0:\n"
+        "    for _ in range(2000): os.kill(os.getppid(), signal.SIGINT)\n"
+        "    os._exit(0)\n"
+        "while True: pass"
+    )
+    for _ in range(20):
+        outcome = session.run(striking)
+        assert (type(outcome), outcome.state) == (Raised, "kept")
+    assert session.get("x") == 1
+
+
+def test_on_output_is_told_of_its_own_cell_alone(session: Session) -> None:
+    told: list[str] = []
+    session.run("x = 1", on_output=lambda _, text: told.append(text))
+    session.run("print('of the next')")
+    assert told == []
+
+
+def test_on_output_that_raises_while_a_worker_is_replaced_costs_nothing(session: Session) -> None:
+    session.run("import os, signal\nx = 1")
+    core = session._core
+    waited_for = core.descriptors
+
+    def on_output(stream: str, text: str) -> None:
+        if core.descriptors != waited_for:  # the worker is dead, and init has not said so yet
+            raise ArithmeticError
+
+    flood = (
+        "x = 2\nfor _ in range(4):\n"
+        "    if os.fork() == 0:\n        while True: os.write(1, b'x' * 1000)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    for _ in range(20):
+        waited_for = core.descriptors
+        with suppress(ArithmeticError):
+            session.run(flood, on_output=on_output)
+        assert session.get("x") == 1
+
+
+def test_another_ctrl_c_while_a_call_is_left_is_no_fault_of_the_next(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poll, waits = Session._poll, itertools.count()
+
+    def struck_twice(held: Session, seconds: float) -> list[tuple[int, int]]:
+        if next(waits) < 2:
+            raise KeyboardInterrupt
+        return poll(held, seconds)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "_poll", struck_twice)
+        with pytest.raises(KeyboardInterrupt):
+            session.run("while True: pass")
+    assert session.run("6 * 7").value == "42"
 
 
 def test_an_exception_of_the_callback_reaches_the_caller_and_the_session_goes_on(

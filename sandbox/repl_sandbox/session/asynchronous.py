@@ -25,6 +25,15 @@ _T = TypeVar("_T")
 _PAUSE = 0.01
 
 
+def in_thread(work: Callable[[], _T]) -> asyncio.Future[_T]:
+    """`work`, begun in a thread of the running loop's; shielded, it is done whoever is cancelled.
+
+    A task is not: the loop cancels all that are left when it ends, and then `to_thread` begins
+    nothing any more.
+    """
+    return asyncio.get_running_loop().run_in_executor(None, work)
+
+
 class AsyncSession(Handle):
     """`Session`, awaited. Cancelling a call interrupts the cell and leaves the session usable."""
 
@@ -112,7 +121,7 @@ class AsyncSession(Handle):
         seconds = check_timeout(timeout, self._core.limits)
         most = parse_size(limit, "limit")
         draft = await self._drive(lambda core: saving(core, most, seconds))
-        return await asyncio.to_thread(draft.finish)
+        return await asyncio.shield(in_thread(draft.finish))
 
     async def _load(self, saved: Checkpoint, timeout: float | None) -> None:
         seconds = check_timeout(timeout, self._core.limits)
@@ -127,8 +136,7 @@ class AsyncSession(Handle):
         """As `Session.close`. It goes on if who awaits it is cancelled."""
         if not self._closed:
             self._closed = True
-            # No second call does it, so it must not be given up while it waits for a thread.
-            ending = asyncio.get_running_loop().run_in_executor(None, self._home.end, self._core)
+            ending = in_thread(lambda: self._home.end(self._core))
             ending.add_done_callback(lambda _: self._watch.close())
             await asyncio.shield(ending)
 
@@ -162,8 +170,13 @@ class AsyncSession(Handle):
             return
         # Shielded: a second cancellation must not leave a cell running that nobody watches.
         leaving = asyncio.get_running_loop().create_task(self._wait(core.abandon()))
-        leaving.add_done_callback(lambda task: core.busy.release())
+        leaving.add_done_callback(self._left)
         await asyncio.shield(leaving)
+
+    def _left(self, leaving: asyncio.Task[None]) -> None:
+        self._core.busy.release()
+        if not leaving.cancelled():
+            leaving.exception()  # of a session that was closed meanwhile; nobody may be waiting
 
     async def _wait(self, steps: Generator[float, Any, _T]) -> _T:
         core = self._core

@@ -127,7 +127,7 @@ class Core(Branching):
         """Start a cell; the time at which to stop waiting for `at_once`, and go on with `run`."""
         self.cell += 1
         self._begin_cell()
-        if on_output is not None:
+        if on_output is not None or self.output.told:
             self.output.begin(on_output)
         self._code = code
         self._timeout = timeout
@@ -151,6 +151,10 @@ class Core(Branching):
         """
         self._errand, self._last_cell, self.cell = (message, descriptor), self.cell, _ERRAND - 1
         return self.begin(b"", timeout, None)
+
+    def _end_errand(self) -> None:
+        if self._errand is not None:
+            self._errand, self.cell = None, self._last_cell
 
     def _execute(self) -> None:
         if not self._configured:
@@ -230,12 +234,12 @@ class Core(Branching):
         clocks = self._clocks or self._follow_clocks()
         if not self._begun:
             # The worker died between cells, so this one has not begun: give it a new worker.
-            yield from self._collect_death()
-            state = yield from self._revive()
+            state = yield from self._whole(self._replace())
             self._execute()
         expired: Clock | None = None
         wake = clocks.next_check(self.running_since, self.cpu_seconds())
         while (self._result is None or self._doomed) and not self._eof and self._notice is None:
+            self.output.check()
             self._receive((yield wake))
             now = _monotonic()
             if now < wake and not clocks.paused:
@@ -251,7 +255,9 @@ class Core(Branching):
                 # A worker that was not run since may not have begun, and have made no copy yet.
                 self._kill_worker(self._kept_first)
                 wake = now + NOTICE_TIMEOUT
-        return (yield from self._finish(expired, state))
+        outcome = yield from self._whole(self._finish(expired, state))
+        self.output.check()
+        return outcome
 
     def _finish(self, expired: Clock | None, state: State) -> Generator[float, Ready_, AnyOutcome]:
         reason: KillReason | None = None
@@ -287,8 +293,7 @@ class Core(Branching):
         outcome = outcome_of(result, output, answers, usage, state, expired=expired, died=reason)
         if self._lost:
             outcome, self._lost = replace(outcome, lost=self._lost), ()
-        if self._errand is not None:
-            self._errand, self.cell = None, self._last_cell
+        self._end_errand()
         group = self.links.group
         if group is not None and (
             type(outcome) is not Finished
@@ -462,9 +467,14 @@ class Core(Branching):
 
     def abandon(self) -> Generator[float, Ready_, None]:
         """The caller left amid a cell or a question: end that, and be ready for the next."""
+        self.output.begin(None)
+        if self._unfinished is not None:
+            yield from self._whole(self._unfinished, begun=True)
+            self.running_since = 0.0  # a cell that waited for it is not begun any more
+            self._end_errand()
+            return
         if self._is_asking:
             yield from self._outwait()
-        self.output.begin(None)
         if self.running_since and self._result is None and not self._dead:
             self.interrupt()
             deadline = _monotonic() + self.limits.grace
@@ -474,12 +484,12 @@ class Core(Branching):
                     self._kill_worker(self._kept_first)
                     deadline += NOTICE_TIMEOUT
         if self.running_since:
-            yield from self._finish(None, "kept")
+            yield from self._whole(self._finish(None, "kept"))
 
     @property
     def engaged(self) -> bool:
         """Whether the worker is at something that the next call would have to wait for."""
-        return bool(self.running_since) or self._is_asking
+        return bool(self.running_since) or self._is_asking or self._unfinished is not None
 
     def close(self) -> None:
         """Drop what belongs to the host; the links are the sandbox's to end."""

@@ -42,6 +42,8 @@ _SLOWEST_ROWS = 10_000  # entries a second that any directory shows
 _ATTEMPTS = 2
 _MOST_ROWS = 1_000_000
 
+_NO_INIT = "the session's init process is gone; open another session"
+
 # Where the kernel's words say too little, or something else.
 _WORDS = {
     EAGAIN: "Processes of the session are at their limit, or hold the file",
@@ -148,7 +150,10 @@ def putting(core: Core, path: str, data: bytes | str) -> Callable[[], None]:
         if core.keeps:
             # It belongs to the state that the next cell may have to go back to.
             with _asked(core, "keep", {"cell": core.last_kept}, (), _PATIENCE) as init:
-                init.receive()
+                try:
+                    init.receive()
+                except _NoAnswer:
+                    raise SessionClosed(_NO_INIT) from None
 
     return put
 
@@ -273,8 +278,7 @@ def _asked(
                 message = "the session's init does not answer; close the session"
                 raise SandboxError(message) from None
             except OSError as error:
-                message = "the session's init process is gone; open another session"
-                raise SessionClosed(message) from error
+                raise SessionClosed(_NO_INIT) from error
         yield _Clerk(ours, patience)
 
 

@@ -27,6 +27,8 @@ class Output:
         self.stdout = Stream(stdout, limit)
         self.stderr = Stream(stderr, limit)
         self.history = History(limit)
+        self.told = False  # whether there is an `on_output`
+        self._raised: BaseException | None = None
         self._by_fd = {stdout: self.stdout, stderr: self.stderr}
         self._pipes = select.poll()
         for fd in self._by_fd:
@@ -44,8 +46,25 @@ class Output:
 
     def begin(self, on_output: Callable[[str, str], None] | None) -> None:
         """From here on text goes to `on_output` as well, as it comes."""
+        self.told, self._raised = on_output is not None, None
         for name, stream in (("stdout", self.stdout), ("stderr", self.stderr)):
-            stream.begin(None if on_output is None else functools.partial(on_output, name))
+            tell = on_output and functools.partial(self._tell, on_output, name)
+            stream.begin(tell)
+
+    def _tell(self, on_output: Callable[[str, str], None], name: str, text: str) -> None:
+        if self._raised is not None:
+            return
+        try:
+            on_output(name, text)
+        # Boundary: text is read while a worker is being replaced, too, which must not be left out.
+        except BaseException as error:  # noqa: BLE001
+            self._raised = error
+
+    def check(self) -> None:
+        """Raise what `on_output` has raised, once."""
+        raised, self._raised = self._raised, None
+        if raised is not None:
+            raise raised
 
     def read(self, fd: int) -> bool:
         """Take what is there on `fd`, once; whether that is a stream of these."""

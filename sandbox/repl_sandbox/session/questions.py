@@ -32,8 +32,7 @@ class Questions(Revival):
         yield from self._say(question, memfd)
         if self._dead:
             # The worker died between cells, and the question went nowhere: give it a new worker.
-            yield from self._collect_death()
-            yield from self._revive()
+            yield from self._whole(self._replace())
             self._asked = None
             yield from self._say(question, memfd)
         deadline = _monotonic() + max(self.limits.timeout, RESTART_TIMEOUT)
@@ -43,8 +42,7 @@ class Questions(Revival):
                 self._kill_worker()
                 break
         if self._asked is None:
-            yield from self._collect_death()
-            came_to = _STATES[(yield from self._revive())]
+            came_to = _STATES[(yield from self._whole(self._replace()))]
             raise SandboxError(f"the session did not answer; it was ended, and {came_to}")
         return self._asked
 
@@ -75,5 +73,4 @@ class Questions(Revival):
                 self._kill_worker()
                 deadline += NOTICE_TIMEOUT
         if self._dead:
-            yield from self._collect_death()
-            yield from self._revive()
+            yield from self._whole(self._replace())

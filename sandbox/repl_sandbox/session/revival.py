@@ -10,6 +10,7 @@ import select
 import socket
 import time
 from collections.abc import Generator, Mapping
+from typing import TypeVar
 
 from ..errors import RemoteProtocolError, SandboxError, SessionClosed
 from ..types import Limits, State
@@ -31,6 +32,8 @@ RESTART_TIMEOUT = 10.0
 REVIVE_TIMEOUT = 30.0
 # What is woken then looks for what it lacks among its objects, of which there may be millions.
 _RESTORE_TIMEOUT = 10.0
+
+_T = TypeVar("_T")
 
 _monotonic = time.monotonic
 
@@ -55,6 +58,8 @@ class Revival(Exchange):
         self._states = states
         self.keeps = states >= 0
         self._past = Past()
+        # What init was asked for and must be heard out, whether or not the caller still waits.
+        self._unfinished: Generator[float, Ready_, object] | None = None
 
     @property
     def last_kept(self) -> int:
@@ -73,6 +78,28 @@ class Revival(Exchange):
     def assigned(self) -> None:
         """The host has set a variable: there is a state before the first cell."""
         self._past.assign()
+
+    def _whole(
+        self, steps: Generator[float, Ready_, _T], *, begun: bool = False
+    ) -> Generator[float, Ready_, _T]:
+        """What `steps` come to, none of which may be left out.
+
+        Of a caller who leaves in the middle `abandon` takes them over, `begun`.
+        """
+        self._unfinished = steps
+        try:
+            wake = steps.send([]) if begun else next(steps)
+            while True:
+                wake = steps.send((yield wake))
+        except StopIteration as end:
+            self._unfinished = None
+            result: _T = end.value
+            return result
+
+    def _replace(self) -> Generator[float, Ready_, State]:
+        """Hear how the worker died, and go on with another."""
+        yield from self._collect_death()
+        return (yield from self._revive())
 
     def _revive(self) -> Generator[float, Ready_, State]:
         """Go on in the latest copy of the worker that has died, else with an empty one."""
@@ -93,15 +120,20 @@ class Revival(Exchange):
         self._check_history(cells)
         before = self._past.before(cells)
         self._begin_cell()
-        if before is None:
-            yield from self._start_empty(whole=True)
-        elif not (yield from self._wake_copy(before)):
+        if not (yield from self._whole(self._go_back(before))):
             raise SandboxError(
                 f"no copy was made before the last {cells} cells, or it is gone: the session may "
                 "have had no room for another process. It was left as it is"
             )
         lost, self._lost = self._lost, ()
         return lost
+
+    def _go_back(self, cell: int | None) -> Generator[float, Ready_, bool]:
+        """Whether the session is as it was after `cell`; None: empty."""
+        if cell is not None:
+            return (yield from self._wake_copy(cell))
+        yield from self._start_empty(whole=True)
+        return True
 
     def _check_history(self, cells: int) -> None:
         if isinstance(cells, bool) or not isinstance(cells, int):

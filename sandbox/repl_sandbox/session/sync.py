@@ -34,6 +34,7 @@ class Session(Handle):
         core.worker_first = True
         self._registered: tuple[int, ...] = ()
         self._interest = 0
+        self._leaving = False  # whether a call that was given up is not brought to its end yet
 
     def run(
         self,
@@ -206,7 +207,18 @@ class Session(Handle):
     def _leave(self) -> None:
         """Ctrl-C, or an `on_output` that raised: leave the session as one that can go on."""
         if not self._closed and self._core.engaged:
+            self._leaving = True
             self._wait(self._core.abandon())
+        self._leaving = False
+
+    def _claim(self) -> None:
+        super()._claim()
+        if self._leaving:  # another Ctrl-C came, while that was being done
+            try:
+                self._leave()
+            except BaseException:
+                self._core.busy.release()
+                raise
 
     def _wait(self, steps: Generator[float, Any, _T]) -> _T:
         try:

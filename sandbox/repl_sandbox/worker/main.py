@@ -301,7 +301,9 @@ class Worker:
                 str(code, "utf-8", "surrogatepass"), cell, self._namespace, self._printed
             )
         except KeyboardInterrupt:
-            # It struck outside of the cell's own code, while that was starting or ending.
+            # It struck outside of the cell's own code, while that was starting or ending. Before
+            # anything is called, where another would strike and end the worker:
+            self._interrupts.armed = False
             return Ran(None, ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None))
         finally:
             self._interrupts.armed = False
@@ -347,6 +349,7 @@ class Worker:
             ran = Ran(self._checkpoint(errand, fd), None)
         # Boundary: pickles run code of the user's, which may raise anything.
         except BaseException as error:  # noqa: BLE001
+            self._interrupts.armed = False  # as in `_run`
             ran = Ran(None, describe(error, 0))
         finally:
             self._interrupts.armed = False
