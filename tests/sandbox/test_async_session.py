@@ -306,18 +306,8 @@ async def test_a_session_that_nobody_waits_for_any_more_is_ended(
 async def test_a_session_ends_though_whoever_closes_it_is_cancelled(sandbox: AsyncSandbox) -> None:
     session = await sandbox.session()
     await session.run("x = 1")  # it is watched from now on
-    loop, free = asyncio.get_running_loop(), threading.Event()
-    loop.set_default_executor(ThreadPoolExecutor(1))  # which ends with the loop
-    busy = loop.run_in_executor(None, free.wait, SECONDS)
     before = opened("self")
-    closing = asyncio.create_task(session.close())
-    await asyncio.sleep(0)
-    closing.cancel()  # while it waits for a thread
-    with pytest.raises(asyncio.CancelledError):
-        await closing
-    free.set()
-    await busy
-    await loop.run_in_executor(None, lambda: None)  # behind it
+    await cancelled_in_line(session.close())
     assert sandbox.statistics().open == 0
     # Its socket, its control, its outputs, and what the loop watched of it.
     await until(lambda: len(before - opened("self")) >= 5)

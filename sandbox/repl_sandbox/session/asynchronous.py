@@ -136,7 +136,6 @@ class AsyncSession(Handle):
         """As `Session.close`. It goes on if who awaits it is cancelled."""
         if not self._closed:
             self._closed = True
-            # No second call does it, so it must not be given up while it waits for a thread.
             ending = in_thread(lambda: self._home.end(self._core))
             ending.add_done_callback(lambda _: self._watch.close())
             await asyncio.shield(ending)
