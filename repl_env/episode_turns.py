@@ -375,7 +375,10 @@ def components(rubric: Rubric | None, reward: float) -> dict[str, float]:
     if rubric is None:
         return {}
     tell = getattr(rubric, "components", None)
-    told: dict[str, float] = tell() if callable(tell) else {}
+    told = tell() if callable(tell) else {}
+    if not isinstance(told, Mapping):
+        name, kind = type(rubric).__name__, type(told).__name__
+        raise TypeError(f"{name}.components() must return parts by their names, not {kind}")
     parts = {name: float(part) for name, part in told.items()}  # numpy's and torch's are no JSON
     if math.isclose(sum(parts.values()), reward, abs_tol=1e-9):
         return parts

@@ -80,12 +80,11 @@ class REPLVectorEnv:
             TypeError, ValueError, OSError, SandboxError: as `LocalREPLEnv.reset`, with the number
                 of the environment as a note; the others were reset.
         """
-        self._begin("plain")
-        resets = self._resets(requests, shared)
+        resets = self._beginning("plain", requests, shared)
         for _ in self._shared.plan(resets):
             self._shared.make()
         ended = self._play([self._resetting("plain", i, each) for i, each in enumerate(resets)])
-        results = self._begun(ended)
+        results = self._begun("plain", ended)
         self._shared.drop()
         return results
 
@@ -112,12 +111,11 @@ class REPLVectorEnv:
         self, requests: Sequence[Mapping[str, Any] | None] | None = None, **shared: Any
     ) -> list[Result]:
         """`reset` for an event loop; the episodes are then stepped by `astep`."""
-        self._begin("async")
-        resets = self._resets(requests, shared)
+        resets = self._beginning("async", requests, shared)
         for _ in self._shared.plan(resets):
             await self._shared.make_async()
         coming = [self._inner(i).reset_async(**each) for i, each in enumerate(resets)]
-        results = self._begun(await _gather(coming))
+        results = self._begun("async", await _gather(coming))
         await self._shared.drop_async()
         return results
 
@@ -175,10 +173,6 @@ class REPLVectorEnv:
     def _inner(self, index: int) -> REPLEnvironment:
         return self.environments[index]._env
 
-    def _begin(self, mode: Mode) -> None:
-        self._check_mode(mode)
-        self._mode = mode
-
     def _check_mode(self, mode: Mode) -> None:
         if self._mode not in (None, mode):
             plain, awaited = "reset, step and close", "areset, astep and aclose"
@@ -191,10 +185,14 @@ class REPLVectorEnv:
         if threads is not None:
             threads.shutdown()
 
-    def _resets(
-        self, requests: Sequence[Mapping[str, Any] | None] | None, shared: Mapping[str, Any]
+    def _beginning(
+        self,
+        mode: Mode,
+        requests: Sequence[Mapping[str, Any] | None] | None,
+        shared: Mapping[str, Any],
     ) -> list[dict[str, Any]]:
         """The arguments of each environment's reset."""
+        self._check_mode(mode)
         if requests is None:
             requests = [None] * len(self)
         if len(requests) != len(self):
@@ -209,9 +207,12 @@ class REPLVectorEnv:
         given = tuple(request.pop(name, None) for name in POSITIONAL)
         return self._inner(index)._resetting(mode, given, request)
 
-    def _begun(self, ended: Sequence[REPLObservation | BaseException]) -> list[Result]:
+    def _begun(self, mode: Mode, ended: Sequence[REPLObservation | BaseException]) -> list[Result]:
         for index, end in enumerate(ended):
-            self._last[index] = None if isinstance(end, BaseException) else result_of(end)
+            if isinstance(end, BaseException):
+                self._last[index] = None
+            else:
+                self._last[index], self._mode = result_of(end), mode
         for index, end in enumerate(ended):
             if isinstance(end, BaseException):
                 if isinstance(end, SandboxError):

@@ -96,3 +96,14 @@ def test_a_rubric_of_another_library_is_accepted(make):
     assert env.execute("1").reward == 0.25
     last = env.execute("FINAL(1)")
     assert (last.reward, last.metadata["reward_components"]) == (0.5, {"Foreign": 0.5})
+
+
+def test_components_without_names_are_told_with_the_rubric(make):
+    class Nameless(ExactMatchRubric):
+        def components(self):
+            return [0.5]
+
+    env = make(rubric=Nameless())
+    env.reset(expected_answer="e")
+    with pytest.raises(TypeError, match=r"Nameless\.components\(\) must return .*, not list"):
+        env.execute("1")

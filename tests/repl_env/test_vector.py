@@ -299,6 +299,21 @@ def test_an_event_loop_resets_and_steps_them_too() -> None:
     asyncio.run(use())
 
 
+@pytest.mark.parametrize("arguments", [{"nothing": 1}, {"max_iterations": 0}])
+def test_what_a_refused_reset_did_not_begin_may_be_awaited(
+    sandbox: Sandbox, arguments: dict[str, Any]
+) -> None:
+    async def use(envs: REPLVectorEnv) -> None:
+        (result,) = await envs.areset(expected_answer="x")
+        assert not result.done
+        await envs.aclose()
+
+    envs = REPLVectorEnv(1, sandbox=sandbox)
+    with pytest.raises((TypeError, ValueError), match=next(iter(arguments))):
+        envs.reset(**arguments)
+    asyncio.run(use(envs))
+
+
 def test_plain_episodes_are_not_awaited(envs: REPLVectorEnv) -> None:
     envs.reset()
     with pytest.raises(RuntimeError, match="reset, step and close"):
