@@ -49,7 +49,6 @@ GOALS: dict[str, Goal] = {
     ),
     "step_paused_more": Goal("difference", "at most", 150e-6, "some 40 such pages"),
     "step_copied": Goal("ratio", "at most", 1.0, "the copy is a fork, and its end another's work"),
-    "step_copied_1": Goal("ratio", "at most", 1.0, "likewise, and nothing runs beside it"),
     "shared_memory": Goal("value", "at most", 292e6, "the context once, and 3 MB for each session"),
     "shared_answer": Goal("value", "at most", 5e-3, "as without a context: its pages are there"),
     "vector": Goal("ratio", "at least", 1.5, "sessions on all cores beside the host's own work"),

@@ -51,13 +51,15 @@ def run_cell(
     number: int,
     namespace: Namespace,
     printed: Callable[[str, bool], None] | None = None,
+    settle: Callable[[], None] | None = None,
 ) -> Ran:
     """Run `source` as cell `number`. Never raises, but for an interrupt while it returns.
 
     A last statement that is an expression is displayed, and bound to `_`, unless it is None.
     `printed` is called with each printed form of an answer (see `printed.py`) as it is evaluated,
     and with whether it is the cell's last expression; without it, no such form is looked for.
-    Number 0 is none of the session's cells, and says nothing.
+    `settle` is called when the code is compiled, and returns when it may run. Number 0 is none of
+    the session's cells, and says nothing.
     """
     try:
         # Between two cells it would be chance in whose output it is said.
@@ -67,6 +69,8 @@ def run_cell(
         if printed is not None:
             install(printed)
         codes = _compiled(source, name, namespace, printed is not None)
+        if settle is not None:
+            settle()
         if len(codes) == 1 and not codes[0].co_flags & _COROUTINE:
             value = _eval(codes[0], namespace.globals)
         else:

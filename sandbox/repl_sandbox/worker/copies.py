@@ -118,6 +118,7 @@ class Copies:
         It is never fatal if there can be none: the state before stays the one to go back to.
         """
         self.due = False
+        self.settle()  # not done yet after a cell that had no code to run
         threads = _thread_count() > 0 or _native_threads() > 1
         self._recovery.states.settled = False
         lacks = remains.look((0, 1, 2, self._worker, self._orders), threads=threads)
@@ -145,14 +146,17 @@ class Copies:
         return None
 
     def settle(self) -> None:
-        """Wait until no code can meet the copy that was made last: in its group, by a pipe."""
+        """Wait until no code can meet the copy that was made last: in its group, by a pipe.
+
+        As late as can be, for the copy has another processor to get out of the way on.
+        """
         if self._settling:
-            self._settling = False
             states = self._recovery.states
             if not states.settled:
                 deadline = _thread_time() + _SETTLING
                 while not states.settled and _thread_time() < deadline:
                     _sched_yield()
+            self._settling = False
 
     def _keep(self, row: Row) -> None:
         rows, ended = self._rows, []

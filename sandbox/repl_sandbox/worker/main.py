@@ -189,6 +189,8 @@ class Worker:
         elif type(command) is Execute:  # a chunk of its own does not hold it, whole and alone
             self._execute(command.cell, command.code)
         else:
+            if self._copies is not None:
+                self._copies.settle()
             self._commands[type(command)](command)
 
     def _copy(self, copies: Copies) -> None:
@@ -206,7 +208,6 @@ class Worker:
             self._take_over(woken)
         if not self._channel.waits(0):
             self._touch_pages()
-        copies.settle()
 
     def _take_over(self, woken: Woken) -> None:
         """In a copy: be the session's worker from here on, for the last one is gone."""
@@ -295,11 +296,12 @@ class Worker:
         return Result(cell, ran.value, ran.error, tuple(changes), figures, self._peak)
 
     def _run(self, cell: int, code: bytes) -> Ran:
+        # What is no cell of the session's meets nobody.
+        settle = self._copies.settle if cell and self._copies is not None else None
         try:
             self._interrupts.arm(cell)
-            return run_cell(
-                str(code, "utf-8", "surrogatepass"), cell, self._namespace, self._printed
-            )
+            text = str(code, "utf-8", "surrogatepass")
+            return run_cell(text, cell, self._namespace, self._printed, settle)
         except KeyboardInterrupt:
             # It struck outside of the cell's own code, while that was starting or ending. Before
             # anything is called, where another would strike and end the worker:
