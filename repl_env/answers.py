@@ -13,8 +13,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, Final, TypeAlias
 
+from repl_env.aside import aside, hurry_past
 from repl_env.json_schemas import CHECK_S, by_json_schema
 from repl_env.type_schemas import type_adapter
 from repl_env.values import clean, json_or_none
@@ -27,7 +29,7 @@ Validator: TypeAlias = Callable[[JSON], JSON]
 MOST_OFFERED = 64
 
 # CPU seconds for all answers of a cell together, and for the last as long as one may take: code can
-# offer refused ones in a loop, and a server stands still while it checks each.
+# offer refused ones in a loop.
 CHECKS_S = CHECK_S
 
 
@@ -39,85 +41,130 @@ class FinalAnswer:
     value: JSON
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What offers came to: the answer that counts, if any, and why the last was refused, if it was.
+
+    `seconds`: CPU time that it took to say so.
+    """
+
+    final: FinalAnswer | None
+    refusal: str | None = None
+    seconds: float = 0.0
+
+
+NO_ANSWER: Final = Verdict(None)
+
+
 class AnswerSheet:
-    """The answers that one cell has offered so far. Calls come from one thread at a time."""
+    """The answers that one cell has offered so far. Calls come from one thread at a time.
+
+    What judges them changes nothing, may raise TakesLong, and can be done aside (`repl_env.aside`).
+    """
 
     def __init__(self, validator: Validator | None = None) -> None:
         self._validator = validator
         self._offers: list[Answer | FinalAnswer] = []
         self._dict_place: int | None = None
         self._closed = False
-        self._checking_s = 0.0
-        self.refusal: str | None = None
+        self._checking = False
+        self._checked_s = 0.0
+        self._refusal: str | None = None
 
     def offer(self, answer: Answer) -> None:
         """Take an answer of the running cell; ValueError refuses it, with a text for the policy."""
-        if answer.form == "answer" and self._dict_place is not None:
-            self._offers[self._dict_place] = answer
-        elif self._closed or len(self._offers) >= MOST_OFFERED:
+        if not self._took_unjudged(answer):
+            self._take(self._judged(answer, self._checked_s))
+
+    async def offer_aside(self, answer: Answer) -> None:
+        """The same on an event loop, which others use meanwhile."""
+        if self._took_unjudged(answer):
             return
-        elif answer.form == "answer":
-            self._dict_place = len(self._offers)
-            self._offers.append(answer)
-        elif answer.form == "printed":
-            self._offers.append(answer)
-        else:
-            self._offers.append(self._judge(answer))
-            self._closed = True
+        if self._checking:
+            raise ValueError("another answer of this cell is being checked")
+        self._checking = True
+        try:
+            verdict = await aside(partial(self._judged, answer, self._checked_s))
+        finally:
+            self._checking = False
+        self._take(verdict)
+
+    def verdict(self, stdout: str) -> Verdict:
+        """What the offers come to, now that the cell has ended with this output."""
+        refusal, seconds = self._refusal, self._checked_s
+        for offer in self._offers:
+            if isinstance(offer, FinalAnswer):
+                return Verdict(offer, refusal)
+            if offer.printed is not None and not starts_a_line(offer.printed, stdout):
+                continue
+            judged = self._judged(offer, seconds)
+            if judged.final is not None:
+                return Verdict(judged.final, refusal)
+            refusal, seconds = judged.refusal, seconds + judged.seconds
+        return Verdict(None, refusal)
+
+    def clear(self) -> None:
+        """Begin anew: the cell is over."""
+        self._offers.clear()
+        self._dict_place, self._closed = None, False
+        self._checked_s, self._refusal = 0.0, None
 
     def judge(self, text: str, value: JSON) -> FinalAnswer:
         """An answer in the form that was asked for; ValueError says what is wrong with it."""
+        hurry_past([text, value])
         carried = json_or_none(value)
         if self._validator is not None:
-            try:
-                carried = self._validator(carried)
-            except ValueError as error:
-                self.refusal = str(error)
-                raise
+            carried = self._validator(carried)
         return FinalAnswer(clean(text), carried)
 
-    def settle(self, stdout: str) -> FinalAnswer | None:
-        """The answer of the cell that has ended with this output, if any; empties the sheet."""
-        offers, self._offers = self._offers, []
-        self._dict_place, self._closed = None, False
-        try:
-            late = (
-                offer if isinstance(offer, FinalAnswer) else self._late(offer, stdout)
-                for offer in offers
-            )
-            return next((final for final in late if final is not None), None)
-        finally:
-            self._checking_s = 0.0
+    @staticmethod
+    def judges(answer: Answer) -> bool:
+        """Whether `answer` is of a form that is judged when it is offered, which may take long."""
+        return answer.form not in ("answer", "printed")
+
+    @property
+    def told(self) -> bool:
+        """Whether the cell has told of an answer, taken or refused."""
+        return bool(self._offers) or self._refusal is not None
 
     @property
     def waiting(self) -> bool:
         """Whether an answer was offered that no step has taken yet."""
         return bool(self._offers)
 
-    def take_refusal(self) -> str | None:
-        """Why the last refused answer was refused, once; None if none was."""
-        refusal, self.refusal = self.refusal, None
-        return refusal
+    def _took_unjudged(self, answer: Answer) -> bool:
+        """Take an answer that is judged at the end of its cell, or not at all; False for others."""
+        if answer.form == "answer" and self._dict_place is not None:
+            self._offers[self._dict_place] = answer
+        elif self._closed or len(self._offers) >= MOST_OFFERED:
+            return True
+        elif self.judges(answer):
+            return False
+        else:
+            if answer.form == "answer":
+                self._dict_place = len(self._offers)
+            self._offers.append(answer)
+        return True
 
-    def _late(self, answer: Answer, stdout: str) -> FinalAnswer | None:
-        """The verdict on a form that is judged at the end of its cell."""
-        if answer.printed is not None and not starts_a_line(answer.printed, stdout):
-            return None
-        try:
-            return self._judge(answer)
-        except ValueError:
-            return None
-
-    def _judge(self, answer: Answer) -> FinalAnswer:
+    def _judged(self, answer: Answer, before: float) -> Verdict:
         """`judge`, in the time that the answers of a cell have together."""
-        if self._checking_s > CHECKS_S:
-            self.refusal = f"the answers took too long to check: more than {CHECKS_S:g} s in a cell"
-            raise ValueError(self.refusal)
+        if before > CHECKS_S:
+            limit = f"more than {CHECKS_S:g} s in a cell"
+            return Verdict(None, f"the answers took too long to check: {limit}")
         began = time.thread_time()
         try:
-            return self.judge(answer.text, answer.value)
-        finally:
-            self._checking_s += time.thread_time() - began
+            final, refusal = self.judge(answer.text, answer.value), None
+        except ValueError as error:
+            final, refusal = None, str(error)
+        return Verdict(final, refusal, time.thread_time() - began)
+
+    def _take(self, verdict: Verdict) -> None:
+        self._checked_s += verdict.seconds
+        if verdict.final is None:
+            self._refusal = verdict.refusal
+            raise ValueError(verdict.refusal)
+        self._offers.append(verdict.final)
+        self._closed = True
 
 
 def starts_a_line(text: str, output: str) -> bool:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
+from repl_env.answers import NO_ANSWER
+from repl_env.aside import Aside
 from repl_env.contexts import Context
 from repl_env.episode import Episode, Terms
 from repl_env.models import REPLObservation
@@ -87,6 +89,8 @@ def running(
     streaming = {} if on_output is None else {"on_output": on_output}
     try:
         outcome = yield Cell(session.run, code, timeout=timeout, **streaming)
+        sheet = episode.sheet
+        verdict = (yield Aside(sheet.verdict, outcome.stdout)) if sheet.told else NO_ANSWER
     except (TypeError, ValueError, SandboxError):
         raise  # refused, or the end of the session: nothing that the session counts
     except BaseException:
@@ -95,11 +99,22 @@ def running(
     if outcome.state == "restarted":
         # The variables were the policy's to lose; what the episode is about was not.
         yield from loading(session, episode.terms.context)
-    observation = episode.ran(outcome)
+    observation = episode.ran(outcome, verdict)
     if not episode.names_are_known:
         episode.restart_names((yield session.variables))
         observation.available_variables = list(episode.names)
     return observation
+
+
+def giving_up(
+    session: Any, episode: Episode, observation: REPLObservation, used_up: str | None = None
+) -> Turn[REPLObservation]:
+    """End the episode without an answer; what the answer dict holds counts if it is any."""
+    draft = yield from content(session)
+    weighed = None
+    if draft not in (None, "", [], {}):
+        weighed = yield Aside(episode.weighed, draft)
+    return episode.give_up(observation, weighed, used_up)
 
 
 def content(session: Any) -> Turn[Any]:

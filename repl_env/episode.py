@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from repl_env.answers import AnswerSheet, FinalAnswer, Validator
+from repl_env.answers import AnswerSheet, FinalAnswer, Validator, Verdict
 from repl_env.contexts import Context
 from repl_env.errors import OURS
 from repl_env.models import CodeBlockResult, REPLObservation, REPLState, trusted
@@ -146,8 +146,20 @@ class Episode:
         observation.metadata["message"] = "Environment ready."
         return observation
 
-    def ran(self, outcome: AnyOutcome) -> REPLObservation:
-        """What a cell came to. If no answer came in the last iteration, `give_up` must follow."""
+    def weighed(self, value: JSON) -> FinalAnswer | ValueError:
+        """`value` as the answer, or why it is none. Changes nothing; may be done aside."""
+        text = "" if value is None else value if isinstance(value, str) else str(value)
+        try:
+            return self.sheet.judge(text, text if value is None else value)
+        except ValueError as error:
+            return error
+
+    def ran(self, outcome: AnyOutcome, verdict: Verdict) -> REPLObservation:
+        """What a cell came to, whose answers came to `verdict`.
+
+        If none came in the last iteration, `give_up` must follow.
+        """
+        self.sheet.clear()
         self.iteration += 1
         self.cells += 1
         self.totals.add(outcome.usage)
@@ -158,25 +170,20 @@ class Episode:
             self.names_are_known = False
         # After a restart there are changes only if that came first, and so they are the session's.
         self._follow(outcome.changes)
-        final = self.sheet.settle(outcome.stdout)
-        failed = self._judge(outcome, final)
-        if final is not None:
-            self.final, self.stop_reason = final, "answer"
+        failed = _with_refusal(failure(outcome), outcome, verdict)
+        if verdict.final is not None:
+            self.final, self.stop_reason = verdict.final, "answer"
         limit = self.terms.max_output_length
         result = render(outcome, failed, cell=self.cells, limit=limit)
         return self._observe(result, self._kind(failed), outcome.usage)
 
-    def submit(self, value: JSON) -> REPLObservation:
-        """An answer that the caller submits in place of code."""
+    def submit(self, weighed: FinalAnswer | ValueError) -> REPLObservation:
+        """An answer that the caller submits in place of code, `weighed`."""
         self.iteration += 1
-        text = "" if value is None else value if isinstance(value, str) else str(value)
-        try:
-            self.final = self.sheet.judge(text, text if value is None else value)
-        except ValueError as error:
-            self.sheet.take_refusal()
-            result = message_result("", f"ValueError: the answer was refused: {error}")
+        if isinstance(weighed, ValueError):
+            result = message_result("", f"ValueError: the answer was refused: {weighed}")
             return self._observe(result, "answer", Usage())
-        self.stop_reason = "answer"
+        self.final, self.stop_reason = weighed, "answer"
         observation = self._observe(message_result("Final answer submitted."), None, Usage())
         # As OpenEnv has it: after the end there is nothing to look at any more.
         observation.context_preview = None
@@ -185,20 +192,18 @@ class Episode:
         return observation
 
     def give_up(
-        self, observation: REPLObservation, content: JSON, used_up: str | None = None
+        self,
+        observation: REPLObservation,
+        weighed: FinalAnswer | ValueError | None,
+        used_up: str | None = None,
     ) -> REPLObservation:
-        """The end without an answer: `content` of the answer dict counts if it is any.
+        """The end without an answer: the content of the answer dict, `weighed`, counts if it fits.
 
         `used_up` says what of the budget is; None: the iterations are.
         """
         self.stop_reason = "max_iterations" if used_up is None else "budget"
-        if content not in (None, "", [], {}):
-            try:
-                self.final = self.sheet.judge(
-                    content if isinstance(content, str) else str(content), content
-                )
-            except ValueError:
-                self.sheet.take_refusal()
+        if isinstance(weighed, FinalAnswer):
+            self.final = weighed
         message = used_up or f"Maximum iterations ({self.terms.max_iterations}) reached."
         result = observation.result
         result.stdout = f"{on_new_line(result.stdout)}{message}"
@@ -211,20 +216,6 @@ class Episode:
             if name not in ended.metadata
         }
         return ended
-
-    def _judge(self, outcome: AnyOutcome, final: FinalAnswer | None) -> Failure | None:
-        """What went wrong in the cell, counting an answer that was refused in it."""
-        failed = failure(outcome)
-        refusal = self.sheet.take_refusal()
-        if refusal is None or final is not None:
-            return failed
-        if failed is None:
-            return Failure("answer", f"ValueError: the answer was refused: {refusal}")
-        # What is ours stays ours: the policy may have been refused for what it had lost.
-        ours = failed.kind in OURS
-        if not ours and outcome.error is not None and refusal in outcome.error.message:
-            return Failure("answer", failed.text)
-        return failed
 
     def _kind(self, failed: Failure | None) -> str | None:
         kind = failed.kind if failed else None
@@ -289,3 +280,17 @@ class Episode:
             stop_reason=self.stop_reason,
             usage=asdict(self.totals),
         )
+
+
+def _with_refusal(failed: Failure | None, outcome: AnyOutcome, verdict: Verdict) -> Failure | None:
+    """What went wrong in the cell, counting an answer that was refused in it."""
+    refusal = verdict.refusal
+    if refusal is None or verdict.final is not None:
+        return failed
+    if failed is None:
+        return Failure("answer", f"ValueError: the answer was refused: {refusal}")
+    # What is ours stays ours: the policy may have been refused for what it had lost.
+    ours = failed.kind in OURS
+    if not ours and outcome.error is not None and refusal in outcome.error.message:
+        return Failure("answer", failed.text)
+    return failed

@@ -11,13 +11,14 @@ import copy
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from repl_env import cells, resuming, sandboxes
 from repl_env.answers import validator
+from repl_env.aside import Aside
 from repl_env.episode import Episode, Terms
 from repl_env.errors import OURS, EpisodeAborted, EpisodeDone, NotReset
 from repl_env.interfaces import Environment
@@ -77,7 +78,8 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
         known = {name: more[name] for name in REQUEST_NAMES & more.keys()}
         request = Request(**dict(zip(POSITIONAL, given, strict=True)), **known)
         subcalls = request.subcalls(self.settings)
-        terms = request.terms(self.settings, self._helpers(subcalls), self._sandboxes)
+        check = yield Aside(validator, request.answer_schema)
+        terms = request.terms(self.settings, self._helpers(subcalls), self._sandboxes, check)
         take_expected = self._expecting(request.expected_answer)
         if mode == "plain":
             self._check_mode(mode)
@@ -127,7 +129,8 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
         self._check_mode(mode)
         check_variables(variables, self.settings.tools)
         take_expected = self._expecting(request.expected_answer)
-        terms = request.following(before.terms, self.settings)
+        check = yield Aside(validator, request.answer_schema)
+        terms = request.following(before.terms, self.settings, check)
         yield self._reset_rubric if mode == "plain" else self._reset_rubric_async
         if take_expected is not None:
             take_expected(request.expected_answer)
@@ -151,9 +154,13 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
     def _helpers(self, subcalls: SubcallSettings) -> tuple[str, ...]:
         return (*sorted(self._provider.names(subcalls)), *self.settings.tools)
 
-    def _answered(self, answer: Answer) -> None:
+    def _answered(self, answer: Answer) -> Awaitable[None] | None:
         # Not bound to one episode: another may go on in the same session.
-        self._episode().sheet.offer(answer)
+        sheet = self._episode().sheet
+        if self._mode == "async" and sheet.judges(answer):
+            return sheet.offer_aside(answer)
+        sheet.offer(answer)
+        return None
 
     def _subcall_failed(self, error: Exception) -> None:
         if self._state is not None:
@@ -179,7 +186,8 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
         asked = resuming.asked(
             file.episode, helpers, self.settings.answers, self.rubric, schema, llm
         )
-        terms = file.episode.terms(file.context, validator(asked.answer_schema))
+        check = yield Aside(validator, asked.answer_schema)
+        terms = file.episode.terms(file.context, check)
         last = file.episode.last_observation()
         yield from self._leaving()
         yield self._reset_rubric if mode == "plain" else self._reset_rubric_async
@@ -270,7 +278,7 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
         """What an action comes to, before it is scored."""
         calling = self._calling
         if action.is_final:
-            observation = episode.submit(action.final_answer)
+            observation = episode.submit((yield Aside(episode.weighed, action.final_answer)))
         elif calling is None:
             observation = yield from cells.running(
                 self._executor, episode, action.code, timeout_s, on_output
@@ -280,8 +288,7 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
                 calling, episode, action.code, timeout_s, on_output
             )
         if episode.last_iteration:
-            content = yield from cells.content(self._executor)
-            observation = episode.give_up(observation, content)
+            observation = yield from cells.giving_up(self._executor, episode, observation)
         return observation
 
     def _paying(
@@ -303,8 +310,8 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
         observation.metadata["spent"] = asdict(account.total)
         used_up = _used_up(account)
         if used_up is not None and not episode.done:
-            content = yield from cells.content(self._executor)
-            observation = episode.give_up(observation, content, f"Budget used up: {used_up}.")
+            over = f"Budget used up: {used_up}."
+            observation = yield from cells.giving_up(self._executor, episode, observation, over)
         return observation
 
     def _scoring(

@@ -1,12 +1,14 @@
 """Answers checked by a JSON schema, in bounded time, whoever wrote the schema.
 
 A schema may come from a client of a server or from code in a session, and what it is laid against
-from code as well; the check holds up everybody else in the process. Therefore:
+from code as well; the check holds up whoever else asks for one. Therefore:
 
     the size of a schema is bounded, and it fetches nothing
     patterns are matched in linear time, by the engine that pydantic has
     keywords for which no bound is known are refused (`_UNBOUNDED`)
     what is left is given up after `CHECK_S`, asked for at each keyword
+
+All of it can be done aside (`repl_env.aside`).
 """
 
 from __future__ import annotations
@@ -19,14 +21,19 @@ from contextvars import ContextVar
 from functools import cache, lru_cache
 from typing import Any
 
+from repl_env.aside import hurry
 from repl_sandbox.types import JSON
 
-# CPU seconds for one answer, while a server stands still. Thousands of records take a tenth of it.
+# CPU seconds for one answer. Thousands of records take a tenth of it.
 CHECK_S = 2.0
 
 # Values in a schema: those of large models have some hundred, and to check so many takes 0.7 s.
 _MOST_VALUES = 2_000
 _DEEPEST = 64
+_LONGEST = 1_000_000  # characters of all its texts
+# What is checked in milliseconds.
+_FEW_VALUES = 40
+_SHORT_PATTERNS = 100
 # Characters of all patterns: to compile one of a few hundred may take a tenth of a second.
 _LONGEST_PATTERNS = 2_000
 
@@ -53,11 +60,25 @@ def by_json_schema(schema: dict[str, Any]) -> Callable[[JSON], JSON]:
         ValueError: `schema` is no JSON schema, too large, or has what cannot be checked in bounded
             time: `_UNBOUNDED`, and patterns that look around or back.
     """
+    _check_bounds(schema)
+    try:
+        return _of_text(json.dumps(schema))
+    except TypeError:  # it has values that are none of JSON's, for jsonschema to judge
+        return _of(schema)
+
+
+# A batch of questions has one schema, and so have thousands of episodes.
+@lru_cache(maxsize=256)
+def _of_text(text: str) -> Callable[[JSON], JSON]:
+    return _of(json.loads(text))
+
+
+def _of(schema: dict[str, Any]) -> Callable[[JSON], JSON]:
     import jsonschema
     from referencing import Registry
     from referencing.exceptions import Unresolvable
 
-    _check_bounds(schema)
+    _hurry_past(schema)
     kind = jsonschema.validators.validator_for(schema)
     try:
         kind.check_schema(schema)
@@ -84,8 +105,11 @@ def by_json_schema(schema: dict[str, Any]) -> Callable[[JSON], JSON]:
 
 def _check_bounds(schema: dict[str, Any]) -> None:
     """ValueError for a schema whose own check, or that of an answer by it, has no bound."""
-    patterns = 0
+    patterns = characters = 0
     for values, (depth, name, value) in enumerate(_walk(schema)):
+        characters += sum(len(each) for each in (name, value) if isinstance(each, str))
+        if characters > _LONGEST:
+            raise ValueError(f"answer_schema is too large: more than {_LONGEST:,} characters")
         if values > _MOST_VALUES or depth > _DEEPEST:
             problem = f"more than {_MOST_VALUES:,} values, or deeper than {_DEEPEST}"
             raise ValueError(f"answer_schema is too large: {problem}")
@@ -99,7 +123,12 @@ def _check_bounds(schema: dict[str, Any]) -> None:
             if patterns > _LONGEST_PATTERNS:
                 limit = f"{_LONGEST_PATTERNS:,} characters of patterns"
                 raise ValueError(f"answer_schema is too large: more than {limit}")
+            hurry(long=patterns > _SHORT_PATTERNS)
             _matcher(value)
+
+
+def _hurry_past(schema: dict[str, Any]) -> None:
+    hurry(long=any(values >= _FEW_VALUES for values, _ in enumerate(_walk(schema))))
 
 
 def _walk(schema: Any) -> Iterator[tuple[int, str | None, Any]]:
@@ -153,6 +182,7 @@ def _timed(keyword: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
 
 
 def _look_at_the_clock() -> None:
+    hurry()
     if time.thread_time() > _deadline.get():
         raise ValueError(f"the answer takes too long to check: more than {CHECK_S:g} s")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from repl_env import contexts
-from repl_env.answers import validator
+from repl_env.answers import Validator
 from repl_env.contexts import Context, Given
 from repl_env.episode import Terms
 from repl_env.files import Files, contents
@@ -81,9 +81,13 @@ class Request:
     rlm_max_iterations: int | None = None
 
     def terms(
-        self, settings: Settings, helpers: tuple[str, ...], source: Source | None = None
+        self,
+        settings: Settings,
+        helpers: tuple[str, ...],
+        source: Source | None,
+        check: Validator | None,
     ) -> Terms:
-        """The episode's terms, if its session is from `source`.
+        """The episode's terms, if its session is from `source`; `check` is of `answer_schema`.
 
         Raises:
             TypeError, ValueError, OSError: naming the argument.
@@ -110,10 +114,10 @@ class Request:
             ),
             max_output_length=settings.max_output_length,
             helpers=helpers,
-            validator=validator(self.answer_schema),
+            validator=check,
         )
 
-    def following(self, before: Terms, settings: Settings) -> Terms:
+    def following(self, before: Terms, settings: Settings, check: Validator | None) -> Terms:
         """The terms of an episode in the session of one of the terms `before`.
 
         Raises:
@@ -125,7 +129,7 @@ class Request:
             episode_id=uuid.uuid4().hex,
             task_prompt=_text(self.task_prompt, "task_prompt"),
             max_iterations=at_least(iterations, 1, "max_iterations"),
-            validator=validator(self.answer_schema),
+            validator=check,
         )
 
     def subcalls(self, settings: Settings) -> SubcallSettings:

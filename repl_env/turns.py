@@ -11,6 +11,8 @@ import inspect
 from collections.abc import Callable, Generator
 from typing import Any, TypeAlias, TypeVar
 
+from repl_env.aside import Aside, aside
+
 T = TypeVar("T")
 Turn: TypeAlias = Generator[Callable[[], Any], Any, T]
 
@@ -33,12 +35,12 @@ def play(turn: Turn[T]) -> T:
 
 
 async def play_async(turn: Turn[T]) -> T:
-    """The same, awaiting what can be awaited."""
+    """The same, awaiting what can be awaited, and what is to be done aside."""
     try:
         request = next(turn)
         while True:
             try:
-                reply = request()
+                reply = aside(request) if isinstance(request, Aside) else request()
                 if inspect.isawaitable(reply):
                     reply = await reply
             except BaseException as error:  # noqa: BLE001 - as above; cancellation too

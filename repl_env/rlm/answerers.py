@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
+from repl_env.aside import aside
 from repl_env.errors import BudgetExceeded, ModelError
 from repl_env.interfaces import Message
 from repl_env.rlm.asking import ask
@@ -33,6 +35,7 @@ from repl_env.rlm.model import (
 )
 from repl_env.rlm.questions import Question, Reply, parsed
 from repl_env.rlm.threads import in_thread
+from repl_sandbox.types import JSON
 
 Ended: TypeAlias = Callable[[int, "Reply"], None]
 
@@ -113,7 +116,7 @@ class ModelAnswerer(Answerer):
         if question.schema is None:
             return Reply.of(completion)
         try:
-            return Reply.of(completion, parsed(completion.text, question.schema))
+            return Reply.of(completion, await _fitting(completion, question.schema))
         except ValueError as error:
             wrong = f"{error}. Reply again, with nothing but JSON that fits the schema."
         messages += [
@@ -124,7 +127,7 @@ class ModelAnswerer(Answerer):
         usage = _sum(completion.usage, again.usage)
         whole = Completion(again.text, usage, again.finish_reason, again.model)
         try:
-            return Reply.of(whole, parsed(again.text, question.schema))
+            return Reply.of(whole, await _fitting(again, question.schema))
         except ValueError as error:
             problem = ModelError("schema", f"twice, {error}")
             return Reply(f"Error: {problem}", str(problem), usage, model=again.model)
@@ -192,8 +195,11 @@ class BatchFunction(Answerer):
                 answers = await self._ask(asked, calls[0]) if asked else []
             except ModelError as error:
                 answers = [error] * len(asked)
-            for (index, reservation), answer in zip(paid.items(), answers, strict=False):
-                replies[index] = _settled(questions[index], reservation, answer)
+            given = dict(zip(paid, answers, strict=False))
+            for index, answer in given.items():
+                _settle(questions[index], paid[index], answer)
+        for index, answer in given.items():
+            replies[index] = await _reply(questions[index], answer)
         found = [reply for reply in replies if reply is not None]
         for index, reply in enumerate(found):
             ended(index, reply)
@@ -261,23 +267,30 @@ def _share(account: Account, count: int) -> int | None:
     return None if budget.usd is None else SHARE
 
 
-def _settled(
-    question: Question, reservation: Reservation, answer: Completion | ModelError
-) -> Reply:
+def _settle(question: Question, reservation: Reservation, answer: Completion | ModelError) -> None:
+    if not isinstance(answer, ModelError):  # else the reservation ends as failed
+        reservation.settle(
+            answer.usage,
+            input_estimate=_bound(question.text),
+            output_estimate=_bound(answer.text),
+            price_model=answer.model or question.model,
+        )
+
+
+async def _reply(question: Question, answer: Completion | ModelError) -> Reply:
     if isinstance(answer, ModelError):
-        return Reply.failed(answer)  # the reservation ends as failed
-    reservation.settle(
-        answer.usage,
-        input_estimate=_bound(question.text),
-        output_estimate=_bound(answer.text),
-        price_model=answer.model or question.model,
-    )
+        return Reply.failed(answer)
     if question.schema is None:
         return Reply.of(answer)
     try:
-        return Reply.of(answer, parsed(answer.text, question.schema))
+        return Reply.of(answer, await _fitting(answer, question.schema))
     except ValueError as error:
         return replace(Reply.failed(ModelError("schema", str(error))), ours=False)
+
+
+async def _fitting(completion: Completion, schema: Mapping[str, Any]) -> JSON:
+    """The JSON that an answer is; ValueError says why it does not fit."""
+    return await aside(partial(parsed, completion.text, schema))
 
 
 def _completion(answer: object) -> Completion | ModelError:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import wait as wait_for
 from dataclasses import asdict, fields
 from functools import partial, wraps
 from typing import Any
 
+from repl_env.aside import aside
 from repl_env.background import RUNS
 from repl_env.errors import ModelError
 from repl_env.rlm.answerers import Answerer, Call, answered
@@ -146,7 +147,8 @@ class Calling:
         schema: Any = None,
         timeout: Any = None,
     ) -> dict[str, Any]:
-        question = _question(check_prompt(prompt), model, context, schema, timeout)
+        fits = await _checked(schema)
+        question = _question(check_prompt(prompt), model, context, fits, timeout)
         reply = await self._follow(kind, question, self._next())
         if reply.refusal is not None:
             raise reply.refusal
@@ -166,8 +168,9 @@ class Calling:
         contexts = context if isinstance(context, list) else [context] * len(each)
         if len(contexts) != len(each):
             raise ValueError(f"context: a list of {len(contexts)} for {len(each)} prompts")
+        fits = await _checked(schema)
         questions = [
-            _question(prompt, model, about, schema, timeout)
+            _question(prompt, model, about, fits, timeout)
             for prompt, about in zip(each, contexts, strict=True)
         ]
         calls = [self._next() for _ in questions]
@@ -220,7 +223,8 @@ class Calling:
         schema: Any = None,
         timeout: Any = None,
     ) -> dict[str, Any]:
-        question = _question(check_prompt(prompt), model, context, schema, timeout)
+        fits = await _checked(schema)
+        question = _question(check_prompt(prompt), model, context, fits, timeout)
         self._spawned.check_room()
         return {"id": self._spawned.begin(self._follow("rlm", question, self._next()))}
 
@@ -308,10 +312,14 @@ class Calling:
         )
 
 
-def _question(prompt: str, model: Any, context: Any, schema: Any, timeout: Any) -> Question:
-    return Question(
-        prompt, check_model(model), context, check_schema(schema), check_timeout(timeout)
-    )
+async def _checked(schema: object) -> Mapping[str, Any] | None:
+    return None if schema is None else await aside(partial(check_schema, schema))
+
+
+def _question(
+    prompt: str, model: Any, context: Any, schema: Mapping[str, Any] | None, timeout: Any
+) -> Question:
+    return Question(prompt, check_model(model), context, schema, check_timeout(timeout))
 
 
 def _documented(function: Callable[..., Any], doc: str) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from repl_env.answers import validator
+from repl_env.aside import hurry_past
 from repl_env.errors import BudgetExceeded, ModelError
 from repl_env.rlm.model import Completion, ModelUsage
 from repl_env.values import clean
@@ -110,6 +111,7 @@ def readable(context: Any) -> str:
 
 def parsed(text: str, schema: Mapping[str, Any]) -> JSON:
     """The JSON in `text`, which may stand in one fence; ValueError says why it does not fit."""
+    hurry_past(text)
     try:
         value: JSON = json.loads(_unfenced(text))
     except (ValueError, RecursionError) as error:

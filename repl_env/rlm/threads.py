@@ -9,26 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+from repl_env.pools import Pool
 
 T = TypeVar("T")
 
-# Threads start only when none is idle.
-_MOST = 1 << 14
-
-_pools: dict[int, ThreadPoolExecutor] = {}  # by process: a fork does not inherit threads
+_pool: Final = Pool(1 << 14, "repl-model")
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     """What `function(*arguments)` returns, called in a thread with this task's context."""
     context = contextvars.copy_context()
-    pool = _pools.get(os.getpid())
-    if pool is None:
-        pool = _pools.setdefault(
-            os.getpid(), ThreadPoolExecutor(_MOST, thread_name_prefix="repl-model")
-        )
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(pool, lambda: context.run(function, *arguments))
+    return await asyncio.wrap_future(_pool.submit(lambda: context.run(function, *arguments)))

@@ -17,10 +17,11 @@ from .checkpoint import parse
 from .errors import IsolationError, SandboxError
 from .offer import Offer
 from .sandbox import NO_PICKLE, Sandbox
+from .session.answers import Accept
 from .session.asynchronous import AsyncSession, in_thread
 from .session.core import Core
 from .session.offers import HostFunction
-from .types import Answer, Answers, Limits, Statistics
+from .types import Answers, Limits, Statistics
 
 if TYPE_CHECKING:
     from .shared import Parcel, Shareable
@@ -101,7 +102,7 @@ class AsyncSandbox:
         limits: Limits | None = None,
         seed: int | None = None,
         answers: Answers | None = None,
-        on_answer: Callable[[Answer], None] | None = None,
+        on_answer: Accept | None = None,
     ) -> SessionRequest:
         """As `Sandbox.session`; await it, or use it in `async with`."""
 
@@ -132,7 +133,7 @@ class AsyncSandbox:
         limits: Limits | None = None,
         files: Mapping[str, bytes | str] | None = None,
         answers: Answers | None = None,
-        on_answer: Callable[[Answer], None] | None = None,
+        on_answer: Accept | None = None,
         timeout: float | None = None,
     ) -> SessionRequest:
         """As `Sandbox.restore`; await it, or use it in `async with`."""

@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Literal, NoReturn
 
@@ -17,6 +17,7 @@ from .errors import CheckpointError, IsolationError, SandboxClosed, SandboxError
 from .offer import Offer
 from .places import Places
 from .pool import Pool
+from .session.answers import Accept
 from .session.core import Core
 from .session.handle import Home
 from .session.host_functions import Executor, LoopExecutor
@@ -24,7 +25,7 @@ from .session.offers import HostFunction, Offers, check
 from .session.sync import Session
 from .template import Template
 from .tiers import acceptable, strongest
-from .types import Answer, Answers, Limits, Policy, Statistics, check_seed
+from .types import Answers, Limits, Policy, Statistics, check_seed
 from .watchdog import Watchdog
 from .zygote.handle import ZygoteHandle
 from .zygote.links import Links
@@ -212,7 +213,7 @@ class Sandbox:
         limits: Limits | None = None,
         seed: int | None = None,
         answers: Answers | None = None,
-        on_answer: Callable[[Answer], None] | None = None,
+        on_answer: Accept | None = None,
     ) -> Session:
         """A new session.
 
@@ -221,7 +222,8 @@ class Sandbox:
         those of the sandbox. `seed`: for `random` and, if preloaded, numpy. `answers`: put FINAL,
         FINAL_VAR, SUBMIT, final_answer and the dict `answer` in the namespace; "compatible" also
         takes printed forms (see `Answer`). `on_answer` is called with each answer; its ValueError
-        refuses the answer.
+        refuses the answer. Where that takes long it may be a coroutine function: the cell waits for
+        it as for a call to the host.
 
         Raises:
             SandboxClosed, SandboxError: the sandbox is closed or its template was ended, or
@@ -239,7 +241,7 @@ class Sandbox:
         limits: Limits | None = None,
         files: Mapping[str, bytes | str] | None = None,
         answers: Answers | None = None,
-        on_answer: Callable[[Answer], None] | None = None,
+        on_answer: Accept | None = None,
         timeout: float | None = None,
     ) -> Session:
         """A new session with the namespace that `Session.checkpoint` saved.
@@ -331,7 +333,7 @@ class Sandbox:
         limits: Limits | None,
         seed: int | None,
         answers: Answers | None,
-        on_answer: Callable[[Answer], None] | None,
+        on_answer: Accept | None,
     ) -> Core:
         offers = check(host)
         if self._shared and (clash := self._shared.keys() & offers.names):
@@ -354,7 +356,7 @@ class Sandbox:
         limits: Limits,
         seed: int | None,
         answers: Answers | None,
-        on_answer: Callable[[Answer], None] | None,
+        on_answer: Accept | None,
     ) -> Core:
         links = self._take(limits) or self._begin(limits)
         try:

@@ -342,6 +342,8 @@ class HostedSession:
         except Exception as error:  # noqa: BLE001
             fault("SESSION_ERROR", "closing", error)
         finally:
+            # It is part of cycles, and may be collected late; replies may be large.
+            self._last = self._running = self._telling = None
             self._host.gone(self)
 
 

@@ -19,7 +19,7 @@ def settled(*answers, stdout="", schema=None):
     sheet = AnswerSheet(validator(schema))
     for answer in answers:
         sheet.offer(answer)
-    final = sheet.settle(stdout)
+    final = sheet.verdict(stdout).final
     return None if final is None else (final.text, final.value)
 
 
@@ -60,11 +60,12 @@ def test_a_last_expression_needs_no_output():
     assert settled(Answer("printed", "42", "42", printed=None)) == ("42", "42")
 
 
-def test_a_sheet_is_empty_after_it_was_settled():
+def test_a_sheet_that_was_cleared_is_empty():
     sheet = AnswerSheet()
     sheet.offer(Answer("answer", "a", "a"))
-    assert sheet.settle("") is not None
-    assert sheet.settle("") is None
+    assert sheet.verdict("").final is not None
+    sheet.clear()
+    assert sheet.verdict("").final is None
 
 
 def test_offers_in_a_loop_are_bounded():
@@ -72,27 +73,27 @@ def test_offers_in_a_loop_are_bounded():
     for number in range(10 * MOST_OFFERED):
         sheet.offer(Answer("printed", str(number), None, printed="not shown"))
     sheet.offer(Answer("FINAL", "late", "late"))
-    assert sheet.settle("") is None
+    assert sheet.verdict("").final is None
 
 
 def test_a_call_that_breaks_the_schema_is_refused_at_once():
     sheet = AnswerSheet(validator({"type": "integer"}))
     with pytest.raises(ValueError, match="'x' is not of type 'integer'"):
         sheet.offer(Answer("FINAL", "x", "x"))
-    assert "integer" in sheet.take_refusal()
-    assert sheet.take_refusal() is None
+    assert "integer" in sheet.verdict("").refusal
     sheet.offer(Answer("FINAL", "3", 3))
-    assert sheet.settle("").value == 3
+    assert sheet.verdict("").final.value == 3
 
 
 def test_the_dict_is_judged_when_the_cell_ends():
     sheet = AnswerSheet(validator({"type": "integer"}))
     sheet.offer(Answer("answer", "", ""))
     sheet.offer(Answer("answer", "5", 5))
-    assert sheet.settle("").value == 5
+    assert sheet.verdict("").final.value == 5
+    sheet.clear()
     sheet.offer(Answer("answer", "", ""))
-    assert sheet.settle("") is None
-    assert sheet.take_refusal() is not None
+    assert sheet.verdict("").final is None
+    assert "integer" in sheet.verdict("").refusal
 
 
 def test_a_schema_names_where_the_answer_is_wrong():
@@ -164,7 +165,8 @@ def test_the_answers_of_a_cell_have_so_much_time_together(monkeypatch):
         with pytest.raises(ValueError, match=r"too long to check: more than 0\.01 s in a cell"):
             sheet.offer(Answer("SUBMIT", "b", "b"))
         sheet.offer(Answer("answer", "c", "c"))
-        assert sheet.settle("") is None
+        assert sheet.verdict("").final is None
+        sheet.clear()
     assert checked == [0, 1]
     with pytest.raises(ValueError, match="never"):
         sheet.judge("d", "d")  # what a caller submits has nothing to do with cells

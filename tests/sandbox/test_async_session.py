@@ -29,6 +29,7 @@ from repl_sandbox import (
 from repl_sandbox.arguments import SandboxArguments
 from repl_sandbox.session.core import Core
 from repl_sandbox.session.watch import Watch
+from repl_sandbox.types import Answer
 from tests.descriptors import opened
 from tests.sandbox.conftest import PATIENT
 from tests.waiting import until
@@ -271,6 +272,52 @@ async def test_coroutine_functions_run_on_the_callers_loop(sandbox: AsyncSandbox
         outcome = await session.run("same_loop()")
         assert outcome.error is not None
         assert "TypeError" in outcome.error.message
+
+
+async def test_while_an_answer_is_judged_the_loop_turns_and_the_cell_waits(
+    sandbox: AsyncSandbox,
+) -> None:
+    asked, verdict = asyncio.Event(), asyncio.Event()
+
+    async def accept(answer: Answer) -> None:
+        asked.set()
+        await verdict.wait()
+
+    async with sandbox.session(answers="strict", on_answer=accept) as session:
+        running = asyncio.create_task(session.run("FINAL(1)\nprint('on')"))
+        await asyncio.wait_for(asked.wait(), SECONDS)
+        verdict.set()
+        outcome = await asyncio.wait_for(running, SECONDS)
+        assert [answer.value for answer in outcome.answers] == [1]
+        assert outcome.stdout == "on\n"
+        assert (await session.run("FINAL(2)")).answers[0].value == 2
+
+
+async def test_an_answer_that_nobody_waits_for_any_more_is_not_kept(sandbox: AsyncSandbox) -> None:
+    asked, left = asyncio.Event(), asyncio.Event()
+
+    async def never(answer: Answer) -> None:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+
+    async with sandbox.session(
+        answers="strict", on_answer=never, limits=Limits(timeout=SECONDS, host_timeout=0.2)
+    ) as session:
+        outcome = await session.run("FINAL(1)")
+        assert isinstance(outcome, TimedOut) and outcome.answers == ()
+        await asyncio.wait_for(left.wait(), SECONDS)
+        asked.clear()
+        left.clear()
+        running = asyncio.create_task(session.run("FINAL(2)"))
+        await asyncio.wait_for(asked.wait(), SECONDS)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await asyncio.wait_for(left.wait(), SECONDS)
+        assert (await session.run("3")).answers == ()
 
 
 async def test_sessions_asked_for_at_once_share_one_template() -> None:

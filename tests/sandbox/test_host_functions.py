@@ -192,6 +192,21 @@ def test_a_refused_answer_is_an_error_in_the_cell(sandbox: Sandbox) -> None:
     assert outcome.answers == ()
 
 
+def test_an_answer_may_be_judged_by_a_coroutine(sandbox: Sandbox) -> None:
+    async def refuse_texts(answer: Answer) -> None:
+        await asyncio.sleep(0)
+        if not isinstance(answer.value, int):
+            raise ValueError("answer must be a number")
+
+    with sandbox.session(answers="strict", on_answer=refuse_texts) as session:
+        refused = session.run("FINAL('x')")
+        taken = session.run("try: FINAL('y')\nexcept ValueError as e: print(e)\nFINAL(1); FINAL(2)")
+    assert refused.error is not None and refused.answers == ()
+    assert (refused.error.type, refused.error.message) == ("ValueError", "answer must be a number")
+    assert taken.stdout == "answer must be a number\n"
+    assert [answer.value for answer in taken.answers] == [1, 2]
+
+
 def test_printed_forms_are_told_only_when_asked_for(sandbox: Sandbox) -> None:
     code = "document = 'FINAL(13)'\nprint(document)\nprint('FINAL(42)')"
     with sandbox.session(answers="strict") as session:

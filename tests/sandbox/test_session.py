@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import threading
+import tracemalloc
 from contextlib import suppress
 
 import psutil
@@ -708,3 +709,18 @@ def test_a_block_that_a_cell_frees_is_had_again_without_page_faults(session: Ses
     )
     # Two blocks of 245 pages, ten times.
     assert int(result.value) < 490
+
+
+def test_a_closed_session_holds_nothing_of_what_it_wrote(sandbox: Sandbox) -> None:
+    tracemalloc.start()
+    try:
+        closed = []
+        for _ in range(3):
+            with sandbox.session() as session:
+                assert len(session.run("print('x' * 5_000_000)").stdout) > 5_000_000
+                closed.append(session)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert held < 5_000_000

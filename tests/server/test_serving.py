@@ -1,10 +1,12 @@
 """`repl-env serve` as a process: what it leaves behind however it ends, and how it refuses."""
 
+import gc
 import os
 import signal
 import socket
 import subprocess
 import sys
+import weakref
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -18,7 +20,9 @@ from repl_sandbox.jail import libc
 from repl_server.command import of_variables
 from repl_server.keys import Keys
 from repl_server.settings import ADDRESS_QUOTA, Quota
-from tests.server.conftest import peer
+from tests.server.conftest import ask, peer, serving
+from tests.server.toys import Add, Adder, Sum
+from tests.soak.belongings import anonymous
 from tests.waiting import eventually
 
 PROGRAM = "from repl_env.cli.main import main; main()"
@@ -40,7 +44,7 @@ class Child:
     def __init__(self, process) -> None:
         self.process = process
         line = process.stdout.readline()
-        assert line.startswith("repl-env serves on "), line
+        assert "serves on " in line, line
         self.url = line.rpartition(" ")[2].strip()
         self.port = int(self.url.rpartition(":")[2])
 
@@ -181,6 +185,41 @@ def test_no_collection_of_garbage_walks_what_was_loaded():
     before, after = map(int, told.split())
 
     assert after < before / 100
+
+
+def test_what_a_crowd_took_is_given_back():
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.server.scattering"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            server = Child(process)
+            assert ask(server, "POST", "/reset", {})[0] == 200
+            before = anonymous(str(process.pid))
+            assert ask(server, "POST", "/step", {"action": {}})[0] == 200
+            eventually(lambda: anonymous(str(process.pid)) < before + (20 << 20))
+        finally:
+            process.kill()
+
+
+def test_what_ended_sessions_left_to_the_collector_is_collected_when_nobody_is_there():
+    left = []
+
+    class Circular(Adder):
+        def __init__(self):
+            super().__init__()
+            self.circle = [self, *([] for _ in range(6_000))]
+            left.append(weakref.ref(self))
+
+        def close(self):
+            """Kept by nobody."""
+
+    gc.disable()
+    try:
+        with serving(environment=Circular, action=Add, observation=Sum) as server:
+            assert ask(server, "POST", "/reset", {})[0] == 200
+            eventually(lambda: left and not any(each() for each in left))
+    finally:
+        gc.enable()
 
 
 def test_options_are_variables_of_the_environment_too(monkeypatch):

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from ..checkpoint import Checkpoint
 from ..offer import Offer
-from ..types import JSON, Answer, AnyOutcome, Variable, check_seed, parse_size
+from ..types import JSON, AnyOutcome, Variable, check_seed, parse_size
+from .answers import Accept
 from .checkpoints import DEFAULT_LIMIT, loading, saving
 from .core import Core
 from .files import AsyncSessionFiles
@@ -87,7 +88,7 @@ class AsyncSession(Handle):
         *,
         seed: int | None = None,
         host: Mapping[str, HostFunction | Offer] | None = None,
-        on_answer: Callable[[Answer], None] | None = None,
+        on_answer: Accept | None = None,
     ) -> AsyncSession:
         """As `Session.branch`."""
         check_seed(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Awaitable
 
 from ..wire.messages import Call, Reply
 from .host_functions import Executor, Replies, Running, refusal, size
@@ -20,6 +21,7 @@ class Calls:
     def __init__(self, offers: Offers, executor: Executor) -> None:
         self.offers = offers
         self.executor = executor
+        # Made when first needed: a descriptor for each session, and one more to wait for.
         self._replies = Replies() if offers.rows else None
         self.running: dict[int, Running] = {}  # by their numbers
 
@@ -51,6 +53,14 @@ class Calls:
         function, places = self.offers.functions[call.name], self.offers.places(call.name)
         put = functools.partial(self._replies.put, cell)
         self.executor.start(function, call, places, running, put)
+
+    def wait_for(self, awaited: Awaitable[None], call: Call, size: int) -> None:
+        """Have `awaited` awaited, whose end replies to `call`."""
+        if self._replies is None:
+            self._replies = Replies()
+        self.running[call.call] = running = Running(size)
+        put = functools.partial(self._replies.put, call.cell)
+        self.executor.wait_for(awaited, call, running, put)
 
     def replies(self, cell: int) -> list[Reply]:
         """The replies of calls that have finished, unless the cell that made them is over.

@@ -18,7 +18,6 @@ from dataclasses import replace
 from ..cgroups.group import Group
 from ..errors import RemoteProtocolError
 from ..types import (
-    Answer,
     AnyOutcome,
     Clock,
     Finished,
@@ -38,7 +37,7 @@ from ..wire.messages import (
     WorkerMessage,
 )
 from ..zygote.links import Links
-from .answers import AnswersOfCell
+from .answers import Accept, AnswersOfCell
 from .branching import Branching
 from .calls import Calls
 from .clocks import Clocks
@@ -73,7 +72,7 @@ class Core(Branching):
         executor: Executor,
         seed: int | None,
         answers: str | None,
-        on_answer: Callable[[Answer], None] | None,
+        on_answer: Accept | None,
         preloaded: bool,
         states: int,
         ours: int,
@@ -384,22 +383,32 @@ class Core(Branching):
         for reply in self._calls.replies(self.cell):
             if self._clocks is not None:
                 self._clocks.call_ends(_monotonic(), self.cpu_seconds())
+            self._answers.decided(reply.call, reply.ok)
             self._send(reply)
 
     def _take_answer(self, answered: Answered) -> None:
         if answered.cell != self.cell or self._clocks is None or self._result is not None:
             self._send(refusal(answered.call, "Cancelled", "the cell that answered has ended"))
             return
+        if answered.call in self._calls.running:
+            raise RemoteProtocolError("a call number is used twice")
         try:
-            self._answers.keep(answered.answer, self._on_answer)
+            verdict = self._answers.offer(answered.call, answered.answer, self._on_answer)
         except ValueError as error:
             self._send(refusal(answered.call, "ValueError", str(error)))
             return
-        self._send(Reply(answered.call, True, b"null"))
+        if verdict is None:
+            self._send(Reply(answered.call, True, b"null"))
+            return
+        self._clocks.call_begins(_monotonic(), self.cpu_seconds())
+        call = Call(answered.call, self.cell, "on_answer", b"")
+        self._calls.wait_for(verdict, call, len(answered.answer.text))
+        self._wait_also_for(self._calls.wakes)
 
     # ── the end of a cell, or of a worker ─────────────────────────────────────────────────────
 
     def _refuse_open_calls(self) -> None:
+        self._answers.leave_undecided()
         for call in self._calls.end():
             if not self._dead:
                 self._send(refusal(call, "Cancelled", "the cell that made this call has ended"))
@@ -439,7 +448,7 @@ class Core(Branching):
         self,
         links: Links,
         offers: Offers | None,
-        on_answer: Callable[[Answer], None] | None,
+        on_answer: Accept | None,
     ) -> Core:
         """The logic of the branch at `links`, which has all that this session has.
 
@@ -494,3 +503,4 @@ class Core(Branching):
     def close(self) -> None:
         """Drop what belongs to the host; the links are the sandbox's to end."""
         self._calls.close()
+        self.output.forget()

@@ -109,6 +109,11 @@ class Exchange:
             *self._wakes,
         )
 
+    def _wait_also_for(self, wakes: tuple[int, ...]) -> None:
+        if wakes != self._wakes:
+            self._wakes = wakes
+            self._name_descriptors()
+
     # ── what comes in ─────────────────────────────────────────────────────────────────────────
 
     @property

@@ -12,7 +12,7 @@ import inspect
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -201,6 +201,13 @@ class Executor:
 
         self._pool().submit(run)
 
+    def wait_for(
+        self, awaited: Awaitable[object], call: Call, running: Running, done: Done
+    ) -> None:
+        """Have `awaited` awaited, and hand what it comes to, as the reply to `call`, to `done`."""
+        loop = self._running_loop()
+        loop.call_soon_threadsafe(_begin, loop, awaited, call, running, done)
+
     def _pool(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._threads is None:
@@ -304,6 +311,12 @@ class LoopExecutor(Executor):
         # Called in the task: wrong arguments then fail where its other errors are caught.
         begin = partial(function, *args, **kwargs)
         _spawn(asyncio.get_running_loop(), begin, call, running, done)
+
+    def wait_for(
+        self, awaited: Awaitable[object], call: Call, running: Running, done: Done
+    ) -> None:
+        """As `Executor.wait_for`, on the running loop."""
+        _spawn(asyncio.get_running_loop(), lambda: awaited, call, running, done)
 
 
 _tasks: set[asyncio.Task[None]] = set()

@@ -90,6 +90,12 @@ class Output:
             self.history.add(cell, stdout, stderr)
         return stdout, stderr
 
+    def forget(self) -> None:
+        """Let go of all text: the session is over, but the collector may find it late."""
+        self.stdout.forget()
+        self.stderr.forget()
+        self.history = History(0)
+
 
 class Stream:
     """One output stream of one session; `begin` and `end` mark a cell.
@@ -104,9 +110,10 @@ class Stream:
         self._largest_read = _LARGE_PIPE
         self._on_text: Callable[[str], None] | None = None
         self._decode: codecs.IncrementalDecoder | None = None
-        self._clear()
+        self.forget()
 
-    def _clear(self) -> None:
+    def forget(self) -> None:
+        """Begin with nothing."""
         self._head: list[bytes] = []
         self.head_size = 0
         self._tail: deque[bytes] = deque()
@@ -181,7 +188,7 @@ class Stream:
             text = b"".join(self._head).decode("utf-8", "replace")
         else:
             text = self._joined()
-        self._clear()
+        self.forget()
         return text
 
     def _joined(self) -> str:

@@ -30,9 +30,9 @@ _PROBES = 4
 _MOST_COMPLAINTS = 5  # of one server's log that are told
 # Parts of the time: without abusers, and with them. The rest is for warming up.
 _CALM, _ABUSED = 0.3, 0.6
-# What the server may have grown by: allocators keep what they were once given, which is some 20 MiB
-# more with each new height of what happens at once.
-_GROWTH = 64 << 20
+# What the server may have grown by at rest: an allocator cannot give back what lies about on pages
+# that are in use, which is some MiB more with each new height of what happens at once.
+_GROWTH = 24 << 20
 # How much longer the measured clients' steps may take beside abusers, of a hundred the slowest: by
 # a factor, and in milliseconds where that is little. The cores are shared with 20 that never rest.
 _HARM, _HARM_MS = 5.0, 100.0

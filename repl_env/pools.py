@@ -1,0 +1,27 @@
+"""`Pool`: threads of this process, started when there is work and none is idle."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Pool:
+    """At most so many threads, whose names begin with `name`. A fork has its own."""
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most = most
+        self._name = name
+        self._of: dict[int, ThreadPoolExecutor] = {}  # by process: a fork inherits no threads
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Have a thread do `work`, after what was submitted before if all are busy."""
+        pool = self._of.get(os.getpid())
+        if pool is None:
+            made = ThreadPoolExecutor(self._most, thread_name_prefix=self._name)
+            pool = self._of.setdefault(os.getpid(), made)
+        return pool.submit(work)

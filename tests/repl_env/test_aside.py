@@ -1,0 +1,122 @@
+"""What others decide the length of does not hold up an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import partial
+from typing import Annotated, Any
+
+import pytest
+from pydantic import AfterValidator
+
+from repl_env import AsyncLocalREPLEnv, REPLAction
+from repl_env.aside import aside, hurry
+from repl_env.json_schemas import by_json_schema
+from tests.waiting import PATIENCE
+
+LARGE = 5_000
+
+
+def here() -> int:
+    return threading.get_ident()
+
+
+def not_here() -> int:
+    hurry(long=True)
+    return threading.get_ident()
+
+
+async def test_what_is_short_is_done_at_once() -> None:
+    assert await aside(here) == here()
+
+
+async def test_what_takes_long_is_done_in_a_thread() -> None:
+    assert await aside(not_here) != here()
+
+
+async def test_what_takes_too_long_is_begun_again_in_a_thread() -> None:
+    def counted(upto: int) -> int:
+        for _ in range(upto):
+            hurry()
+        return threading.get_ident()
+
+    assert await aside(partial(counted, 10)) == here()
+    assert await aside(partial(counted, 300_000)) != here()
+
+
+async def test_its_errors_are_those_of_the_work() -> None:
+    def fail() -> None:
+        hurry(long=True)
+        raise LookupError("no")
+
+    with pytest.raises(LookupError, match="no"):
+        await aside(fail)
+
+
+class Gate:
+    """Work that waits to be let through."""
+
+    def __init__(self) -> None:
+        self.begun, self.opened, self.ended = threading.Event(), threading.Event(), False
+
+    def __call__(self) -> None:
+        hurry(long=True)
+        self.begun.set()
+        assert self.opened.wait(PATIENCE)
+        self.ended = True
+
+
+async def test_who_leaves_waits_for_what_is_begun_and_nothing_else_is() -> None:
+    gates = [Gate() for _ in range(3)]
+    waiting = [asyncio.create_task(aside(gate)) for gate in gates]
+    for gate in gates[:2]:
+        await asyncio.to_thread(gate.begun.wait, PATIENCE)
+    for each in waiting:
+        each.cancel()
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    assert [each.done() for each in waiting] == [False, False, True]
+    waiting[0].cancel()  # once more, which changes nothing
+    for gate in gates:
+        gate.opened.set()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(result, asyncio.CancelledError) for result in results)
+    assert [gate.ended for gate in gates] == [True, True, False]
+
+
+async def test_a_schema_is_checked_and_checks_aside_as_it_does_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("repl_env.aside.AT_ONCE_S", -1.0)
+    check = await aside(partial(by_json_schema, {"type": "integer", "title": "aside"}))
+    assert await aside(partial(check, 3)) == 3
+    with pytest.raises(ValueError, match="not of type 'integer'"):
+        await aside(partial(check, "3"))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"code": f"FINAL(list(range({LARGE})))"},
+        {"code": f"answer['content'] = list(range({LARGE}))\nanswer['ready'] = True"},
+        {"is_final": True, "final_answer": list(range(LARGE))},
+    ],
+    ids=["called", "dict", "submitted"],
+)
+async def test_a_loop_turns_while_an_answer_is_checked(step: dict[str, Any]) -> None:
+    asked, turned = threading.Event(), threading.Event()
+
+    def slow(value: list[int]) -> list[int]:
+        asked.set()
+        assert turned.wait(PATIENCE), "the loop that is to let this go on waits for it"
+        return value
+
+    async def turn() -> None:
+        await asyncio.to_thread(asked.wait, PATIENCE)
+        turned.set()
+
+    async with AsyncLocalREPLEnv() as env:
+        await env.reset(answer_schema=Annotated[list[int], AfterValidator(slow)])
+        result, _ = await asyncio.gather(env.step(REPLAction(**step)), turn())
+
+    assert result.done and len(result.observation.metadata["answer_value"]) == LARGE
