@@ -86,7 +86,7 @@ def create_app(
     # First, because routes are tried in turn and most sessions begin here.
     app.router.routes.append(WebSocketRoute("/ws", SocketRoute(host)))
     app.include_router(router(host))
-    app.include_router(numbers(host.watch.metrics))
+    app.include_router(numbers(host.watch.metrics, settings.metrics_key))
     app.include_router(upload_router(host))
     app.include_router(mcp_router(host))
     app.router.routes.append(WebSocketRoute("/mcp", MCPSocketRoute(host)))

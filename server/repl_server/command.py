@@ -75,6 +75,10 @@ def settings(
             envvar=f"{VARIABLE}_FILE",
         ),
     ] = None,
+    metrics_key: Annotated[
+        str | None,
+        option("--metrics-key", "The key that /metrics tells of all keys.", metavar="NAME"),
+    ] = None,
     no_auth: Annotated[
         bool, option("--no-auth", "Ask nobody for a key who can reach the port.")
     ] = False,
@@ -180,6 +184,7 @@ def settings(
             port=port,
             api_keys=api_keys,
             hashed_keys=tuple(lines_of(os.environ.get(VARIABLE, ""))),
+            metrics_key=metrics_key,
             no_auth=no_auth,
             origins=tuple(origin or ()),
             trusted_proxies=tuple(trusted_proxy or ()),

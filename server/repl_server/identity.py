@@ -22,7 +22,8 @@ class Identity:
     any, unless `Settings.no_auth` is set; with it, a key that comes along counts all the same.
 
     Raises:
-        ValueError: keys are asked for and there are none; an origin or a proxy is not one.
+        ValueError: keys are asked for and there are none, or not the one of the metrics; an origin
+            or a proxy is not one.
     """
 
     def __init__(self, settings: Settings, keys: Keys) -> None:
@@ -32,6 +33,8 @@ class Identity:
         self.origins = Origins(settings.origins, loopback=loopback)
         given = settings.api_keys is not None or bool(settings.hashed_keys) or bool(keys)
         self.asks_for_keys = not settings.no_auth and (given or not loopback)
+        if settings.metrics_key is not None and settings.metrics_key not in keys:
+            raise ValueError(f"metrics_key: there is no key named {settings.metrics_key!r}")
         if self.asks_for_keys and not keys:
             raise ValueError(
                 f"whoever reaches {settings.host} could run code here: make a key with"

@@ -91,6 +91,10 @@ class Keys:
             taken.add(digest)
         return cls(hashes)
 
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a key of this name."""
+        return name in self._hashes
+
     def __len__(self) -> int:
         return len(self._hashes)
 

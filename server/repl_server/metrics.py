@@ -1,15 +1,16 @@
 """`Metrics`: what a server counts for Prometheus, in a registry of its own.
 
 No label has values that a client can make up: names of keys come from the operator, outcomes and
-codes from tables here, and addresses are told of nobody.
+codes from tables here, and addresses are told of nobody. A key is told the names of others only if
+the operator says so (`Settings.metrics_key`): they may be customers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -20,10 +21,12 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from repl_env.refusals import CODES
 
-from .owners import Owner
+from .owners import Owner, owner_of
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -69,10 +72,9 @@ class Metrics:
         self._connections = self._counter("connections_refused", "Connections refused.", "reason")
         self._uploads = self._counter("uploads_bytes", "Bytes of contexts that came in.")
         self._sub_calls = self._counter("sub_calls", "Questions to models.", "outcome")
-        self._cpu = self._counter("cpu_seconds", "CPU time of sessions, by key.", "key")
         # What each step counts, looked up once: by outcomes of the table, and by keys.
         self._steps_of: dict[str, Counter] = {}
-        self._cpu_of: dict[str, Counter] = {}
+        self._cpu_of: dict[str, float] = {}
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"repl_{name}", text, labels, registry=self._registry)
@@ -124,23 +126,49 @@ class Metrics:
     def cpu(self, owner: Owner, seconds: float) -> None:
         """CPU time that a session of `owner` took."""
         name = owner.name if owner.kind == "key" else ""
-        counter = self._cpu_of.get(name)
-        if counter is None:
-            counter = self._cpu_of[name] = self._cpu.labels(name)
-        counter.inc(max(0.0, seconds))
+        self._cpu_of[name] = self._cpu_of.get(name, 0.0) + max(0.0, seconds)
 
-    def text(self) -> bytes:
-        """All of it as Prometheus reads it (`CONTENT_TYPE`)."""
-        return generate_latest(self._registry)
+    def text(self, reader: str | None = None) -> bytes:
+        """All of it as Prometheus reads it (`CONTENT_TYPE`).
+
+        `reader`: the only key that is named; what others used is told together, under "". None:
+        each is named.
+        """
+        registry = CollectorRegistry()
+        registry.register(_Times(self._cpu_of, reader))
+        return generate_latest(self._registry) + generate_latest(registry)
 
 
-def numbers(metrics: Metrics) -> APIRouter:
-    """The route `/metrics`."""
+class _Times(Collector):
+    """CPU time by key, as one reader sees it."""
+
+    def __init__(self, seconds: Mapping[str, float], reader: str | None) -> None:
+        self._seconds = seconds
+        self._reader = reader
+
+    def collect(self) -> Iterator[Metric]:
+        told: dict[str, float] = {}
+        for name, seconds in self._seconds.items():
+            seen = name if self._reader in (None, name) else ""
+            told[seen] = told.get(seen, 0.0) + seconds
+        family = CounterMetricFamily(
+            "repl_cpu_seconds", "CPU time of sessions, by key.", labels=["key"]
+        )
+        for name, seconds in told.items():
+            family.add_metric([name], seconds)
+        yield family
+
+
+def numbers(metrics: Metrics, whole: str | None) -> APIRouter:
+    """The route `/metrics`, which names all keys to the key named `whole`."""
     router = APIRouter(tags=["server"])
 
-    async def read() -> Response:
+    async def read(request: Request) -> Response:
         """What Prometheus reads."""
-        return Response(metrics.text(), media_type=CONTENT_TYPE)
+        owner = owner_of(request.scope)
+        name = owner.name if owner.kind == "key" else ""
+        reader = None if name == whole else name
+        return Response(metrics.text(reader), media_type=CONTENT_TYPE)
 
     content: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
     router.add_api_route(

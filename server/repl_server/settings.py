@@ -82,6 +82,7 @@ _SECONDS: Mapping[str, bool] = {
 _KINDS: Mapping[str, tuple[UnionType | type, str]] = {
     "host": (str, "a str"),
     "api_keys": (Path | None, "a pathlib.Path"),
+    "metrics_key": (str | None, "the name of a key"),
     "no_auth": (bool, "a bool"),
     "yielding": (bool, "a bool"),
     "log_contents": (bool, "a bool"),
@@ -144,6 +145,8 @@ class Settings:
         api_keys: a file of hashed keys (`repl-env keys`). None: no keys are asked for, which is
             allowed on loopback, or with `no_auth`.
         hashed_keys: further lines of a key file (from the environment).
+        metrics_key: the name of the key that is told of all keys by `/metrics`; others, of
+            themselves. None: there is none.
         no_auth: serve whoever can reach the port.
         origins: of web pages that may ask, beside the server's own.
         require, isolation: of sessions, as in `repl_sandbox.Sandbox`.
@@ -181,6 +184,7 @@ class Settings:
     port: int = 8000
     api_keys: Path | None = None
     hashed_keys: tuple[str, ...] = ()
+    metrics_key: str | None = None
     no_auth: bool = False
     origins: tuple[str, ...] = ()
     require: str = "jailed"

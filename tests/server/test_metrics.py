@@ -39,6 +39,19 @@ def test_what_happened_is_counted() -> None:
         assert line in lines
 
 
+def test_a_reader_is_told_no_other_s_name() -> None:
+    metrics = Metrics()
+    for name, seconds in (("alice", 1.5), ("bob", 2), ("carol", 3)):
+        metrics.cpu(Owner("key", name), seconds)
+    metrics.cpu(Owner("address", "198.51.100.7"), 4)
+    told = metrics.text("bob").decode().splitlines()
+
+    assert sorted(line for line in told if "cpu_seconds_total{" in line) == [
+        'repl_cpu_seconds_total{key=""} 8.5',
+        'repl_cpu_seconds_total{key="bob"} 2.0',
+    ]
+
+
 def test_two_servers_count_apart() -> None:
     one, two = Metrics(), Metrics()
     one.reset()

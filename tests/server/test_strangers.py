@@ -13,9 +13,10 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Origin
 
+from repl_server.app import create_app
 from repl_server.keys import new_key
 from repl_server.owners import Owner
-from repl_server.settings import Quota
+from repl_server.settings import Quota, Settings
 from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, Sum
 from tests.server.wires import frame
@@ -333,3 +334,20 @@ def test_a_refusal_is_found_in_the_log_by_its_id(keyed, caplog) -> None:
 
     noted = [record.fields.get("id") for record in caplog.records if record.message == "refused"]
     assert [each for each in noted if each in ids] == ids
+
+
+def test_a_key_is_told_no_other_s_name_but_for_the_one_that_the_operator_says() -> None:
+    with serving({**KEYED, "metrics_key": "bob"}) as server:
+        for key in (ALICE, BOB):
+            with peer(server, **as_owner(key)) as one:
+                one.reset()
+                one.run("sum(range(1_000_000))")
+        told = {key: ask(server, "GET", "/metrics", X_API_Key=key)[2] for key in (ALICE, BOB)}
+
+    assert b'{key="alice"}' in told[ALICE] and b"bob" not in told[ALICE]
+    assert b'{key="alice"}' in told[BOB] and b'{key="bob"}' in told[BOB]
+
+
+def test_the_key_of_the_metrics_must_be_one() -> None:
+    with pytest.raises(ValueError, match="metrics_key: there is no key named 'carol'"):
+        create_app(Settings(hashed_keys=(ALICE_LINE,), metrics_key="carol"))
