@@ -18,7 +18,7 @@ from .errors import IsolationError, SandboxError
 from .offer import Offer
 from .sandbox import NO_PICKLE, Sandbox
 from .session.answers import Accept
-from .session.asynchronous import AsyncSession, in_thread
+from .session.asynchronous import AsyncSession, put_in_thread
 from .session.core import Core
 from .session.offers import HostFunction
 from .types import Answers, Limits, Statistics
@@ -208,7 +208,7 @@ class AsyncSandbox:
             with contextlib.suppress(SandboxError, TypeError, ValueError):
                 await self.start()
         if self._sandbox is not None:
-            await asyncio.shield(in_thread(self._sandbox.close))
+            await asyncio.shield(put_in_thread(self._sandbox.close))
 
     @property
     def refusals(self) -> tuple[IsolationError, ...]:

@@ -36,14 +36,18 @@ class SocketRoute:
         self._host = host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        message = await receive()
-        if message["type"] != "websocket.connect":
-            return
         named = SUBPROTOCOL in scope.get("subprotocols", ())
-        accepted = {"type": "websocket.accept", "subprotocol": SUBPROTOCOL if named else None}
-        await send(accepted)
-        speech = Dialect(self._host.action, named)
-        await Socket(self._host, scope, receive, send, speech, _named_session(scope)).serve()
+        if await opened(receive, send, SUBPROTOCOL if named else None):
+            speech = Dialect(self._host.action, named)
+            await Socket(self._host, scope, receive, send, speech, _named_session(scope)).serve()
+
+
+async def opened(receive: Receive, send: Send, subprotocol: str | None = None) -> bool:
+    """Let a client in that asks for a socket; whether it still does."""
+    if (await receive())["type"] != "websocket.connect":
+        return False
+    await send({"type": "websocket.accept", "subprotocol": subprotocol})
+    return True
 
 
 class Speech(Protocol):

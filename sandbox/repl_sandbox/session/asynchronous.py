@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 _PAUSE = 0.01
 
 
-def in_thread(work: Callable[[], _T]) -> asyncio.Future[_T]:
+def put_in_thread(work: Callable[[], _T]) -> asyncio.Future[_T]:
     """`work`, begun in a thread of the running loop's; shielded, it is done whoever is cancelled.
 
     A task is not: the loop cancels all that are left when it ends, and then `to_thread` begins
@@ -122,7 +122,7 @@ class AsyncSession(Handle):
         seconds = check_timeout(timeout, self._core.limits)
         most = parse_size(limit, "limit")
         draft = await self._drive(lambda core: saving(core, most, seconds))
-        return await asyncio.shield(in_thread(draft.finish))
+        return await asyncio.shield(put_in_thread(draft.finish))
 
     async def _load(self, saved: Checkpoint, timeout: float | None) -> None:
         seconds = check_timeout(timeout, self._core.limits)
@@ -137,7 +137,7 @@ class AsyncSession(Handle):
         """As `Session.close`. It goes on if who awaits it is cancelled."""
         if not self._closed:
             self._closed = True
-            ending = in_thread(lambda: self._home.end(self._core))
+            ending = put_in_thread(lambda: self._home.end(self._core))
             ending.add_done_callback(lambda _: self._watch.close())
             await asyncio.shield(ending)
 

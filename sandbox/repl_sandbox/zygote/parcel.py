@@ -53,12 +53,12 @@ def _read(fd: int, offset: int, size: int) -> bytearray:
     return data
 
 
-def _fill(memory: memoryview, fd: int, offset: int) -> None:
-    while memory:
-        taken = os.preadv(fd, [memory], offset)
+def _fill(left: memoryview, fd: int, offset: int) -> None:
+    while left:
+        taken = os.preadv(fd, [left], offset)
         if not taken:
             raise EOFError("the parcel is shorter than its manifest says")
-        memory, offset = memory[taken:], offset + taken
+        left, offset = left[taken:], offset + taken
 
 
 def _fill_at(address: int, fd: int, offset: int, size: int) -> None:

@@ -12,7 +12,7 @@ from ..frames import Request
 from ..hosting import Host
 from ..replies import Reply
 from ..requests import Cancel
-from ..socket import Receive, Scope, Socket
+from ..socket import Receive, Scope, Socket, opened
 from ..socket_outlet import Send
 from .answers import refusing
 from .requests import Call, read
@@ -25,11 +25,8 @@ class MCPSocketRoute:
         self._host = host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        message = await receive()
-        if message["type"] != "websocket.connect":
-            return
-        await send({"type": "websocket.accept"})
-        await Socket(self._host, scope, receive, send, MCPDialect()).serve()
+        if await opened(receive, send):
+            await Socket(self._host, scope, receive, send, MCPDialect()).serve()
 
 
 class MCPDialect:
