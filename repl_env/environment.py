@@ -318,8 +318,9 @@ class REPLEnvironment(EpisodeTurns):
         llm: LLM | None = None,
         answer_schema: Any = None,
     ) -> tuple[Missing, ...]:
-        """Go on with the episode in the file `path`, in a new session; the last one is closed.
+        """Go on with the episode in the file `path`, in a new session.
 
+        The current one is closed when the other is there; what fails leaves it as it is.
         `hf_token`, `llm_model`, `llm`: as in `reset`; only the name of a model is in the file.
         `answer_schema`: again, if it was a type and no JSON schema. Functions and rubric are this
         environment's. Returns the variables that are not there any more, with the reasons.

@@ -105,17 +105,18 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
         # The session has the files when it begins; here they would stay as long as the episode.
         episode = Episode(replace(terms, files={}))
         calling = self._provider.begin(subcalls, self._subcall_failed, self)
-        session = yield from start(
-            terms.context.source or self._sandboxes,
-            plain=mode == "plain",
-            host={**functions(calling), **self.settings.tools},
-            answers=self.settings.answers,
-            on_answer=self._answered,
-        )
+        session = None
         try:
+            session = yield from start(
+                terms.context.source or self._sandboxes,
+                plain=mode == "plain",
+                host={**functions(calling), **self.settings.tools},
+                answers=self.settings.answers,
+                on_answer=self._answered,
+            )
             episode.held_by(session.isolation)
         except BaseException:
-            yield session.close
+            yield from _ending(session, calling, mode)
             raise
         self._mode, self._state, self._executor = mode, episode, session
         self._calling = calling
@@ -189,17 +190,18 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
         check = yield Aside(validator, asked.answer_schema)
         terms = file.episode.terms(file.context, check)
         last = file.episode.last_observation()
-        yield from self._leaving()
-        yield self._reset_rubric if mode == "plain" else self._reset_rubric_async
-        resuming.remind(self.rubric, file.episode)
+        current = self._executor, self._calling, self._mode
         start = partial(resuming.restoring, file=file)
         episode = yield from self._beginning(mode, terms, asked.subcalls, start)
         missing: tuple[Missing, ...] = self._executor.missing
         file.episode.resume(episode, missing)
         if self._calling is not None and file.episode.spent is not None:
             self._calling.account.begin_with(Spent(**file.episode.spent.model_dump()))
-        self._asked = asked
+        self._asked, self._branches = asked, 0
         self._last = None if last is None else result_of(last)
+        yield from _ending(*current)  # not before the other is there: what fails leaves this one
+        yield self._reset_rubric if mode == "plain" else self._reset_rubric_async
+        resuming.remind(self.rubric, file.episode)
         return missing
 
     def _branching(self, mode: Mode, seed: int | None) -> Turn[Self]:
@@ -213,18 +215,19 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
         calling = self._provider.begin(asked.subcalls, other._subcall_failed, other)
         if calling is not None and self._calling is not None:
             calling.account.begin_with(self._calling.account.total)
-        session = yield partial(
-            self._executor.branch,
-            seed=seed,
-            host={**functions(calling), **self.settings.tools},
-            on_answer=other._answered,
-        )
-        self._branches = count
+        session = None
         try:
+            session = yield partial(
+                self._executor.branch,
+                seed=seed,
+                host={**functions(calling), **self.settings.tools},
+                on_answer=other._answered,
+            )
             branch.held_by(session.isolation)
         except BaseException:
-            yield session.close
+            yield from _ending(session, calling, mode)
             raise
+        self._branches = count
         other._state, other._executor, other._branches = branch, session, 0
         other._calling = calling
         if self._last is not None:
@@ -236,12 +239,7 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
         calling, self._calling = self._calling, None
         mode, self._state, self._last = self._mode, None, None
         self._asked, self._branches = None, 0
-        try:
-            if session is not None:
-                yield session.close
-        finally:
-            if calling is not None:
-                yield calling.close if mode == "plain" else calling.close_async
+        yield from _ending(session, calling, mode)
 
     def _stepping(
         self,
@@ -360,6 +358,16 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
                 f"this episode was begun by {'reset' if mode == 'async' else 'reset_async'}; "
                 f"go on with {plain if mode == 'async' else other}"
             )
+
+
+def _ending(session: Any, calling: Calling | None, mode: Mode) -> Turn[None]:
+    """The end of what an episode has: its session, and its sub-calls."""
+    try:
+        if session is not None:
+            yield session.close
+    finally:
+        if calling is not None:
+            yield calling.close if mode == "plain" else calling.close_async
 
 
 def own_rubric(rubric: Rubric | None) -> Rubric:

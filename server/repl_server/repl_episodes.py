@@ -60,6 +60,8 @@ class REPLEpisodes:
             return await self._uploads.reset(self._environment, given)
         except (TypeError, ValueError, OSError) as error:
             raise _misfit(error) from None
+        finally:
+            self._settle()
 
     async def step(
         self,
@@ -127,8 +129,11 @@ class REPLEpisodes:
         try:
             await self._environment.close_async()
         finally:
-            if self._calls is not None:
-                self._calls.settle()
+            self._settle()
+
+    def _settle(self) -> None:
+        if self._calls is not None:
+            self._calls.settle()
 
 
 # What says who answers sub-calls. Never in an error, a log or a state.

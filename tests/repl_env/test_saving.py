@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from repl_env import (
     CodeExecutionRubric,
     EpisodeDone,
     ExactMatchRubric,
+    LocalREPLEnv,
     NotReset,
     Rubric,
 )
 from repl_env.rlm import Budget
 from repl_env.saved import EpisodeFile
 from repl_sandbox import AsyncSandbox, CheckpointError, container
+from tests.limits import PATIENT
 
 TIMES = ("usage", "execution_time", "waiting_time", "total_execution_time")
 
@@ -98,6 +101,19 @@ def test_the_reward_of_a_loaded_episode_is_the_same(make, path):
     assert two.execute("FINAL(42)").reward == 1.0
     two.load(path)
     assert two.execute("FINAL(41)").reward == 0.0
+
+
+def test_an_episode_that_cannot_be_loaded_leaves_the_current_one_as_it_is(make, path, tmp_path):
+    saved = make()
+    saved.reset(files={"large.bin": "x" * (2 << 20)})
+    saved.save(path)
+    with LocalREPLEnv(limits=replace(PATIENT, workspace="1MiB")) as env:
+        env.reset(expected_answer="42")
+        env.execute("x = 5")
+        with pytest.raises(OSError):
+            env.load(path)
+        assert env.execute("x").observation.result.value == "5"
+        assert env.execute("FINAL(42)").reward == 1.0
 
 
 def test_the_last_iteration_is_counted_over_the_file(make, path):

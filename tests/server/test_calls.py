@@ -7,6 +7,7 @@ import pytest
 
 from repl_env import LLM
 from repl_env.rlm.budget import Budget
+from repl_sandbox import Limits
 from repl_server.owners import Owner
 from repl_server.settings import Quota
 from tests.rlm.endpoint import Raw, Status
@@ -86,6 +87,21 @@ def test_what_a_session_does_not_use_goes_back_to_its_owner(calling, served):
         one.reset(llm=llm(served))
         assert left() == before - 4
     eventually(lambda: left() == before - 1)
+
+
+def test_a_reset_that_comes_to_nothing_gives_its_calls_back(served):
+    settings = {
+        "llm_urls": (served.base_url,),
+        "limits": Limits(memory="512MiB", workspace="1MiB"),
+        "quota": Quota(calls_per_hour=20),
+    }
+    with serving(settings) as server, peer(server) as one:
+        meter = server.host.quotas.of(Owner("address", "127.0.0.1"))
+        large = {"data.txt": "x" * (2 << 20)}
+        for _ in range(3):
+            assert one.ask("reset", {"llm": llm(served), "files": large})["type"] == "error"
+        one.reset()
+        assert meter.reserve_calls(1000) == 20
 
 
 def test_an_owner_without_calls_can_go_on_without_them(calling, served):
