@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
-from repl_env.answers import NO_ANSWER
+from repl_env.answers import NO_ANSWER, Verdict
 from repl_env.aside import Aside
 from repl_env.contexts import Context
 from repl_env.episode import Episode, Terms
@@ -17,6 +17,7 @@ from repl_env.models import REPLObservation
 from repl_env.sandboxes import Source
 from repl_env.turns import Turn
 from repl_sandbox.errors import SandboxClosed, SandboxError
+from repl_sandbox.types import AnyOutcome
 
 # Called with "stdout" or "stderr" and a piece of text.
 OnOutput: TypeAlias = Callable[[str, str], None]
@@ -89,13 +90,12 @@ def running(
     streaming = {} if on_output is None else {"on_output": on_output}
     try:
         outcome = yield Cell(session.run, code, timeout=timeout, **streaming)
-        sheet = episode.sheet
-        verdict = (yield Aside(sheet.verdict, outcome.stdout)) if sheet.told else NO_ANSWER
     except (TypeError, ValueError, SandboxError):
         raise  # refused, or the end of the session: nothing that the session counts
     except BaseException:
         episode.cell_cancelled()
         raise
+    verdict = (yield from judging(episode, outcome)) if episode.sheet.told else NO_ANSWER
     if outcome.state == "restarted":
         # The variables were the policy's to lose; what the episode is about was not.
         yield from loading(session, episode.terms.context)
@@ -104,6 +104,18 @@ def running(
         episode.restart_names((yield session.variables))
         observation.available_variables = list(episode.names)
     return observation
+
+
+def judging(episode: Episode, outcome: AnyOutcome) -> Turn[Verdict]:
+    """What the answers of a cell that has ended came to."""
+    try:
+        verdict: Verdict = yield Aside(episode.sheet.verdict, outcome.stdout)
+    except BaseException as error:
+        episode.cell_cancelled()
+        if isinstance(error, Exception):  # a fault of the caller's validator would come again
+            episode.sheet.clear()
+        raise
+    return verdict
 
 
 def giving_up(

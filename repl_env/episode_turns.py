@@ -199,9 +199,11 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
             self._calling.account.begin_with(Spent(**file.episode.spent.model_dump()))
         self._asked, self._branches = asked, 0
         self._last = None if last is None else result_of(last)
-        yield from _ending(*current)  # not before the other is there: what fails leaves this one
-        yield self._reset_rubric if mode == "plain" else self._reset_rubric_async
-        resuming.remind(self.rubric, file.episode)
+        try:
+            yield self._reset_rubric if mode == "plain" else self._reset_rubric_async
+            resuming.remind(self.rubric, file.episode)
+        finally:
+            yield from _ending(*current)
         return missing
 
     def _branching(self, mode: Mode, seed: int | None) -> Turn[Self]:

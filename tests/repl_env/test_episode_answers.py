@@ -1,6 +1,9 @@
 """Every dialect of answer ends an episode; text that passes through never does."""
 
+from typing import Annotated
+
 import pytest
+from pydantic import AfterValidator
 
 from repl_env import REPLAction
 from tests.limits import GROWING
@@ -122,3 +125,14 @@ def test_an_answer_that_breaks_its_schema_goes_back_to_the_policy(env):
     caught = env.execute("try:\n    FINAL('y')\nexcept ValueError:\n    FINAL(3)")
     assert (caught.done, caught.metadata["answer_value"]) == (True, 3)
     assert caught.observation.error_kind is None
+
+
+def test_a_validator_that_breaks_is_the_callers_fault_once(make):
+    def broken(value):
+        raise TypeError("no such luck")
+
+    env = make()
+    env.reset(answer_schema=Annotated[str, AfterValidator(broken)])
+    with pytest.raises(TypeError, match="no such luck"):
+        env.execute("x = 5\nanswer['content'] = 'a'\nanswer['ready'] = True")
+    assert env.execute("x").observation.result.value == "5"
