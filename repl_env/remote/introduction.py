@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from repl_env.errors import BadReply, ServerUnavailable
+from repl_env.errors import BadReply, REPLError, ServerError, ServerUnavailable
 from repl_env.remote import failures, frames, results
 from repl_env.remote.access import Access
 from repl_env.remote.frames import Refused, Reply, Request
@@ -70,7 +70,7 @@ async def introduce(
         SessionLost: there is none of this token.
         CapacityReached: no session came free.
         ServerUnavailable: the socket was closed instead, or nothing came.
-        REPLError: the server refuses otherwise.
+        ServerError: the server refuses otherwise.
     """
     request = Request("open", {}) if token is None else Request("resume", {"token": token})
     most_s = patience.message_s or LINE_S
@@ -84,10 +84,17 @@ async def introduce(
     except TimeoutError:
         raise ServerUnavailable(f"the server gave no session within {most_s:g} s") from None
     if isinstance(said, Refused):
-        raise failures.of_refusal(said, access.secrets)
+        raise _not_given(failures.of_refusal(said, access.secrets))
     if not isinstance(said, Reply) or said.type != "session":
         raise BadReply("the server did not say which session the socket has")
     return Told.of(said.data)
+
+
+def _not_given(error: REPLError) -> ServerError:
+    """The error that a refusal of a session is: never one that is about an episode."""
+    if isinstance(error, ServerError):
+        return error
+    return BadReply(f"the server refuses a session as if it were a request in one: {error}")
 
 
 async def _answer(socket: Socket, request: Request) -> frames.Frame:

@@ -8,7 +8,7 @@ from repl_env.errors import AuthenticationFailed, BadReply, ServerError, Session
 from repl_env.remote import failures
 from repl_env.remote.access import Access
 from repl_env.remote.introduction import Told, introduce
-from repl_env.remote.patience import Patience, pause
+from repl_env.remote.patience import LONGEST_PAUSE_S, Patience, pause
 from repl_env.remote.socket import Dropped, Socket
 
 # A client that is closed while its socket is gone tries so long to say so.
@@ -30,9 +30,11 @@ class Line:
         self.told = told
         self.present: Socket | None = socket
         self.gone: str | None = None
+        self._since = asyncio.get_running_loop().time()
+        self._breaks = 0
 
-    async def socket(self, pause_s: float = 0.0) -> Socket:
-        """A socket that has the session; one that must be opened first is opened after a pause.
+    async def socket(self) -> Socket:
+        """A socket that has the session, opened first if need be.
 
         Raises:
             SessionLost: none can have it any more.
@@ -42,13 +44,18 @@ class Line:
             await self._read_out(self.present)
         self._check()
         if self.present is None:
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(self._pause())
             found, self.told = await self._resumed()
+            self._since = asyncio.get_running_loop().time()
             if self.gone is not None:
                 found.abort()  # the client was closed meanwhile
             self._check()
             self.present = found
         return self.present
+
+    def answered(self) -> None:
+        """The socket is of use: a request was answered on it."""
+        self._breaks = 0
 
     def cut(self) -> None:
         """Be done with the socket, which says nothing, or nothing that is understood."""
@@ -68,7 +75,8 @@ class Line:
             most = self._patience.message_bytes
             raise TooLarge(f"the reply is over {most:,} bytes, which is max_message_size_mb")
         if dropped.refused_ours:
-            raise TooLarge(f"the server takes no message of this size ({dropped.reason})")
+            reason = self._access.secrets.cut(dropped.reason)
+            raise TooLarge(f"the server takes no message of this size ({reason})")
         if dropped.code in failures.CLOSES:
             kind, self.gone = failures.CLOSES[dropped.code]
             raise kind(self.gone)
@@ -89,6 +97,12 @@ class Line:
     def _check(self) -> None:
         if self.gone is not None:
             raise SessionLost(self.gone)
+
+    def _pause(self) -> float:
+        """Seconds before another socket: none, unless they break as soon as they are there."""
+        lasted_s = asyncio.get_running_loop().time() - self._since
+        self._breaks = 1 if lasted_s > LONGEST_PAUSE_S else self._breaks + 1
+        return min(pause(self._breaks - 1), self.told.grace_s / 2)
 
     async def _read_out(self, socket: Socket) -> None:
         """Learn how a socket was closed that nobody read from."""
@@ -122,7 +136,10 @@ class Line:
         try:
             if not socket.named:
                 raise SessionLost("another server is at the address, which resumes no sessions")
-            return socket, await introduce(self._access, self._patience, socket, self.told.token)
+            told = await introduce(self._access, self._patience, socket, self.told.token)
+            if told.session_id != self.told.session_id:
+                raise SessionLost("the server resumed another session than this one")
+            return socket, told
         except BaseException:
             socket.abort()
             raise

@@ -7,7 +7,6 @@ server keeps it, and the unanswered request is sent once more with its id: the s
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import deque
 from inspect import isawaitable
 
@@ -18,7 +17,7 @@ from repl_env.remote.asking import Asking, Hear
 from repl_env.remote.frames import REPLIES, Output, Refused, Reply, Request
 from repl_env.remote.introduction import Told
 from repl_env.remote.line import Line
-from repl_env.remote.patience import Patience, pause
+from repl_env.remote.patience import Patience
 from repl_env.remote.socket import Dropped, Socket
 
 # Seconds beyond a step's own limit within which its reply is expected: for what surrounds the code,
@@ -66,17 +65,18 @@ class Session(Asking):
 
     async def _exchange(self, frame: bytes, request: Request, hear: Hear | None) -> Reply | Refused:
         self._asked.append(request.id)
-        sends = drops = 0
+        sends = 0
         while True:
-            socket = await self._line.socket(pause(drops - 1))
+            socket = await self._line.socket()
             if not sends or self.told.running is None:  # else it works on this one, or before it
                 sends += 1
             if sends > MOST_SENDS:
                 raise ReplyTimeout(f"the server lost the request {MOST_SENDS} times")
             try:
-                return await self._answer(socket, frame, request, hear)
+                said = await self._answer(socket, frame, request, hear)
+                self._line.answered()
+                return said
             except Dropped as dropped:
-                drops += 1
                 self._line.dropped(dropped)
             except _Overdue:
                 self._line.cut()
@@ -128,8 +128,8 @@ class Session(Asking):
         sent_on = self._line.present
         try:
             async with asyncio.timeout(LEAVE_S):
-                for drops in itertools.count():
-                    socket = await self._line.socket(pause(drops - 1))
+                while True:
+                    socket = await self._line.socket()
                     try:
                         return await self._call_off(request, socket, socket is sent_on)
                     except Dropped as dropped:

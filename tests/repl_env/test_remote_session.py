@@ -24,7 +24,7 @@ from repl_env.errors import (
     TooLarge,
 )
 from repl_env.refusals import CODES
-from repl_env.remote import failures, patience, session
+from repl_env.remote import failures, line, patience, session, socket
 from tests.repl_env.scripted_server import Scripted, begun, kept_port, observation, served
 
 
@@ -133,6 +133,11 @@ async def test_a_branch_is_a_client_of_its_own_session():
 
 
 # ── connections that break ───────────────────────────────────────────────────────────────────────
+
+
+async def resumed_to_the_end(peer):
+    await peer.session()
+    await peer.serve("the result")
 
 
 async def before_the_request(peer):
@@ -284,6 +289,57 @@ async def test_a_session_that_the_server_does_not_know_is_lost_and_no_other_is_b
     assert server.kinds[-4:] == ["open", "reset", "step", "close"]
 
 
+async def test_a_request_is_not_made_in_another_session_than_its_own():
+    async def another(peer):
+        await peer.session(session_id="s2")
+        await peer.serve()
+
+    with Scripted(after_the_request, another) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            with pytest.raises(SessionLost, match="another session"):
+                await env.execute("x")
+
+    assert server.kinds == ["open", "reset", "step", "resume"]
+
+
+@pytest.mark.parametrize("code", sorted(failures.AS_LOCALLY))
+async def test_a_session_that_is_refused_as_a_request_in_one_is_lost(code):
+    async def refusing(peer):
+        await peer.refuse(await peer.next("resume"), code, result=observation())
+        await peer.gone()
+
+    with Scripted(after_the_request, refusing) as server:
+        env = REPLEnv(server.url)
+        await env.reset()
+        for kind in (BadReply, SessionLost):
+            with pytest.raises(kind, match="refuses a session"):
+                await env.execute("x")
+        await env.close()
+
+
+@pytest.mark.parametrize("code", sorted(failures.AS_LOCALLY))
+async def test_closing_is_no_error_though_the_session_is_refused_as_a_request_in_one(code):
+    resumed = threading.Event()
+
+    async def waiting(peer):
+        await peer.next("resume")
+        resumed.set()
+        await peer.gone()
+
+    async def refusing(peer):
+        await peer.refuse(await peer.next("resume"), code, result=observation())
+        await peer.gone()
+
+    with Scripted(before_the_request, waiting, refusing) as server:
+        env = REPLEnv(server.url)
+        await env.reset()
+        assert await asyncio.to_thread(resumed.wait, 60)
+        await env.close()
+
+    assert server.kinds == ["open", "reset", "resume", "resume"]
+
+
 async def test_a_reset_in_a_session_that_is_lost_begins_another():
     async def restarted(peer):
         await peer.refuse(await peer.next("resume"), "UNKNOWN_SESSION")
@@ -316,6 +372,56 @@ async def test_a_session_whose_connection_breaks_between_requests_is_resumed_at_
             await env.reset()
             await asyncio.wait_for(resumed.wait(), 60)
             assert await printed(env) == "the result"
+
+
+async def test_a_connection_that_breaks_as_soon_as_it_is_there_is_made_again_less_and_less_often(
+    monkeypatch,
+):
+    attempts, often = [], threading.Event()
+
+    def pause(attempt):
+        attempts.append(attempt)
+        return 0.0
+
+    async def again(peer):
+        await peer.session()
+        if server.kinds.count("resume") == 6:
+            often.set()
+        peer.drop()
+
+    monkeypatch.setattr(line, "LONGEST_PAUSE_S", 3600.0)  # no connection lasts for so long
+    monkeypatch.setattr(line, "pause", pause)
+    with Scripted(before_the_request, again) as server:
+        env = REPLEnv(server.url)
+        await env.reset()
+        assert await asyncio.to_thread(often.wait, 60)
+        await env.close()
+
+    assert attempts[:6] == [0, 1, 2, 3, 4, 5]
+
+
+async def test_a_connection_that_was_of_use_is_made_again_at_once(monkeypatch):
+    attempts = []
+
+    def pause(attempt):
+        attempts.append(attempt)
+        return 0.0
+
+    async def once(peer):
+        await peer.session()
+        await peer.reply(await peer.next("step"), observation("the result"))
+        await peer.next("step")
+        peer.drop()
+
+    monkeypatch.setattr(line, "LONGEST_PAUSE_S", 3600.0)
+    monkeypatch.setattr(line, "pause", pause)
+    with Scripted(after_the_request, once, once, resumed_to_the_end) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            for _ in range(3):
+                await env.execute("x")
+
+    assert attempts == [0, 0, 0]
 
 
 @pytest.mark.parametrize("code", list(failures.CLOSES))
