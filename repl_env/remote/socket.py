@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, MutableMapping
 from typing import Any
@@ -130,9 +131,11 @@ class Socket:
         """Tell the server that its session can end, and close it; whether the server has heard."""
         request = Request("close")
         try:
-            await self.send(request.named() if named else request.plain())
-            await self._connection.close()
-        except Dropped:
+            # Of a server that reads nothing any more, neither would end.
+            async with asyncio.timeout(_CLOSE_S):
+                await self.send(request.named() if named else request.plain())
+                await self._connection.close()
+        except (Dropped, TimeoutError):
             return False
         finally:
             self.abort()

@@ -517,6 +517,34 @@ async def test_closing_while_a_step_comes_back_leaves_no_connection():
     assert server.kinds.count("step") == 1
 
 
+async def test_closing_ends_though_the_server_reads_nothing_any_more(monkeypatch):
+    monkeypatch.setattr(socket, "_CLOSE_S", 0.05)
+    closed = threading.Event()
+
+    async def story(peer):
+        await begun(peer, limits={"message_bytes": 1 << 26})
+        peer._connection.transport.pause_reading()
+        await asyncio.to_thread(closed.wait, 60)
+        peer.drop()
+
+    async def farewell(peer):
+        await peer.session()
+        await peer.next("close")
+
+    with Scripted(story, farewell) as server:
+        env = REPLEnv(server.url, ping_s=None)
+        await env.reset()
+        step = asyncio.create_task(env.execute("x" * 30_000_000))
+        await asyncio.sleep(0)  # until it is being sent
+        step.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await step
+        await asyncio.wait_for(env.close(), 60)
+        closed.set()
+
+    assert server.kinds == ["open", "reset", "resume", "close"]
+
+
 async def test_closing_without_a_server_is_no_error():
     with kept_port() as port:
         with Scripted(port=port) as server:
