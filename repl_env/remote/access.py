@@ -46,6 +46,7 @@ class Address:
             raise ValueError("base_url has a login, query or fragment; use headers= or api_key=")
         if not parts.hostname:
             raise ValueError("base_url names no host")
+        _check_host(parts.hostname)
         secure = _SCHEMES[parts.scheme]
         port = _port(parts) or (443 if secure else 80)
         path = parts.path.rstrip("/").removesuffix("/ws").rstrip("/")
@@ -126,12 +127,24 @@ def _split(url: str) -> SplitResult:
         raise ValueError("base_url is no URL: its host is none") from None
 
 
+def _check_host(host: str) -> None:
+    """ValueError unless it can be looked up."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise ValueError("base_url is no URL: its host is none") from None
+    if not host.isprintable():
+        raise ValueError("base_url is no URL: its host is none")
+
+
 def _port(parts: SplitResult) -> int | None:
     # What stands in place of a port is not repeated: it may be a password.
     try:
-        return parts.port
+        if parts.port != 0:
+            return parts.port
     except ValueError:
-        raise ValueError("base_url is no URL: its port must be a number up to 65535") from None
+        pass
+    raise ValueError("base_url is no URL: its port must be a number from 1 to 65535") from None
 
 
 def _check_tls(tls: object) -> None:

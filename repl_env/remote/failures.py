@@ -122,25 +122,29 @@ def of_refusal(refused: Refused, secrets: Secrets) -> REPLError:
         return AS_LOCALLY[refused.code](refused)
     return ERRORS.get(refused.code, ServerError)(
         secrets.cut(_with_errors(refused)) + _WHERE.get(refused.code, ""),
-        code=refused.code,
-        id=refused.log_id,
+        code=secrets.cut(refused.code),
+        id=None if refused.log_id is None else secrets.cut(refused.log_id),
         retry_after=refused.retry_after,
-        details=refused.details,
+        details=secrets.cut_all(refused.details),
     )
 
 
 def of_status(status: int, headers: Mapping[str, str], body: bytes, secrets: Secrets) -> REPLError:
-    """The error that an answer of HTTP is which is none that was asked for."""
+    """The error that an answer of HTTP is which is none that was asked for.
+
+    The names of `headers` are in lower case.
+    """
     if 300 <= status < 400:
         # Not followed: the key would go to whoever the answer names.
         return ServerError(
             f"the server redirects (status {status}) to "
-            f"{secrets.cut(_without_query(headers.get('Location', 'nowhere')))}; "
+            f"{_without_query(secrets.cut(headers.get('location', 'nowhere')))}; "
             "if that is it, make it the base_url",
             code="REDIRECTED",
         )
     refused = _refusal_in(body)
-    if refused is not None:
+    # What is about an episode is none of an answer to a handshake or an upload.
+    if refused is not None and refused.code not in AS_LOCALLY:
         return of_refusal(refused, secrets)
     kind, told = STATUSES.get(status, ServerError), f"the server answered with status {status}"
     if status in _WITHOUT_REASON:

@@ -63,7 +63,7 @@ class PlainSession(Asking):
             return TooLarge(f"the reply is over {most:,} bytes, which is max_message_size_mb")
         if dropped.refused_ours:
             # The limit is not told; uvicorn has 16 MiB if nothing else was said.
-            reason = dropped.reason or "uvicorn's own limit is 16 MiB"
+            reason = self._access.secrets.cut(dropped.reason) or "uvicorn's own limit is 16 MiB"
             return TooLarge(f"the server takes no message of {size:,} bytes ({reason})")
         kind, message = failures.CLOSES.get(dropped.code, (SessionLost, self._gone))
         return kind(f"{message} ({self._access.secrets.cut(str(dropped))})")

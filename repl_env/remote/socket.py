@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.datastructures import Headers
 from websockets.exceptions import (
     ConnectionClosed,
     InvalidHandshake,
@@ -90,14 +91,16 @@ class Socket:
             )
         except InvalidStatus as error:
             answer = error.response
-            headers, body = answer.headers, bytes(answer.body or b"")
+            headers = {name.lower(): value for name, value in answer.headers.raw_items()}
+            body = bytes(answer.body or b"")
             raise failures.of_status(answer.status_code, headers, body, access.secrets) from None
         except InvalidProxy:
             # Its text is the proxy's URL, which may have a password in it.
             raise ServerUnavailable("the proxy that the environment names is none") from None
         except (OSError, InvalidHandshake, InvalidURI) as error:
+            # Not from it: it may repeat a header, which tracebacks would print.
             told = access.secrets.cut(str(error) or type(error).__name__)
-            raise ServerUnavailable(f"no connection to {address}: {told}") from error
+            raise ServerUnavailable(f"no connection to {address}: {told}") from None
 
     @property
     def named(self) -> bool:
@@ -155,9 +158,13 @@ class _Connect(connect):
         return super().process_redirect(exc)
 
 
-def _elsewhere(uri: str, headers: Mapping[str, str]) -> bool:
-    """Whether a redirect leads to another origin."""
-    new = urlsplit(headers.get("Location", ""))
+def _elsewhere(uri: str, headers: Headers) -> bool:
+    """Whether a redirect leads to another origin, or nobody can say where to."""
+    try:
+        (location,) = headers.get_all("Location")
+        new = urlsplit(location)
+    except ValueError:  # there are several, or it is no URL
+        return True
     old = urlsplit(uri)
     return bool(new.netloc) and (new.scheme, new.netloc) != (old.scheme, old.netloc)
 

@@ -11,10 +11,11 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from email.utils import parsedate_to_datetime
+from typing import Any
 from urllib.parse import urlsplit
 
 from repl_env.errors import ModelError
-from repl_env.values import clean
+from repl_env.values import MAX_DEPTH, clean
 
 # Status → kind, and whether the same question may be answered later.
 _BY_STATUS: dict[int, tuple[str, bool]] = {
@@ -59,6 +60,18 @@ class Secrets:
         for part in self._parts:
             text = text.replace(part, _CUT_OUT)
         return text
+
+    def cut_all(self, value: Any, deepest: int = MAX_DEPTH) -> Any:
+        """A JSON value without them; what is nested deeper than anybody reads is left out."""
+        if isinstance(value, str):
+            return self.cut(value)
+        if not isinstance(value, (dict, list)):
+            return value
+        if not deepest:
+            return None
+        if isinstance(value, list):
+            return [self.cut_all(each, deepest - 1) for each in value]
+        return {self.cut(name): self.cut_all(each, deepest - 1) for name, each in value.items()}
 
 
 def of_status(

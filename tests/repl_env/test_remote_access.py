@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import pickle
 import socket
+import traceback
 
 import pytest
+from websockets.datastructures import Headers
+from websockets.http11 import Response
 
 from repl_env.client import REPLEnv
 from repl_env.errors import (
     AuthenticationFailed,
-    BadReply,
     CapacityReached,
     NotSupported,
     QuotaExceeded,
@@ -56,6 +59,11 @@ def test_an_address_may_be_said_in_several_ways(base_url, said, socket_url):
         "http://",
         "http://host:port",
         "http://host:99999",
+        "http://host:0",
+        "http://a..b",
+        f"http://{'a' * 64}.example",
+        "http://ho\0st",
+        "http://\udce4",
         "http://[::1",
         f"http://user:{KEY}@host",
         f"http://host/?token={KEY}",
@@ -173,6 +181,56 @@ async def test_a_redirect_to_another_server_is_not_followed():
     assert KEY not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "locations",
+    [["http://[no"], ["/moved/ws", "/moved/ws"], [f"http://other.invalid/{'a' * 170}{KEY}"]],
+)
+async def test_a_redirect_that_leads_nowhere_is_an_error_without_the_key(locations):
+    def answer(request):
+        headers = Headers([("location", place) for place in locations])
+        return Response(307, "Temporary Redirect", headers)
+
+    with Scripted(answer=answer) as server:
+        with pytest.raises(ServerError, match="REDIRECTED") as caught:
+            await REPLEnv(server.url, api_key=KEY).connect()
+
+    assert KEY[:8] not in str(caught.value)
+    assert len(server.handshakes) == 1
+
+
+async def test_what_a_server_repeats_of_a_key_is_in_nothing_that_an_error_has():
+    said = {"code": f"UNKNOWN {KEY}", "message": "no", "id": KEY, "seen": [{KEY: f"Bearer {KEY}"}]}
+    with Scripted(answer=answered(401, json.dumps(said).encode())) as server:
+        with pytest.raises(ServerError) as caught:
+            await REPLEnv(server.url, api_key=KEY).connect()
+
+    assert caught.value.details == {"seen": [{"[secret]": "[secret]"}]}
+    assert KEY not in repr(vars(caught.value))
+
+
+async def test_a_handshake_that_repeats_a_key_is_an_error_whose_traceback_has_it_not():
+    async def talk(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        answer = f"HTTP/1.1 101 OK\r\nConnection: Upgrade\r\nUpgrade: {KEY}\r\n\r\n"
+        writer.write(answer.encode())
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(ServerUnavailable, match=r"\[secret\]") as caught:
+            await REPLEnv(f"http://127.0.0.1:{port}", api_key=KEY).connect()
+
+    assert KEY not in "".join(traceback.format_exception(caught.value))
+
+
+async def test_a_handshake_that_is_refused_as_a_request_is_an_error_of_its_status():
+    body = b'{"code": "NOT_RESET", "message": "reset first"}'
+    with Scripted(answer=answered(503, body)) as server:
+        with pytest.raises(ServerUnavailable, match="status 503"):
+            await REPLEnv(server.url).connect()
+
+
 async def test_a_redirect_on_the_same_server_is_followed():
     def answer(request):
         return None if request.path == "/moved/ws" else answered(307, Location="/moved/ws")(request)
@@ -270,7 +328,7 @@ async def test_a_proxy_that_is_none_is_not_repeated_with_its_password(monkeypatc
 
 async def test_a_garbled_refusal_is_an_error_still():
     with Scripted(answer=answered(409, b'{"code": "EPISODE_DONE"}')) as server:
-        with pytest.raises(BadReply):
+        with pytest.raises(ServerError, match="status 409"):
             await REPLEnv(server.url).connect()
 
 
