@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import http.client
+import io
+import math
 import socket
 import ssl
+import time
 import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from repl_env.errors import NotSupported, ServerUnavailable
@@ -25,11 +28,42 @@ _MOST_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back."""
+    """What came back. The names of `headers` are in lower case."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer that ends: http.client itself reads some parts of one for as long as they come."""
+
+    def __init__(self, sock: socket.socket, *given: Any, **named: Any) -> None:
+        super().__init__(sock, *given, **named)
+        self.fp = io.BufferedReader(_Bounded(self.fp.detach(), sock.gettimeout()))
+
+
+class _Bounded(io.RawIOBase):
+    """What comes within `timeout_s`, up to `_MOST_BYTES` for the headers and as many for a body."""
+
+    def __init__(self, raw: io.RawIOBase, timeout_s: float | None) -> None:
+        self._raw = raw
+        self._left = 2 * _MOST_BYTES
+        self._until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if self._left <= 0 or time.monotonic() > self._until:
+            raise http.client.HTTPException("it does not end")
+        count = self._raw.readinto(buffer)
+        self._left -= count or 0
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
 
 class Connection:
@@ -51,11 +85,12 @@ class Connection:
         """
         try:
             return self._exchange(self._connected(), method, path, body, headers)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            # ValueError: a piece of less than no bytes. Not from it: it may repeat a header.
             self._drop()
             told = self._access.secrets.cut(str(error) or type(error).__name__)
             address = self._access.address
-            raise ServerUnavailable(f"no answer from {address} to {method}: {told}") from error
+            raise ServerUnavailable(f"no answer from {address} to {method}: {told}") from None
 
     def close(self) -> None:
         """Close the connection for good, also under a request that another thread has on it."""
@@ -91,7 +126,8 @@ class Connection:
         with suppress(BrokenPipeError, ConnectionResetError):
             connection.request(method, url, body, {**self._access.headers, **headers})
         answer = connection.getresponse()
-        found = Answer(answer.status, dict(answer.headers), answer.read(_MOST_BYTES))
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        found = Answer(answer.status, headers, answer.read(_MOST_BYTES))
         if not answer.isclosed() or answer.will_close:
             self._drop()
         return found
@@ -121,6 +157,7 @@ class Connection:
             made = http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=tls)
         else:
             made = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+        made.response_class = _Response
         if proxy is not None:
             made.set_tunnel(address.host, address.port, _login(proxy))
         return made

@@ -55,7 +55,8 @@ async def upload(
     connection = Connection(access, SILENCE_S)
     try:
         for parcel in parcels:
-            sending = _Upload(parcel, access, connection, most_piece or MOST_PIECE)
+            most = min(most_piece or MOST_PIECE, MOST_PIECE)
+            sending = _Upload(parcel, access, connection, most)
             await _SENDING.once(_name(access, parcel), partial(sending.run, progress.tell))
             await progress.add(parcel.size)
     finally:
@@ -99,11 +100,14 @@ class _Upload:
 
     async def run(self, tell: Callable[[int], Awaitable[None]]) -> None:
         """Ask what is there, and send what is not."""
-        received, idle = await self._insisting(self._received), 0
+        received, furthest, idle = await self._insisting(self._received), 0, 0
         while received < self._parcel.size:
             await tell(received)
             before, received = received, await self._insisting(partial(self._send, received))
-            idle = 0 if received > before else idle + 1
+            if received > furthest:
+                furthest, idle = received, 0
+            elif received <= before:
+                idle += 1
             if idle == MOST_ATTEMPTS:
                 raise ServerUnavailable(f"pieces of {self._parcel.name} do not arrive")
 
@@ -127,7 +131,7 @@ class _Upload:
         if answer.status == 200:
             return self._parcel.size
         if answer.status == 404:
-            return _count(answer.headers.get("Upload-Offset", "0"))
+            return _count(answer.headers.get("upload-offset", "0"))
         raise self._refused(answer)
 
     async def _send(self, offset: int) -> int:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import json
 import socket
 import ssl
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import pytest
@@ -26,7 +29,7 @@ from repl_env.errors import (
     ServerUnavailable,
     TooLarge,
 )
-from repl_env.remote import patience, uploading
+from repl_env.remote import http, patience, uploading
 from repl_env.remote.access import Access
 from repl_env.remote.http import Connection, proxy_for
 from repl_env.remote.parcels import LARGE, LATEST, Parcel
@@ -352,6 +355,115 @@ async def test_a_server_that_goes_back_and_forth_is_given_up():
     with Store(*[nothing_there] * 100) as store:
         with pytest.raises(ServerUnavailable, match="do not arrive"):
             await uploading.upload([parcel()], store.access)
+
+
+async def test_a_server_that_goes_on_and_back_in_turn_is_given_up():
+    counts = itertools.cycle([1000, 0])
+
+    def forgetful(request: Handler) -> bool:
+        if request.command == "PUT":
+            request.rfile.read(int(request.headers["Content-Length"]))
+        return request.command == "PUT" and request.answer(409, {"received": next(counts)})
+
+    with Store(*[forgetful] * 100) as store:
+        with pytest.raises(ServerUnavailable, match="do not arrive"):
+            await uploading.upload([parcel()], store.access)
+
+
+async def test_an_upload_that_the_server_forgot_is_made_again(monkeypatch):
+    monkeypatch.setattr(uploading, "MOST_ATTEMPTS", 2)
+
+    def forgets(request: Handler) -> bool:
+        request.store.parts.clear()
+        return False
+
+    with Store(*[fine] * 4, forgets) as store:
+        await uploading.upload([parcel()], store.access)
+
+    assert list(store.whole.values()) == [DATA]
+
+
+def unending(*pieces: bytes) -> Trouble:
+    """An answer that begins with the first of `pieces`; the others follow again and again."""
+
+    def trouble(request: Handler) -> bool:
+        if request.command == "HEAD":
+            return False
+        request.rfile.read(int(request.headers.get("Content-Length", 0)))
+        request.close_connection = True
+        request.wfile.write(pieces[0])
+        while pieces[1:]:
+            request.wfile.write(b"".join(pieces[1:]) * KIB)
+        return True
+
+    return trouble
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        unending(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        unending(CHUNKED + b"0\r\n", b"a: b\r\n"),
+        unending(CHUNKED + b"-1\r\n", b"x" * KIB),
+        unending(CHUNKED + b"-5\r\nx"),
+    ],
+    ids=["interim answers", "trailers", "a body of no length", "a body of less"],
+)
+async def test_an_answer_that_does_not_end_is_a_server_that_is_not_there(answer):
+    with Store(*[answer] * 20) as store:
+        with pytest.raises(ServerUnavailable, match="do not arrive"):
+            await uploading.upload([parcel()], store.access)
+
+
+def test_an_answer_that_comes_byte_by_byte_is_waited_for_no_longer_than_one_that_does_not(
+    monkeypatch,
+):
+    hours, ended = itertools.count(step=3600), threading.Event()
+
+    def trickling(request: Handler) -> bool:
+        request.wfile.write(b"HTTP/1.1 200 ")
+        while not ended.wait(0.001):
+            request.wfile.write(b"O")
+        return True
+
+    monkeypatch.setattr(http, "time", SimpleNamespace(monotonic=lambda: next(hours)))
+    with Store(trickling) as store, Connection(store.access, 1800.0) as connection:
+        with pytest.raises(ServerUnavailable, match="it does not end"):
+            connection.request("HEAD", "/contexts/x", None, {})
+        ended.set()
+
+
+async def test_an_answer_that_repeats_a_key_is_an_error_whose_traceback_has_it_not():
+    def repeats(request: Handler) -> bool:
+        request.close_connection = True
+        return bool(request.wfile.write(f"{KEY} is no status\r\n\r\n".encode()))
+
+    with Store(*[repeats] * 20) as store:
+        with pytest.raises(ServerUnavailable, match=r"\[secret\]") as caught:
+            await uploading.upload([parcel()], store.access)
+
+    assert KEY not in "".join(traceback.format_exception(caught.value))
+
+
+async def test_pieces_have_a_limit_whatever_the_server_takes():
+    with Store() as store:
+        await uploading.upload([parcel()], store.access, most_piece=1 << 40)
+
+    assert store.asked[2] == "PUT bytes 262144-524287/1004000"
+
+
+async def test_a_proxy_may_change_the_case_of_headers():
+    def there_in_part(request: Handler) -> bool:
+        return request.answer(404, **{"upload-offset": "262144"})
+
+    with Store(there_in_part) as store:
+        store.parts[parcel().sha256] = DATA[:262144]
+        await uploading.upload([parcel()], store.access)
+
+    assert store.asked[1].startswith("PUT bytes 262144-")
 
 
 @pytest.mark.parametrize(
