@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import uuid
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from repl_env.errors import BadReply
+from repl_env.values import clean
 
 # What each request is answered with.
 REPLIES: Mapping[str, str] = {
@@ -23,6 +25,8 @@ REPLIES: Mapping[str, str] = {
     "draft": "draft",
     "branch": "branch",
 }
+# The escape of half a character, as JSON has those outside of the first 65,536.
+_SURROGATE = re.compile(r"\\u[dD][89abAB]")
 # Those of them that OpenEnv has.
 PLAIN = frozenset({"reset", "step", "state"})
 
@@ -129,6 +133,8 @@ def read(frame: str | bytes) -> Frame:
         raise BadReply("the server sent a binary frame")
     try:
         said = json.loads(frame)
+        if _SURROGATE.search(frame):  # perhaps a lone one, which no text of ours has
+            said = json.loads(clean(json.dumps(said, ensure_ascii=False)))
     except (ValueError, RecursionError):
         raise BadReply("the server sent a frame that is no JSON") from None
     if not isinstance(said, dict) or not isinstance(said.get("data", {}), dict):

@@ -679,6 +679,49 @@ async def test_a_result_of_another_form_is_an_error_that_names_the_field(data):
             await env.execute("x")
 
 
+async def test_a_result_of_too_many_wrong_values_is_an_error_before_they_are_looked_at():
+    names = [None] * 1_000_000  # each of which would become an error of its own
+
+    async def story(peer):
+        await begun(peer)
+        await peer.reply(await peer.next("state"), {"namespace_keys": names})
+        result = {"observation": {"result": {"changes": [dict.fromkeys(map(str, range(200_000)))]}}}
+        await peer.reply(await peer.next("step"), result)
+        await peer.serve("the next")
+
+    with Scripted(story) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            with pytest.raises(BadReply, match="over 100,000 values"):
+                await env.state()
+            with pytest.raises(BadReply, match="over 100,000 values"):
+                await env.execute("x")
+            assert await printed(env) == "the next"
+
+
+async def test_half_a_character_from_a_server_is_a_question_mark():
+    heard = []
+
+    async def story(peer):
+        await begun(peer)
+        request = await peer.next("step")
+        await peer.output(request, "a\ud800b")
+        await peer.reply(request, observation("a\ud800b \U0001f600", kept="\udfff"))
+        await peer.refuse(await peer.next("step"), "QUOTA_EXCEEDED", message="a\ud800b")
+        await peer.serve()
+
+    with Scripted(story) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            result = await env.execute("x", on_output=lambda _, text: heard.append(text))
+            with pytest.raises(QuotaExceeded, match=r"a\?b"):
+                await env.execute("y")
+
+    assert heard == ["a?b"]
+    assert result.observation.result.stdout == "a?b \U0001f600"
+    assert result.metadata["kept"] == "?"
+
+
 async def test_replies_that_come_twice_are_heard_once():
     async def story(peer):
         await begun(peer)
