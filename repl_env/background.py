@@ -12,7 +12,7 @@ import atexit
 import contextvars
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -70,20 +70,30 @@ class Background:
 
     def wait_hearing(
         self,
-        begin: Callable[[Callable[..., None]], Coroutine[Any, Any, T]],
+        begin: Callable[[Callable[..., Awaitable[None]]], Coroutine[Any, Any, T]],
         hear: Callable[..., object],
     ) -> T:
         """What the coroutine of `begin(tell)` returns; `hear` gets what it tells, in this thread.
 
-        What `hear` raises cancels the coroutine.
+        `tell` is awaited until `hear` has returned: who tells faster than is heard would fill the
+        memory. What `hear` raises cancels the coroutine.
         """
-        told: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
+        told: SimpleQueue[tuple[tuple[Any, ...], Future[None]] | None] = SimpleQueue()
+
+        async def tell(*facts: Any) -> None:
+            heard: Future[None] = Future()
+            told.put((facts, heard))
+            await asyncio.wrap_future(heard)
+
         future: Future[T] = Future()
         future.add_done_callback(lambda _: told.put(None))
         try:
-            self._submit(begin(lambda *facts: told.put(facts)), future)
-            while (facts := told.get()) is not None:
+            self._submit(begin(tell), future)
+            while (each := told.get()) is not None:
+                facts, heard = each
                 hear(*facts)
+                if heard.set_running_or_notify_cancel():
+                    heard.set_result(None)
             return future.result()
         except BaseException:
             future.cancel()

@@ -7,23 +7,27 @@ already, as in notebooks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Coroutine, Mapping
+from functools import partial
 from inspect import isawaitable, iscoroutine
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from repl_env.background import CLIENTS
 from repl_env.client import REPLEnv, Result
 from repl_env.llm import LLM
 from repl_env.models import REPLAction, REPLState, showing
-from repl_env.remote.requests import check_callback
+from repl_env.remote.requests import asks_itself, check_callback
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from repl_env.contexts import Given
     from repl_sandbox.types import JSON
+
+T = TypeVar("T")
 
 
 class SyncREPLEnv:
@@ -35,6 +39,7 @@ class SyncREPLEnv:
 
     def __init__(self, client: REPLEnv) -> None:
         self._client = client
+        self._hearing: int | None = None  # the thread that its on_output is called in
         CLIENTS.end_at_exit()  # after this client, if the caller has it closed at the exit
 
     def __repr__(self) -> str:
@@ -104,7 +109,7 @@ class SyncREPLEnv:
     ) -> Result:
         """Begin an episode; see `REPLEnv.reset`."""
 
-        def resetting(tell: Callable[..., None] | None) -> Any:
+        def resetting(tell: Callable[..., Awaitable[None]] | None) -> Any:
             return self._client.reset(
                 context=context,
                 contexts=contexts,
@@ -123,7 +128,7 @@ class SyncREPLEnv:
                 on_upload=tell,
             )
 
-        return _waited(resetting, "on_upload", on_upload)
+        return self._hearing_while(resetting, "on_upload", on_upload)
 
     def step(
         self,
@@ -134,10 +139,10 @@ class SyncREPLEnv:
     ) -> Result:
         """Run the action's code, or submit its answer; see `REPLEnv.step`."""
 
-        def stepping(tell: Callable[..., None] | None) -> Any:
+        def stepping(tell: Callable[..., Awaitable[None]] | None) -> Any:
             return self._client.step(action, timeout_s=timeout_s, on_output=tell)
 
-        return _waited(stepping, "on_output", on_output)
+        return self._hearing_while(stepping, "on_output", on_output)
 
     def execute(
         self,
@@ -167,7 +172,7 @@ class SyncREPLEnv:
         variables: Mapping[str, str | bytes | JSON] | None = None,
     ) -> Result:
         """Begin another episode in the session that is there; see `LocalREPLEnv.follow_up`."""
-        return CLIENTS.wait_for(
+        return self._ask(
             self._client.follow_up(
                 task_prompt=task_prompt,
                 max_iterations=max_iterations,
@@ -179,43 +184,52 @@ class SyncREPLEnv:
 
     def draft(self) -> JSON:
         """What `answer["content"]` holds so far, or None."""
-        return CLIENTS.wait_for(self._client.draft())
+        return self._ask(self._client.draft())
 
     def state(self) -> REPLState:
         """The episode so far; NotReset if none has begun."""
-        return CLIENTS.wait_for(self._client.state())
+        return self._ask(self._client.state())
 
     def list_variables(self) -> list[str]:
         """The names in the session: the context, the policy's variables, the functions offered."""
-        return CLIENTS.wait_for(self._client.list_variables())
+        return self._ask(self._client.list_variables())
 
     def branch(self, *, seed: int | None = None) -> SyncREPLEnv:
         """Another client amid the same episode, in a session that is a copy; see `REPLEnv`."""
-        return SyncREPLEnv(CLIENTS.wait_for(self._client.branch(seed=seed)))
+        return SyncREPLEnv(self._ask(self._client.branch(seed=seed)))
+
+    def _ask(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns, which asks the server."""
+        if self._hearing == threading.get_ident():
+            work.close()
+            raise asks_itself()
+        return CLIENTS.wait_for(work)
+
+    def _hearing_while(
+        self,
+        begin: Callable[[Callable[..., Awaitable[None]] | None], Coroutine[Any, Any, Result]],
+        name: str,
+        hear: Callable[..., object] | None,
+    ) -> Result:
+        """The result of `begin(tell)`; what it tells is told to `hear`, in this thread."""
+        check_callback(name, hear)
+        if hear is None or self._hearing == threading.get_ident():
+            return self._ask(begin(None))
+
+        told = partial(self._heard, hear) if name == "on_output" else hear
+        return CLIENTS.wait_hearing(begin, lambda *facts: _check_plain(name, told(*facts)))
+
+    def _heard(self, hear: Callable[..., object], *facts: Any) -> object:
+        self._hearing = threading.get_ident()
+        try:
+            return hear(*facts)
+        finally:
+            self._hearing = None
 
 
-def _waited(
-    begin: Callable[[Callable[..., None] | None], Any],
-    name: str,
-    hear: Callable[..., object] | None,
-) -> Result:
-    """The result of `begin(tell)`; what it tells is told to `hear`, in this thread."""
-    check_callback(name, hear)
-    if hear is None:
-        found: Result = CLIENTS.wait_for(begin(None))
-    else:
-        found = CLIENTS.wait_hearing(begin, _plain(name, hear))
-    return found
-
-
-def _plain(name: str, hear: Callable[..., object]) -> Callable[..., object]:
-    """`hear`, which raises TypeError if it would have to be awaited."""
-
-    def plain(*facts: Any) -> None:
-        told = hear(*facts)
-        if isawaitable(told):
-            if iscoroutine(told):
-                told.close()
-            raise TypeError(f"{name} must not be asynchronous here: nobody awaits it")
-
-    return plain
+def _check_plain(name: str, told: object) -> None:
+    """TypeError if what a callback returned would have to be awaited."""
+    if isawaitable(told):
+        if iscoroutine(told):
+            told.close()
+        raise TypeError(f"{name} must not be asynchronous here: nobody awaits it")

@@ -13,6 +13,7 @@ from repl_env.remote.access import Access
 from repl_env.remote.frames import Refused, Reply, Request
 from repl_env.remote.introduction import Told
 from repl_env.remote.patience import Patience
+from repl_env.remote.requests import asks_itself
 
 # Called with "stdout" or "stderr" and a piece of text; may be asynchronous.
 Hear: TypeAlias = Callable[[str, str], object]
@@ -56,10 +57,7 @@ class Asking(ABC):
         """
         frame = self._frame(request)
         if self._telling and self._asker is asyncio.current_task():
-            raise RuntimeError(
-                "on_output cannot ask its own client: the request would wait for the step, and the "
-                "step for on_output; ask after the step, or ask another client"
-            )
+            raise asks_itself()
         try:
             async with asyncio.timeout(self._patience.message_s) as limit:
                 await self._turn.acquire()

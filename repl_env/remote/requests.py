@@ -134,6 +134,14 @@ def check_callback(name: str, hear: object) -> None:
         raise TypeError(f"{name} must be a function, not {type(hear).__name__}")
 
 
+def asks_itself() -> RuntimeError:
+    """The error of an `on_output` that asks the client of its step."""
+    return RuntimeError(
+        "on_output cannot ask its own client: the request would wait for the step, and the "
+        "step for on_output; ask after the step, or ask another client"
+    )
+
+
 def _check_named(name: str, given: object) -> None:
     if not isinstance(given, Mapping | None):
         raise TypeError(f"{name} must be a dict, not {type(given).__name__}")

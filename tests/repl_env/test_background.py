@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -85,3 +85,17 @@ def test_ctrl_c_at_any_line_leaves_no_work_behind(
     work._end()
 
     assert {(False, False), (True, True)} == set(outcomes)
+
+
+def test_who_tells_goes_on_when_it_was_heard() -> None:
+    work, order = Background("tested"), []
+
+    async def telling(tell: Callable[[int], Awaitable[None]]) -> None:
+        for number in range(3):
+            order.append(("told", number))
+            await tell(number)
+
+    work.wait_hearing(telling, lambda number: order.append(("heard", number)))
+    work._end()
+
+    assert order == [(what, number) for number in range(3) for what in ("told", "heard")]

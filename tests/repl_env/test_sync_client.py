@@ -183,6 +183,31 @@ def test_output_is_heard_in_the_thread_of_the_caller():
     assert heard == [("stdout", "a", threading.get_ident())]
 
 
+def test_a_callback_that_asks_its_own_client_is_told_so_and_another_is_not():
+    asked = []
+
+    async def story(peer):
+        await begun(peer)
+        request = await peer.next("step")
+        await peer.output(request, "a")
+        await peer.next("cancel")
+        await peer.reply(request, observation("of the cancelled"))
+        await peer.serve("the next")
+
+    def hear(stream, text):
+        with REPLEnv(other.url).sync() as another:
+            asked.append(another.reset().done)
+        env.state()
+
+    with Scripted() as other, Scripted(story) as server, REPLEnv(server.url).sync() as env:
+        env.reset()
+        with pytest.raises(RuntimeError, match="on_output cannot ask its own client"):
+            env.execute("x", on_output=hear)
+        assert env.execute("y").observation.result.stdout == "the next"
+
+    assert asked == [False]
+
+
 def test_ctrl_c_cancels_the_step_and_keeps_the_session():
     async def story(peer):
         await peer.session()
