@@ -30,6 +30,8 @@ from repl_env.remote.patience import Patience
 
 # A server that does not answer a close is gone; nothing is lost with the socket.
 _CLOSE_S = 2.0
+# Bytes of pongs; a server that reads has none of them waiting.
+_MOST_UNREAD = 1 << 20
 # The answer to a ping waits behind what is being sent, which may be megabytes over a slow line.
 _PONG_FACTOR = 3
 
@@ -85,6 +87,8 @@ class Socket:
                     ping_timeout=patience.ping_s and _PONG_FACTOR * patience.ping_s,
                     close_timeout=_CLOSE_S,
                     max_size=patience.message_bytes,
+                    max_queue=1,  # each that nobody has read yet may be that large
+                    create_connection=_Connection,
                     logger=_Quiet(logging.getLogger("repl_env.remote"), {}),
                     **options,
                 )
@@ -147,6 +151,20 @@ class Socket:
     def abort(self) -> None:
         """Close it at once: what the server may still send is not wanted."""
         self._connection.transport.abort()
+
+
+class _Connection(ClientConnection):
+    """Breaks where its answers pile up: pongs to a server that sends pings and reads nothing."""
+
+    _unread = 0
+
+    def data_received(self, data: bytes) -> None:
+        before = self.transport.get_write_buffer_size()
+        super().data_received(data)
+        answers = self.transport.get_write_buffer_size() - before
+        self._unread = max(0, answers) + (self._unread if before else 0)
+        if self._unread > _MOST_UNREAD:
+            self.transport.abort()
 
 
 class _Connect(connect):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -677,6 +678,23 @@ async def test_a_result_of_another_form_is_an_error_that_names_the_field(data):
             with pytest.raises(BadReply, match=r"result|observation|reward|done"):
                 await env.execute("x")
             await env.execute("x")
+
+
+async def test_pings_of_a_server_that_reads_no_pongs_do_not_fill_the_memory():
+    async def story(peer):
+        await begun(peer, limits={"timeout_s": 3600})
+        transport = peer._connection.transport
+        transport.pause_reading()
+        while not transport.is_closing():
+            transport.write((b"\x89\x7d" + b"#" * 125) * 1000)
+            with suppress(ConnectionError):
+                await peer._connection.drain()
+            await asyncio.sleep(0)
+
+    with Scripted(story, resumed_to_the_end) as server:
+        async with REPLEnv(server.url, ping_s=None) as env:
+            await env.reset()
+            assert await asyncio.wait_for(printed(env), 60) == "the result"
 
 
 async def test_a_result_of_too_many_wrong_values_is_an_error_before_they_are_looked_at():
