@@ -167,7 +167,8 @@ def proxy_for(secure: bool, host: str, port: int) -> SplitResult | None:
     """The proxy that the environment or the system names for a server, as websockets finds it.
 
     Raises:
-        NotSupported: it is one of SOCKS, or is asked by TLS, neither of which HTTP knows here.
+        NotSupported: it is one of SOCKS, or is asked by TLS, neither of which HTTP knows here, or
+            no URL.
     """
     if urllib.request.proxy_bypass(f"{host}:{port}"):
         return None
@@ -175,8 +176,12 @@ def proxy_for(secure: bool, host: str, port: int) -> SplitResult | None:
     url = next((proxies[scheme] for scheme in _PROXIES[secure] if scheme in proxies), None)
     if url is None:
         return None
-    proxy = urlsplit(url)
-    if proxy.scheme != "http" or not proxy.hostname:
+    try:
+        proxy = urlsplit(url)
+        known = proxy.scheme == "http" and bool(proxy.hostname) and proxy.port != 0
+    except ValueError:  # of its port, in whose place may be a password
+        known = False
+    if not known:
         raise NotSupported("large contexts go by HTTP, through http:// proxies only", code="PROXY")
     return proxy
 

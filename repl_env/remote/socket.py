@@ -21,7 +21,7 @@ from websockets.frames import CloseCode
 from websockets.protocol import State
 from websockets.typing import Subprotocol
 
-from repl_env.errors import ServerUnavailable
+from repl_env.errors import NotSupported, ServerUnavailable
 from repl_env.refusals import SUBPROTOCOL
 from repl_env.remote import failures
 from repl_env.remote.access import Access
@@ -67,6 +67,7 @@ class Socket:
 
         Raises:
             ServerUnavailable: it cannot be reached, or is no server of WebSockets.
+            NotSupported: it is behind a proxy for which a library is lacking.
             ServerError: it refuses, with a status and perhaps a code.
         """
         address = access.address
@@ -98,13 +99,15 @@ class Socket:
             headers = {name.lower(): value for name, value in answer.headers.raw_items()}
             body = bytes(answer.body or b"")
             raise failures.of_status(answer.status_code, headers, body, access.secrets) from None
-        except InvalidProxy:
-            # Its text is the proxy's URL, which may have a password in it.
-            raise ServerUnavailable("the proxy that the environment names is none") from None
+        except ImportError as error:
+            raise NotSupported(f"the environment names a proxy: {error}", code="PROXY") from None
         except (OSError, InvalidHandshake, InvalidURI) as error:
             # Not from it: it may repeat a header, which tracebacks would print.
             told = access.secrets.cut(str(error) or type(error).__name__)
             raise ServerUnavailable(f"no connection to {address}: {told}") from None
+        except (InvalidProxy, ValueError):
+            # Its text is the proxy's URL or a part of it, which may be a password.
+            raise ServerUnavailable("the proxy that the environment names is none") from None
 
     @property
     def named(self) -> bool:

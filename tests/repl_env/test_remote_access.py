@@ -318,12 +318,22 @@ async def test_a_proxy_is_not_asked_for_this_machine(monkeypatch):
             await env.reset()
 
 
-async def test_a_proxy_that_is_none_is_not_repeated_with_its_password(monkeypatch):
-    monkeypatch.setenv("https_proxy", f"gopher://user:{KEY}@host")
+@pytest.mark.parametrize(
+    "proxy",
+    [f"gopher://user:{KEY}@host", f"http://user:{KEY}#1@host:80", "http://[::1", "http://a..b"],
+)
+async def test_a_proxy_that_is_none_is_not_repeated_with_its_password(monkeypatch, proxy):
+    monkeypatch.setenv("https_proxy", proxy)
     with pytest.raises(ServerUnavailable, match="proxy") as caught:
         await REPLEnv("https://elsewhere.invalid").connect()
 
     assert KEY not in str(caught.value)
+
+
+async def test_a_proxy_that_needs_a_library_says_which(monkeypatch):
+    monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1")
+    with pytest.raises(NotSupported, match="python-socks"):
+        await REPLEnv("http://elsewhere.invalid").connect()
 
 
 async def test_a_garbled_refusal_is_an_error_still():

@@ -590,8 +590,9 @@ async def test_a_context_goes_by_tls(tmp_path):
     assert store.whole == {parcel().sha256: DATA}
 
 
-def test_a_proxy_that_http_does_not_know_is_an_error_without_its_password(monkeypatch):
-    monkeypatch.setenv("https_proxy", f"socks5://user:{KEY}@host")
+@pytest.mark.parametrize("proxy", [f"socks5://user:{KEY}@host", f"http://user:{KEY}#1@host:80"])
+def test_a_proxy_that_http_does_not_know_is_an_error_without_its_password(monkeypatch, proxy):
+    monkeypatch.setenv("https_proxy", proxy)
     with pytest.raises(NotSupported) as caught:
         proxy_for(True, "elsewhere", 443)
 
