@@ -131,7 +131,7 @@ class _Upload:
         if answer.status == 200:
             return self._parcel.size
         if answer.status == 404:
-            return _count(answer.headers.get("upload-offset", "0"))
+            return self._part(answer.headers.get("upload-offset", "0"))
         raise self._refused(answer)
 
     async def _send(self, offset: int) -> int:
@@ -150,10 +150,18 @@ class _Upload:
             case 200 | 201:
                 return parcel.size
             case 202 | 409:
-                return _count(_body(answer).get("received"))
+                return self._part(_body(answer).get("received"))
             case 422:
                 raise ServerError(f"{parcel.name} has changed while it was sent", code="CHANGED")
         raise self._refused(answer)
+
+    def _part(self, count: Any) -> int:
+        """How many bytes the server has of a context that is not there, as it says.
+
+        Though it has them all, it may not have looked at them yet: the last one is sent again,
+        and the answer says what became of the others.
+        """
+        return min(_count(count), self._parcel.size - 1)
 
     async def _ask(
         self, method: str, body: bytes | None = None, headers: Mapping[str, str] | None = None

@@ -370,6 +370,20 @@ async def test_a_server_that_goes_on_and_back_in_turn_is_given_up():
             await uploading.upload([parcel()], store.access)
 
 
+async def test_a_context_of_which_all_bytes_came_is_not_taken_for_one_that_is_there():
+    def all_came(request: Handler) -> bool:
+        return request.answer(404, **{"Upload-Offset": str(len(DATA))})
+
+    def there(request: Handler) -> bool:
+        request.rfile.read(int(request.headers["Content-Length"]))
+        return request.answer(200)
+
+    with Store(all_came, there) as store:
+        await uploading.upload([parcel()], store.access)
+
+    assert store.asked == ["HEAD", "PUT bytes 1003999-1003999/1004000"]
+
+
 async def test_an_upload_that_the_server_forgot_is_made_again(monkeypatch):
     monkeypatch.setattr(uploading, "MOST_ATTEMPTS", 2)
 

@@ -289,6 +289,22 @@ def test_what_came_of_a_piece_stays_when_its_sender_goes_away(server) -> None:
     assert stored(server, data)
 
 
+def test_a_context_whose_sender_went_away_after_the_last_byte_is_there_with_the_next_piece(
+    server,
+) -> None:
+    data = content(100)
+    sha = name(data)
+
+    with connection(server) as line:
+        line.putrequest("PUT", f"/contexts/{sha}")
+        line.putheader("Transfer-Encoding", "chunked")
+        line.putheader("Content-Range", "bytes 0-99/100")
+        line.endheaders(b"64\r\n" + data + b"\r\n")  # and no end
+        eventually(lambda: ask(server, "HEAD", sha)[1].get("upload-offset") == "100")
+    assert ask(server, "PUT", sha, data[99:], **span(99, 99, 100))[0] == 201
+    assert stored(server, data)
+
+
 def test_a_whole_context_that_breaks_off_leaves_nothing(server) -> None:
     data = content(3 * MIB)
 
