@@ -88,7 +88,6 @@ class Socket:
                     ping_timeout=patience.ping_s and _PONG_FACTOR * patience.ping_s,
                     close_timeout=_CLOSE_S,
                     max_size=patience.message_bytes,
-                    max_queue=1,  # each that nobody has read yet may be that large
                     create_connection=_Connection,
                     logger=_Quiet(logging.getLogger("repl_env.remote"), {}),
                     **options,
