@@ -29,5 +29,5 @@ async def open_session(access: Access, patience: Patience, token: str | None = N
             raise NotSupported("this server has no sessions that could be resumed")
         return PlainSession(access, patience, socket)
     except BaseException:
-        socket.abort()
+        await socket.hang_up()
         raise

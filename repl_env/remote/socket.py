@@ -150,6 +150,19 @@ class Socket:
             self.abort()
         return self._connection.close_code == CloseCode.NORMAL_CLOSURE
 
+    async def hang_up(self) -> None:
+        """As `leave`, of a session that the server may still begin; its answer is not waited for.
+
+        A server keeps a session for its grace time if it is not told.
+        """
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self.send(Request("close").named())
+        except (Dropped, TimeoutError):
+            self.abort()
+        finally:
+            self._connection.transport.close()
+
     def abort(self) -> None:
         """Close it at once: what the server may still send is not wanted."""
         self._connection.transport.abort()

@@ -472,6 +472,21 @@ async def test_closing_while_a_step_runs_ends_the_step():
             await step
 
 
+async def test_a_session_whose_opening_is_cancelled_ends_on_the_server():
+    async def story(peer):
+        await peer.next("open")
+        await peer.next("close")
+
+    with Scripted(story) as server:
+        opening = asyncio.create_task(REPLEnv(server.url).connect())
+        await server.until("open")
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
+    assert server.kinds == ["open", "close"]
+
+
 async def test_closing_without_a_connection_ends_the_session_on_the_server():
     async def resumed(peer):
         await peer.session()
