@@ -476,6 +476,48 @@ def test_more_files_than_allowed_are_a_limit_that_was_passed(session: Session) -
     assert folders.use(str(folder_of(session)), 1 << 40) < 1 << 20
 
 
+TOO_MANY = """
+x = 2
+for n in range(10):
+    with open(f'{n}', 'wb') as file: file.write(bytes(1 << 20))
+time.sleep(50)
+"""
+REMOVED = "files: they took more room than they may, and all were removed"
+
+
+def test_after_that_it_has_its_variables_and_can_write_again(session: Session) -> None:
+    """The ruleset of its waiting copy is of one directory, and none that is made in its place."""
+    session.run("import time\nx = 1")
+    outcome = session.run(TOO_MANY)
+    assert isinstance(outcome, Killed)
+    assert (outcome.reason, outcome.state) == ("workspace", "rolled_back")
+    assert outcome.lost == (REMOVED,)
+    session.files.put("put", b"by the host")
+    told = session.run(
+        "import os, tempfile\nwith tempfile.TemporaryFile() as file: file.write(b'1')\n"
+        "open('own', 'w').close()\nx, open('put').read(), sorted(os.listdir())"
+    )
+    assert told.value == "(1, 'by the host', ['own', 'put'])"
+    with session.branch() as branch:
+        assert branch.run("x, sorted(os.listdir())").value == "(1, ['own', 'put'])"
+
+
+def test_a_branch_that_loses_its_files_by_anothers_doing_goes_on_and_says_so(
+    session: Session,
+) -> None:
+    """The limit is of all that a session and its branches have."""
+    session.run("import os, time\nx = 1")
+    with session.branch() as branch:
+        branch.run("y = 2\nopen('mine', 'w').close()")
+        assert session.run(TOO_MANY).state == "rolled_back"
+        outcome = branch.run("open('again', 'w').close()\nx, y, os.listdir()")
+        assert (outcome.value, outcome.lost) == ("(1, 2, ['again'])", (REMOVED,))
+        outcome = branch.run("os._exit(1)")
+        assert (outcome.state, outcome.lost) == ("rolled_back", ())
+        assert branch.run("x, y, os.listdir()").value == "(1, 2, ['again'])"
+    assert session.run("x").value == "1"
+
+
 LEFT_BEHIND = """
 import os
 os.makedirs('closed/inner')

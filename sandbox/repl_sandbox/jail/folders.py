@@ -11,11 +11,13 @@ life, so that the next one can tell a base that was left behind by a crash, and 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 
 WORKSPACE = "workspace"
 TEMPORARY = "tmp"
@@ -27,7 +29,8 @@ _MOST_FILES = 65_536
 _BLOCK = 512  # what st_blocks counts in, stat(2)
 _DEEPEST = 64  # looking takes a descriptor for each level
 _TOO_MUCH = 1 << 62
-_ATTEMPTS = 1000  # to remove what others close again and again
+_ATTEMPTS = 1000  # to remove what others close or fill again and again: see `_open_base`
+_AGAIN = (errno.EACCES, errno.EPERM, errno.ENOTEMPTY)
 
 
 def make_base(place: str) -> str:
@@ -54,8 +57,25 @@ def make(folder: str, owner: int | None) -> None:
     except PermissionError:
         os.close(_open_base(folder.rpartition("/")[0]))  # somebody closed it: see there
         os.mkdir(folder, 0o700)
+    _furnish(folder, owner)
+
+
+def clear(folder: str, owner: int | None, others: Sequence[str] = ()) -> None:
+    """Remove all that is in `folder`, but for its own two directories and `others`, emptied.
+
+    All these stay the directories that they are: processes that go on work in them, and the ruleset
+    that the copies of a worker have for life is of this `folder`, and of no other with its name.
+    """
+    base, _, name = folder.rpartition("/")
+    _insist(lambda: _clear(base, name, {WORKSPACE, TEMPORARY, *others}))
+    os.chmod(folder, 0o700)
+    _furnish(folder, owner)
+
+
+def _furnish(folder: str, owner: int | None) -> None:
     for path in (f"{folder}/{WORKSPACE}", f"{folder}/{TEMPORARY}"):
-        os.mkdir(path, 0o700)
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
     for path in (folder, f"{folder}/{WORKSPACE}", f"{folder}/{TEMPORARY}"):
         if owner is not None:
             os.chown(path, owner, owner)
@@ -68,29 +88,56 @@ def remove(folder: str, seconds: float = float("inf")) -> bool:
     """
     base, _, name = folder.rpartition("/")
     until = time.monotonic() + seconds
+    try:
+        return _insist(lambda: _remove(base, name, until))
+    except TimeoutError:
+        return False
+
+
+def _insist(act: Callable[[], None]) -> bool:
+    """Whether `act` succeeds, though others may close or fill again what it has just emptied."""
     for _ in range(_ATTEMPTS):
         try:
-            _remove(base, name, until)
+            act()
             return True
-        except TimeoutError:
-            return False
-        except PermissionError:
-            # Closed again meanwhile: see `_open_base`.
-            continue
+        except OSError as error:
+            if error.errno not in _AGAIN:
+                raise
     return False
 
 
-def _remove(base: str, name: str, until: float) -> None:
+def _remove(base: str, name: str, until: float, kept: Collection[str] = ()) -> None:
     base_fd = _open_base(base)
     try:
         # Directories from within are moved beside it as "NAME.TOKEN", one level deep, for a path
         # can be made that is too long for the kernel and too deep for a recursion.
-        while found := [each for each in os.listdir(base_fd) if each.partition(".")[0] == name]:
+        while found := [
+            each
+            for each in os.listdir(base_fd)
+            if each.partition(".")[0] == name and each not in kept
+        ]:
             for each in found:
                 _empty(base_fd, each, name, until)
                 os.rmdir(each, dir_fd=base_fd)
     finally:
         os.close(base_fd)
+
+
+def _clear(base: str, name: str, kept: set[str]) -> None:
+    never = float("inf")
+    base_fd = _open_base(base)
+    try:
+        fd = _open(base_fd, name)
+        try:
+            for each in kept & {*os.listdir(fd)}:
+                with suppress(NotADirectoryError):  # the code has put something else there
+                    _empty(fd, each, name, never)
+        finally:
+            os.close(fd)
+        _empty(base_fd, name, name, never, kept)
+    finally:
+        os.close(base_fd)
+    _remove(base, name, never, (name,))
 
 
 def remove_base(base: str) -> None:
@@ -141,8 +188,11 @@ def _open_base(base: str) -> int:
         os.close(place_fd)
 
 
-def _empty(base: int, name: str, stem: str, until: float) -> None:
-    """Unlink what is in directory `name` of `base`; the directories in it are moved to `base`."""
+def _empty(base: int, name: str, stem: str, until: float, kept: Collection[str] = ()) -> None:
+    """Unlink what is in directory `name` of `base`; the directories in it are moved to `base`.
+
+    But for directories with names in `kept`.
+    """
     fd = _open(base, name)
     try:
         for entry in os.listdir(fd):
@@ -151,6 +201,8 @@ def _empty(base: int, name: str, stem: str, until: float) -> None:
             try:
                 os.unlink(entry, dir_fd=fd)
             except (IsADirectoryError, PermissionError):
+                if entry in kept:
+                    continue
                 os.close(_open(fd, entry))  # it must be writable to be given another parent
                 moved = f"{stem}.{_token()}"
                 os.rename(entry, moved, src_dir_fd=fd, dst_dir_fd=base)

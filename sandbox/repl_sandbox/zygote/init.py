@@ -136,6 +136,11 @@ class Init:
                 if line.revival is not None:
                     line.revival.trusted.discard(pid)
 
+    @property
+    def lines(self) -> Sequence[Line]:
+        """All lines of the session."""
+        return self._lines
+
     def fork(self) -> int:
         """Fork; 0 in the child, which is not woken by signals of init's."""
         pid = forks.fork()

@@ -22,6 +22,8 @@ from .orders import Orders
 # there is a processor for it.
 _TIMEOUT = 10.0
 
+ALL_REMOVED = "files: they took more room than they may, and all were removed"
+
 
 class Keeping:
     """Of one session; `trusted` learns of processes that run init's own code."""
@@ -105,7 +107,7 @@ class Keeping:
         """Put the files back that were there after `cell`; names of those that could not be."""
         if self._removed:
             self._removed = False
-            return ["files: they took more room than they may, and all were removed"]
+            return [ALL_REMOVED]
         self.settle(told=False)
         lost: list[str] | None = None
         if not self._failed and keeper.ask(self._socket(), {"op": "restore", "cell": cell}):
@@ -123,7 +125,7 @@ class Keeping:
         self._failed = False
 
     def are_removed(self) -> None:
-        """All of them were, and their directory is another now."""
+        """All of them were."""
         self._let_go()
         self._removed = True
 

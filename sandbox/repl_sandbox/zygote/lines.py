@@ -20,6 +20,7 @@ from ..jail import folders, processes, rlimits, users
 from ..jail.recipe import Jail
 from ..worker.states import States
 from . import clerk, control
+from .keeping import ALL_REMOVED
 from .revival import Revival
 
 # Seconds that a worker which is to be ended may still take to make the copy of what the last cell
@@ -38,6 +39,10 @@ class Streams:
 
 class Session(Protocol):
     """What a line needs of its init."""
+
+    @property
+    def lines(self) -> Sequence[Line]:
+        """All that there are."""
 
     def fork(self) -> int:
         """Fork; 0 in the child."""
@@ -152,14 +157,25 @@ class Line:
             control.send(self._control, message)
 
     def _make_room(self) -> None:
-        """If the directory held more than it may, begin with an empty one."""
-        if self._overfull:
-            self._overfull = False
-            folders.remove(self.jail.folder)
-            slot = self.jail.slot
-            folders.make(self.jail.folder, None if slot is None else users.own_id(slot))
-            if self.revival is not None:
+        """If the directory held more than it may, empty it, which is that of all lines."""
+        if not self._overfull:
+            return
+        self._overfull = False
+        lines, slot = self._session.lines, self.jail.slot
+        homes = [os.path.basename(line.jail.home) for line in lines if line.jail.home]
+        folders.clear(self.jail.folder, None if slot is None else users.own_id(slot), homes)
+        for line in lines:
+            if line is not self:
+                line._are_removed()
+            elif self.revival is not None:
                 self.revival.files.are_removed()
+
+    def _are_removed(self) -> None:
+        """Another line's use has cost this one its files: the host says so with its next cell."""
+        self.states.files_changed()
+        self._control.setblocking(False)  # for it may be idle, and that happen again and again
+        self._say({"lost": [ALL_REMOVED]})
+        self._control.setblocking(True)
 
     def _receive(self) -> tuple[control.Message | None, list[int]]:
         self._control.setblocking(False)
