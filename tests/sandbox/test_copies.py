@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from repl_sandbox import Finished, Killed, Limits, Sandbox, Session
+from repl_sandbox import (
+    CheckpointError,
+    Finished,
+    Killed,
+    Limits,
+    Sandbox,
+    SandboxError,
+    Session,
+)
 from tests.sandbox.conftest import PATIENT
 
 
@@ -163,6 +171,21 @@ def test_at_the_limit_of_descriptors_nothing_is_fatal(copied: Session) -> None:
     assert outcome.state == "rolled_back"
     assert copied.get("x") in (1, 2)
     assert copied.run("6 * 7").value == "42"
+
+
+def test_what_comes_by_a_descriptor_is_refused_where_there_is_none_left(copied: Session) -> None:
+    copied.run(
+        "import os\nfiles = []\ntry:\n    while True: files.append(os.open('/dev/null', 0))\n"
+        "except OSError: pass"
+    )
+    with pytest.raises(SandboxError, match=r"large: .* no room .* Too many open files"):
+        copied.set("large", "a" * 10_000_000)
+    with pytest.raises(CheckpointError, match="Too many open files"):
+        copied.checkpoint()
+    # And it is still the same process.
+    assert copied.run("for _ in range(9): os.close(files.pop())").lost == ()
+    copied.set("large", "a" * 10_000_000)
+    assert copied.run("len(large)").value == "10000000"
 
 
 def test_at_the_limit_of_memory_nothing_is_fatal(copied: Session) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import _thread
 import array
+import errno
+import os
 import select
 import socket
 import threading
@@ -22,7 +24,7 @@ from .interrupts import Interrupts
 _CHUNK = 1 << 16
 _get_ident = _thread.get_ident
 _thread_count = _thread._count  # as the tests of threading use it
-_SOL_SOCKET, _SCM_RIGHTS = socket.SOL_SOCKET, socket.SCM_RIGHTS
+_SOL_SOCKET, _SCM_RIGHTS, _CUT = socket.SOL_SOCKET, socket.SCM_RIGHTS, socket.MSG_CTRUNC
 _FD_SPACE = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
@@ -126,10 +128,16 @@ class Channel:
             self._lead()
 
     def next_descriptor(self) -> int:
-        """The descriptor that came with the command just received."""
+        """The descriptor that came with the command just received.
+
+        OSError if there was no number left for it: the session's code has as many as it may open.
+        """
         while not self._descriptors:
             self._lead()
-        return self._descriptors.popleft()
+        fd = self._descriptors.popleft()
+        if fd < 0:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return fd
 
     def ask(self, message: Call | Answered) -> Reply:
         """Send a call and wait until the host has answered it."""
@@ -179,7 +187,7 @@ class Channel:
 
     def _receive(self) -> bytes:
         try:
-            data, ancillary, _, _ = self._recvmsg(_CHUNK, _FD_SPACE)
+            data, ancillary, flags, _ = self._recvmsg(_CHUNK, _FD_SPACE)
         except OSError as error:
             if _is_handlers(error):
                 raise
@@ -189,6 +197,8 @@ class Channel:
         for level, kind, payload in ancillary:
             if level == _SOL_SOCKET and kind == _SCM_RIGHTS:
                 self._descriptors.extend(array.array("i", payload))
+        if flags & _CUT:
+            self._descriptors.append(-1)  # the kernel has closed it
         return data
 
 

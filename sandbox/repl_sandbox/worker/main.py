@@ -318,7 +318,7 @@ class Worker:
     def _assign(self, assign: Assign) -> None:
         try:
             value = values.read(assign, self._channel.next_descriptor)
-        except (MemoryError, ValueError, RecursionError) as error:
+        except (MemoryError, ValueError, RecursionError, OSError) as error:
             self._channel.send(Failed("too large", f"{type(error).__name__}: {error}"))
             return
         self._namespace.globals[assign.name] = value
@@ -342,11 +342,11 @@ class Worker:
 
     def _carry_out(self, errand: Save | Load) -> None:
         """Save or load the namespace: as a cell, it may be interrupted, and ends with a result."""
-        fd = self._channel.next_descriptor()
         self._used = True
         if self._copies is not None:
             self._copies.due = True
         try:
+            fd = self._channel.next_descriptor()
             self._interrupts.arm()
             ran = Ran(self._checkpoint(errand, fd), None)
         # Boundary: pickles run code of the user's, which may raise anything.

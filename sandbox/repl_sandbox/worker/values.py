@@ -15,7 +15,8 @@ from ..wire.messages import Assign, Failed, Value, dump_json
 def read(assign: Assign, next_descriptor: Callable[[], int]) -> object:
     """The value that `assign` brings, in a file of its own where it is large.
 
-    Raises MemoryError, RecursionError or ValueError where it is more than this process can hold.
+    Raises MemoryError, RecursionError, ValueError or OSError where it is more than this process can
+    hold.
     """
     if assign.size is None:
         return _CONVERT[assign.kind](assign.data)
