@@ -8,6 +8,7 @@ share is the context, where several are given the same one: it is in memory once
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
@@ -55,7 +56,7 @@ class REPLVectorEnv:
         self.environments = tuple(LocalREPLEnv(**arguments) for _ in range(n))
         self._shared = SharedContexts(self._inner(0))
         self._batch = Batch()
-        self._threads: Executor | None = None
+        self._threads: dict[int, Executor] = {}  # by process: those of one are not in its forks
         self._mode: Mode | None = None
         self._last: list[Result | None] = [None] * n
 
@@ -181,7 +182,7 @@ class REPLVectorEnv:
 
     def _end(self) -> None:
         self._mode, self._last = None, [None] * len(self)
-        threads, self._threads = self._threads, None
+        threads = self._threads.pop(os.getpid(), None)
         if threads is not None:
             threads.shutdown()
 
@@ -261,10 +262,11 @@ class REPLVectorEnv:
         return play_together(turns, self._batch, self._pool)
 
     def _pool(self) -> Executor:
-        if self._threads is None:
+        here = os.getpid()
+        if here not in self._threads:
             most = min(len(self), _MOST_THREADS)
-            self._threads = ThreadPoolExecutor(most, thread_name_prefix="repl-vector")
-        return self._threads
+            self._threads[here] = ThreadPoolExecutor(most, thread_name_prefix="repl-vector")
+        return self._threads[here]
 
 
 async def _gather(coming: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +20,7 @@ from repl_env.rubrics import Rubric
 from repl_sandbox import Sandbox, Session
 from repl_sandbox.errors import SandboxError
 from tests.limits import GROWING
+from tests.waiting import LONG
 
 LARGE = "a line\n" * 200_000
 
@@ -371,3 +374,31 @@ def test_an_interrupted_reset_leaves_no_session(
         envs.reset(context="abc")
         assert shown(envs.step(["print(context)"] * 4)) == ["abc"] * 4
     assert sandbox.statistics().open == open_before
+
+
+FORKED = """
+import os, signal, sys
+from repl_env import REPLVectorEnv
+
+with REPLVectorEnv(3) as envs:
+    envs.reset(context="of the parent")
+    envs.step(["x = 42"] * 3)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(120)
+        assert all(result.done for result in envs.step(["x"] * 3))
+        envs.reset(context="of the child")
+        said = [each.observation.result.stdout for each in envs.step(["print(context)"] * 3)]
+        envs.close()
+        sys.exit(5 if said == ["of the child\\n"] * 3 else 1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    print([each.observation.result.stdout for each in envs.step(["print(x)"] * 3)])
+"""
+
+
+def test_a_forked_child_begins_episodes_of_its_own() -> None:
+    """The threads that opened its parent's sessions are not in it."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=LONG, check=False
+    )
+    assert done.stdout == "5\n['42\\n', '42\\n', '42\\n']\n", done.stderr
