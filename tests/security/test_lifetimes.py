@@ -384,6 +384,102 @@ def test_a_forked_child_closes_whatever_the_threads_of_the_host_were_at() -> Non
     assert done.stdout == "0 1 2\n", done.stderr
 
 
+# The host waits for its child where that was forked, amid a call; its cell goes on meanwhile.
+AMID = """
+import os, signal, sys
+from repl_sandbox import Sandbox, SessionClosed
+
+children = []
+
+def fork(*_):
+    if children:
+        return
+    children.append(os.fork())
+    if children == [0]:
+        signal.alarm(60)
+        {end}
+    else:
+        children.append(os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]))
+
+def told(stream, text):
+    {told}
+
+signal.signal(signal.SIGUSR1, fork)
+with Sandbox() as sandbox, sandbox.session(host={{"double": lambda x: 2 * x}}) as session:
+    try:
+        outcome = session.run("x = 1\\nprint('on', flush=True)\\ndouble(21)", on_output=told)
+    except SessionClosed:
+        if children == [0]:
+            os._exit(5)  # it went on, and was told
+        raise
+    print(children[1:], outcome.value, outcome.stdout.strip(), session.run("x").value)
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [("return", 5), ("sys.exit(7)", 7), ("raise ValueError('of the child')", 1)],
+    ids=["goes on", "exits", "raises"],
+)
+@pytest.mark.parametrize(
+    "told", ["fork()", "os.kill(os.getpid(), signal.SIGUSR1)"], ids=["on_output", "signal"]
+)
+def test_a_child_that_is_forked_amid_a_cell_takes_no_part_in_it(
+    told: str, end: str, status: int
+) -> None:
+    """It has the call's frames, and what the call speaks on is its parent's."""
+    done = subprocess.run(
+        [sys.executable, "-c", AMID.format(told=told, end=end)],
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+        check=False,
+    )
+    assert done.stdout == f"[{status}] 42 on 1\n", done.stderr
+
+
+ON_A_LOOP = """
+import asyncio, os, signal
+from repl_sandbox import AsyncSandbox
+
+async def begin():
+    await sandbox.start()
+    session = await sandbox.session(host={"double": lambda x: 2 * x})
+    await session.run("x = 21")
+    return session
+
+async def leave():
+    await session.close()
+    await sandbox.close()
+
+async def end():
+    try:
+        # Its call comes to no loop that does not listen: then this runs out of time.
+        print((await session.run("double(x)")).value)
+    finally:
+        await leave()
+
+sandbox = AsyncSandbox()
+with asyncio.Runner() as runner:
+    session = runner.run(begin())
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        asyncio.run(leave())
+        os._exit(5)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    runner.run(end())
+"""
+
+
+def test_a_forked_child_closes_what_was_opened_on_its_parents_loop() -> None:
+    """What that loop waits on is shared by the two, and goes on to be the parent's."""
+    done = subprocess.run(
+        [sys.executable, "-c", ON_A_LOOP], capture_output=True, text=True, timeout=LONG, check=False
+    )
+    assert done.stdout == "5\n42\n", done.stderr
+
+
 def test_a_forked_child_that_lives_on_keeps_nothing_alive() -> None:
     """It inherited the descriptors by which zygote and sessions know that the host is there."""
     end = (

@@ -135,7 +135,13 @@ class AsyncSession(Handle):
 
     async def close(self) -> None:
         """As `Session.close`. It goes on if who awaits it is cancelled."""
-        if not self._closed:
+        if self._away:
+            # In a forked child nothing is waited for, and the loop that watches is the parent's,
+            # with which it shares what the loop waits on.
+            if not self._closed:
+                self._closed = True
+                self._home.end(self._core)
+        else:
             self._closed = True
             ending = put_in_thread(lambda: self._home.end(self._core))
             ending.add_done_callback(lambda _: self._watch.close())
@@ -166,7 +172,7 @@ class AsyncSession(Handle):
     async def _leave(self) -> None:
         """Cancelled, or an `on_output` raised: leave the session as one that can go on."""
         core = self._core
-        if self._closed or not core.engaged:
+        if self._away or not core.engaged:
             core.busy.release()
             return
         # Shielded: a second cancellation must not leave a cell running that nobody watches.

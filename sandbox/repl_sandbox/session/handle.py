@@ -43,8 +43,7 @@ class Handle:
         self._closed = False
 
     def __repr__(self) -> str:
-        away = self._closed or _getpid() != self._pid
-        condition = "closed" if away else "busy" if self._core.busy.locked() else "open"
+        condition = "closed" if self._away else "busy" if self._core.busy.locked() else "open"
         return f"<{type(self).__name__} {self._core.links.tier}, {condition}>"
 
     @property
@@ -73,6 +72,11 @@ class Handle:
     def missing(self) -> tuple[Missing, ...]:
         """The variables that a restored session does not have, with the reasons; else ()."""
         return self._missing
+
+    @property
+    def _away(self) -> bool:
+        """Whether it is closed, or another process's."""
+        return self._closed or _getpid() != self._pid
 
     def _check_open(self) -> None:
         if self._closed:

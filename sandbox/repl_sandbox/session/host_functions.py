@@ -88,9 +88,14 @@ def success(call: Call, value: object) -> Reply:
 
 
 class Replies:
-    """Replies of finished calls, and a descriptor that is readable while there are any."""
+    """Replies of finished calls, and a descriptor that is readable while there are any.
+
+    A child that the host forks amid a cell shares the descriptor, by which its parent is woken, and
+    may have a copy of the lock that nobody will release: there it takes none.
+    """
 
     def __init__(self) -> None:
+        self._pid = os.getpid()
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._done: deque[tuple[int, Reply]] = deque()
         self._lock = threading.Lock()
@@ -105,6 +110,8 @@ class Replies:
 
     def take(self) -> list[tuple[int, Reply]]:
         """The replies since the last call, each with the cell that it is for."""
+        if os.getpid() != self._pid:
+            return []
         with self._lock:
             try:
                 os.eventfd_read(self.wake_fd)

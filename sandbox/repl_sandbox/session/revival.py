@@ -106,7 +106,10 @@ class Revival(Exchange):
         assert self._notice is not None
         if self._notice.get("init"):
             self.running_since = 0.0  # there is nothing to leave in order
-            raise SessionClosed("the session's init process is gone; open another session")
+            raise SessionClosed(
+                "the session's init process is gone, or belongs to the process that forked this "
+                "one; open another session"
+            )
         self._cpu_of_dead += self._notice["cpu"]
         # What it had before its first cell is nothing, and needs no copy.
         if self.keeps and self._past and (yield from self._wake_copy()):

@@ -207,7 +207,7 @@ class Session(Handle):
 
     def _leave(self) -> None:
         """Ctrl-C, or an `on_output` that raised: leave the session as one that can go on."""
-        if not self._closed and self._core.engaged:
+        if not self._away and self._core.engaged:
             self._leaving = True
             self._wait(self._core.abandon())
         self._leaving = False

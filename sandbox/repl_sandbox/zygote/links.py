@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ..cgroups.group import Group
@@ -45,7 +47,7 @@ class Family:
                 fit(self.lines)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Links:
     """What connects the host to one session. `pid` is that of its init, as the host sees it."""
 
@@ -66,8 +68,12 @@ class Links:
     interpreter: tuple[str, str] = ("", "")  # version and implementation
     family: Family = field(default_factory=Family)
 
+    def __post_init__(self) -> None:
+        _open.add(self)
+
     def close(self) -> None:
         """Let go; the session ends, for its init reads end of file."""
+        _open.discard(self)  # from here on the numbers may be others'
         self.control.close()
         self.worker.close()
         os.close(self.stdout)
@@ -75,3 +81,32 @@ class Links:
         group, self.group = self.group, None
         if group is not None:
             group.release()
+
+    def lead_to(self, fd: int) -> None:
+        """Have every end of these be `fd`, under the number that it has."""
+        for end in (self.control.fileno(), self.worker.fileno(), self.stdout, self.stderr):
+            if end >= 0:
+                os.dup2(fd, end, inheritable=False)
+
+
+_open: weakref.WeakSet[Links] = weakref.WeakSet()
+
+
+def _cut() -> None:
+    """In a child of the host: nothing leads to its sessions any more.
+
+    The fork may come amid a call, by a handler of signals or an `on_output`. The child that goes on
+    there, or is on its way out, finds each session ended, takes no answer of its parent's and says
+    nothing in its name.
+    """
+    if not _open:
+        return
+    with suppress(OSError):  # the child may open nothing more
+        ended, other = socket.socketpair()
+        other.close()
+        with ended:
+            for links in list(_open):
+                links.lead_to(ended.fileno())
+
+
+os.register_at_fork(after_in_child=_cut)
