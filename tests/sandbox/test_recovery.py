@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 
@@ -26,7 +28,7 @@ from repl_sandbox import (
     TimedOut,
 )
 from tests.sandbox.conftest import PATIENT, STUBBORN, Clock
-from tests.waiting import eventually
+from tests.waiting import LONG, eventually
 
 # Ways in which a cell ends its worker, or has it ended; each first says "so far".
 DEATHS = {
@@ -449,3 +451,46 @@ def test_a_worker_that_was_not_run_keeps_what_was_there_before_its_time_is_up(
     assert isinstance(outcomes[0], TimedOut)
     assert outcomes[0].lost == ()
     assert copied.get("x") == 1
+
+
+HELD = """
+import os, resource
+from repl_sandbox import Sandbox, SandboxError
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (1100, 4096))
+with Sandbox(isolation={tier!r}, python={python!r}) as sandbox, sandbox.session() as session:
+    assert session.run("import os\\nx = 1").ok
+    held = []
+    try:
+        while True:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+    for use in (lambda: session.run("os._exit(1)"), lambda: session.run("x"), session.variables):
+        try:
+            use()
+        except SandboxError as error:
+            assert "what is kept of the session still is" in str(error), error
+        else:
+            raise AssertionError("it had a descriptor")
+    for fd in held:
+        os.close(fd)
+    outcome = session.run("x")
+    print(outcome.state, outcome.value, session.run("x += 1\\nx").value)
+"""
+
+
+@pytest.mark.parametrize("tier", ["jailed", "confined", "process"])
+def test_a_host_without_descriptors_left_loses_no_state(
+    tier: str, request: pytest.FixtureRequest
+) -> None:
+    """A worker cannot be replaced then, and is when there are some again."""
+    python = None if tier == "jailed" else request.getfixturevalue("open_python")
+    done = subprocess.run(
+        [sys.executable, "-c", HELD.format(tier=tier, python=python)],
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+        check=False,
+    )
+    assert done.stdout == "rolled_back 1 2\n", done.stderr

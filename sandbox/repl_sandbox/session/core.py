@@ -156,6 +156,11 @@ class Core(Branching):
             self._errand, self.cell = None, self._last_cell
 
     def _execute(self) -> None:
+        if self._notice is not None:
+            # The worker is dead and could not be replaced. It is now, as its socket's end is read.
+            self._name_descriptors()
+            self._begun = False
+            return
         if not self._configured:
             self._configured = True
             self._send(self._configure)

@@ -225,7 +225,7 @@ class Exchange:
     def _collect_death(self) -> Generator[float, Ready_, None]:
         """Wait for init's notice that the worker and all that it left are gone."""
         # Its socket is readable for ever now; who waited for it too would not wait but spin.
-        self.descriptors = self.descriptors[1:]
+        self.descriptors = tuple(fd for fd in self.descriptors if fd != self._worker_fd)
         self.outbox = Outbox(self.links.worker)
         deadline = _monotonic() + NOTICE_TIMEOUT
         while self._notice is None:

@@ -111,6 +111,7 @@ class Revival(Exchange):
                 "one; open another session"
             )
         self._cpu_of_dead += self._notice["cpu"]
+        self._notice["cpu"] = 0.0  # should this have to be tried again
         # What it had before its first cell is nothing, and needs no copy.
         if self.keeps and self._past and (yield from self._wake_copy()):
             return "rolled_back"
@@ -205,11 +206,21 @@ class Revival(Exchange):
         self._past.clear()
 
     def _order(self, order: control.Message) -> socket.socket:
-        """Give init an order, and with it the other end of what the next worker is to speak on."""
+        """Give init an order, and with it the other end of what the next worker is to speak on.
+
+        Raises:
+            SandboxError: this process may open no more descriptors; nothing was done.
+        """
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise SandboxError(
+                f"the session's next worker could not be connected: {error.strerror}; what is kept "
+                "of the session still is, and the next call tries again"
+            ) from error
         self._revived = None
         with self._interrupt_lock:
             self._replacing = True
-        ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         ours.setblocking(False)
         with theirs:
