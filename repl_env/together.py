@@ -51,9 +51,11 @@ class _Playing(Generic[T]):
                 self._run([(i, each) for i, each in requests if isinstance(each, Cell)])
                 self._do([(i, each) for i, each in requests if not isinstance(each, Cell)])
         except BaseException as error:
-            # Ctrl-C: each turn hears of it, and does what it must before it ends.
-            for index in list(self._requests):
-                self._abandon(self._turns[index], error)
+            # Ctrl-C: each turn hears of it, and does what it must before it ends. Also one whose
+            # request it kept from being noted.
+            for index, turn in enumerate(self._turns):
+                if index not in self._ended:
+                    self._abandon(turn, error)
             raise
         return [self._ended[index] for index in range(len(self._turns))]
 
@@ -94,7 +96,7 @@ class _Playing(Generic[T]):
         except BaseException:
             # What was begun is brought to its turn, which may have a session to close again.
             for index, each in coming.items():
-                if not each.cancel():
+                if not each.cancel() and index in self._requests:  # else it was brought already
                     self._resume(index, each.result())
             raise
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
@@ -17,8 +18,11 @@ import pytest
 
 from repl_env import NotReset, REPLAction, REPLVectorEnv
 from repl_env.rubrics import Rubric
+from repl_env.together import play_together
+from repl_env.turns import Turn
 from repl_sandbox import Sandbox, Session
 from repl_sandbox.errors import SandboxError
+from repl_sandbox.session.batch import Batch
 from tests.limits import GROWING
 from tests.waiting import LONG
 
@@ -374,6 +378,35 @@ def test_an_interrupted_reset_leaves_no_session(
         envs.reset(context="abc")
         assert shown(envs.step(["print(context)"] * 4)) == ["abc"] * 4
     assert sandbox.statistics().open == open_before
+
+
+class Struck:
+    """A turn that Ctrl-C strikes right after, when what it asks for is not noted yet."""
+
+    def __init__(self, turn: Turn[None]) -> None:
+        self.turn = turn
+        self.throw = turn.throw
+
+    def send(self, reply: Any) -> Any:
+        self.turn.send(reply)
+        raise KeyboardInterrupt
+
+
+def test_a_turn_hears_of_an_interrupt_wherever_it_was() -> None:
+    done: list[str] = []
+
+    def turn() -> Turn[None]:
+        try:
+            yield lambda: None
+        except KeyboardInterrupt:
+            yield lambda: done.append("closed")
+            raise
+
+    turns: list[Any] = [Struck(turn()), turn()]
+    with ThreadPoolExecutor(1) as threads, pytest.raises(KeyboardInterrupt):
+        play_together(turns, Batch(), lambda: threads)
+    # The other had not begun.
+    assert done == ["closed"]
 
 
 FORKED = """
