@@ -377,9 +377,13 @@ class Sandbox:
         except BaseException:
             self._zygote.abandon(links)
             raise
-        if not links.worker_pid:
-            self._zygote.finish(links)
-        core.ready()
+        try:
+            if not links.worker_pid:
+                self._zygote.finish(links)
+            core.ready()
+        except BaseException:
+            core.close()
+            raise
         return core
 
     @property

@@ -27,6 +27,7 @@ from repl_sandbox import (
     SessionClosed,
 )
 from repl_sandbox.zygote import process as interpreter
+from tests.descriptors import opened
 from tests.waiting import LONG, PATIENCE, eventually
 
 # Each session has a worker, a child of it, an orphan, and a child in a session of its own.
@@ -522,9 +523,29 @@ def test_ctrl_c_while_a_session_starts_does_not_mix_up_the_next_ones() -> None:
         assert zygote.children() == []
 
 
-def _session_until_an_alarm(sandbox: Sandbox) -> None:
+def test_a_session_that_is_given_up_as_it_starts_leaves_no_descriptor(sandbox: Sandbox) -> None:
+    """Among them that by which replies of functions of the host wake who waits."""
+
+    def wakes() -> int:
+        links = [Path(f"/proc/self/fd/{name}") for name in opened("self")]
+        return sum("eventfd" in str(link.readlink()) for link in links if link.is_symlink())
+
+    before, zygote = wakes(), zygote_of(sandbox)
+    zygote.suspend()
+    previous = signal.signal(signal.SIGALRM, _ctrl_c)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            _session_until_an_alarm(sandbox, host={"double": lambda x: 2 * x})
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+        zygote.resume()
+    assert wakes() == before
+
+
+def _session_until_an_alarm(sandbox: Sandbox, **arguments: Any) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0.2)
-    sandbox.session()
+    sandbox.session(**arguments)
 
 
 def _ctrl_c(signum: int, frame: object) -> None:

@@ -140,8 +140,7 @@ class ZygoteHandle:
         try:
             host_control, their_control = control.pair()
             host_worker, their_worker = socket.socketpair()
-            stdout, their_stdout = os.pipe2(os.O_CLOEXEC)
-            stderr, their_stderr = os.pipe2(os.O_CLOEXEC)
+            stdout, their_stdout, stderr, their_stderr = _two_pipes()
         except OSError:
             if group is not None:
                 group.release()
@@ -330,6 +329,16 @@ def _check_size(configuration: control.Message) -> None:
             f"{name}: {sizes[name]:,} bytes; the limit of all settings of a template together is "
             f"{_MOST_SETTINGS:,}"
         )
+
+
+def _two_pipes() -> tuple[int, int, int, int]:
+    one = os.pipe2(os.O_CLOEXEC)
+    try:
+        return (*one, *os.pipe2(os.O_CLOEXEC))
+    except OSError:
+        for fd in one:
+            os.close(fd)
+        raise
 
 
 def _entrance(group: Group | None) -> AbstractContextManager[Sequence[int]]:
