@@ -468,5 +468,5 @@ class Sandbox:
             # A call that runs in another thread or task sees the session's end and leaves first;
             # its descriptors must not be closed, and given to others, under it.
             if core.busy.acquire(timeout=_LEAVE_TIMEOUT):
-                core.links.close()
-                core.close()
+                core.busy.release()
+            core.forsake()

@@ -26,6 +26,7 @@ from repl_sandbox import (
     Session,
     SessionClosed,
 )
+from repl_sandbox import sandbox as sandbox_module
 from repl_sandbox.zygote import process as interpreter
 from tests.descriptors import opened
 from tests.waiting import LONG, PATIENCE, eventually
@@ -280,6 +281,23 @@ def test_closing_ends_a_cell_that_runs_in_another_thread(what: str) -> None:
         thread.join(PATIENCE)
         assert not thread.is_alive()
         assert isinstance(result[0], SessionClosed)
+
+
+def test_a_session_that_is_closed_within_its_own_cell_leaves_no_descriptor(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever closes it then waits for the cell's caller, and that is himself."""
+    monkeypatch.setattr(sandbox_module, "_LEAVE_TIMEOUT", 0.01)
+    with sandbox.session(host={"double": lambda x: 2 * x}) as session:
+        session.run("1")
+    before = opened("self")
+    session = sandbox.session(host={"double": lambda x: 2 * x})
+    with pytest.raises(SessionClosed):
+        session.run(
+            "import time\nprint('on', flush=True)\ntime.sleep(1000)",
+            on_output=lambda stream, text: session.close(),
+        )
+    assert len(opened("self")) == len(before)
 
 
 def test_closing_a_running_session_does_not_disturb_one_opened_at_once(sandbox: Sandbox) -> None:

@@ -64,7 +64,7 @@ class AsyncSession(Handle):
         except BaseException:
             await self._leave()
             raise
-        core.busy.release()
+        core.release()
         return outcome
 
     async def set(self, name: str, value: str | bytes | JSON) -> None:
@@ -166,14 +166,14 @@ class AsyncSession(Handle):
         except BaseException:
             await self._leave()
             raise
-        self._core.busy.release()
+        self._core.release()
         return result
 
     async def _leave(self) -> None:
         """Cancelled, or an `on_output` raised: leave the session as one that can go on."""
         core = self._core
         if self._away or not core.engaged:
-            core.busy.release()
+            core.release()
             return
         # Shielded: a second cancellation must not leave a cell running that nobody watches.
         leaving = asyncio.get_running_loop().create_task(self._wait(core.abandon()))
@@ -181,7 +181,7 @@ class AsyncSession(Handle):
         await asyncio.shield(leaving)
 
     def _left(self, leaving: asyncio.Task[None]) -> None:
-        self._core.busy.release()
+        self._core.release()
         if not leaving.cancelled():
             leaving.exception()  # of a session that was closed meanwhile; nobody may be waiting
 

@@ -68,7 +68,7 @@ class Batch:
                     if made is not None:
                         come[cell.index] = made
                         del running[cell.session]
-                        cell.core.busy.release()
+                        cell.core.release()
         except BaseException:
             # Ctrl-C: leave all as sessions that can go on.
             self._leave(running)
@@ -84,7 +84,7 @@ class Batch:
             cell.wake = cell.core.begin(data, seconds, None)
             self._register(session)
         except BaseException:
-            cell.core.busy.release()
+            cell.core.release()
             raise
         return cell
 
@@ -160,4 +160,4 @@ class Batch:
                 with suppress(SandboxError):
                     cell.session._leave()
             finally:
-                cell.core.busy.release()
+                cell.core.release()

@@ -93,6 +93,7 @@ class Core(Branching):
         # For the watchdog: bytes of a memfd that the worker maps while it copies them.
         self.lent = 0
         self.busy = threading.Lock()  # held by the one caller at a time
+        self._forsaken = False
         self._on_answer = on_answer
         self.output = Output(links.stdout, links.stderr, int(limits.output))
         self._hit: tuple[KillReason, ...] = ()
@@ -504,6 +505,22 @@ class Core(Branching):
     def engaged(self) -> bool:
         """Whether the worker is at something that the next call would have to wait for."""
         return bool(self.running_since) or self._is_asking or self._unfinished is not None
+
+    def release(self) -> None:
+        """The caller who held `busy` leaves."""
+        self.busy.release()
+        if self._forsaken:
+            self.forsake()
+
+    def forsake(self) -> None:
+        """The session has ended: drop what belongs to the host, now or as its caller leaves.
+
+        That may be who ends it, in an `on_output` or a handler of signals.
+        """
+        self._forsaken = True
+        if self.busy.acquire(False):  # for good
+            self.links.close()
+            self.close()
 
     def close(self) -> None:
         """Drop what belongs to the host; the links are the sandbox's to end."""

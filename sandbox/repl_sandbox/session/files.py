@@ -93,7 +93,7 @@ class SessionFiles:
         try:
             return operation()
         finally:
-            self._handle._core.busy.release()
+            self._handle._core.release()
 
 
 class AsyncSessionFiles:
@@ -119,9 +119,9 @@ class AsyncSessionFiles:
         try:
             task = asyncio.create_task(asyncio.to_thread(operation))
         except BaseException:
-            self._handle._core.busy.release()
+            self._handle._core.release()
             raise
-        task.add_done_callback(lambda _: self._handle._core.busy.release())
+        task.add_done_callback(lambda _: self._handle._core.release())
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:

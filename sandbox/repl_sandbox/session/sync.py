@@ -65,7 +65,7 @@ class Session(Handle):
             self._leave()
             raise
         finally:
-            core.busy.release()
+            core.release()
 
     def set(self, name: str, value: str | bytes | JSON) -> None:
         """Bind `name` in the namespace to a copy of `value`.
@@ -203,7 +203,7 @@ class Session(Handle):
             self._leave()
             raise
         finally:
-            self._core.busy.release()
+            self._core.release()
 
     def _leave(self) -> None:
         """Ctrl-C, or an `on_output` that raised: leave the session as one that can go on."""
@@ -218,7 +218,7 @@ class Session(Handle):
             try:
                 self._leave()
             except BaseException:
-                self._core.busy.release()
+                self._core.release()
                 raise
 
     def _wait(self, steps: Generator[float, Any, _T]) -> _T:
