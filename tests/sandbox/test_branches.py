@@ -102,6 +102,14 @@ def test_a_session_that_ran_nothing_can_branch(session: Session) -> None:
     assert value(session, "6 * 7") == "42"
 
 
+def test_a_session_whose_standard_streams_are_closed_can_branch(session: Session) -> None:
+    """What the branch is given must not come to lie where its own streams are to be."""
+    session.run("import os\nfor fd in range(3): os.close(fd)\nx = 1")
+    with session.branch() as branch:
+        outcome = branch.run("print('told')\nx")
+        assert (outcome.stdout, outcome.value) == ("told\n", "1")
+
+
 def test_random_numbers_go_on_or_begin_at_a_seed(session: Session) -> None:
     session.run("import random\nrandom.seed(5)\nrandom.random()")
     with session.branch() as same, session.branch(seed=7) as seeded, session.branch(seed=7) as twin:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _signal
 import _thread
+import fcntl
 import os
 import socket
 import struct
@@ -42,6 +43,8 @@ _thread_count = _thread._count  # as the tests of threading use it
 # Seconds for a copy to get out of its worker's way, which takes it some 50 µs when it runs. Of the
 # worker's own CPU time: where this process is not run for a while, the copy may not be either.
 _SETTLING = 0.1
+
+_STDERR = 2
 
 # Asked for as a variable, which cannot have this name, it makes a worker without copies make one
 # before it answers the next question.
@@ -209,7 +212,7 @@ class Copies:
             pid, cpu_left, seed, length = ORDER.unpack(order)
             workspace = os.fsdecode(orders.recv(length, socket.MSG_WAITALL)) if length else ""
             if pid == me:
-                return cpu_left, seed, workspace, descriptors
+                return cpu_left, seed, workspace, [_lifted(fd) for fd in descriptors]
             for fd in descriptors:  # of one that died before it could read
                 _close(fd)
 
@@ -239,6 +242,15 @@ class Copies:
         for fd in used:
             _close(fd)
         return pid == 0
+
+
+def _lifted(fd: int) -> int:
+    """`fd` at a number that is no standard stream's, which the code may have closed."""
+    if fd > _STDERR:
+        return fd
+    lifted = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
+    _close(fd)
+    return lifted
 
 
 def _out_of_the_way(fd: int, lacks: Remains) -> int:
