@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence, Sized
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from types import TracebackType
@@ -198,6 +198,10 @@ class REPLVectorEnv:
             requests = [None] * len(self)
         if len(requests) != len(self):
             raise ValueError(f"requests: {len(requests)} for {len(self)} environments")
+        for index, each in enumerate(requests):
+            if not (each is None or isinstance(each, Mapping)):
+                kind = type(each).__name__
+                raise TypeError(f"requests[{index}] must be a mapping or None, not {kind}")
         resets = [{**shared, **(each or {})} for each in requests]
         for index, each in enumerate(resets):
             if unknown := sorted(each.keys() - REQUEST_NAMES):
@@ -224,7 +228,8 @@ class REPLVectorEnv:
 
     def _taken(self, actions: Sequence[str | REPLAction | None]) -> dict[int, REPLAction]:
         """The actions to take, by environment."""
-        if isinstance(actions, str) or len(actions) != len(self):
+        wrong = isinstance(actions, str) or not isinstance(actions, Sized)
+        if wrong or len(actions) != len(self):
             raise ValueError(f"actions must be a list of {len(self)}, one for each environment")
         taken = {}
         for index, action in enumerate(actions):

@@ -83,6 +83,11 @@ def test_requests_go_before_what_is_the_same_for_all(envs: REPLVectorEnv) -> Non
     ("arguments", "error", "message"),
     [
         ({"requests": [None]}, ValueError, "requests: 1 for 4"),
+        (
+            {"requests": [None, None, "context", None]},
+            TypeError,
+            r"requests\[2\] must be a mapping",
+        ),
         ({"colour": 1}, TypeError, "environment 0: reset takes no colour"),
         ({"context": 7}, TypeError, "context must be"),
         ({"context": [object()] * 9}, TypeError, "context must hold JSON"),
@@ -256,6 +261,8 @@ def test_a_rubric_that_raises_is_told_after_the_others_have_stepped(sandbox: San
         (["1"], ValueError, "list of 4"),
         ("four", ValueError, "list of 4"),
         (["x = 1", "x = 1", "x = 1", 4], TypeError, r"actions\[3\]"),
+        (None, ValueError, "actions must be a list of 4"),
+        (iter(["x = 1"] * 4), ValueError, "actions must be a list of 4"),
     ],
 )
 def test_bad_actions_run_nothing(
