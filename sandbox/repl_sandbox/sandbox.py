@@ -466,7 +466,9 @@ class Sandbox:
                 core.links.group = None  # it is the others' as well
         finally:
             # A call that runs in another thread or task sees the session's end and leaves first;
-            # its descriptors must not be closed, and given to others, under it.
-            if core.busy.acquire(timeout=_LEAVE_TIMEOUT):
+            # its descriptors must not be closed, and given to others, under it. Who ends it amid a
+            # call of his own, in an `on_output` or a handler of signals, would wait for himself.
+            own = core.holder == threading.get_ident()
+            if not own and core.busy.acquire(timeout=_LEAVE_TIMEOUT):
                 core.busy.release()
             core.forsake()

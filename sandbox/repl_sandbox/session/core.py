@@ -93,6 +93,7 @@ class Core(Branching):
         # For the watchdog: bytes of a memfd that the worker maps while it copies them.
         self.lent = 0
         self.busy = threading.Lock()  # held by the one caller at a time
+        self.holder = 0  # the thread of the last one
         self._forsaken = False
         self._on_answer = on_answer
         self.output = Output(links.stdout, links.stderr, int(limits.output))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
@@ -14,6 +15,7 @@ from .core import Core
 from .isolation import probe
 
 _getpid = os.getpid
+_get_ident = threading.get_ident
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class Handle:
             self._check_open()
         if not self._core.busy.acquire(False):
             raise SessionBusy("the session is busy with another call; use one session per thread")
+        self._core.holder = _get_ident()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} cannot be pickled: it is a live process")
