@@ -21,6 +21,7 @@ from repl_env.remote.parcels import (
     packed_file,
 )
 from repl_env.remote.patience import optional_seconds
+from repl_env.rlm.failures import Secrets
 from repl_env.type_schemas import type_adapter
 from repl_env.values import json_text
 from repl_env.wire_values import UPLOAD, encoded
@@ -58,6 +59,13 @@ class ResetArguments:
         check_forms(self.llm, self.llm_model, self.hf_token)
         if self.context is not None and NAME in (self.contexts or {}):
             raise ValueError("contexts must not have the name 'context' when context is given")
+
+    def keep_in(self, secrets: Secrets) -> None:
+        """Have `secrets` know those of the model that is to answer: a server may repeat them."""
+        secrets.learn(self.hf_token, {})
+        if self.llm is not None:
+            texts = {n: v for n, v in self.llm.headers.items() if isinstance(v, str)}
+            secrets.learn(self.llm.api_key, texts, self.llm.base_url)
 
     async def data(self, *, named: bool) -> tuple[dict[str, Any], list[Parcel]]:
         """What is sent, and what is uploaded before that; `named`: to a server of our own.

@@ -75,6 +75,7 @@ class Seat:
         self, arguments: ResetArguments, on_upload: OnUpload | None
     ) -> Mapping[str, Any]:
         """The data of the reply to a reset, in the session that is there or in a new one."""
+        arguments.keep_in(self.access.secrets)
         asking = await self.opened()
         data, parcels = await arguments.data(named=asking.named)
         try:

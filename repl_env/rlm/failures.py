@@ -47,13 +47,21 @@ class Secrets:
     def __init__(
         self, key: str | None, headers: Mapping[str, str], base_url: str | None = None
     ) -> None:
-        url = urlsplit(base_url or "")
-        given = [key, url.username, url.password, *headers.values()]
-        parts = {part for text in given if text for part in (text, *text.split())}
-        self._parts = sorted((p for p in parts if len(p) >= _SHORTEST_SECRET), key=len)[::-1]
+        self._parts: list[str] = []
+        self.learn(key, headers, base_url)
 
     def __repr__(self) -> str:
         return "Secrets()"
+
+    def learn(
+        self, key: str | None, headers: Mapping[str, str], base_url: str | None = None
+    ) -> None:
+        """These, too."""
+        url = urlsplit(base_url or "")
+        given = [key, url.username, url.password, *headers.values()]
+        parts = {part for text in given if text for part in (text, *text.split())}
+        parts = {part for part in parts if len(part) >= _SHORTEST_SECRET}
+        self._parts = sorted(parts.union(self._parts), key=len, reverse=True)
 
     def cut(self, text: str) -> str:
         """`text` without them."""

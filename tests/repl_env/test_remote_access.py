@@ -22,10 +22,11 @@ from repl_env.errors import (
     ServerError,
     ServerUnavailable,
 )
+from repl_env.llm import LLM
 from repl_env.remote.access import Access, Address
 from tests.repl_env.certificates import of_this_machine
 from tests.repl_env.relay import Proxy
-from tests.repl_env.scripted_server import Scripted, answered, kept_port
+from tests.repl_env.scripted_server import Scripted, answered, kept_port, observation
 
 KEY = "sk-a-secret-of-this-client"
 
@@ -206,6 +207,37 @@ async def test_what_a_server_repeats_of_a_key_is_in_nothing_that_an_error_has():
 
     assert caught.value.details == {"seen": [{"[secret]": "[secret]"}]}
     assert KEY not in repr(vars(caught.value))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"hf_token": KEY, "llm_model": "m"},
+        {"llm": LLM("m", "http://models.example/v1", api_key=KEY)},
+        {"llm": LLM("m", "http://models.example/v1", headers={"X-Key": f"Bearer {KEY}"})},
+    ],
+    ids=["token", "key", "header"],
+)
+async def test_what_a_server_repeats_of_a_model_s_key_is_in_no_error_either(given):
+    async def story(peer):
+        await peer.session()
+        reset = await peer.next("reset")
+        await peer.refuse(reset, "FORBIDDEN", seen=reset["data"], message=f"not {KEY}")
+        await peer.reply(await peer.next("reset"), observation())
+        await peer.refuse(await peer.next("step"), "EXECUTION_ERROR", seen=KEY)
+        await peer.gone()
+
+    with Scripted(story) as server:
+        env = REPLEnv(server.url)
+        with pytest.raises(ServerError) as refused:
+            await env.reset(**given)
+        await env.reset()
+        with pytest.raises(ServerError) as later:
+            await env.execute("1")
+        await env.close()
+
+    assert KEY not in repr(vars(refused.value)) + str(refused.value)
+    assert KEY not in repr(vars(later.value)) + str(later.value)
 
 
 async def test_a_handshake_that_repeats_a_key_is_an_error_whose_traceback_has_it_not():
