@@ -24,7 +24,8 @@ from .interrupts import Interrupts
 _CHUNK = 1 << 16
 _get_ident = _thread.get_ident
 _thread_count = _thread._count  # as the tests of threading use it
-_SOL_SOCKET, _SCM_RIGHTS, _CUT = socket.SOL_SOCKET, socket.SCM_RIGHTS, socket.MSG_CTRUNC
+_SOL_SOCKET, _SCM_RIGHTS = socket.SOL_SOCKET, socket.SCM_RIGHTS
+_CUT = int(socket.MSG_CTRUNC)  # `&` with a member of an enum runs five functions, in each step
 _FD_SPACE = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
