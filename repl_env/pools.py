@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -20,8 +20,18 @@ class Pool:
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Have a thread do `work`, after what was submitted before if all are busy."""
+        return self.threads().submit(work)
+
+    def threads(self) -> Executor:
+        """Those of this process."""
         pool = self._of.get(os.getpid())
         if pool is None:
             made = ThreadPoolExecutor(self._most, thread_name_prefix=self._name)
             pool = self._of.setdefault(os.getpid(), made)
-        return pool.submit(work)
+        return pool
+
+    def end(self) -> None:
+        """Wait for what this process's threads are at, and end them; new ones start if need be."""
+        pool = self._of.pop(os.getpid(), None)
+        if pool is not None:
+            pool.shutdown()

@@ -8,9 +8,7 @@ share is the context, where several are given the same one: it is in memory once
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Coroutine, Mapping, Sequence, Sized
-from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +19,7 @@ from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
 from repl_env.local import LocalREPLEnv, Result
 from repl_env.models import REPLAction, REPLObservation, result_of
 from repl_env.observations import message_result
+from repl_env.pools import Pool
 from repl_env.settings import REQUEST_NAMES, at_least
 from repl_env.shared_contexts import SharedContexts
 from repl_env.together import play_together
@@ -56,7 +55,7 @@ class REPLVectorEnv:
         self.environments = tuple(LocalREPLEnv(**arguments) for _ in range(n))
         self._shared = SharedContexts(self._inner(0))
         self._batch = Batch()
-        self._threads: dict[int, Executor] = {}  # by process: those of one are not in its forks
+        self._threads = Pool(min(n, _MOST_THREADS), "repl-vector")
         self._mode: Mode | None = None
         self._last: list[Result | None] = [None] * n
 
@@ -182,9 +181,7 @@ class REPLVectorEnv:
 
     def _end(self) -> None:
         self._mode, self._last = None, [None] * len(self)
-        threads = self._threads.pop(os.getpid(), None)
-        if threads is not None:
-            threads.shutdown()
+        self._threads.end()
 
     def _beginning(
         self,
@@ -264,14 +261,7 @@ class REPLVectorEnv:
         return results
 
     def _play(self, turns: Sequence[Turn[Any]]) -> list[Any]:
-        return play_together(turns, self._batch, self._pool)
-
-    def _pool(self) -> Executor:
-        here = os.getpid()
-        if here not in self._threads:
-            most = min(len(self), _MOST_THREADS)
-            self._threads[here] = ThreadPoolExecutor(most, thread_name_prefix="repl-vector")
-        return self._threads[here]
+        return play_together(turns, self._batch, self._threads.threads)
 
 
 async def _gather(coming: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
