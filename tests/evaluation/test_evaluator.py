@@ -187,13 +187,16 @@ async def test_a_fatal_error_ends_it_and_keeps_what_is_done(dataset) -> None:
     class NoTier(Exception):
         pass
 
+    begun = asyncio.Event()
     cancelled = []
 
     async def solve(task):
         if task.answer == 0:
             return 0
         if task.answer == 2:
+            await begun.wait()
             raise NoTier
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
