@@ -9,7 +9,9 @@ from typing import Final
 from .libc import Call
 
 # uapi/asm-generic/mman-common.h
+_MADV_DONTNEED: Final = 4
 _MADV_HUGEPAGE: Final = 14
+_MADV_NOHUGEPAGE: Final = 15
 _MADV_POPULATE_WRITE: Final = 23
 
 _libc = ctypes.CDLL(None)
@@ -21,10 +23,16 @@ def advise_huge_pages(address: int, size: int) -> None:
 
     An advice: where the kernel has no such pages or they are switched off, nothing happens.
     """
+    _madvise(address, size, _MADV_HUGEPAGE)
+
+
+def _madvise(address: int, size: int, *advices: int) -> None:
+    """madvise(2) for the whole pages from `address` on. A refusal is no error: an advice is one."""
     page = os.sysconf("SC_PAGE_SIZE")
     first, last = -(-address // page) * page, (address + size) // page * page
     if last > first:
-        _libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), _MADV_HUGEPAGE)
+        for advice in advices:
+            _libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), advice)
 
 
 _process_madvise: Final = Call(
@@ -63,3 +71,33 @@ def keep_freed(size: int) -> None:
     M_MMAP_THRESHOLD. Other C libraries have rules of their own.
     """
     _libc.free(ctypes.c_void_p(_libc.malloc(ctypes.c_size_t(size))))
+
+
+def empty_end(size: int) -> None:
+    """Have `size` bytes or more free at the end of the heap, without pages; small ones come there.
+
+    Where glibc asks for huge pages, `malloc_trim` shortens a heap by whole ones only, and the first
+    byte of the next would bring all of it. Elsewhere, and in glibc before 2.33, nothing happens.
+    """
+    try:
+        info = _libc.mallinfo2
+    except AttributeError:
+        return
+    info.restype = _Mallinfo2
+    keep_freed(size)
+    free = info().keepcost - os.sysconf("SC_PAGE_SIZE")
+    if free > 0 and (block := _libc.malloc(ctypes.c_size_t(free))) is not None:
+        _madvise(block, free, _MADV_DONTNEED, _MADV_NOHUGEPAGE)
+        _libc.free(ctypes.c_void_p(block))
+
+
+class _Mallinfo2(ctypes.Structure):
+    """struct mallinfo2 of malloc.h."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    )

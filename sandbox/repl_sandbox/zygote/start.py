@@ -18,6 +18,8 @@ from .main import Zygote
 from .networks import Networks
 from .template import build
 
+# Variables that have done what they are for; the programs that sessions start are others.
+_OF_THE_TEMPLATE = ("LD_BIND_NOW", "GLIBC_TUNABLES")
 # The worker's sockets lie at WORKER_FD and next to it; 1024 is the default of Linux.
 _LEAST_FILES = WORKER_FD + 24
 
@@ -37,8 +39,8 @@ def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
     only of a user namespace of its own.
     """
     host = socket.socket(fileno=fd)
-    # Has done what it is for; the programs that sessions start are others.
-    os.environ.pop("LD_BIND_NOW", None)
+    for name in _OF_THE_TEMPLATE:
+        os.environ.pop(name, None)
     # Its sessions decide about their own; the terminal's Ctrl-C is the host's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda signum, frame: None)

@@ -118,8 +118,10 @@ def _seal(
     gc.freeze()
     # What it grew to: a session's memory counts from there on, and grows again where it shrinks.
     grown = data_segment()
-    memory.trim_heap()  # each fork copies an entry for each page
     memory.keep_freed(_KEPT_FREE)
+    memory.trim_heap()  # each fork copies an entry for each page
+    memory.empty_end(_KEPT_FREE)
+    grown = max(grown, data_segment())
     # A collection would write to, and so copy, what init and the zygote only read.
     gc.disable()
     return Template(
