@@ -1,6 +1,7 @@
 """The wheel in containers of ordinary engines. `make test-containers` asks for it; it needs an
-engine, an image with Python (REPL_TEST_IMAGE), and an index from which pip here gets wheels for it.
-Without them nothing was tested, and the skip says what was missing.
+engine, an image with Python (REPL_TEST_IMAGE, pulled, or made of Debian's packages), and an index
+from which pip here gets wheels for it. Without them nothing was tested, and the skip says what was
+missing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.containers import image
+
 HERE = Path(__file__).parent
 IMAGE = os.environ.get("REPL_TEST_IMAGE", "python:3.11-slim")
 WANTED = "REPL_TEST_CONTAINERS" in os.environ
@@ -22,8 +25,11 @@ WANTED = "REPL_TEST_CONTAINERS" in os.environ
 pytestmark = pytest.mark.skipif(not WANTED, reason="only `make test-containers` starts containers")
 
 CONTAINERS = {
-    "default profile": [],
-    "no capabilities": ["--cap-drop=ALL", "--security-opt=no-new-privileges"],
+    "default profile": ["--user=1000:1000"],
+    "no capabilities": [
+        *("--user=1000:1000", "--cap-drop=ALL", "--security-opt=no-new-privileges"),
+    ],
+    "root of the container": ["--user=0:0"],
 }
 
 # The container has no network: what is installed was fetched by this side.
@@ -55,10 +61,17 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
         if run(*client, "image", "inspect", IMAGE).returncode != 0:
             pulled = run(*client, "pull", IMAGE)
             if pulled.returncode != 0:
-                pytest.skip(f"no image {IMAGE}: {pulled.stderr.strip()}")
+                make(client, folder, pulled.stderr.strip())
         yield client
     finally:
         subprocess.run([*command, "--stop"], check=True)
+
+
+def make(client: list[str], folder: Path, why: str) -> None:
+    try:
+        image.of_packages(client, IMAGE, folder)
+    except image.NoImageError as error:
+        pytest.skip(f"no image {IMAGE}: {why}; {error}")
 
 
 def wheels(folder: Path, version: str, machine: str) -> subprocess.CompletedProcess[str]:
@@ -95,7 +108,7 @@ def given(client: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_confined_is_chosen_and_holds_in_a_container(
     client: list[str], given: Path, name: str
 ) -> None:
-    options = ["--rm", "--network=none", "--user=1000:1000", "--env=HOME=/tmp"]
+    options = ["--rm", "--network=none", "--env=HOME=/tmp"]
     mount = f"--volume={given}:/given:ro"
     done = run(*client, "run", *options, mount, *CONTAINERS[name], IMAGE, "sh", "-c", INSIDE)
     assert done.returncode == 0, done.stderr
