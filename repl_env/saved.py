@@ -21,6 +21,7 @@ from repl_env.answers import FinalAnswer
 from repl_env.contexts import Context, Part
 from repl_env.episode import Episode, Terms, Totals
 from repl_env.models import REPLObservation
+from repl_env.replacing import target_of
 from repl_sandbox import container
 from repl_sandbox.errors import CheckpointError, RemoteProtocolError
 from repl_sandbox.types import JSON, Answers, Missing
@@ -261,13 +262,15 @@ def exactly(value: Any, name: str) -> JSON:
 
 
 def write(path: str | os.PathLike[str], data: bytes) -> None:
-    """Make `data` the file `path`, whole or not at all; only its owner may read it."""
-    target = Path(path)
+    """Make `data` the file `path`, whole or not at all; only its owner may read it.
+
+    A link stays one: what it leads to is replaced. Devices, pipes and sockets are not.
+    """
     try:
-        _replace(target, data)
+        _replace(target_of(path), data)
     except OSError as error:
         # Nobody knows the file by the name that it had until it was whole.
-        raise OSError(error.errno, error.strerror, str(target)) from error
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
 
 
 def _replace(target: Path, data: bytes) -> None:

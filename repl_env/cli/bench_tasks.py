@@ -86,7 +86,10 @@ def make(
 
 def _write(plan: Plan, out: Path) -> tuple[str, int]:
     """Write the dataset, whole or not at all; its digest and size."""
-    part = out.with_name(out.name + ".part")
+    from repl_env.replacing import target_of
+
+    target = target_of(out)
+    part = target.with_name(target.name + ".part")
     digest, written = hashlib.sha256(), 0
     if plan.files is not None:
         plan.files.mkdir(parents=True, exist_ok=True)
@@ -97,7 +100,7 @@ def _write(plan: Plan, out: Path) -> tuple[str, int]:
                 file.write(line)
                 digest.update(line)
                 written += len(line)
-        part.replace(out)
+        part.replace(target)
     finally:
         part.unlink(missing_ok=True)
     return digest.hexdigest(), written

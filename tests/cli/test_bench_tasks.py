@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,19 @@ def test_a_wrong_option_is_named(
     assert done.returncode == 2
     assert says in done.stderr
     assert not (tmp_path / "d").exists()
+
+
+def test_force_replaces_files_and_what_links_lead_to(make: Call, tmp_path: Path) -> None:
+    link, file, pipe = (tmp_path / name for name in ("link", "file", "pipe"))
+    link.symlink_to(file)
+    file.write_text("mine")
+    os.mkfifo(pipe)
+
+    assert make(link, "--n", "1", "--force").returncode == 0
+    assert link.is_symlink() and len(read_dataset(file).entries) == 1
+    refused = make(pipe, "--n", "1", "--force")
+    assert (refused.returncode, refused.stderr) == (1, f"{pipe}: Not a regular file\n")
+    assert pipe.is_fifo()
 
 
 def test_a_folder_that_is_not_there_is_named(make: Call, tmp_path: Path) -> None:

@@ -362,6 +362,26 @@ def test_a_path_may_be_text(env, tmp_path):
     assert Path(tmp_path / "file").exists()
 
 
+def test_a_link_to_a_file_stays_a_link(env, path, tmp_path):
+    path.write_text("old")
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    env.reset(context="x")
+    env.save(link)
+    assert link.is_symlink()
+    env.load(path)
+    assert env.execute("context").observation.result.value == "'x'"
+
+
+def test_what_is_no_file_is_not_replaced_by_one(env, path):
+    os.mkfifo(path)  # as a device would be, /dev/null among them
+    env.reset()
+    with pytest.raises(OSError, match="regular file") as raised:
+        env.save(path)
+    assert raised.value.filename == str(path)
+    assert path.is_fifo()
+
+
 def test_what_was_spent_on_sub_calls_is_saved_and_goes_on(make, tmp_path):
     budget = Budget(calls=3)
     env = make(llm_query_fn=str.upper, budget=budget)
