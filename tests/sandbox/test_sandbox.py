@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +27,7 @@ from repl_sandbox import (
     SandboxClosed,
     SandboxError,
     Session,
+    SessionClosed,
 )
 from tests.waiting import LONG, eventually
 
@@ -294,15 +295,43 @@ def test_max_sessions_is_kept_by_those_who_open_at_the_same_time() -> None:
         sessions[1].branch().close()
 
 
-def test_a_closed_sandbox_says_so_and_has_ended_its_sessions() -> None:
+def test_a_closed_sandbox_says_so() -> None:
     sandbox = Sandbox()
-    session = sandbox.session()
     sandbox.close()
     sandbox.close()
     with pytest.raises(SandboxClosed):
         sandbox.session()
-    with pytest.raises(SandboxError):
-        session.run("1")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda session: session.run("1"),
+        lambda session: session.set("x", 1),
+        lambda session: session.files.list(),
+        lambda session: session.branch(),
+        lambda session: session.interrupt(),
+        lambda session: session.isolation,
+        lambda session: session.cpu_seconds,
+    ],
+    ids=["run", "set", "files", "branch", "interrupt", "isolation", "cpu_seconds"],
+)
+def test_a_session_is_closed_when_its_sandbox_is(use: Callable[[Session], object]) -> None:
+    with Sandbox() as sandbox:
+        session = sandbox.session()
+    assert "closed" in repr(session)
+    with pytest.raises(SessionClosed):
+        use(session)
+    session.close()
+
+
+async def test_so_is_an_asynchronous_one() -> None:
+    async with AsyncSandbox() as sandbox:
+        session = await sandbox.session()
+    assert "closed" in repr(session)
+    with pytest.raises(SessionClosed):
+        await session.run("1")
+    await session.close()
 
 
 def test_a_hash_seed_makes_hashes_the_same_in_every_template():

@@ -507,6 +507,11 @@ class Core(Branching):
         """Whether the worker is at something that the next call would have to wait for."""
         return bool(self.running_since) or self._is_asking or self._unfinished is not None
 
+    @property
+    def ended(self) -> bool:
+        """Whether the session has ended, by itself or with its sandbox."""
+        return self._forsaken
+
     def release(self) -> None:
         """The caller who held `busy` leaves."""
         self.busy.release()

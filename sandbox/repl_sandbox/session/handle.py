@@ -45,7 +45,8 @@ class Handle:
         self._closed = False
 
     def __repr__(self) -> str:
-        condition = "closed" if self._away else "busy" if self._core.busy.locked() else "open"
+        gone = self._away or self._core.ended
+        condition = "closed" if gone else "busy" if self._core.busy.locked() else "open"
         return f"<{type(self).__name__} {self._core.links.tier}, {condition}>"
 
     @property
@@ -85,11 +86,14 @@ class Handle:
             raise SessionClosed("the session is closed")
         if os.getpid() != self._pid:
             raise SessionClosed("the session belongs to the process that forked this one")
+        if self._core.ended:
+            raise SessionClosed("the session is closed: its sandbox is")
 
     def _claim(self) -> None:
         if self._closed or _getpid() != self._pid:
             self._check_open()
         if not self._core.busy.acquire(False):
+            self._check_open()  # an ended session's is held for good
             raise SessionBusy("the session is busy with another call; use one session per thread")
         self._core.holder = _get_ident()
 
