@@ -501,6 +501,24 @@ def test_too_few_files_to_open_are_one_error_that_says_what_helps() -> None:
     )
 
 
+@pytest.mark.parametrize("closed", [[2], [0, 1], [0, 1, 2]], ids=str)
+@pytest.mark.parametrize("isolation", ["auto", "process"])
+def test_a_daemon_without_standard_streams_has_sessions(
+    isolation: str, closed: list[int], tmp_path: Path
+) -> None:
+    program = (
+        "import os\n"
+        "from pathlib import Path\n"
+        "from repl_sandbox import Sandbox\n"
+        f"for fd in {closed}:\n    os.close(fd)\n"
+        f"with Sandbox(isolation={isolation!r}) as sandbox, sandbox.session() as session:\n"
+        "    stdout = session.run('import os; os.system(\"echo said\")').stdout\n"
+        f"    Path({str(tmp_path / 'out')!r}).write_text(stdout)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (tmp_path / "out").read_text() == "said\n"
+
+
 def test_the_repr_says_tier_and_whether_it_is_open() -> None:
     with Sandbox(isolation="process") as sandbox:
         assert repr(sandbox) == "<Sandbox process, open, sessions: 0>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 from collections.abc import Sequence
@@ -60,18 +61,36 @@ def start(python: str, tier: str, hash_seed: int | None, fd: int) -> Process:
     # -I is -E, -P and -s. Without -E it reads the seed; the environment is ours, whole.
     flags = ["-I"] if hash_seed is None else ["-P", "-s"]
     seeded = {} if hash_seed is None else {"PYTHONHASHSEED": str(hash_seed)}
+    passed = -1
     try:
+        # Of a daemon without standard streams it may have one of their numbers, taken there.
+        passed = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
         return subprocess.Popen(
-            [python, *flags, "-X", "utf8", _BOOT, str(fd), tier],
+            [python, *flags, "-X", "utf8", _BOOT, str(passed), tier],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            pass_fds=[fd],
+            stderr=_standard_error(),
+            pass_fds=[passed],
             env={**_ENVIRONMENT, **seeded, "PATH": path},
             cwd="/",
             start_new_session=True,
         )
     except OSError as error:
         raise SandboxError(f"python: cannot start {python}: {error}") from error
+    finally:
+        if passed >= 0:
+            os.close(passed)
+
+
+def _standard_error() -> int | None:
+    """What takes the errors of an interpreter that becomes no zygote: this process's own, if any.
+
+    Without, a file or socket of the zygote's would be at its number.
+    """
+    try:
+        return None if os.get_inheritable(2) else subprocess.DEVNULL
+    except OSError:
+        return subprocess.DEVNULL
 
 
 def stillborn(process: Process, python: str, preload: Sequence[str]) -> SandboxError:
