@@ -57,6 +57,30 @@ def test_where_the_locale_is_that_of_c_it_is_replaced_too(monkeypatch: pytest.Mo
     assert (done.returncode, done.stdout) == (0, b"caf? ? done\n'?'\n"), done.stderr
 
 
+@pytest.mark.parametrize("arguments", [["-V"], ["doctor"], ["repl"]], ids=lambda each: each[0])
+def test_a_full_disk_is_told_in_a_line(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "repl_env", *arguments],
+            input="1\n",
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.stderr == "repl-env: cannot write: No space left on device\n"
+    assert done.returncode == 1
+
+
+def test_standard_output_need_not_be_open(tmp_path: Path) -> None:
+    program = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "repl_env", "repl"]
+    done = subprocess.run(
+        program, input="1\n1/0\n", capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
 @pytest.fixture
 def plugin(tmp_path: Path) -> Path:
     """A folder that looks like an installed distribution with three commands."""
