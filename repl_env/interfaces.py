@@ -120,9 +120,11 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         self.close()
 
     def get_metadata(self) -> EnvironmentMetadata:
-        """Name and description; by default those of the class."""
+        """Name and description; by default those of the class, without what it inherits."""
         name = type(self).__name__
-        return EnvironmentMetadata(name=name, description=inspect.getdoc(type(self)) or name)
+        return EnvironmentMetadata(
+            name=name, description=inspect.cleandoc(type(self).__doc__ or name)
+        )
 
     def _apply_transform(self, observation: ObsT) -> ObsT:
         return observation if self.transform is None else self.transform(observation)

@@ -26,10 +26,9 @@ class Rubric:
     """
 
     last_score: float | None = None
-
-    def __init__(self) -> None:
-        self._hooks: list[ForwardHook] = []
-        self._pre_hooks: list[ForwardPreHook] = []
+    # Here, and replaced by longer ones, so that a subclass may have an `__init__` of its own.
+    _hooks: tuple[ForwardHook, ...] = ()
+    _pre_hooks: tuple[ForwardPreHook, ...] = ()
 
     def forward(self, action: Any, observation: Any) -> Score:
         """The reward of this step."""
@@ -62,11 +61,11 @@ class Rubric:
 
     def register_forward_hook(self, hook: ForwardHook) -> None:
         """Call `hook(rubric, action, observation, score)` after each scoring."""
-        self._hooks.append(hook)
+        self._hooks = (*self._hooks, hook)
 
     def register_forward_pre_hook(self, hook: ForwardPreHook) -> None:
         """Call `hook(rubric, action, observation)` before each scoring."""
-        self._pre_hooks.append(hook)
+        self._pre_hooks = (*self._pre_hooks, hook)
 
     def named_children(self) -> Iterator[tuple[str, Rubric]]:
         """The rubrics assigned to attributes of this one, in order of assignment."""

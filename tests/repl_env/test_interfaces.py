@@ -81,6 +81,13 @@ def test_metadata_comes_from_the_class():
     assert (metadata.name, metadata.description) == ("Echo", "Says back what it was told.")
 
 
+def test_a_class_without_a_description_has_not_that_of_its_base():
+    class Silent(Echo):
+        pass
+
+    assert Silent().get_metadata().description == "Silent"
+
+
 def test_without_rubric_and_transform_nothing_is_scored_or_changed():
     observation = Observation()
     assert Echo()._apply_rubric(Action(), observation) == 0.0

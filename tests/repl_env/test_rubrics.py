@@ -164,6 +164,25 @@ def test_hooks_see_each_scoring():
     assert rubric.last_score == 1.0
 
 
+def test_a_rubric_need_not_call_the_initializer_of_its_base():
+    class Half(Rubric):
+        def __init__(self):
+            self.whole = ExactMatchRubric()
+
+        def forward(self, action, observation):
+            return self.whole(action, observation) / 2
+
+    seen = []
+    one, other = Half(), Half()
+    one.register_forward_hook(lambda r, a, o, s: seen.append(s))
+    assert [each.last_score for each in (one, other)] == [None, None]
+    one.whole.set_expected("x")
+
+    assert one(ACTION, ended("x")) == 0.5
+    assert other(ACTION, ended("x")) == 0.0
+    assert seen == [0.5]
+
+
 async def test_an_asynchronous_child_makes_its_parents_awaitable():
     class Judge(Rubric):
         async def forward(self, action, observation):
