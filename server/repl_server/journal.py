@@ -101,12 +101,25 @@ class Journal:
             fields = {name: value for name, value in fields.items() if name in row.fields}
         if left_out := self._thinning.left_out(event):
             fields["left_out"] = left_out
-        self._logger.log(row.level, event, extra={"fields": fields})
+        # Whatever writes the log, as that of another ASGI server, writes what is told.
+        extra = {"event": event, "fields": fields}
+        self._logger.log(row.level, "%s %s", event, _Told(fields, self._contents), extra=extra)
 
     def fault(self, error: BaseException, **fields: Any) -> None:
         """Write down a fault of the server's. What the error says may hold contents."""
         told = {"error": type(error).__name__, "traceback": frames(error), "message": str(error)}
         self.note("fault", **told, **fields)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Fields of an event as JSON text, which is made when a line is."""
+
+    fields: dict[str, Any]
+    contents: bool
+
+    def __str__(self) -> str:
+        return _as_json(self.fields, contents=self.contents)
 
 
 class Thinning(logging.Filter):
@@ -152,14 +165,13 @@ class Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line of `record`, whoever logged it."""
         fields = getattr(record, "fields", None)
-        event = record.getMessage() if fields is not None else "log"
         told = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
-            "event": event,
+            "event": getattr(record, "event", "log"),
             **(self._of_library(record) if fields is None else fields),
         }
-        return json.dumps({name: self._shown(value) for name, value in told.items()}, default=str)
+        return _as_json(told, contents=self._contents)
 
     def _of_library(self, record: logging.LogRecord) -> dict[str, Any]:
         # Libraries put what they were given into the lines after the first, and into errors.
@@ -177,10 +189,15 @@ class Lines(logging.Formatter):
                 told["error"] = f"{type(error).__name__}: {error}"
         return told
 
-    def _shown(self, value: Any) -> Any:
-        if isinstance(value, str) and len(value) > _SHOWN and not self._contents:
-            return value[:_SHOWN] + "…"
-        return value
+
+def _as_json(told: dict[str, Any], *, contents: bool) -> str:
+    """One line; texts are cut unless contents are told."""
+    if not contents:
+        told = {
+            name: value[:_SHOWN] + "…" if isinstance(value, str) and len(value) > _SHOWN else value
+            for name, value in told.items()
+        }
+    return json.dumps(told, default=str)
 
 
 def frames(error: BaseException) -> list[str]:

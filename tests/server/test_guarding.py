@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import math
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -69,6 +70,12 @@ APP = Starlette(
         WebSocketRoute("/ws", echo),
     ]
 )
+
+
+def noted(caplog: Any, event: str) -> list[dict[str, Any]]:
+    """What the journal has told of each `event`."""
+    records = [each for each in caplog.records if getattr(each, "event", "") == event]
+    return [record.fields for record in records]
 
 
 @pytest.fixture(autouse=True)
@@ -324,8 +331,8 @@ async def test_a_client_that_leaves_in_the_middle_of_a_body_leaves_nothing(caplo
             await gone.send(request("POST", "/length", content_length=str(MIB)) + bytes(1000))
             await until(lambda: server.inbound.held == 1000)
         await until(lambda: not server.inbound.held)
-        await until(lambda: any(record.message == "request" for record in caplog.records))
-        assert not any(record.message == "fault" for record in caplog.records)
+        await until(lambda: noted(caplog, "request"))
+        assert not noted(caplog, "fault")
 
 
 async def test_a_fault_is_told_by_an_id_and_kept_in_the_log_without_contents(caplog) -> None:
@@ -336,7 +343,7 @@ async def test_a_fault_is_told_by_an_id_and_kept_in_the_log_without_contents(cap
 
     async with serve(app, Settings()) as server:
         failed = await ask(server.port, "GET", "/")
-        seen = [record.fields for record in caplog.records if record.message == "fault"]
+        seen = noted(caplog, "fault")
 
     assert (failed.status, failed.data["code"]) == (500, "SESSION_ERROR")
     assert [each["id"] for each in seen] == [failed.data["id"]]
@@ -374,7 +381,7 @@ async def test_requests_are_noted_without_their_queries(caplog) -> None:
     caplog.set_level(logging.INFO, "repl_server")
     async with serve(APP, Settings(), KEYS) as server:
         await ask(server.port, "GET", "/who?token=secret", x_api_key=KEY)
-    (told,) = [record.fields for record in caplog.records if record.message == "request"]
+    (told,) = noted(caplog, "request")
 
     assert {**told, "seconds": 0} == {
         "owner": "key alice",

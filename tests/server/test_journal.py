@@ -43,6 +43,13 @@ def test_a_line_has_time_level_event_and_the_fields() -> None:
     }
 
 
+def test_what_is_told_is_in_the_log_of_another_asgi_server_too(caplog) -> None:
+    Journal().note("refused", id="1f", code="TOO_LARGE", path="/" * 1000)
+    (line,) = caplog.messages
+    assert line.startswith('refused {"id": "1f", "code": "TOO_LARGE", "path": "//')
+    assert len(line) < 300
+
+
 @pytest.mark.parametrize("contents", [False, True])
 def test_code_and_output_are_told_only_if_asked_for(contents) -> None:
     stream = io.StringIO()

@@ -332,7 +332,8 @@ def test_a_refusal_is_found_in_the_log_by_its_id(keyed, caplog) -> None:
         bob.send("close", {}, id="last")
         bob.closed()
 
-    noted = [record.fields.get("id") for record in caplog.records if record.message == "refused"]
+    events = [record for record in caplog.records if getattr(record, "event", "") == "refused"]
+    noted = [record.fields.get("id") for record in events]
     assert [each for each in noted if each in ids] == ids
 
 
