@@ -31,7 +31,7 @@ from repl_env.settings import REQUEST_NAMES, Request, Settings, check_variables
 from repl_env.subcalls import Provider, SubcallSettings, functions
 from repl_env.turns import Turn
 from repl_sandbox.errors import SandboxError, SessionBusy
-from repl_sandbox.types import Answer, Missing
+from repl_sandbox.types import Answer, Missing, check_seconds
 
 if TYPE_CHECKING:
     from repl_env.local import AsyncLocalREPLEnv
@@ -257,6 +257,8 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
             raise EpisodeDone(self._last)
         if not isinstance(action, REPLAction):
             raise TypeError(f"action must be a REPLAction, not {type(action).__name__}")
+        if timeout_s is not None:
+            check_seconds(timeout_s, "timeout_s")
         try:
             observation = yield from self._taking(episode, action, timeout_s, on_output)
         except SessionBusy:

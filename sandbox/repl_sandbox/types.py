@@ -24,8 +24,9 @@ Language: TypeAlias = Literal["full", "lint", "restricted"]
 # What a session with answers has in its namespace for them (`worker/answers.py`).
 ANSWER_NAMES = ("answer", "FINAL", "FINAL_VAR", "SUBMIT", "final_answer", "SHOW_VARS")
 
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMG]I?)?B?\s*", re.IGNORECASE)
+_UNITS = {"": 1, **{unit: 1000**n for n, unit in enumerate("KMGT", 1)}}
+_UNITS |= {f"{unit}I": 1024**n for n, unit in enumerate("KMGT", 1)}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?)?B?\s*", re.IGNORECASE)
 
 
 # Above this no machine can mean it, and the kernel's signed 64-bit sizes could wrap.

@@ -152,6 +152,12 @@ def test_a_wrong_call_raises_in_the_cell_and_sends_nothing(session, source, kind
     assert session.told == []
 
 
+@pytest.mark.parametrize("name", ["FINAL", "FINAL_VAR", "final_answer"])
+def test_functions_are_called_by_their_own_names_in_errors_and_when_shown(session, name):
+    assert session(f"{name}()").error.message.startswith(f"{name}() missing 1 required")
+    assert session(name).value.startswith(f"<function {name} at")
+
+
 def test_the_largest_answer_is_sent(session):
     (answer,) = session.after(f"FINAL('x' * {ANSWER_LIMIT - 2})")
     assert len(answer.text) == ANSWER_LIMIT - 2

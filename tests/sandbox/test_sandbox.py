@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -18,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+import repl_sandbox
 from repl_sandbox import (
     AsyncSandbox,
     Finished,
@@ -257,6 +259,7 @@ def test_ordinary_cells_work_in_the_least_memory(cgroup: str) -> None:
 def test_sizes_may_be_written_as_text() -> None:
     assert Limits(memory="1.5 GiB").memory == 3 << 29
     assert Limits(output="10kB").output == 10_000
+    assert Limits(memory="1 TiB").memory == 1 << 40
 
 
 def test_ready_sessions_are_fresh_and_replaced() -> None:
@@ -517,6 +520,25 @@ def test_a_daemon_without_standard_streams_has_sessions(
     )
     subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert (tmp_path / "out").read_text() == "said\n"
+
+
+def test_from_an_archive_a_sandbox_is_refused_with_the_reason(tmp_path: Path) -> None:
+    archive = tmp_path / "all.zip"
+    package = Path(repl_sandbox.__file__).parent
+    with zipfile.ZipFile(archive, "w") as file:
+        for module in package.rglob("*.py"):
+            file.write(module, module.relative_to(package.parent))
+    program = "from repl_sandbox import Sandbox, SandboxError\ntry:\n    Sandbox()\n"
+    program += "except SandboxError as error:\n    print(error)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(archive)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "in a folder" in done.stdout and str(archive) in done.stdout
 
 
 def test_the_repr_says_tier_and_whether_it_is_open() -> None:

@@ -69,9 +69,10 @@ class Answers:
         self._namespace = namespace
         self._submit = submit
         self._told: tuple[str, JSON] | None = None
-        for function in _capitals(self):
-            namespace.inject(function.__name__, function, protected=True)
-        namespace.inject("final_answer", _final_answer(self))
+        for function in (*_capitals(self), _final_answer(self)):
+            # The name that errors of a call and the display say, and not where it is defined.
+            name = function.__qualname__ = function.__name__
+            namespace.inject(name, function, protected=name.isupper())
         namespace.inject("answer", AnswerDict(self._tell))
 
     def poll(self) -> None:

@@ -55,8 +55,10 @@ def start(python: str, tier: str, hash_seed: int | None, fd: int) -> Process:
     """A zygote in the making, to be told on socket `fd` what it is to be.
 
     Raises:
-        SandboxError: `python` is none, or cannot be run.
+        SandboxError: `python` is none, or cannot be run; or this package lies in an archive.
     """
+    if not os.path.isfile(_BOOT):
+        raise SandboxError(f"sessions need repl_sandbox in a folder, and there is no file {_BOOT}")
     path = f"{os.path.dirname(python)}:/usr/local/bin:/usr/bin:/bin"
     # -I is -E, -P and -s. Without -E it reads the seed; the environment is ours, whole.
     flags = ["-I"] if hash_seed is None else ["-P", "-s"]
