@@ -410,6 +410,11 @@ class AsyncLocalREPLEnv(_Local):
         """Run code in the session of an episode that is over: for a conversation that goes on."""
         await self._env.session.run(code)
 
+    async def end_calls(self) -> None:
+        """End the sub-calls that code began and that go on beside it."""
+        if self._env.calling is not None:
+            await self._env.calling.end_calls()
+
     async def state(self) -> REPLState:
         """The episode so far; NotReset if none has begun."""
         return self._env.state

@@ -46,12 +46,13 @@ BATCH_WIDTH = 256
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Which call of which run asks: the path of the run, the number of the call, who pays."""
+    """Which call of which run asks: its run's path, its number, who pays, the cell that asks."""
 
     run: str
     number: int
     account: Account
     gate: Gate
+    cell: int = 0
 
     @property
     def path(self) -> str:

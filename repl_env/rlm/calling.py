@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from functools import partial, wraps
 from typing import Any
@@ -89,6 +91,7 @@ class Calling:
         self._calls = 0
         self._first_cell = 0
         self._spawned = SpawnedCalls()
+        self._open: set[Future[None]] = set()
         self._closed = False
         self._own: ChatModel | None = None
 
@@ -183,12 +186,13 @@ class Calling:
         def ended(index: int, reply: Reply) -> None:
             self._tell_end(kind, *waiting.pop(index), reply, began)
 
-        try:
-            replies = await self._answerer(kind).answer_all(questions, calls, ended)
-        except asyncio.CancelledError:
-            for index in list(waiting):
-                ended(index, CANCELLED)
-            raise
+        with self._under_way():
+            try:
+                replies = await self._answerer(kind).answer_all(questions, calls, ended)
+            except asyncio.CancelledError:
+                for index in list(waiting):
+                    ended(index, CANCELLED)
+                raise
         refusals = [reply.refusal for reply in replies if reply.refusal is not None]
         if refusals and len(refusals) == len(replies):
             raise refusals[0]
@@ -198,13 +202,25 @@ class Calling:
         """Have one question answered, and tell of it."""
         began = time.time()
         self._tell_start(kind, question, call)
-        try:
-            reply = await answered(self._answerer(kind), question, call)
-        except asyncio.CancelledError:
-            self._tell_end(kind, question, call, CANCELLED, began)
-            raise
+        with self._under_way():
+            try:
+                reply = await answered(self._answerer(kind), question, call)
+            except asyncio.CancelledError:
+                self._tell_end(kind, question, call, CANCELLED, began)
+                raise
         self._tell_end(kind, question, call, reply, began)
         return reply
+
+    @contextmanager
+    def _under_way(self) -> Iterator[None]:
+        """A call is open inside, and so is whatever answers it."""
+        ended: Future[None] = Future()
+        self._open.add(ended)
+        try:
+            yield
+        finally:
+            self._open.discard(ended)
+            ended.set_result(None)
 
     async def _budget(self) -> dict[str, Any]:
         left, limits = self.account.left(), self.account.ledger.budget
@@ -230,6 +246,10 @@ class Calling:
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
+    async def end_calls(self) -> None:
+        """Cancel what was spawned, and wait until that and the calls of a cut cell have let go."""
+        await _all_of((*self._spawned.cancel_all(), *self._open))
+
     def own(self, model: ChatModel) -> Calling:
         """Close `model` at the end: it was made for this episode."""
         self._own = model
@@ -247,9 +267,8 @@ class Calling:
     async def close_async(self) -> None:
         """The same for an event loop."""
         self._closed = True
-        ending = [asyncio.wrap_future(each) for each in self._spawned.cancel_all()]
-        if ending:
-            await asyncio.wait(ending, timeout=_CANCEL_TIMEOUT)
+        # Not for calls of cells: who closes may be one of them.
+        await _all_of(self._spawned.cancel_all())
         self.account.close()
         own, self._own = self._own, None
         if own is not None:
@@ -261,7 +280,8 @@ class Calling:
         if self._closed:
             raise RuntimeError("the episode is over")
         self._calls += 1
-        return Call(self._run, self._calls, self.account, self._gate)
+        cell = self.cell - self._first_cell
+        return Call(self._run, self._calls, self.account, self._gate, cell)
 
     def _answerer(self, kind: CallKind) -> Answerer:
         answerer = self._llm if kind == "llm" else self._rlm
@@ -275,11 +295,11 @@ class Calling:
         if self._watch is not None:
             self._watch(
                 CallStarted(
-                    run=self._run,
+                    run=call.run,
                     time=time.time(),
                     call=call.path,
                     kind=kind,
-                    cell=self.cell - self._first_cell,
+                    cell=call.cell,
                     model=question.model,
                     prompt=question.prompt,
                 )
@@ -295,11 +315,11 @@ class Calling:
         now = time.time()
         self._watch(
             CallEnded(
-                run=self._run,
+                run=call.run,
                 time=now,
                 call=call.path,
                 kind=kind,
-                cell=self.cell - self._first_cell,
+                cell=call.cell,
                 model=reply.model or question.model,
                 prompt=question.prompt,
                 text=reply.text,
@@ -310,6 +330,12 @@ class Calling:
                 child=reply.child,
             )
         )
+
+
+async def _all_of(ending: Iterable[Future[None]]) -> None:
+    waited = [asyncio.wrap_future(each) for each in ending]
+    if waited:
+        await asyncio.wait(waited, timeout=_CANCEL_TIMEOUT)
 
 
 async def _checked(schema: object) -> Mapping[str, Any] | None:

@@ -99,6 +99,9 @@ class Environment(Protocol):
     async def run_after(self, code: str) -> None:
         """Run code in the session of an episode that is over, for what it leaves there."""
 
+    async def end_calls(self) -> None:
+        """End the calls that code began and that go on beside it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manner:
@@ -186,12 +189,11 @@ class Run:
         self._transcript = Transcript(self.opening, manner.max_prompt, manner.measure)
         self._tell_start()
         try:
-            async with asyncio.timeout(timeout_s):
-                stop = await self._turns()
-        except TimeoutError:
-            stop = "timeout"
-        except BudgetExceeded as error:
-            stop, self._reason = "budget", str(error)
+            try:
+                stop = await self._work(timeout_s)
+            finally:
+                # Before the end is told: what they spent is a part of what the run did.
+                await self.environment.end_calls()
         except (ModelError, EpisodeAborted) as error:
             kind = error.kind if isinstance(error, EpisodeAborted) else "llm"
             error.result = self._ended("error", kind)  # type: ignore[union-attr]
@@ -199,11 +201,28 @@ class Run:
         except BaseException:
             self._ended("cancelled", "cancelled")
             raise
-        if not self._done:
-            await self._take_draft()
         return self._ended(stop, None)
 
     # ── the loop ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _work(self, timeout_s: float | None) -> str:
+        """Take turns, and then what there is for an answer; why it came to an end."""
+        stop = await self._turns_within(timeout_s)
+        if not self._done:
+            await self._take_draft()
+        return stop
+
+    async def _turns_within(self, timeout_s: float | None) -> str:
+        try:
+            async with asyncio.timeout(timeout_s) as clock:
+                return await self._turns()
+        except TimeoutError:
+            if not clock.expired():  # somebody else's, as a rubric's that asks a judge
+                raise
+            return "timeout"
+        except BudgetExceeded as error:
+            self._reason = str(error)
+            return "budget"
 
     async def _turns(self) -> str:
         for _ in range(self.manner.max_iterations):

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from repl_env.errors import ModelError
-from repl_env.rlm import Budget, Completion, Manner, ModelUsage, ScriptedModel
+from repl_env.rlm import Budget, Completion, Manner, ModelUsage, ScriptedModel, Trajectory
 from repl_env.rlm.events import CallEnded, CallStarted, RunEnded, RunStarted
 
 
@@ -266,6 +266,67 @@ def test_what_was_spawned_ends_with_its_run(rlm, sandbox):
     assert made.run("?").final_answer == "1"
     assert ended.is_set()
     assert sandbox.statistics().open == before
+
+
+def spent_by_each(trajectory):
+    """The calls of all runs of a tree, each by its own account: all, and those that failed."""
+    spent = [run.ended.own for run in trajectory.runs()]
+    return sum(each.calls for each in spent), sum(each.failed_calls for each in spent)
+
+
+def test_what_was_spawned_is_a_part_of_what_its_run_spent(rlm):
+    begun = asyncio.Event()
+
+    async def child(request):
+        begun.set()
+        await asyncio.Event().wait()
+
+    root = [code("hs = [rlm_spawn('a'), rlm_spawn('b')]\nbegun()\nFINAL(1)")]
+    result = rlm(tree(root, child), tools={"begun": begun.wait}).run("?")
+    assert result.trajectory.complete
+    assert (result.usage.calls, result.usage.failed_calls) == spent_by_each(result.trajectory)
+    assert result.usage.failed_calls >= 1
+
+
+def test_a_run_that_is_out_of_time_ends_after_the_runs_below_it(rlm):
+    async def child(request):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.3)  # a model that takes its time to let go
+
+    result = rlm(tree([code("rlm_query('a')")], child)).run("?", timeout_s=1.0)
+    assert (result.stop_reason, result.trajectory.complete) == ("timeout", True)
+    assert (result.usage.calls, result.usage.failed_calls) == spent_by_each(result.trajectory)
+
+
+def test_a_spawned_run_is_told_of_with_the_cell_that_asked(rlm):
+    root = [code("h = rlm_spawn('a')"), code("let_go()\nFINAL(h.result())")]
+    child = [code("go_on()\nFINAL(7)")]
+    go_on = threading.Event()
+    tools = {"go_on": go_on.wait, "let_go": go_on.set}
+    result = rlm(tree(root, child), tools=tools).run("?")
+    assert result.final_answer == "7"
+    assert [call.cell for call in result.trajectory.root.calls] == [1]
+
+
+async def test_what_a_question_spawned_is_no_call_of_the_next_question(rlm, tmp_path):
+    begun, path = asyncio.Event(), tmp_path / "run.jsonl"
+
+    async def child(request):
+        begun.set()
+        await asyncio.Event().wait()
+
+    def root(request):
+        first = code("h = rlm_spawn('a')\nbegun()\nFINAL(1)")
+        return first if request.origin.run == "0" else code("FINAL(h.done())")
+
+    made = rlm(tree(root, child), tools={"begun": begun.wait}, trajectory=path)
+    async with made.conversation() as talk:
+        await talk.ask("?")
+        assert (await talk.ask("?")).answer_value is True
+    roots = Trajectory.load(path).roots
+    assert [[call.id for call in run.calls] for run in roots] == [["0.1"], []]
 
 
 def test_a_call_dies_with_its_cell(rlm):

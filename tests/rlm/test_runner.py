@@ -10,6 +10,7 @@ from repl_env.errors import ModelError
 from repl_env.llm import LLM
 from repl_env.rlm import RLM, Budget, Completion, Manner, ModelUsage, ScriptedModel
 from repl_env.rlm.events import CallEnded, CellRan, ModelReplied, RunEnded, RunStarted
+from repl_env.rubrics import OutcomeRubric, REPLRubric
 
 
 def code(*blocks):
@@ -193,6 +194,16 @@ def test_when_the_turns_are_used_up_the_model_has_a_last_word(rlm):
     assert (result.final_answer, result.stop_reason) == ("the answer is blue", "max_iterations")
     assert (result.reward, result.iterations) == (1.0, 3)
     assert "no turns left" in last_message(model.requests[2])
+
+
+def test_a_rubrics_time_out_is_an_error_of_the_rubric_and_not_the_end_of_the_time(rlm):
+    class Judge(OutcomeRubric):
+        async def forward(self, action, observation):
+            raise TimeoutError("the judge did not answer")
+
+    made = rlm(ScriptedModel([code("FINAL(1)")]), rubric=REPLRubric(outcome=Judge()))
+    with pytest.raises(TimeoutError, match="the judge did not answer"):
+        made.run("?", expected_answer="1", timeout_s=120)
 
 
 def test_what_is_in_the_answer_dict_counts_when_the_last_word_says_nothing(rlm):
