@@ -184,7 +184,9 @@ class Episode:
             result = message_result("", f"ValueError: the answer was refused: {weighed}")
             return self._observe(result, "answer", Usage())
         self.final, self.stop_reason = weighed, "answer"
-        observation = self._observe(message_result("Final answer submitted."), None, Usage())
+        # A cell that was cancelled has told of no call that it lost.
+        told = message_result("Final answer submitted.")
+        observation = self._observe(told, self._kind(None), Usage())
         # As OpenEnv has it: after the end there is nothing to look at any more.
         observation.context_preview = None
         observation.context_length = 0

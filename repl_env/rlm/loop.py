@@ -177,6 +177,7 @@ class Run:
     _failures: list[tuple[str, str]] = field(default_factory=list)
     _began: float = field(default_factory=time.time)
     _reason: str | None = None
+    _spoilt: bool = False
 
     async def play(self, timeout_s: float | None = None) -> RLMRunResult:
         """Work until the end, for at most so many seconds, and say what it came to.
@@ -303,6 +304,8 @@ class Run:
 
     async def _submit(self, answer: JSON) -> Step:
         self._last = await self.environment.submit_final_answer(answer)
+        # Not by its mask, which is there too where the run's own time has cut a cell.
+        self._spoilt |= self._last.observation.error_kind in OURS
         return self._last
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
@@ -386,6 +389,7 @@ class Run:
 
     def _tell_cell(self, code: str, step: Step, began: float) -> None:
         self._last = step
+        self._spoilt |= bool(self._metadata.get("mask"))
         self._tell(
             CellRan,
             turn=self._turn,
@@ -398,10 +402,10 @@ class Run:
     def _ended(self, stop: str, kind: str | None) -> RLMRunResult:
         """What the run came to; tells of it."""
         metadata = self._metadata
-        if kind is None and stop in ("budget", "timeout"):
-            kind = stop
-        elif kind is None and metadata.get("mask"):
+        if kind is None and self._spoilt:
             kind = "llm"  # an answer built on calls that failed measures nothing
+        elif kind is None and stop in ("budget", "timeout"):
+            kind = stop
         account = self.environment.account
         done = self._done
         measured = self.scored and done and kind not in OURS

@@ -196,6 +196,45 @@ def test_when_the_turns_are_used_up_the_model_has_a_last_word(rlm):
     assert "no turns left" in last_message(model.requests[2])
 
 
+def failing_subcall(request):
+    if request.origin.purpose == "query":
+        raise ModelError("server", "no")
+    if request.origin.number == 1:
+        return code("answer['content'] = llm_query('a') + 'b'")
+    return code("wait()")
+
+
+def test_a_run_that_was_spoilt_has_no_reward_whatever_ended_it(rlm):
+    never = threading.Event()
+    made = rlm(ScriptedModel(failing_subcall), tools={"wait": lambda: never.wait(60)})
+    late = made.run("?", expected_answer="Error: server: nob", timeout_s=2)
+    spent = rlm(ScriptedModel(failing_subcall), budget=Budget(calls=2)).run(
+        "?", expected_answer="Error: server: nob"
+    )
+    never.set()
+    assert [each.final_answer for each in (late, spent)] == ["Error: server: nob"] * 2
+    assert [(each.stop_reason, each.error_kind, each.reward) for each in (late, spent)] == [
+        ("timeout", "llm", None), ("budget", "llm", None),
+    ]  # fmt: skip
+    assert [each["masked"] for each in spent.trajectory.samples()] == [True]
+
+
+def test_a_call_that_a_cut_cell_lost_spoils_the_run_and_the_cut_does_not(rlm):
+    def in_one_cell(asked):
+        return ScriptedModel([code(f"answer['content'] = '1'\n{asked}\nwait()")])
+
+    def query(request):
+        raise ModelError("server", "no")
+
+    never = threading.Event()
+    tools = {"wait": lambda: never.wait(60)}
+    lost = rlm(in_one_cell("llm_query('a')"), sub_model=ScriptedModel(query), tools=tools)
+    cut = rlm(in_one_cell("pass"), tools=tools)
+    results = [made.run("?", expected_answer="1", timeout_s=2) for made in (lost, cut)]
+    never.set()
+    assert [(each.error_kind, each.reward) for each in results] == [("llm", None), ("timeout", 1.0)]
+
+
 def test_a_rubrics_time_out_is_an_error_of_the_rubric_and_not_the_end_of_the_time(rlm):
     class Judge(OutcomeRubric):
         async def forward(self, action, observation):
