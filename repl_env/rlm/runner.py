@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from repl_env.background import RUNS
 from repl_env.contexts import Given
-from repl_env.errors import REPLError
+from repl_env.errors import EpisodeAborted, ModelError, REPLError
 from repl_env.files import Files
 from repl_env.llm import LLM
 from repl_env.models import StepResult
@@ -23,7 +23,7 @@ from repl_env.rlm.budget import Budget, Price
 from repl_env.rlm.events import AnyEvent, ContextNote, Watcher
 from repl_env.rlm.gate import REQUESTS, Gate
 from repl_env.rlm.ledger import Ledger
-from repl_env.rlm.loop import Blocks, Manner
+from repl_env.rlm.loop import Blocks, Manner, Run
 from repl_env.rlm.model import ChatModel, ModelFunction, as_model
 from repl_env.rlm.named_model import NamedModel
 from repl_env.rlm.recursion import OfRun, Recursion
@@ -260,6 +260,8 @@ class Conversation:
         self._contexts: tuple[ContextNote, ...] = ()
         self._preview: str | None = None
         self._asked: list[tuple[str, str]] = []
+        self._runs = 0  # of questions that failed, too: each has a name of its own
+        self._asking = False
         self._closed = False
 
     async def ask(
@@ -270,10 +272,24 @@ class Conversation:
         answer_schema: Any = None,
         timeout_s: float | None = None,
     ) -> RLMRunResult:
-        """Answer a question; as `RLM.run`."""
+        """Answer a question; as `RLM.run`.
+
+        Raises:
+            REPLError: the conversation is closed, or at another question.
+        """
         if not isinstance(question, str):
             raise TypeError(f"question must be a str, not {type(question).__name__}")
-        question = clean(question)
+        if self._asking:
+            raise REPLError("the conversation is at another question; ask one after the other")
+        self._asking = True
+        try:
+            run = await self._run(clean(question), expected_answer, answer_schema)
+            return await self._played(run, timeout_s)
+        finally:
+            self._asking = False
+
+    async def _run(self, question: str, expected_answer: Any, answer_schema: Any) -> Run:
+        """The run that answers a question, in an episode that has begun for it."""
         recursion = self._began()
         terms = {
             "task_prompt": question,
@@ -281,25 +297,34 @@ class Conversation:
             "expected_answer": expected_answer,
             "answer_schema": answer_schema,
         }
+        path = str(self._runs)
         if self._environment is None:
             await self._begin(recursion, terms)
         else:
             history = [{"question": asked, "answer": answer} for asked, answer in self._asked]
             await self._environment.follow_up(variables={"history": history}, **terms)
-            self._environment.calling.begin_run(str(len(self._asked)))
-        first = len(self._events)
-        run = recursion.run(
+            self._environment.calling.begin_run(path)
+        self._runs += 1
+        return recursion.run(
             self._environment,
             question,
             self._contexts,
-            path=str(len(self._asked)),
+            path=path,
             preview=self._preview,
             model_name=None if self._llm is None else self._llm.model,
             history=self._asked,
             scored=expected_answer is not None or self._rlm._scores,
         )
-        result = await run.play(timeout_s)
-        self._asked.append((question, result.final_answer or "(no answer)"))
+
+    async def _played(self, run: Run, timeout_s: float | None) -> RLMRunResult:
+        first = len(self._events)
+        try:
+            result = await run.play(timeout_s)
+        except (ModelError, EpisodeAborted) as error:
+            whole = tuple(self._events[first:])
+            error.result = replace(error.result, _events=whole)  # type: ignore[union-attr]
+            raise
+        self._asked.append((run.question, result.final_answer or "(no answer)"))
         return replace(result, _events=tuple(self._events[first:]))
 
     def ask_plain(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from repl_env.errors import ModelError
+from repl_env.errors import ModelError, REPLError
 from repl_env.llm import LLM
-from repl_env.rlm import RLM, Budget, Completion, Manner, ModelUsage, ScriptedModel
+from repl_env.rlm import RLM, Budget, Completion, Manner, ModelUsage, ScriptedModel, Trajectory
 from repl_env.rlm.events import CallEnded, CellRan, ModelReplied, RunEnded, RunStarted
 from repl_env.rubrics import OutcomeRubric, REPLRubric
 
@@ -460,3 +460,39 @@ def test_the_repr_of_an_rlm_has_the_model_by_name_and_no_key():
 def test_a_question_is_text(rlm):
     with pytest.raises(TypeError, match="question must be a str"):
         rlm(ScriptedModel([])).run(5)
+
+
+async def test_a_conversation_goes_on_after_a_question_that_failed(rlm, tmp_path):
+    def reply(request):
+        if request.origin.run == "0":
+            raise ModelError("server", "no")
+        return code("FINAL(len(context))")
+
+    path = tmp_path / "run.jsonl"
+    async with rlm(ScriptedModel(reply), trajectory=path).conversation("abc") as talk:
+        with pytest.raises(ModelError) as caught:
+            await talk.ask("How many?")
+        assert (await talk.ask("How many?")).final_answer == "3"
+    assert [run.id for run in caught.value.result.trajectory.roots] == ["0"]
+    told = [(run.id, run.error_kind) for run in Trajectory.load(path).roots]
+    assert told == [("0", "llm"), ("1", None)]
+
+
+async def test_a_conversation_is_at_one_question_at_a_time(rlm, sandbox):
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def reply(request):
+        asked.set()
+        await go_on.wait()
+        return code("FINAL(1)")
+
+    before = sandbox.statistics().open
+    async with rlm(ScriptedModel(reply)).conversation() as talk:
+        first = asyncio.create_task(talk.ask("?"))
+        await asked.wait()
+        with pytest.raises(REPLError, match="at another question"):
+            await asyncio.wait_for(talk.ask("?"), 60)
+        go_on.set()
+        assert (await first).final_answer == "1"
+        assert (await talk.ask("?")).final_answer == "1"
+    assert sandbox.statistics().open == before
