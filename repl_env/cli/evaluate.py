@@ -141,6 +141,8 @@ def evaluate(
     except (DatasetError, ResultsError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(Status.USAGE) from error
+    except OSError as error:
+        raise typer.Exit(_unwritable(error)) from error
     raise typer.Exit(_report(evaluation, status, out, as_json))
 
 
@@ -186,9 +188,13 @@ def _run(evaluation: Evaluation, solver: Solver, concurrency: int) -> Status:
         typer.echo(str(error), err=True)
         return Status.TIER_UNAVAILABLE
     except OSError as error:  # of the results file: those of tasks are their failures
-        typer.echo(f"Results cannot be written: {error.strerror or error}", err=True)
-        return Status.FAILED
+        return _unwritable(error)
     return Status.OK
+
+
+def _unwritable(error: OSError) -> Status:
+    typer.echo(f"Results cannot be written: {error.strerror or error}", err=True)
+    return Status.FAILED
 
 
 async def _carry_out(evaluation: Evaluation, solver: Solver, concurrency: int) -> None:

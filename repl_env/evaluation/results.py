@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from repl_env.rlm.budget import Spent
+from repl_env.whole_lines import append_line
 
 _HEADER = b'{"type": "results", "version": 1}\n'
 
@@ -60,6 +61,7 @@ class ResultsFile:
 
     Raises:
         ResultsError: it is no results file, is damaged, is in use, or cannot be opened.
+        OSError: it cannot be begun, for want of space.
     """
 
     def __init__(self, path: Path, *, fresh: bool = False) -> None:
@@ -76,7 +78,11 @@ class ResultsFile:
             raise
 
     def append(self, result: Result) -> None:
-        """Write a result; when this returns, the system has it."""
+        """Write a result; when this returns, the system has it.
+
+        Raises:
+            OSError: it cannot be written, and nothing of it is in the file.
+        """
         self._write({"type": "result", **asdict(result)})
 
     def note(self, settings: dict[str, Any]) -> None:
@@ -103,7 +109,7 @@ class ResultsFile:
             lines = []
             os.ftruncate(self._file, 0)
         if not lines:
-            self._put(_HEADER)
+            append_line(self._file, _HEADER)
         for number, line in enumerate(lines[1:], 2):
             if (result := _read(self.path, number, line)) is not None:
                 self.earlier[result.id, result.fingerprint] = result
@@ -119,11 +125,7 @@ class ResultsFile:
             raise ResultsError(f"{self.path} is in use by another evaluation") from error
 
     def _write(self, record: dict[str, Any]) -> None:
-        self._put(json.dumps(record).encode("ascii") + b"\n")
-
-    def _put(self, data: bytes) -> None:
-        while data:
-            data = data[os.write(self._file, data) :]
+        append_line(self._file, json.dumps(record).encode("ascii") + b"\n")
 
 
 def _read(path: Path, number: int, line: bytes) -> Result | None:

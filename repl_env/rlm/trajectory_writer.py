@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from repl_env.errors import REPLError
 from repl_env.rlm.event_lines import FORMAT, VERSION, as_line, written
 from repl_env.rlm.events import AnyEvent, RunStarted
+from repl_env.whole_lines import append_line
 
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
@@ -139,7 +140,7 @@ class TrajectoryWriter:
         if self._broken is not None:
             raise self._broken
         try:
-            _write_whole(self._file, self._without_secrets(line))
+            append_line(self._file, self._without_secrets(line))
             if self._sync:
                 os.fdatasync(self._file)
         except OSError as error:
@@ -156,21 +157,6 @@ class TrajectoryWriter:
                     fields = _hiding(each, fields)
                 return as_line(fields)
         return line
-
-
-def _write_whole(file: int, line: bytes) -> None:
-    """All of `line`, or nothing of it and an OSError."""
-    done = os.write(file, line)
-    if done == len(line):
-        return
-    # A disk that runs full takes a part, and says why only when it is asked again.
-    start = os.lseek(file, 0, os.SEEK_END) - done
-    try:
-        while done < len(line):
-            done += os.write(file, line[done:])
-    except OSError:
-        os.ftruncate(file, start)
-        raise
 
 
 def _contexts(contexts: Mapping[str, Any]) -> dict[str, Any]:

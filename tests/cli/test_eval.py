@@ -246,6 +246,21 @@ def test_a_full_disk_ends_it_with_what_there_is(
     assert "0 of 200 tasks scored" in done.stdout
 
 
+def test_a_disk_that_is_full_from_the_start_is_told(
+    evaluate: Call, solvers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from repl_env.evaluation import ResultsFile
+
+    def full(self, settings) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ResultsFile, "note", full)
+    done = evaluate("--solver", f"{solvers}:right", "--out", str(tmp_path / "r"))
+
+    assert done.returncode == 1
+    assert done.stderr == "Results cannot be written: No space left on device\n"
+
+
 @pytest.mark.parametrize(
     ("rubric", "mean"), [("list", 1.0), ("{solvers}:odd", 0.25), ("json", 1.0)]
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,29 @@ def test_a_file_cut_anywhere_keeps_its_whole_lines_and_goes_on(tmp_path: Path) -
 
         kept = sum(end <= cut for end in ends[2:])
         assert [each.id for each in read(path)] == [*"ab"[:kept], "c"], cut
+
+
+@pytest.fixture
+def disk():
+    """Sets the bytes that a file may have, and takes the limit away at the end."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size or before[0], before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_result_that_did_not_fit_leaves_no_half_line_for_those_to_come(
+    tmp_path: Path, disk: Callable[[int], None]
+) -> None:
+    path = written(tmp_path / "r", result("a"))
+    file = ResultsFile(path)
+    disk(path.stat().st_size + 100)
+    with pytest.raises(OSError, match="File too large"):
+        file.append(result("b"))
+    disk(0)
+    file.append(result("c"))
+    file.close()
+
+    assert read(path) == [result("a"), result("c")]
 
 
 def test_fresh_forgets(tmp_path: Path) -> None:
