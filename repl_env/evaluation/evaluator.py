@@ -93,6 +93,7 @@ class Evaluation:
 
     async def run(self) -> None:
         """Run what is missing. If this is cancelled or raises, what is done stays done."""
+        self.gave_up, self._failed_in_a_row = False, 0
         left = iter(self.missing)
         workers = [asyncio.create_task(self._work(left)) for _ in range(self._concurrency)]
         try:
@@ -140,8 +141,7 @@ class Evaluation:
         try:
             solved = await self._solver.solve(task)
         except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if current is None or current.cancelling():
+            if _is_cancelled():
                 raise
             error = "the solver was cancelled from inside"
             return _Attempt(Solved(None), failure="cancelled", error=error)
@@ -163,6 +163,10 @@ class Evaluation:
         metric = self._metric or RUBRICS[task.rubric or "exact"]
         try:
             found = await score(metric, task.answer, solved.text, solved.value)
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            return replace(attempt, failure="rubric", error="the rubric was cancelled from inside")
         # Boundary: a metric may be the user's. That it fails says nothing about the answer.
         except Exception as error:  # noqa: BLE001
             return replace(attempt, failure="rubric", error=f"{type(error).__name__}: {error}")
@@ -177,6 +181,12 @@ class Evaluation:
 
     def _fingerprint(self, entry: Entry) -> str:
         return hashlib.sha256(f"{entry.digest}{self._settings}".encode()).hexdigest()[:32]
+
+
+def _is_cancelled() -> bool:
+    """Whether this task is to end, and not only something that it waited for."""
+    current = asyncio.current_task()
+    return current is None or current.cancelling() > 0
 
 
 def _failed(error: Exception) -> _Attempt:

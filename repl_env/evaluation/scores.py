@@ -11,9 +11,12 @@ import json
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from repl_env.rlm.model import is_async
+from repl_env.rlm.threads import in_thread
 from repl_env.rubrics import ExactMatchRubric, FuzzyMatchRubric, same_value
 
 if TYPE_CHECKING:
@@ -34,16 +37,25 @@ async def score(metric: Metric, expected: JSON, text: str, value: JSON) -> float
     found = metric(expected, text, value)
     if inspect.isawaitable(found):
         found = await found
-    if not isinstance(found, (int, float)):
+    if not hasattr(found, "__float__"):  # as rewards: numpy's and torch's numbers have it
         raise TypeError(f"the score is {type(found).__name__}, not a number")
-    if not math.isfinite(found):
-        raise ValueError(f"the score is {found}")
-    return float(found)
+    if not math.isfinite(number := float(found)):
+        raise ValueError(f"the score is {number}")
+    return number
 
 
 def metric_of(function: Callable[[Any, Any], Any]) -> Metric:
-    """The metric `function(expected, answer)`: the answer's value, or its text if it has none."""
-    return lambda expected, text, value: function(expected, text if value is None else value)
+    """The metric `function(expected, answer)`: the answer's value, or its text if it has none.
+
+    A plain function runs in a thread: it may ask a judge, and other tasks go on meanwhile.
+    """
+    call = function if is_async(function) else partial(in_thread, function)
+
+    async def metric(expected: JSON, text: str, value: JSON) -> Any:
+        found = await call(expected, text if value is None else value)
+        return await found if inspect.isawaitable(found) else found
+
+    return metric
 
 
 def json_score(expected: JSON, text: str, value: JSON) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import inspect
 import json
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import quote
 
 from repl_env.rlm.budget import Spent
+from repl_env.rlm.threads import in_thread
 from repl_env.values import clean, json_or_none
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ class Solved:
 
     `error_kind` as of a run: "llm", "sandbox" and "cancelled" are no fault of the solver's, and
     make that the task counts as not done.
+
+    Raises:
+        TypeError: naming the field.
     """
 
     text: str | None
@@ -38,6 +41,15 @@ class Solved:
     stop_reason: str | None = None
     error_kind: str | None = None
     spent: Spent = field(default_factory=Spent)
+
+    def __post_init__(self) -> None:
+        # Told to the solver that makes it: what cannot be written down would end all others.
+        for name in ("text", "stop_reason", "error_kind"):
+            told = getattr(self, name)
+            if not (told is None or isinstance(told, str)):
+                raise TypeError(f"{name} must be a str or None, not {type(told).__name__}")
+        if not isinstance(self.spent, Spent):
+            raise TypeError(f"spent must be a Spent, not {type(self.spent).__name__}")
 
 
 class Solver(Protocol):
@@ -64,7 +76,8 @@ class FunctionSolver:
         if inspect.iscoroutinefunction(self._function):
             answer = await self._function(task)
         else:
-            answer = await asyncio.to_thread(self._function, task)
+            # Not of the loop's own threads: a loop that ends waits for what they are at.
+            answer = await in_thread(self._function, task)
             if inspect.isawaitable(answer):
                 answer = await answer
         return answer if isinstance(answer, Solved) else answered(answer)

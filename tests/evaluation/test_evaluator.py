@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -20,6 +21,7 @@ from repl_env.evaluation import (
     read_dataset,
     summarize,
 )
+from repl_env.evaluation.scores import metric_of
 from repl_env.rlm import ScriptedModel, Spent
 
 
@@ -135,6 +137,76 @@ async def test_a_metric_that_fails_is_no_zero_either(dataset) -> None:
     assert summary.scored == 9
 
 
+async def test_a_metric_that_is_cancelled_from_inside_is_its_own_failure(dataset) -> None:
+    async def metric(expected, text, value):
+        if expected == 3:
+            raise asyncio.CancelledError  # as of a judge's library, which gives up its request
+        return 1
+
+    summary = await summary_of(dataset, lambda task: task.answer, metric=metric)
+
+    assert [(each.id, each.error_kind) for each in summary.failures] == [("t3", "rubric")]
+    assert summary.scored == 9
+
+
+@pytest.mark.parametrize("wrong", ["text", "stop_reason", "error_kind", "spent"])
+async def test_what_a_solver_came_to_is_checked_and_ends_no_other_task(
+    dataset, tmp_path, wrong
+) -> None:
+    def solve(task):
+        return Solved(**{"text": "a", wrong: 5}) if task.answer == 3 else task.answer
+
+    results = ResultsFile(tmp_path / "results.jsonl")
+    summary = await summary_of(dataset, solve, results=results)
+    results.close()
+    again = ResultsFile(tmp_path / "results.jsonl")
+    again.close()
+
+    assert [(each.id, each.error_kind) for each in summary.failures] == [("t3", "solver")]
+    assert f"TypeError: {wrong} must be a" in (summary.failures[0].error or "")
+    assert (summary.scored, len(again.earlier)) == (9, 10)
+
+
+async def test_plain_judges_are_asked_side_by_side(dataset) -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    def judge(expected, answer) -> float:
+        both.wait()
+        return 1.0
+
+    summary = await summary_of(
+        dataset, lambda task: task.answer, metric=metric_of(judge), concurrency=2
+    )
+
+    assert summary.scored == 10
+
+
+def test_a_plain_solver_that_is_at_work_does_not_hold_up_the_end(dataset) -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def solve(task):
+        begun.set()
+        go_on.wait(60)
+
+    async def cut() -> None:
+        running = asyncio.create_task(summary_of(dataset, solve, concurrency=1))
+        await asyncio.to_thread(begun.wait)
+        running.cancel()
+        await asyncio.wait({running})
+
+    def run() -> None:
+        asyncio.run(cut())
+        ended.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    in_time = ended.wait(30)
+    go_on.set()
+    thread.join()
+
+    assert in_time
+
+
 async def test_what_failed_runs_again_and_what_was_scored_does_not(dataset, tmp_path) -> None:
     asked = []
 
@@ -181,6 +253,23 @@ async def test_too_many_failures_in_a_row_end_it(dataset) -> None:
     summary = await summary_of(dataset, solve, concurrency=1, give_up_after=3)
 
     assert (len(summary.failures), summary.not_run, summary.gave_up) == (3, 7, True)
+
+
+async def test_an_evaluation_that_was_given_up_can_be_run_again(dataset) -> None:
+    down = True
+
+    def solve(task):
+        if down:
+            raise ModelError("connection", "refused")
+        return task.answer
+
+    evaluation = Evaluation(dataset, FunctionSolver(solve), concurrency=1, give_up_after=3)
+    await evaluation.run()
+    down = False
+    await evaluation.run()
+
+    summary = summarize(evaluation)
+    assert (summary.scored, summary.gave_up) == (10, False)
 
 
 async def test_a_fatal_error_ends_it_and_keeps_what_is_done(dataset) -> None:

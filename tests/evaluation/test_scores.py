@@ -83,6 +83,13 @@ async def test_what_is_no_score_is_an_error(says: object, error: type[Exception]
         await score(metric_of(lambda expected, answer: says), 1, "1", 1)
 
 
+async def test_a_number_of_another_library_is_a_score() -> None:
+    numpy = pytest.importorskip("numpy")
+
+    for says in (numpy.float32(0.5), numpy.float64(0.5), numpy.array(0.5)):
+        assert await score(metric_of(lambda expected, answer, says=says: says), 1, "1", 1) == 0.5
+
+
 def nested(depth, value="a"):
     for _ in range(depth):
         value = [value]
