@@ -172,7 +172,8 @@ class Run:
     scored: bool = False
     _transcript: Transcript = field(init=False)
     _last: Step | None = None
-    _turn: int = 0
+    _turn: int = 0  # the one that is asked for; it may get no reply
+    _replies: int = 0
     _cells: int = 0
     _failures: list[tuple[str, str]] = field(default_factory=list)
     _began: float = field(default_factory=time.time)
@@ -251,6 +252,7 @@ class Run:
         began = time.time()
         reply = await ask(self.model, request, account, self.gate)
         self._transcript.replied(prompt, reply.text)
+        self._replies += 1
         self._tell(
             ModelReplied,
             turn=self._turn,
@@ -412,7 +414,7 @@ class Run:
         result = RLMRunResult(
             final_answer=metadata.get("final_answer") if done else None,
             messages=self._transcript.seen,
-            iterations=self._turn,
+            iterations=self._replies,
             depth=account.depth,
             answer_value=metadata.get("answer_value") if done else None,
             stop_reason=stop,

@@ -219,6 +219,19 @@ def test_a_run_that_was_spoilt_has_no_reward_whatever_ended_it(rlm):
     assert [each["masked"] for each in spent.trajectory.samples()] == [True]
 
 
+def test_a_turn_that_got_no_reply_is_no_iteration(rlm):
+    def reply(request):
+        if request.origin.number == 3:
+            raise ModelError("server", "no")
+        return code("x = 1")
+
+    spent = rlm(ScriptedModel(reply), budget=Budget(calls=2)).run("?")
+    with pytest.raises(ModelError) as caught:
+        rlm(ScriptedModel(reply)).run("?")
+    for result in (spent, caught.value.result):
+        assert (result.iterations, len(result.trajectory.root.turns)) == (2, 2)
+
+
 def test_a_call_that_a_cut_cell_lost_spoils_the_run_and_the_cut_does_not(rlm):
     def in_one_cell(asked):
         return ScriptedModel([code(f"answer['content'] = '1'\n{asked}\nwait()")])
