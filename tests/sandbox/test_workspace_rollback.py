@@ -70,6 +70,33 @@ def test_files_are_as_before_the_cell_that_died(copied: Session, spoil: str) -> 
     assert outcome.value == "True", copied.run("before, tree()")
 
 
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        "os.unlink('b'); os.link('a', 'b')",
+        "os.unlink('a'); os.link('b', 'a')",
+        "os.unlink('b'); os.link('one', 'b'); open('one', 'w').write('spoilt')",
+        "os.unlink('a'); os.link('two', 'a'); open('two', 'a').write('spoilt')",
+        "os.unlink('two'); open('two', 'w').write('spoilt')",
+        "os.unlink('one'); os.rename('two', 'one')",
+        "os.unlink('one'); os.unlink('two')",
+    ],
+)
+def test_names_of_one_file_are_names_of_one_again_and_of_no_other(
+    copied: Session, spoil: str
+) -> None:
+    """What is written under one name is not what another one had."""
+    copied.run(
+        "import os\nfor name in ('a', 'b', 'one'):\n    open(name, 'w').write(name)\n"
+        "os.link('one', 'two')"
+    )
+    outcome = copied.run(f"{spoil}\nos._exit(1)")
+    assert (outcome.state, outcome.lost) == ("rolled_back", ())
+    names = "('a', 'b', 'one', 'two')"
+    assert copied.run(f"[open(n).read() for n in {names}]").value == "['a', 'b', 'one', 'one']"
+    assert copied.run(f"[os.stat(n).st_nlink for n in {names}]").value == "[1, 1, 2, 2]"
+
+
 def test_files_that_did_not_change_are_not_touched(copied: Session) -> None:
     # Not the time of access, which the one who keeps it may change. What was changed just now may
     # be changed again and look the same, and is written anew.

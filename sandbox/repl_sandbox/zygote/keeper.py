@@ -40,6 +40,11 @@ class Entry(NamedTuple):
     modified: int  # nanoseconds
     data: bytes | None
 
+    @property
+    def inode(self) -> int:
+        """What a regular file shares with its other names; of anything else 0."""
+        return self.key[1] if stat.S_ISREG(self.mode) else 0
+
 
 Version: TypeAlias = dict[str, Entry]
 
@@ -108,15 +113,18 @@ class Versions:
             if not self._remove(path, there[path])
         ]
         folders = []
+        names: dict[int, str] = {}  # of inodes: under which each is as it was
         for path, entry in sorted(version.items()):
             status = there.get(path)
-            if status is not None and _same(_key(status), entry) and path not in opened:
-                continue
-            problem = self._put_back(path, entry, status)
-            if problem:
-                lost.append(f"file {_shown(path)}: {problem}")
-            elif stat.S_ISDIR(entry.mode):
-                folders.append((path, entry.mode))
+            if status is None or not _same(_key(status), entry) or path in opened:
+                problem = self._put_back(path, entry, status, names.get(entry.inode))
+                if problem:
+                    lost.append(f"file {_shown(path)}: {problem}")
+                    continue
+                if stat.S_ISDIR(entry.mode):
+                    folders.append((path, entry.mode))
+            if entry.inode:
+                names.setdefault(entry.inode, path)
         # Last, and the innermost first: what is in them had to be written.
         for path, mode in reversed(folders):
             _open_up(self._root, path, mode)
@@ -138,21 +146,39 @@ class Versions:
             return True
         return False
 
-    def _put_back(self, path: str, entry: Entry, status: os.stat_result | None) -> str:
+    def _put_back(
+        self, path: str, entry: Entry, status: os.stat_result | None, twin: str | None
+    ) -> str:
+        """Make `path` what `entry` says, a link to `twin` if there is one; why it cannot be."""
         same = status is not None and stat.S_IFMT(status.st_mode) == stat.S_IFMT(entry.mode)
-        if entry.data is None and not (same and stat.S_ISDIR(entry.mode)):
+        if entry.data is None and not twin and not (same and stat.S_ISDIR(entry.mode)):
             return "its content was not kept"
-        if status is not None and not (same and not stat.S_ISLNK(entry.mode)):
+        if status is not None and not (same and not twin and _is_its_own(status, entry)):
             self._remove(path, status)
         try:
             folder, name = _place(self._root, path)
             try:
-                _write(folder, name, entry)
+                if twin:
+                    self._link(twin, folder, name)
+                else:
+                    _write(folder, name, entry)
             finally:
                 os.close(folder)
         except OSError as error:
             return error.strerror or "it cannot be written"
         return ""
+
+    def _link(self, twin: str, folder: int, name: str) -> None:
+        above, there = _place(self._root, twin)
+        try:
+            os.link(there, name, src_dir_fd=above, dst_dir_fd=folder, follow_symlinks=False)
+        finally:
+            os.close(above)
+
+
+def _is_its_own(status: os.stat_result, entry: Entry) -> bool:
+    """Whether `entry` can be written where it is: a file that came since may be another's too."""
+    return stat.S_ISDIR(entry.mode) or (entry.inode == status.st_ino)
 
 
 def _shown(path: str) -> str:
