@@ -7,6 +7,7 @@ import types
 
 import pytest
 
+from repl_sandbox import TimedOut
 from repl_sandbox.worker.figures import take_figures
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -78,7 +79,9 @@ class Mute(Exception):
         raise LookupError
 
 
-@pytest.mark.parametrize("problem", [ValueError("no\nsecond line"), MemoryError(), Mute()])
+@pytest.mark.parametrize(
+    "problem", [ValueError("no\nsecond line"), MemoryError(), Mute(), SystemExit(3)]
+)
 def test_a_figure_that_cannot_be_drawn_is_named_and_the_others_are_taken(pyplot, capfd, problem):
     pyplot.open = {1: problem, 2: b"2"}
 
@@ -95,10 +98,38 @@ def test_a_broken_pyplot_is_said(pyplot, capfd):
     assert "figures cannot be shown" in capfd.readouterr().err
 
 
-def test_an_interrupt_is_not_swallowed(pyplot):
-    pyplot.open = {1: KeyboardInterrupt()}
-    with pytest.raises(KeyboardInterrupt):
-        take_figures()
+def test_an_interrupt_ends_the_drawing_and_keeps_what_there_is(pyplot, capfd):
+    pyplot.open = {1: b"1", 2: KeyboardInterrupt(), 3: b"3"}
+    assert take_figures() == [b"1"]
+    assert pyplot.open == {}  # else the next cell would draw them
+    assert "interrupted; figures shown: 1" in capfd.readouterr().err
+
+
+# A figure whose drawing says that it began, and ends with an interrupt only.
+DRAWS_ON = """
+import sys, types
+class Figure:
+    def savefig(self, file, format):
+        print("drawing")
+        while True: pass
+shown = {1: Figure()}
+sys.modules["matplotlib.pyplot"] = types.SimpleNamespace(
+    get_fignums=lambda: list(shown), figure=shown.get, close=lambda which: shown.clear()
+)
+'value'
+"""
+
+
+def test_a_time_out_while_figures_are_drawn_keeps_what_the_cell_did(session, clock):
+    def begun(stream, text):
+        if stream == "stdout":
+            clock.strike(stream, text)
+
+    outcome = session.run(DRAWS_ON, on_output=begun)
+    assert isinstance(outcome, TimedOut)
+    assert (outcome.state, outcome.value, outcome.stdout) == ("kept", "'value'", "drawing\n")
+    assert "drawing was interrupted" in outcome.stderr
+    assert session.run("shown").value == "{}"
 
 
 def test_real_figures_become_png(capfd):

@@ -12,8 +12,9 @@ def take_figures(limit: int = 10, max_bytes: int = 8 << 20) -> list[bytes]:
     """The open pyplot figures as PNG, oldest first; then all are closed.
 
     At most `limit` figures and `max_bytes` together: a model looks at a few, and what it is sent
-    travels in one message. What is left out, or cannot be drawn, is named on standard error.
-    Without `matplotlib.pyplot` being loaded there is nothing to take, and nothing is imported.
+    travels in one message. What is left out, or cannot be drawn, is named on standard error. An
+    interrupt, as that of a time-out, ends the drawing. Without `matplotlib.pyplot` being loaded
+    there is nothing to take, and nothing is imported.
     """
     pyplot: Any = sys.modules.get("matplotlib.pyplot")
     if pyplot is None:
@@ -21,14 +22,18 @@ def take_figures(limit: int = 10, max_bytes: int = 8 << 20) -> list[bytes]:
     figures: list[bytes] = []
     try:
         numbers = pyplot.get_fignums()
-        for number in numbers[:limit]:
-            _take(pyplot, number, figures, max_bytes - sum(map(len, figures)))
-        if len(numbers) > limit:
-            _say(f"{len(numbers) - limit} more figures are not shown")
-        if numbers:
-            pyplot.close("all")
+        try:
+            for number in numbers[:limit]:
+                _take(pyplot, number, figures, max_bytes - sum(map(len, figures)))
+            if len(numbers) > limit:
+                _say(f"{len(numbers) - limit} more figures are not shown")
+        finally:
+            if numbers:
+                pyplot.close("all")
+    except KeyboardInterrupt:
+        _say(f"drawing was interrupted; figures shown: {len(figures)}")
     # Boundary: a figure runs code of the user's (formatters, artists), and pyplot may be changed.
-    except Exception as error:  # noqa: BLE001
+    except BaseException as error:  # noqa: BLE001
         _say(f"figures cannot be shown: {type(error).__name__}")
     return figures
 
@@ -37,8 +42,10 @@ def _take(pyplot: Any, number: int, figures: list[bytes], room: int) -> None:
     picture = io.BytesIO()
     try:
         pyplot.figure(number).savefig(picture, format="png")
+    except KeyboardInterrupt:
+        raise
     # Boundary, as above: one broken figure does not cost the others.
-    except Exception as error:  # noqa: BLE001
+    except BaseException as error:  # noqa: BLE001
         _say(f"figure {number} cannot be drawn: {type(error).__name__}: {_first_line(error)}")
         return
     if picture.tell() > room:
@@ -47,7 +54,7 @@ def _take(pyplot: Any, number: int, figures: list[bytes], room: int) -> None:
     figures.append(picture.getvalue())
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     try:
         return str(error).partition("\n")[0][:200]
     except Exception:  # noqa: BLE001 (the exception's class may be the user's)

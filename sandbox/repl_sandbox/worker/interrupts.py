@@ -26,7 +26,7 @@ class Interrupts:
         self.armed = False
         self._held = False
         self._pending = False
-        self._came = False  # since the last cell began
+        self._came = False  # when nothing was to be interrupted
         self.meant: Callable[[], int] | None = None
         self._handler = self._handle
 
@@ -39,6 +39,7 @@ class Interrupts:
             _signal(_SIGINT, self._handler)
             self._came = True  # perhaps: another handler had it, or before the first cell none
         # A signal handler of the session's code that raised may have left it held.
+        self._came = self._came or self._pending
         self._held = self._pending = False
         self.armed = True
         if self._came and cell:
@@ -57,10 +58,12 @@ class Interrupts:
             self._pending = False
             if self.armed:
                 raise KeyboardInterrupt
+            self._came = True
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        self._came = True
         if self._held:
             self._pending = True
         elif self.armed:
             raise KeyboardInterrupt
+        else:
+            self._came = True

@@ -292,8 +292,19 @@ class Worker:
             self._channel.send(self._result(cell, ran, changes))
 
     def _result(self, cell: int, ran: Ran, changes: list[Change]) -> Result:
-        figures = tuple(take_figures()) if _PYPLOT in _modules else ()
+        figures = self._figures(cell) if _PYPLOT in _modules else ()
         return Result(cell, ran.value, ran.error, tuple(changes), figures, self._peak)
+
+    def _figures(self, cell: int) -> tuple[bytes, ...]:
+        """Open figures, drawn on the cell's clock: that takes its time, and runs code of it."""
+        try:
+            self._interrupts.arm(cell)
+            return tuple(take_figures())
+        except KeyboardInterrupt:  # as in `_run`
+            self._interrupts.armed = False
+            return ()
+        finally:
+            self._interrupts.armed = False
 
     def _run(self, cell: int, code: bytes) -> Ran:
         # What is no cell of the session's meets nobody.
