@@ -127,7 +127,19 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         )
 
     def _apply_transform(self, observation: ObsT) -> ObsT:
-        return observation if self.transform is None else self.transform(observation)
+        """What the transform makes of an observation; itself without one.
+
+        Raises:
+            TypeError: it makes no observation of it.
+        """
+        if self.transform is None:
+            return observation
+        changed = self.transform(observation)
+        if not hasattr(changed, "done"):  # a transform without `return`; a coroutine
+            _give_up(changed)
+            name, kind = type(self.transform).__name__, type(changed).__name__
+            raise TypeError(f"{name} returned {kind}; a transform must return an observation")
+        return changed
 
     def _apply_rubric(self, action: ActT, observation: ObsT) -> float:
         """The rubric's score of a step; 0.0 without a rubric.
@@ -140,9 +152,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
             return 0.0
         score = self.rubric(action, observation)
         if is_pending(score):
-            close = getattr(score, "close", None)
-            if close is not None:  # a coroutine that nobody awaits would be complained about
-                close()
+            _give_up(score)
             raise TypeError(
                 f"{type(self.rubric).__name__} is asynchronous; use reset_async and step_async"
             )
@@ -169,6 +179,13 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
             done = reset()
             if inspect.isawaitable(done):
                 await done
+
+
+def _give_up(pending: object) -> None:
+    """Close a coroutine: one that nobody awaits would be complained about."""
+    close = getattr(pending, "close", None)
+    if close is not None:
+        close()
 
 
 def finite(score: float, rubric: object) -> float:

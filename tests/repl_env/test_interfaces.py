@@ -94,6 +94,23 @@ def test_without_rubric_and_transform_nothing_is_scored_or_changed():
     assert Echo()._apply_transform(observation) is observation
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", ["NoneType", "coroutine"])
+def test_what_a_transform_returns_must_be_an_observation(kind):
+    class Nothing(Transform[Observation]):
+        def __call__(self, observation: Observation) -> Any:
+            observation.done = True
+
+    class Awaited(Transform[Observation]):
+        async def __call__(self, observation: Observation) -> Any:
+            return observation
+
+    made = Nothing() if kind == "NoneType" else Awaited()
+    told = f"{type(made).__name__} returned {kind}; a transform must return an observation"
+    with pytest.raises(TypeError, match=told):
+        Echo(transform=made)._apply_transform(Observation())
+
+
 def test_a_transform_has_the_last_word_on_observations():
     class Mark(Transform):
         def __call__(self, observation):
