@@ -86,7 +86,14 @@ class Answerer(ABC):
             ended(index, reply)
             return reply
 
-        return list(await asyncio.gather(*map(one, range(len(questions)))))
+        under_way = [asyncio.create_task(one(index)) for index in range(len(questions))]
+        try:
+            return list(await asyncio.gather(*under_way))
+        finally:
+            # Whoever watches may raise, as a writer does on a full disk: nobody waits for the rest.
+            for each in under_way:
+                each.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
 
 
 async def answered(answerer: Answerer, question: Question, call: Call) -> Reply:

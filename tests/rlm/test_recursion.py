@@ -352,6 +352,25 @@ def test_a_call_dies_with_its_cell(rlm):
     assert told == ["the call was cancelled"]
 
 
+async def test_a_batch_ends_with_the_watcher_that_cannot_go_on(rlm):
+    async def query(request):
+        if request.origin.number == 1:
+            return "an answer"
+        await asyncio.Event().wait()
+
+    told = []
+
+    def full(event):
+        told.append(event)
+        if any(isinstance(each, CallEnded) for each in told):
+            raise OSError("the disk is full")
+
+    made = rlm(tree([code("llm_batch(['a', 'b', 'c'])")], query=query), watch=full)
+    with pytest.raises(OSError, match="the disk is full"):
+        await made.arun("?")
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 # ── budgets as the code sees them ────────────────────────────────────────────────────────────────
 
 
