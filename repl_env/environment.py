@@ -467,6 +467,10 @@ class REPLEnvironment(EpisodeTurns):
         found: JSON = await play_async(cells.content(self._executor))
         return found
 
+    async def give_up_async(self) -> REPLObservation:
+        """End the episode where it is; see `AsyncLocalREPLEnv.give_up`."""
+        return await play_async(self._giving_up("async"))
+
     def get_metadata(self) -> EnvironmentMetadata:
         """Name, description and version, under the name that OpenEnv knows."""
         return EnvironmentMetadata(

@@ -193,6 +193,10 @@ class Episode:
         observation.available_variables = []
         return observation
 
+    def going_no_further(self) -> REPLObservation:
+        """What there is to see when the caller takes no further step. `give_up` must follow."""
+        return self._observe(message_result(""), self._kind(None), Usage())
+
     def give_up(
         self,
         observation: REPLObservation,

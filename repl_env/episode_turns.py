@@ -270,6 +270,16 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
             observation.metadata["ignored"] = sorted(more)
         return (yield from self._scoring(mode, action, observation))
 
+    def _giving_up(self, mode: Mode) -> Turn[REPLObservation]:
+        """The end of the episode, as when the iterations are used up."""
+        episode = self._episode()
+        self._check_mode(mode)
+        if self._last is not None:
+            raise EpisodeDone(self._last)
+        observation = episode.going_no_further()
+        observation = yield from cells.giving_up(self._executor, episode, observation)
+        return (yield from self._scoring(mode, REPLAction(code=""), observation))
+
     def _taking(
         self,
         episode: Episode,

@@ -410,6 +410,13 @@ class AsyncLocalREPLEnv(_Local):
         """Run code in the session of an episode that is over: for a conversation that goes on."""
         await self._env.session.run(code)
 
+    async def give_up(self) -> Result:
+        """End the episode where it is, as when the iterations are used up, and score it.
+
+        What is in `answer["content"]` is the answer, if it is one.
+        """
+        return result_of(await self._env.give_up_async())
+
     async def end_calls(self) -> None:
         """End the sub-calls that code began and that go on beside it."""
         if self._env.calling is not None:

@@ -93,8 +93,8 @@ class Environment(Protocol):
     async def submit_final_answer(self, answer: JSON) -> Step:
         """End the episode with an answer."""
 
-    async def draft(self) -> JSON:
-        """What the code has put down for an answer so far, or None."""
+    async def give_up(self) -> Step:
+        """End the episode with what the code has put down for an answer, or without any."""
 
     async def run_after(self, code: str) -> None:
         """Run code in the session of an episode that is over, for what it leaves there."""
@@ -211,7 +211,7 @@ class Run:
         """Take turns, and then what there is for an answer; why it came to an end."""
         stop = await self._turns_within(timeout_s)
         if not self._done:
-            await self._take_draft()
+            await self._give_up()
         return stop
 
     async def _turns_within(self, timeout_s: float | None) -> str:
@@ -306,8 +306,6 @@ class Run:
 
     async def _submit(self, answer: JSON) -> Step:
         self._last = await self.environment.submit_final_answer(answer)
-        # Not by its mask, which is there too where the run's own time has cut a cell.
-        self._spoilt |= self._last.observation.error_kind in OURS
         return self._last
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
@@ -326,10 +324,10 @@ class Run:
         elif text := clean(reply.text).strip():
             await self._submit(text)
 
-    async def _take_draft(self) -> None:
-        draft = await self.environment.draft()
-        if draft not in (None, "", [], {}):
-            await self._submit(draft)
+    async def _give_up(self) -> None:
+        self._last = await self.environment.give_up()
+        # Not by its mask, which is there too where the run's own time has cut a cell.
+        self._spoilt |= self._last.observation.error_kind in OURS
 
     def _report(self, reply: str, steps: Sequence[tuple[str, Step]], notes: list[str]) -> None:
         """Tell the model what came of its reply."""

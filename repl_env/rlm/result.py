@@ -42,7 +42,8 @@ class RLMRunResult:
         error_kind: None, or what went wrong, as in the metadata of steps. "llm" and "sandbox": the
             run is no measure of the model.
         usage: what the run spent with all runs below it; `own` is without those.
-        reward: of the episode; None without an expected answer or rubric that scores.
+        reward: of the episode, one without an answer included; None without an expected answer or
+            rubric that scores, and where `error_kind` says that a failure of ours is in it.
         reason: which part of the budget ended the run, in words; None if none did.
         trajectory: the whole tree.
     """

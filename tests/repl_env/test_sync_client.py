@@ -20,7 +20,7 @@ from repl_env.sync_client import SyncREPLEnv
 from tests.repl_env.scripted_server import Scripted, begun, observation
 
 NOT_FROM_AFAR = {"save", "load", "session", "rubric", "account", "calling", "contexts"}
-OF_A_PROCESS = {"of", "with_provider", "run_after", "end_calls"}
+OF_A_PROCESS = {"of", "with_provider", "run_after", "end_calls", "give_up"}
 
 
 def public(kind: type) -> set[str]:

@@ -219,6 +219,27 @@ def test_a_run_that_was_spoilt_has_no_reward_whatever_ended_it(rlm):
     assert [each["masked"] for each in spent.trajectory.samples()] == [True]
 
 
+def test_a_run_without_an_answer_has_the_reward_for_that(rlm):
+    never = threading.Event()
+    wait = ScriptedModel([code("wait()")])
+    works = ScriptedModel(lambda request: code("x = 1"))
+    given = rlm(works, max_iterations=2, rubric=REPLRubric(failure_reward=-0.75)).run("?")
+    turns = rlm(works, max_iterations=2).run("?", expected_answer="1")
+    spent = rlm(works, budget=Budget(calls=1)).run("?", expected_answer="1")
+    late = rlm(wait, tools={"wait": lambda: never.wait(60)}).run(
+        "?", expected_answer="1", timeout_s=1
+    )
+    never.set()
+    results = (given, turns, spent, late)
+    assert [(each.final_answer, each.reward) for each in results] == [
+        (None, -0.75), (None, -0.1), (None, -0.1), (None, -0.1),
+    ]  # fmt: skip
+    stops = ["max_iterations", "max_iterations", "budget", "timeout"]
+    assert [each.stop_reason for each in results] == stops
+    assert [each["reward"] for each in turns.trajectory.samples()] == [-0.1] * 3
+    assert rlm(works, max_iterations=1).run("?").reward is None
+
+
 def test_a_turn_that_got_no_reply_is_no_iteration(rlm):
     def reply(request):
         if request.origin.number == 3:
