@@ -19,7 +19,7 @@ from repl_env.models import REPLObservation, StepResult
 from repl_env.parsing import extract_code_blocks
 from repl_env.prompts import build_user_prompt, format_observations
 from repl_env.rlm.asking import ask
-from repl_env.rlm.budget import Budget
+from repl_env.rlm.budget import Budget, Spent
 from repl_env.rlm.events import (
     AnyEvent,
     CellRan,
@@ -35,6 +35,7 @@ from repl_env.rlm.ledger import Account
 from repl_env.rlm.model import ChatModel, Completion, ModelRequest, Origin
 from repl_env.rlm.prose import ProseAnswer, answer_in
 from repl_env.rlm.result import RLMRunResult
+from repl_env.rlm.sums import Sums
 from repl_env.rlm.transcript import Measure, Transcript
 from repl_env.settings import at_least, one_of
 from repl_env.values import clean
@@ -179,6 +180,7 @@ class Run:
     _began: float = field(default_factory=time.time)
     _reason: str | None = None
     _spoilt: bool = False
+    _before: tuple[Spent, Spent] = field(default=(Spent(), Spent()))
 
     async def play(self, timeout_s: float | None = None) -> RLMRunResult:
         """Work until the end, for at most so many seconds, and say what it came to.
@@ -189,6 +191,9 @@ class Run:
         """
         manner = self.manner
         self._transcript = Transcript(self.opening, manner.max_prompt, manner.measure)
+        # The account may be that of earlier questions too.
+        account = self.environment.account
+        self._before = account.own, account.total
         self._tell_start()
         try:
             try:
@@ -406,7 +411,7 @@ class Run:
             kind = "llm"  # an answer built on calls that failed measures nothing
         elif kind is None and stop in ("budget", "timeout"):
             kind = stop
-        account = self.environment.account
+        account, (own, total) = self.environment.account, self._before
         done = self._done
         measured = self.scored and done and kind not in OURS
         result = RLMRunResult(
@@ -417,8 +422,8 @@ class Run:
             answer_value=metadata.get("answer_value") if done else None,
             stop_reason=stop,
             error_kind=kind,
-            usage=account.total,
-            own=account.own,
+            usage=Sums.between(total, account.total),
+            own=Sums.between(own, account.own),
             reward=self._last.reward if self._last and measured else None,
             seconds=time.time() - self._began,
             reason=self._reason,

@@ -59,6 +59,13 @@ class Sums:
             children=spent.children,
         )
 
+    @classmethod
+    def between(cls, before: Spent, now: Spent) -> Spent:
+        """What was spent since `before`."""
+        sums = cls.of(now)
+        sums.add(cls.of(before), -1)
+        return sums.spent()
+
     def spent(self) -> Spent:
         """As users see it; dollars and seconds are the floats next to the exact sums."""
         return Spent(

@@ -416,7 +416,8 @@ async def test_a_conversation_goes_on_in_one_session(rlm):
         second = await talk.ask("Which is first?")
     assert (first.final_answer, first.reward) == ("2", 1.0)
     assert second.answer_value == ["alpha", [{"question": "How many?", "answer": "2"}]]
-    assert second.usage.calls == 2
+    assert [each.usage.calls for each in (first, second)] == [1, 1]
+    assert [each.own.calls for each in (first, second)] == [1, 1]
     said = [(m["role"], m["content"]) for m in model.requests[1].messages]
     assert ("user", "How many?") in said
     assert ("assistant", "2") in said
