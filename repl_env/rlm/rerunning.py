@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import zip_longest
@@ -74,9 +75,10 @@ def rerun(
     try:
         with rlm.conversation(contexts=given, **seeded) as talk:
             for each in trajectory.roots:
-                talk.ask_plain(each.question)
-    except (ModelError, EpisodeAborted):
-        pass  # as recorded, or else a difference
+                with suppress(ModelError):
+                    talk.ask_plain(each.question)
+    except EpisodeAborted:
+        pass  # as a failed question: as recorded, or else a difference
     return Trajectory.of(events)
 
 

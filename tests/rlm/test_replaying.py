@@ -338,6 +338,27 @@ def test_a_conversation_comes_to_the_same_again():
     assert differences(recorded, rerun(recorded)) == ()
 
 
+def test_a_conversation_is_run_again_past_a_question_that_failed():
+    runner = pytest.importorskip("repl_env.rlm.runner", reason="needs repl_env.rlm.runner")
+    from repl_env.rlm.rerunning import rerun
+
+    def reply(request):
+        if request.origin.run == "0":
+            raise ModelError("server", "no")
+        return "```repl\nFINAL(2)\n```"
+
+    events = []
+    with runner.RLM(ScriptedModel(reply), watch=events.append).conversation() as talk:
+        with pytest.raises(ModelError):
+            talk.ask_plain("one?")
+        assert talk.ask_plain("two?").final_answer == "2"
+    recorded = Trajectory.of(events)
+    again = rerun(recorded)
+
+    assert [run.final_answer for run in again.roots] == [None, "2"]
+    assert differences(recorded, again) == ()
+
+
 def test_an_expected_answer_is_not_in_the_file(tmp_path):
     runner = pytest.importorskip("repl_env.rlm.runner", reason="needs repl_env.rlm.runner")
     script = ["```repl\nFINAL('guess')\n```"]
