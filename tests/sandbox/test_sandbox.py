@@ -40,6 +40,26 @@ def test_preloaded_modules_are_there_at_once() -> None:
     assert outcome.value == "Decimal('3.0')"
 
 
+@pytest.mark.parametrize("isolation", ["auto", "process"])
+def test_modules_that_write_files_as_they_are_imported_can_be_preloaded(isolation: str) -> None:
+    """As matplotlib does, which is not imported where it may not."""
+    mounted = "len(open('/proc/self/mountinfo').readlines())"
+    with (
+        Sandbox(isolation=isolation) as plain,
+        plain.session() as other,
+        Sandbox(isolation=isolation, preload=["matplotlib.pyplot"]) as sandbox,
+        sandbox.session() as session,
+    ):
+        outcome = session.run(
+            "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nNone", timeout=300
+        )
+        assert outcome.figures and outcome.stderr == ""
+        if session.isolation.tier == "jailed":
+            # What was written is no session's, and the place for it is gone.
+            assert session.run("import os; os.listdir('/tmp')").value == "[]"
+            assert session.run(mounted).value == other.run(mounted).value
+
+
 @pytest.mark.parametrize("module", ["numpy", "numpy.linalg"])
 def test_numpy_comes_with_its_random_numbers(
     module: str,
@@ -108,14 +128,18 @@ def test_a_mount_may_lie_in_another_that_has_its_name(tmp_path: Path) -> None:
         assert session.run("import os; 'zoneinfo' in os.listdir('/data/here')").value == "True"
 
 
+@pytest.mark.parametrize("preload", [[], ["json"]], ids=str)
 @pytest.mark.parametrize("place", ["/tmp/deep/data", "/workspace/data", "/dev/shm/data"])
 def test_mounts_may_lie_in_a_place_that_is_private_to_each_session(
-    tmp_path: Path, place: str
+    tmp_path: Path, place: str, preload: list[str]
 ) -> None:
     """As a virtual environment or a checkout under /tmp does."""
     (tmp_path / "data.txt").write_text("from the host")
     tmp_path.chmod(0o755)
-    with Sandbox(mounts={place: str(tmp_path)}) as sandbox, sandbox.session() as session:
+    with (
+        Sandbox(mounts={place: str(tmp_path)}, preload=preload) as sandbox,
+        sandbox.session() as session,
+    ):
         assert session.run(f"open('{place}/data.txt').read()").value == "'from the host'"
         outcome = session.run(f"open('{place}/new', 'w')")
         assert outcome.error is not None

@@ -14,7 +14,8 @@ are locked (mount_namespaces(7)): nobody inside can take one away or make it wri
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from . import libc
 
@@ -27,6 +28,7 @@ _INODE_SIZE = 1 << 10  # with its name: shmem_inode_cache has 0.7 KiB, a dentry 
 # Where the template keeps what lies below a private place, which each session covers with its own.
 _ASIDE = "/run/aside"
 _SHM_SIZE = 64 << 20  # as container engines give it
+_SCRATCH = 256 << 20  # for modules that write as they are imported; as much as a workspace has
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _DEVICE_LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
@@ -146,6 +148,18 @@ def mount_proc() -> None:
     """Show the processes of this pid namespace, and only those."""
     flags = libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC
     libc.mount("proc", "/proc", "proc", flags)
+
+
+@contextmanager
+def writable(covered: Mapping[str, str]) -> Iterator[None]:
+    """Have private places as a session has them, for as long as this lasts; then they are gone."""
+    mount_private(_SCRATCH, os.geteuid())
+    try:
+        uncover(covered)
+        yield
+    finally:
+        for path in PRIVATE:
+            libc.umount(path, libc.MNT_DETACH)
 
 
 def covered(paths: Iterable[str]) -> dict[str, str]:

@@ -5,11 +5,13 @@ No code of a session ever ran in it; sessions are forked from it.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from errno import ENOSYS
 from typing import TYPE_CHECKING
@@ -98,8 +100,9 @@ def _seal(
     # What is not in the view cannot be imported, and its path is the host's business.
     sys.path[:] = [path for path in sys.path if ground.shows(path)]
     sys.argv[:] = [""]
-    for name in preload:
-        _preload(name)
+    with _scratch(tier, ground) if preload else contextlib.nullcontext():
+        for name in preload:
+            _preload(name)
     if "numpy" in sys.modules:
         # Which numpy puts off until it is asked for; each session asks, to draw its own.
         _preload("numpy.random")
@@ -288,6 +291,12 @@ def _interpreter_paths() -> dict[str, str]:
         if not f"{path}/".startswith(covered)
         and not any(path.startswith(f"{other}/") for other in wanted)
     }
+
+
+def _scratch(tier: str, ground: _Ground) -> AbstractContextManager[None]:
+    """Somewhere to write for modules that do so as they are imported, as matplotlib does."""
+    # The other tiers have a directory of the template's own.
+    return mounts.writable(ground.covered) if tier == "jailed" else contextlib.nullcontext()
 
 
 def _preload(name: str) -> None:
