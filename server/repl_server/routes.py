@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection
 
 from repl_env.interfaces import EnvironmentMetadata
 
+from .attending import attended
 from .faults import refusal_of
 from .frames import Request
 from .hosted import HostedSession
@@ -113,13 +114,7 @@ class Routes:
         what = Request("reset", asked)
         if session != NEW:
             return await self._ask(request, what, session)
-        opened = await self._host.open(owner_of(request.scope))
-        try:
-            reply = await _asked(opened, what)
-        except BaseException:
-            opened.end()
-            raise
-        return _response(reply, {SESSION: opened.token})
+        return await attended(request, self._begin(request, what))
 
     async def step(self, request: HTTPRequest, asked: Any, session: str | None) -> Response:
         """Take an action, likewise."""
@@ -140,7 +135,19 @@ class Routes:
         owner = owner_of(request.scope)
         if session is not None:
             return _response(await _asked(self._host.find(owner, session), what))
-        opened = await self._host.open(owner)
+        return await attended(request, self._pass(request, what))
+
+    async def _begin(self, request: HTTPRequest, what: Request) -> Response:
+        opened = await self._host.open(owner_of(request.scope))
+        try:
+            reply = await _asked(opened, what)
+        except BaseException:
+            opened.end()
+            raise
+        return _response(reply, {SESSION: opened.token})
+
+    async def _pass(self, request: HTTPRequest, what: Request) -> Response:
+        opened = await self._host.open(owner_of(request.scope))
         try:
             return _response(await _asked(opened, what))
         finally:

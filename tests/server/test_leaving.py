@@ -1,13 +1,45 @@
-"""A client that goes away amid a step is nobody's fault."""
+"""A client that goes away is nobody's fault, and nothing is kept for it."""
 
 from __future__ import annotations
 
+import json
 import logging
+import socket
+import threading
+from collections.abc import Iterator
 
 import pytest
 
-from tests.server.conftest import peer
-from tests.waiting import eventually
+from tests.server.conftest import peer, serving
+from tests.server.toys import Add, Adder, Sum
+from tests.waiting import PATIENCE, eventually
+
+_CLIENT = {"name": "raw", "version": "1"}
+_BEGUN = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": _CLIENT}
+# Requests that open a session.
+OPENING = {
+    "reset": ("/reset", {}),
+    "initialize": ("/mcp", {"method": "initialize", "params": _BEGUN}),
+    "create": ("/mcp", {"method": "openenv/session/create"}),
+    "call": ("/mcp", {"method": "tools/call", "params": {"name": "execute", "arguments": {}}}),
+}
+
+
+def send(server, path, body) -> socket.socket:
+    """A connection with one request on it, which was not answered yet."""
+    told = json.dumps({"jsonrpc": "2.0", "id": 1, **body} if path == "/mcp" else body)
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Session-Id: new\r\n"
+    kind = f"Content-Type: application/json\r\nContent-Length: {len(told)}\r\n\r\n"
+    made = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE)
+    made.sendall((head + kind + told).encode())
+    return made
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """A server with room for one session."""
+    with serving({"max_sessions": 1}) as running:
+        yield running
 
 
 def test_a_client_that_leaves_amid_a_step_ends_its_session_without_a_fault(
@@ -24,3 +56,63 @@ def test_a_client_that_leaves_amid_a_step_ends_its_session_without_a_fault(
 
     eventually(lambda: session not in server.host.sessions)
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.parametrize(("path", "body"), OPENING.values(), ids=OPENING)
+def test_who_hangs_up_leaves_the_line(alone, path: str, body: dict[str, object]) -> None:
+    with peer(alone) as first:
+        first.reset()
+        with send(alone, path, body):
+            eventually(lambda: alone.host.admission.waiting == 1)
+        eventually(lambda: alone.host.admission.waiting == 0)
+        assert first.run("1")["value"] == "1"
+    eventually(lambda: alone.host.sessions == [])
+
+
+def _wait() -> None:
+    Adder.waiting.release()
+    assert Adder.gate.wait(60)
+
+
+class Unmade(Adder):
+    """Is not made while the gate is closed."""
+
+    def __init__(self) -> None:
+        _wait()
+        super().__init__()
+
+
+class Unbegun(Adder):
+    """Is not reset while the gate is closed."""
+
+    def reset(self, seed=None, episode_id=None, start=0):  # type: ignore[override]
+        _wait()
+        return super().reset(start=start)
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Closed; open in the end."""
+    Adder.gate.clear()
+    yield Adder.gate
+    Adder.gate.set()
+
+
+@pytest.mark.parametrize(("path", "body"), OPENING.values(), ids=OPENING)
+def test_no_session_is_made_for_who_has_left(gate, path: str, body: dict[str, object]) -> None:
+    with serving(environment=Unmade, action=Add, observation=Sum) as server:
+        with send(server, path, body):
+            assert Adder.waiting.acquire(timeout=PATIENCE)
+        eventually(lambda: server.host.admission.open == 0)
+        gate.set()
+        assert server.host.sessions == []
+
+
+def test_no_session_is_kept_for_who_left_amid_its_reset(gate) -> None:
+    with serving(environment=Unbegun, action=Add, observation=Sum) as server:
+        with send(server, "/reset", {}):
+            assert Adder.waiting.acquire(timeout=PATIENCE)
+            (session,) = server.host.sessions
+        eventually(lambda: session.closing)
+        gate.set()
+        eventually(lambda: server.host.sessions == [])

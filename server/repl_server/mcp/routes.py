@@ -21,6 +21,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from repl_env.mcp.messages import BadMessage
 
+from ..attending import attended
 from ..frames import Request
 from ..hosted import HostedSession
 from ..hosting import Host
@@ -80,7 +81,7 @@ class MCPRoutes:
     async def _answer(self, request: HTTPRequest, call: Call) -> Response:
         host, owner = self._host, owner_of(request.scope)
         if call.method == CREATE:
-            opened = await host.open(owner)
+            opened = await attended(request, host.open(owner))
             return _json(result_of(call.id, {"session_id": opened.token}))
         if call.method == CLOSE:
             await host.find(owner, call.needed_session).close()
@@ -93,9 +94,13 @@ class MCPRoutes:
             answer = result_of(call.id, await host.mcp.result(call))
             if call.method != "initialize":
                 return _json(answer)
-            opened = await host.open(owner)
+            opened = await attended(request, host.open(owner))
             return _json(answer, headers={SESSION: opened.token})
-        opened = await host.open(owner)
+        return await attended(request, self._pass(request, call))
+
+    async def _pass(self, request: HTTPRequest, call: Call) -> Response:
+        """What a session answers that is closed after it."""
+        opened = await self._host.open(owner_of(request.scope))
         try:
             return await _ask(request, opened, call)
         finally:
