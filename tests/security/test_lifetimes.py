@@ -27,6 +27,7 @@ from repl_sandbox import (
     SessionClosed,
 )
 from repl_sandbox import sandbox as sandbox_module
+from repl_sandbox.zygote import control
 from repl_sandbox.zygote import process as interpreter
 from tests.descriptors import opened
 from tests.waiting import LONG, PATIENCE, eventually
@@ -184,6 +185,20 @@ def test_a_host_that_ends_leaves_no_process_and_is_not_held_up(end: str) -> None
         _, errors = process.communicate("\n", timeout=PATIENCE)
         assert (process.returncode, errors) == (0, "")
         assert watch.left() == set()
+
+
+@pytest.mark.parametrize("preload", [[], ["no_such_module_anywhere"]])
+def test_a_zygote_whose_host_left_before_it_was_ready_ends_without_a_word(
+    preload: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    ours, theirs = control.pair()
+    with theirs:
+        process = interpreter.start(sys.executable, "process", None, theirs.fileno())
+    with ours:
+        asked = {"number": 1, "preload": preload, "mounts": {}, "policy": None, "place": ""}
+        control.send(ours, asked)
+    process.wait(PATIENCE)
+    assert capfd.readouterr().err == ""
 
 
 def test_an_uncaught_exception_in_the_host_leaves_no_process() -> None:

@@ -7,6 +7,7 @@ import resource
 import signal
 import socket
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 from ..errors import IsolationError, SandboxError
@@ -28,7 +29,7 @@ def refuse(fd: int, error: IsolationError) -> NoReturn:
     """Say on socket `fd`, to the request that configures the zygote, that there will be none."""
     with socket.socket(fileno=fd) as host:
         if (configuration := control.receive(host)) is not None:
-            host.send(requests.said(configuration["number"], control.failure(error)))
+            _say(host, requests.said(configuration["number"], control.failure(error)))
     os._exit(1)
 
 
@@ -67,7 +68,7 @@ def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
         )
         networks = _networks() if tier == "jailed" else None
     except SandboxError as error:
-        host.send(requests.said(number, control.refusal(error)))
+        _say(host, requests.said(number, control.refusal(error)))
         os._exit(1)
     facts = {
         "data_segment": template.data_segment,
@@ -77,8 +78,14 @@ def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
         "implementation": sys.implementation.name,
         "room": 0 if template.tier == "jailed" or template.privileged else rlimits.room(),
     }
-    host.send(requests.said(number, facts))
+    _say(host, requests.said(number, facts))
     Zygote(host, template, networks).serve()
+
+
+def _say(host: socket.socket, said: bytes) -> None:
+    # A host that has left meanwhile is no fault to be told of; its end is what is read next.
+    with suppress(BrokenPipeError, ConnectionResetError):
+        host.send(said)
 
 
 def _check_descriptors() -> None:
