@@ -7,23 +7,18 @@ can wrap or a `typer.Typer` with commands of its own. Its module is imported for
 
 from __future__ import annotations
 
-import io
-import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from errno import EDQUOT, ENOSPC
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated
 
 import typer
 
 from .status import Status
+from .streams import FULL, give_up_stdout, hold_streams
 
 GROUP = "repl_env.commands"
-
-# Errors of a write to a file on a disk that is full, as standard output may be.
-_NO_ROOM = (ENOSPC, EDQUOT)
 
 
 def build(points: list[EntryPoint] | None = None) -> typer.Typer:
@@ -96,30 +91,13 @@ def _options(
 
 def main() -> None:
     """Run the command line; leaves by SystemExit with one of `Status`."""
-    _open_streams()
+    hold_streams()
     try:
         build()()
     except OSError as error:
-        if error.errno not in _NO_ROOM or error.filename is not None:
+        if error.errno not in FULL or error.filename is not None:
             raise
-        _say_that_output_is_lost(error)
+        with suppress(OSError):
+            typer.echo(f"repl-env: cannot write: {error.strerror}", err=True)
+        give_up_stdout()
         sys.exit(Status.FAILED)
-
-
-def _open_streams() -> None:
-    """Streams that take any text, and are there: what a closed one is told goes nowhere."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
-        # An answer that was paid for is not lost to a terminal that has no sign for a part of it.
-        # The second is Python's where the locale is that of C, as in cron and in containers.
-        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
-            stream.reconfigure(errors="replace")
-
-
-def _say_that_output_is_lost(error: OSError) -> None:
-    with suppress(OSError):
-        print(f"repl-env: cannot write: {error.strerror}", file=sys.stderr)
-    # The rest of it is in a buffer, and the interpreter would complain about it when it ends.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -28,6 +28,7 @@ from repl_env.cli.session_options import (
     policy_of,
 )
 from repl_env.cli.status import Status
+from repl_env.cli.streams import give_up_stdout
 
 from .keys import VARIABLE, lines_of
 
@@ -286,6 +287,14 @@ def _check_room(files: int, settings: Settings) -> None:
         typer.echo(f"repl-env: {told} (ulimit -n)", err=True)
 
 
+def _say_where(url: str) -> None:
+    """Where it listens, for whoever reads that; the log has it too."""
+    try:
+        typer.echo(f"repl-env serves on {url}")
+    except OSError:
+        give_up_stdout()
+
+
 def _run(server: Server) -> None:
     try:
         server.run()
@@ -319,7 +328,7 @@ def _command(settings: Callable[..., Settings]) -> Callable[..., None]:
         hide_memory()
         spare_collector()
         with written_to(sys.stderr, contents=host.settings.log_contents):
-            _run(server(app, lambda url: typer.echo(f"repl-env serves on {url}")))
+            _run(server(app, _say_where))
 
     serve.__doc__ = """Serve environments over WebSockets and HTTP.
 

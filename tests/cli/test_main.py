@@ -57,11 +57,38 @@ def test_where_the_locale_is_that_of_c_it_is_replaced_too(monkeypatch: pytest.Mo
     assert (done.returncode, done.stdout) == (0, b"caf? ? done\n'?'\n"), done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["-V"], ["doctor"], ["repl"]], ids=lambda each: each[0])
-def test_a_full_disk_is_told_in_a_line(arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("closed", "command", "given", "status"),
+    [
+        ("<&-", ["repl"], "", 0),
+        ("<&-", ["mcp"], "", 0),
+        (">&-", ["repl"], "1", 0),
+        (">&-", ["mcp"], "", 0),
+        ("2>&-", ["repl"], "1/0", 1),  # it would be 5 if there were no session
+        ("<&- >&- 2>&-", ["keys", "me"], "", 0),
+    ],
+)
+def test_a_standard_stream_may_be_closed(
+    closed: str, command: list[str], given: str, status: int
+) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "repl_env", *command],
+        input=given,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (status, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize(
+    "command", [["-V"], ["doctor"], ["doctor", "--json"], ["repl"], ["keys", "me"]], ids=" ".join
+)
+def test_a_full_disk_is_told_in_a_line(command: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "repl_env", *arguments],
+            [sys.executable, "-m", "repl_env", *command],
             input="1\n",
             stdout=full,
             stderr=subprocess.PIPE,

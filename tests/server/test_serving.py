@@ -1,11 +1,13 @@
 """`repl-env serve` as a process: what it leaves behind however it ends, and how it refuses."""
 
 import gc
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 import weakref
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,7 +25,7 @@ from repl_server.settings import ADDRESS_QUOTA, Quota
 from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, Sum
 from tests.soak.belongings import anonymous
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 PROGRAM = "from repl_env.cli.main import main; main()"
 # Of this machine, but no other test's: a port here is free again when its server is gone.
@@ -108,6 +110,28 @@ def test_killing_it_leaves_no_process_behind_and_its_port_free():
             assert one.closed() == 1012
         again.process.wait(60)
         eventually(lambda: not any(map(lives, left)))
+
+
+def test_it_serves_though_nobody_reads_where():
+    reader, writer = os.pipe()
+    os.close(reader)
+    with subprocess.Popen(
+        [sys.executable, "-m", "repl_env", "serve", "--port", "0", "--recovery", "restart"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        os.close(writer)
+        started = json.loads(process.stderr.readline())
+        try:
+            assert started["event"] == "server_started"
+            with urllib.request.urlopen(f"{started['url']}/health", timeout=PATIENCE) as answer:
+                assert answer.status == 200
+        finally:
+            process.send_signal(signal.SIGINT)
+            _, log = process.communicate()
+    assert process.returncode == 130
+    assert {json.loads(line)["level"] for line in log.splitlines()} == {"info"}
 
 
 @pytest.mark.parametrize(
