@@ -72,13 +72,23 @@ class Server(uvicorn.Server):
         """Drain, then stop."""
         journal = self._host.watch.journal
         journal.note("server_draining", sessions=len(self._host.sessions))
-        draining = asyncio.create_task(self._host.drain(self._host.settings.drain_s))
-        while not draining.done() and not self.force_exit:
-            await asyncio.wait([draining], timeout=0.1)
+        await self._drain()
         if self._giving_back is not None:
             self._giving_back.cancel()
         await super().shutdown(sockets)
         journal.note("server_stopped")
+
+    async def _drain(self) -> None:
+        """Let what runs end; end it when Ctrl-C is pressed again, and the server at the third."""
+        for seconds in (self._host.settings.drain_s, 0.0):
+            draining = asyncio.create_task(self._host.drain(seconds))
+            while not draining.done() and not self.force_exit:
+                await asyncio.wait([draining], timeout=0.1)
+            if draining.done():
+                return
+            draining.cancel()
+            # Uvicorn would cancel what answers, which is no answer.
+            self.force_exit = not seconds
 
     async def _give_back(self) -> None:
         """Have the kernel get back, again and again, what crowds of clients took for a while."""

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import urllib.request
 import weakref
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import psutil
@@ -53,6 +54,14 @@ class Child:
     def descendants(self):
         return psutil.Process(self.process.pid).children(recursive=True)
 
+    def runs(self, name):
+        """Whether a descendant of this name is there."""
+        for each in self.descendants():
+            with suppress(psutil.NoSuchProcess):
+                if each.name() == name:
+                    return True
+        return False
+
 
 def lives(process: psutil.Process) -> bool:
     """Whether it runs; a zombie does not, however late whoever inherited it asks for its status."""
@@ -63,12 +72,12 @@ def lives(process: psutil.Process) -> bool:
 
 
 @contextmanager
-def child(*options):
+def child(*options, log=subprocess.DEVNULL):
     """A server in a process of its own; killed in the end."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, "serve", "--host", ADDRESS, "--port", "0", *options],
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=log,
         text=True,
     ) as process:
         try:
@@ -110,6 +119,28 @@ def test_killing_it_leaves_no_process_behind_and_its_port_free():
             assert one.closed() == 1012
         again.process.wait(60)
         eventually(lambda: not any(map(lives, left)))
+
+
+def test_ctrl_c_again_ends_what_runs_with_an_answer():
+    def step():
+        begun = ask(server, "POST", "/reset", {}, X_Session_Id="new")[1]
+        code = "import subprocess; subprocess.run(['sleep', '600'])"
+        named = {"X_Session_Id": begun["X-Session-Id"]}
+        return ask(server, "POST", "/step", {"action": {"code": code}}, **named)
+
+    with child("--timeout", "600", "--drain", "600", log=subprocess.PIPE) as server:
+        with ThreadPoolExecutor(1) as threads:
+            stepping = threads.submit(step)
+            eventually(lambda: server.runs("sleep"))
+            server.process.send_signal(signal.SIGINT)
+            eventually(lambda: "server_draining" in server.process.stderr.readline())
+            server.process.send_signal(signal.SIGINT)
+            status, _, told = stepping.result(PATIENCE)
+        log = server.process.stderr.read()
+
+    assert (status, told["code"]) == (409, "EPISODE_ABORTED")
+    assert "error" not in [json.loads(line)["level"] for line in log.splitlines()]
+    assert server.process.returncode == 130
 
 
 def test_it_serves_though_nobody_reads_where():
