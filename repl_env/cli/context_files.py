@@ -6,7 +6,8 @@ import keyword
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -48,7 +49,7 @@ def contexts_from(given: Sequence[str]) -> dict[str, Path | str | bytes]:
 def loaded(contexts: Mapping[str, Path | str | bytes]) -> dict[str, str | bytes]:
     """The same with the files read: what a session can be given."""
     return {
-        name: text_or_bytes(value.read_bytes()) if isinstance(value, Path) else value
+        name: text_or_bytes(_bytes_of(value)) if isinstance(value, Path) else value
         for name, value in contexts.items()
     }
 
@@ -75,9 +76,19 @@ def _name_of(path: str) -> str:
 def _readable(path: Path) -> Path:
     if path.is_dir():
         raise _bad(f"{path} is a directory")
+    with _reading(path), path.open("rb"):
+        return path
+
+
+def _bytes_of(path: Path) -> bytes:
+    with _reading(path):
+        return path.read_bytes()
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
     try:
-        with path.open("rb"):
-            return path
+        yield
     except OSError as error:
         raise _bad(f"{path}: {os.strerror(error.errno or 0)}") from error
 

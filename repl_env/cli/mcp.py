@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import sys
 from collections.abc import Mapping
@@ -55,6 +56,9 @@ def mcp(
     """
     if any(one.rpartition("=")[2] == STDIN for one in context or ()):
         raise typer.BadParameter("standard input has the messages", param_hint="--context")
+    if not 0 < max_timeout < math.inf:
+        told = "must be a finite number of seconds above 0"
+        raise typer.BadParameter(told, param_hint="--max-timeout")
     values = loaded(contexts_from(context or ()))
     with opening():
         environment = _environment(

@@ -13,7 +13,8 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,7 @@ class Keys:
             ValueError: naming the line that is wrong, or the file if everybody may write to it.
             OSError: it cannot be read.
         """
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8") as file, named(path):
             if os.fstat(file.fileno()).st_mode & stat.S_IWOTH:
                 raise ValueError(f"{path}: everybody may write to it; chmod o-w {path}")
             return cls.parse(file, str(path))
@@ -124,6 +125,15 @@ class Keys:
             if hmac.compare_digest(digest, known):
                 found = name
         return None if found is None else Owner("key", found)
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """ValueError, naming the file, where bytes of it that are read are no text."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: not a file of text, as `repl-env keys` writes it") from None
 
 
 def new_key(name: str) -> tuple[str, str]:

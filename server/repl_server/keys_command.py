@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from .keys import VARIABLE, Keys, new_key
+from .keys import VARIABLE, Keys, named, new_key
 
 
 def keys(
@@ -40,7 +40,8 @@ def append(file: Path, name: str, line: str) -> None:
         OSError: it cannot be read or written.
     """
     # The file is the owner's alone: who can write to it can let anybody in.
-    with open(os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+") as opened:
+    fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    with open(fd, "r+", encoding="utf-8") as opened, named(file):
         # Two commands at a time: one of them finds the other's name there.
         fcntl.flock(opened, fcntl.LOCK_EX)
         text = opened.read()

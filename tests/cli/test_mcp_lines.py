@@ -10,6 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from typer.testing import CliRunner
+
+from repl_env.cli.main import build
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,6 +78,14 @@ def test_what_is_no_request_is_answered_by_an_error(raw, line, code, request_id)
 
     assert (answer["jsonrpc"], answer["id"], answer["error"]["code"]) == ("2.0", request_id, code)
     assert len(answer["error"]["message"]) < 300
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
+def test_what_a_call_may_ask_for_is_a_number_of_seconds(seconds):
+    done = CliRunner().invoke(build(), ["mcp", "--max-timeout", seconds])
+
+    assert done.exit_code == 2
+    assert "--max-timeout" in done.stderr
 
 
 def test_a_signal_ends_the_session_amid_a_cell(raw):

@@ -149,6 +149,7 @@ def test_contexts_are_variables(tmp_path):
     ("arguments", "status", "says"),
     [
         (["--context", "no-such-file"], 2, "no-such-file"),
+        (["--context", "/proc/self/mem"], 2, "/proc/self/mem: Input/output error"),
         (["--context", "-"], 2, "standard input holds the cells"),
         (["--memory", "much"], 2, "memory='much'"),
         (["--timeout", "-1"], 2, "timeout"),

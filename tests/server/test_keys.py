@@ -80,6 +80,15 @@ def test_a_wrong_line_is_named_and_not_repeated(tmp_path, line, message) -> None
     assert HASH not in str(error.value)
 
 
+def test_a_file_that_is_no_text_is_named(tmp_path) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes(b"bob:\xff\xfe\n")
+    with pytest.raises(ValueError, match=f"^{file}: not a file of text"):
+        Keys.read(file)
+    status, _, err = run("alice", "--file", str(file))
+    assert status == 2 and "not a file of text" in " ".join(err.replace("│", " ").split())
+
+
 def test_a_file_that_everybody_may_write_to_is_refused(tmp_path) -> None:
     file = tmp_path / "keys"
     file.write_text(new_key("alice")[1])
