@@ -187,18 +187,21 @@ def test_a_host_that_ends_leaves_no_process_and_is_not_held_up(end: str) -> None
         assert watch.left() == set()
 
 
+@pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("preload", [[], ["no_such_module_anywhere"]])
 def test_a_zygote_whose_host_left_before_it_was_ready_ends_without_a_word(
-    preload: list[str], capfd: pytest.CaptureFixture[str]
+    preload: list[str], answered: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     ours, theirs = control.pair()
     with theirs:
         process = interpreter.start(sys.executable, "process", None, theirs.fileno())
     with ours:
-        asked = {"number": 1, "preload": preload, "mounts": {}, "policy": None, "place": ""}
-        control.send(ours, asked)
+        asked = {"number": 1, "preload": preload, "mounts": {}, "policy": None}
+        control.send(ours, {**asked, "place": str(tmp_path)})
+        if answered:
+            assert select.select([ours], [], [], PATIENCE)[0]
     process.wait(PATIENCE)
-    assert capfd.readouterr().err == ""
+    assert (capfd.readouterr().err, list(tmp_path.iterdir())) == ("", [])
 
 
 def test_an_uncaught_exception_in_the_host_leaves_no_process() -> None:

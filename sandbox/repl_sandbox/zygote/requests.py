@@ -66,7 +66,10 @@ def read_answer(data: bytes) -> tuple[int, bytes]:
 
 def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
     """The next request and its descriptors, which close on exec; b"" when the host is gone."""
-    data, ancillary, _, _ = sock.recvmsg(_MAX_REQUEST, _SPACE, _FLAGS)
+    try:
+        data, ancillary, _, _ = sock.recvmsg(_MAX_REQUEST, _SPACE, _FLAGS)
+    except ConnectionResetError:  # with answers that it had not read
+        return b"", []
     for level, kind, payload in ancillary:
         if level == _SOL_SOCKET and kind == _SCM_RIGHTS:
             return data, memoryview(payload).cast("i").tolist()
