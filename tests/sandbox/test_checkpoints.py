@@ -181,6 +181,123 @@ UserId = typing.NewType("UserId", int)
         assert value(session, "UserId(3)") == "3"
 
 
+def test_exceptions_come_back_whatever_their_init_takes(sandbox):
+    """Pickle would call `__init__` with what the base class was given, or fail to."""
+    code = """
+calls = []
+class Refused(ValueError):
+    def __init__(self, code, reason, *, retry=False):
+        super().__init__(f"{code}: {reason}")
+        self.code, self.retry = code, retry
+        calls.append(code)
+class Worded(Exception):
+    def __init__(self, message): super().__init__(f"worded: {message}")
+class Exact(Exception):
+    __slots__ = ("code",)
+    def __init__(self, code): super().__init__(code); self.code = code
+class Torn(UnicodeDecodeError):
+    def __init__(self, *arguments): super().__init__(*arguments)
+found = {}
+try: raise Refused(404, "none", retry=True)
+except Refused as error: found["error"] = error
+found["error"].add_note("a note")
+worded, exact = Worded("x"), Exact(3)
+torn = Torn("ascii", b"\\xff", 0, 1, "no")
+later = [1]
+found["later"] = later
+"""
+    with sandbox.restore(saved(sandbox, code)) as session:
+        assert session.missing == ()
+        assert value(session, "error = found['error']\ntype(error) is Refused, str(error)") == (
+            "(True, '404: none')"
+        )
+        assert value(session, "error.code, error.retry, error.__notes__, calls") == (
+            "(404, True, ['a note'], [404])"
+        )
+        assert value(session, "str(worded), exact.code, torn.start, found['later'] is later") == (
+            "('worded: x', 3, 0, True)"
+        )
+
+
+def test_what_the_standard_library_makes_of_functions_comes_back(sandbox):
+    code = """
+import functools, typing
+class Base: pass
+class Derived(Base): pass
+@functools.singledispatch
+def kind(x): "of what"; return "any"
+@kind.register
+def _(x: int): return unit
+@kind.register(Base)
+def _(x): return "base"
+kind.calls = 3
+unit = "int"
+class Circle:
+    def __init__(self, r): self.r = r
+    @functools.cached_property
+    def area(self): "its area"; return 3 * self.r ** 2
+    @functools.singledispatchmethod
+    def times(self, n): return "what?"
+    @times.register
+    def _(self, n: int): return Circle(self.r * n)
+circle, seen = Circle(2), Circle(3)
+seen.area
+P, T = typing.ParamSpec("P"), typing.TypeVar("T")
+Ts = typing.TypeVarTuple("Ts")
+class Job(typing.Generic[P, T]): pass
+"""
+    with sandbox.restore(saved(sandbox, code)) as session:
+        assert session.missing == ()
+        assert value(session, "kind('x'), kind(1), kind(Derived()), kind.calls, kind.__doc__") == (
+            "('any', 'int', 'base', 3, 'of what')"
+        )
+        assert value(session, "unit = 'changed'\nkind(1)") == "'changed'"
+        assert value(
+            session, "circle.area, vars(seen), circle.times(5).area, circle.times('')"
+        ) == ("(12, {'r': 3, 'area': 27}, 300, 'what?')")
+        assert value(session, "Job.__parameters__ == (P, T), P, P.__module__, Ts") == (
+            "(True, ~P, '__main__', Ts)"
+        )
+        again = session.checkpoint()
+    assert read_manifest(again).missing == ()
+
+
+def test_nodes_that_are_linked_are_saved_beyond_the_depth_of_calls(sandbox):
+    code = """
+import sys
+class Node:
+    def __init__(self, next): self.next = next
+head = None
+for _ in range(1000): head = Node(head)
+def length():
+    node, n = head, 0
+    while node: node, n = node.next, n + 1
+    return n
+"""
+    with sandbox.session() as session:
+        session.run(code)
+        data = session.checkpoint()
+        assert value(session, "sys.getrecursionlimit()") == "1000"
+    with sandbox.restore(data) as session:
+        assert value(session, "length()") == "1000"
+
+
+def test_what_shares_an_object_with_what_does_not_load_is_told_so(sandbox):
+    code = """
+class Fails:
+    def __setstate__(self, state): raise LookupError("no")
+failing = Fails()
+failing.x = 1
+first = {"failing": failing}
+shared = first["shared"] = [1]
+del failing
+"""
+    with sandbox.restore(saved(sandbox, code)) as session:
+        reasons = {row.name: row.reason for row in session.missing}
+        assert reasons["first"] == "LookupError: no"
+        assert "shares an object with a variable before it" in reasons["shared"]
+
+
 def test_arrays_and_frames_come_back(jailed):
     pytest.importorskip("pandas")
     code = "import numpy as np, pandas as pd\na = np.arange(9).reshape(3, 3)\nv = a\n"
@@ -266,8 +383,8 @@ def test_what_fails_is_taken_back_whole(sandbox):
 
 def test_what_does_not_load_is_listed_and_the_rest_is_there(sandbox):
     code = """
-class Two(Exception):
-    def __init__(self, a, b): super().__init__(a)
+class Two(int):
+    def __new__(cls, a, b): return super().__new__(cls, a)
 first = Two(1, 2)
 second = [first]
 third = "here"

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from .answers import Answers
 
 
+# What pickle says of an object that an earlier record has, when that one did not load.
+_NOT_FOUND = "Memo value not found"
+_TORN = "it shares an object with a variable before it that did not load"
+
+
 def load(namespace: Namespace, answers: Answers | None, fd: int, manifest: dict[str, Any]) -> str:
     """Bind what the pickles in the file `fd` hold; what did not load, as JSON rows.
 
@@ -61,7 +66,8 @@ class _Failure:
     def __init__(self, record: _Record, error: BaseException) -> None:
         self.record = record
         name = record.name if record.variable else f"({record.name})"
-        self.row = name, record.kind, words(error)
+        torn = isinstance(error, pickle.UnpicklingError) and str(error).startswith(_NOT_FOUND)
+        self.row = name, record.kind, _TORN if torn else words(error)
 
 
 class _Reader:

@@ -22,6 +22,8 @@ from typing import Any
 
 import cloudpickle
 
+from .reducers import reducer
+
 PROTOCOL = 3
 
 _LAZY_ANNOTATIONS = sys.version_info >= (3, 14)
@@ -61,6 +63,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         reduce = _REDUCERS.get(kind)
         if reduce is not None:
             return reduce(self, obj)
+        reduce_value = reducer(kind, obj)
+        if reduce_value is not None:
+            return reduce_value(obj)
         # cloudpickle would take the text that is left to read.
         if issubclass(kind, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):
             raise PicklingError("an open file cannot be pickled")

@@ -66,6 +66,11 @@ _PACKAGES = ("cloudpickle", "numpy", "pandas", "torch")
 _MOST_TAKEN_BACK = 4
 
 
+# Calls within calls, of which pickle takes up to three for one object in another: a list of linked
+# nodes is as deep as it is long. The stack of a thread has room for so many of any kind.
+_DEEPEST = 5000
+
+
 class _Full(Exception):
     """The file has no more room."""
 
@@ -160,7 +165,9 @@ def save(namespace: Namespace, answers: Answers | None, fd: int, most: int) -> s
     missing: list[tuple[str, str, str]] = []
     state: list[tuple[str, int]] = []
     sink = _Sink(fd, most)
+    deepest = sys.getrecursionlimit()
     try:
+        sys.setrecursionlimit(max(deepest, _DEEPEST))
         records = _Records(sink, namespace)
         for name, value in list(namespace.variables()):
             kind = _printable(type_name(value))[:MAX_NAME]
@@ -181,6 +188,7 @@ def save(namespace: Namespace, answers: Answers | None, fd: int, most: int) -> s
                 if name != "_":  # displayed, and nobody's variable
                     missing.append((f"({name})", "state", words(error)))
     finally:
+        sys.setrecursionlimit(deepest)
         sink.close()
     return json.dumps(
         {"packages": _packages(), "variables": variables, "missing": missing, "state": state}
