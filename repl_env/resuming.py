@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 from repl_env.episode import Episode, Terms
@@ -23,6 +22,7 @@ from repl_env.saved import (
     SavedTotals,
     StopReason,
     exactly,
+    read,
     write,
 )
 from repl_env.subcalls import SubcallSettings
@@ -179,7 +179,7 @@ def followed(episode: Episode, terms: Terms) -> Episode:
 
 def reading(path: str | os.PathLike[str], plain: bool) -> Turn[EpisodeFile]:
     """The episode in the file `path`."""
-    file: EpisodeFile = yield _aside(lambda: EpisodeFile.parse(Path(path).read_bytes()), plain)
+    file: EpisodeFile = yield _aside(lambda: EpisodeFile.parse(read(path)), plain)
     return file
 
 

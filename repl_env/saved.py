@@ -29,6 +29,7 @@ from repl_sandbox.wire.messages import parse_json
 
 KIND = b"epis"
 VERSION = 1
+WHAT = "saved episode"
 
 StopReason: TypeAlias = Literal["answer", "max_iterations", "budget"]
 
@@ -177,7 +178,7 @@ class EpisodeFile:
         Raises:
             CheckpointError: `data` is damaged, of another version, or no episode.
         """
-        header, payload = container.unpack(data, KIND, VERSION, "saved episode")
+        header, payload = container.unpack(data, KIND, VERSION, WHAT)
         checkpoint, state, parts, files = b"", b"", [], {}
         start = 0
         for role, name, kind, size in _rows(header, len(payload)):
@@ -261,10 +262,24 @@ def exactly(value: Any, name: str) -> JSON:
     )
 
 
+def read(path: str | os.PathLike[str]) -> bytes:
+    """The content of the file `path`, if it begins as a saved episode: others may have no end.
+
+    Raises:
+        CheckpointError: it does not.
+    """
+    with open(path, "rb") as file:
+        container.check_beginning(file.peek(), KIND, WHAT)
+        return file.read()
+
+
 def write(path: str | os.PathLike[str], data: bytes) -> None:
     """Make `data` the file `path`, whole or not at all; only its owner may read it.
 
     A link stays one: what it leads to is replaced. Devices, pipes and sockets are not.
+
+    Raises:
+        OSError: naming `path`.
     """
     try:
         _replace(target_of(path), data)

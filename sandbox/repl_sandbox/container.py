@@ -43,6 +43,17 @@ def pack(kind: bytes, version: int, header: bytes, payload: Sequence[bytes | mem
     return b"".join([*pieces, digest.digest()])
 
 
+def check_beginning(head: bytes, kind: bytes, what: str) -> None:
+    """See by its first bytes whether something may be a file of `kind`, before all of it is read.
+
+    Raises:
+        CheckpointError: it is none.
+    """
+    expected = MAGIC + kind
+    if not expected.startswith(head[: len(expected)]):
+        raise CheckpointError(f"this is no {what}, or its beginning is damaged")
+
+
 def unpack(data: bytes, kind: bytes, version: int, what: str) -> tuple[bytes, memoryview]:
     """The header and the payload of a file of `kind`, which messages call `what`.
 

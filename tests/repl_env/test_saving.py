@@ -279,6 +279,14 @@ def test_a_file_that_cannot_be_written_is_told_by_its_own_name(make, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_that_begins_as_another_is_not_read(make, path):
+    """It may be a device without an end, or larger than the memory, as this one."""
+    with open(path, "wb") as file:
+        file.truncate(1 << 43)
+    with pytest.raises(CheckpointError, match="this is no saved episode"):
+        make().load(path)
+
+
 def test_a_file_that_is_damaged_is_refused_and_the_episode_goes_on(make, path):
     env = make()
     env.reset()
