@@ -85,6 +85,25 @@ def test_a_branch_has_the_namespace_and_goes_on_apart(session: Session) -> None:
         assert value(branch, "(n, rows, __name__)") == "(11, [1, 2], '__main__')"
 
 
+def test_a_branch_with_open_files_recovers(session: Session) -> None:
+    session.run("held = [open(str(n), 'w+') for n in range(20)]\nx = 1")
+    with session.branch() as branch:
+        assert branch.run("open('new', 'w').close()\nx = 2").stderr == ""
+        assert value(branch, "[file.read() for file in held] == [''] * 20") == "True"
+        outcome = branch.run("import os\nos._exit(1)")
+        assert (outcome.state, outcome.lost) == ("rolled_back", ())
+        assert value(branch, "x") == "2"
+
+
+def test_a_branch_of_a_branch_has_the_files_that_are_open(session: Session) -> None:
+    """Of what is ours nothing is at their numbers."""
+    session.run("held = [open(str(n), 'w+') for n in range(20)]")
+    with session.branch() as branch, branch.branch() as inner:
+        assert (branch.lost, inner.lost) == ((), ())
+        assert value(inner, "[file.write('x') for file in held] == [1] * 20") == "True"
+        assert value(inner, "[file.close() for file in held] == [None] * 20") == "True"
+
+
 def test_a_branch_has_what_was_set_last_and_the_outputs_so_far(session: Session) -> None:
     session.run("print('before')")
     session.set("late", "x" * 100_000)

@@ -15,7 +15,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -189,15 +189,16 @@ class Copies:
             lacks.let_go(os.sysconf("SC_OPEN_MAX"))
         self._recovery.states.settled = True
         left = self._recovery.workspace
+        taken = {held.fd for held in lacks.descriptors}  # they are opened again there
         while True:
             _sigwait(_WAKES)
             cpu_left, seed, workspace, descriptors = self._orders_for_me()
-            if not workspace or self._branch(workspace, descriptors):
+            if not workspace or self._branch(workspace, descriptors, taken):
                 break
         _signal.sigtimedwait(_WAKES, 0)  # another one, if the code has sent the first
         _sigmask(_SETMASK, before)
         self._rows = self._recovery.states.read()  # as init has left it: those that still wait
-        self._worker = _out_of_the_way(descriptors[0], lacks)
+        self._worker = _out_of_the_way(descriptors[0], {*taken, self._orders})
         moved = (left, workspace) if workspace else None
         return Woken(self._worker, self.cell, lacks, cpu_left, moved, None if seed < 0 else seed)
 
@@ -216,8 +217,11 @@ class Copies:
             for fd in descriptors:  # of one that died before it could read
                 _close(fd)
 
-    def _branch(self, workspace: str, descriptors: list[int]) -> bool:
-        """Fork this copy, which waits on; whether this process is the branch."""
+    def _branch(self, workspace: str, descriptors: list[int], taken: set[int]) -> bool:
+        """Fork this copy, which waits on; whether this process is the branch.
+
+        `taken` are the numbers that the code's own descriptors will have.
+        """
         _, orders, states, stdout, stderr = descriptors
         try:
             pid = self._recovery.fork_beside()
@@ -228,6 +232,7 @@ class Copies:
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
             self._recovery.orders.close()
+            orders = _out_of_the_way(orders, {*taken, *descriptors})
             self._recovery = replace(
                 self._recovery,
                 states=States(states),
@@ -253,9 +258,8 @@ def _lifted(fd: int) -> int:
     return lifted
 
 
-def _out_of_the_way(fd: int, lacks: Remains) -> int:
-    """`fd` at the highest number that there may be and that is nobody's."""
-    taken = {held.fd for held in lacks.descriptors}
+def _out_of_the_way(fd: int, taken: Collection[int]) -> int:
+    """`fd` at the highest number that there may be, but for those that are `taken`."""
     for number in range(os.sysconf("SC_OPEN_MAX") - 1, fd, -1):
         if number not in taken:
             with suppress(OSError):

@@ -7,7 +7,9 @@ which of the session's own processes is to go on, and looks whether there is suc
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import os
 import struct
 from collections.abc import Sequence
 
@@ -26,16 +28,40 @@ _SIZE = _INTERRUPTED_AT // 2
 MOST_STATES = (_SIZE - _COUNT.size) // _ROW.size
 
 
+# Not Python's own mmap, which keeps a descriptor of the file: at a number that may be the code's.
+_libc = ctypes.CDLL(None, use_errno=True)
+_mmap, _munmap = _libc.mmap, _libc.munmap
+_mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_mmap.restype = ctypes.c_void_p
+_munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_FAILED = ctypes.c_void_p(-1).value
+
+
+def _map(fd: int) -> int:
+    flags = mmap.MAP_SHARED | (mmap.MAP_ANONYMOUS if fd < 0 else 0)
+    access = mmap.PROT_READ | mmap.PROT_WRITE
+    address: int = _mmap(None, mmap.PAGESIZE, access, flags, fd, 0)
+    if address == _FAILED:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return address
+
+
 class States:
     """Shared with every process that is forked after it was made."""
 
     def __init__(self, fd: int = -1) -> None:
         """A new page, or that of file `fd`, where the other end cannot inherit it."""
-        self._page = mmap.mmap(fd, mmap.PAGESIZE)
+        self.address = _map(fd)
+        page = (ctypes.c_char * mmap.PAGESIZE).from_address(self.address)
+        self._page = memoryview(page).cast("B")
 
     def close(self) -> None:
-        """Let go of the page, and of the descriptor that Python keeps with it."""
-        self._page.close()
+        """Let go of the page."""
+        if self.address:
+            self._page.release()
+            _munmap(self.address, mmap.PAGESIZE)
+            self.address = 0
 
     def write(self, rows: Sequence[Row]) -> None:
         """Replace the table, all of it at once: the byte that says which half counts comes last."""
