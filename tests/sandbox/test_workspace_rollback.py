@@ -97,6 +97,31 @@ def test_names_of_one_file_are_names_of_one_again_and_of_no_other(
     assert copied.run(f"[os.stat(n).st_nlink for n in {names}]").value == "[1, 1, 2, 2]"
 
 
+MAPPED = """
+import mmap, os, time
+file = open("mapped", "w+b")
+file.write(b"0" * 5000)
+file.flush()
+mapped = mmap.mmap(file.fileno(), 0)
+def settle():
+    while time.time_ns() - os.stat("mapped").st_ctime_ns < 10**8: time.sleep(0.01)
+settle()
+"""
+
+
+@pytest.mark.parametrize("spoil", ["mapped[:3] = b'two'", "open('other', 'w').close()"])
+def test_a_file_that_is_written_by_a_mapping_is_as_after_the_last_cell(
+    copied: Session, spoil: str
+) -> None:
+    """In tmpfs that changes no time of it."""
+    copied.run(MAPPED)
+    copied.run("os._exit(1)")  # who goes on may know less of itself
+    copied.run("mapped[:3] = b'one'\nsettle()")
+    outcome = copied.run(f"{spoil}\nos._exit(1)")
+    assert (outcome.state, outcome.lost) == ("rolled_back", ())
+    assert copied.run("mapped[:4], open('mapped', 'rb').read(4)").value == "(b'one0', b'one0')"
+
+
 def test_files_that_did_not_change_are_not_touched(copied: Session) -> None:
     # Not the time of access, which the one who keeps it may change. What was changed just now may
     # be changed again and look the same, and is written anew.

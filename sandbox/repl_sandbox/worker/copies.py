@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from . import remains
+from . import mappings, remains
 from .files import Files
 from .remains import Remains
 from .states import Row, States
@@ -115,6 +115,15 @@ class Copies:
         """The page that the worker shares with its init."""
         return self._recovery.states
 
+    def shared(self, first: States, *, branched: bool) -> list[str]:
+        """In one that takes over: names of the memory that it has in common with others.
+
+        `first` is the page of the session's first line: a branch has another.
+        """
+        # A branch has files of its own, but what it has mapped are those of who it was copied from.
+        restored = "" if branched else self._recovery.workspace
+        return mappings.lost({first.address, self.states.address}, restored)
+
     def make(self) -> Woken | None:
         """Fork a copy that waits. Returns None at once here, and in the copy when it is woken.
 
@@ -140,6 +149,7 @@ class Copies:
         _sigmask(_SETMASK, before)
         if pid > 0:
             # Before the copy counts: no state may be gone back to without its files.
+            mappings.touch(self._recovery.workspace, lacks.descriptors)
             if self._files.changed(self._recovery.states.files):
                 orders = self._recovery.orders
                 orders.sendall(WORD.pack(KEEP, self.cell))

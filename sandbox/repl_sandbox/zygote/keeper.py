@@ -116,7 +116,7 @@ class Versions:
         names: dict[int, str] = {}  # of inodes: under which each is as it was
         for path, entry in sorted(version.items()):
             status = there.get(path)
-            if status is None or not _same(_key(status), entry) or path in opened:
+            if status is None or path in opened or not self._is_still(path, entry, status):
                 problem = self._put_back(path, entry, status, names.get(entry.inode))
                 if problem:
                     lost.append(f"file {_shown(path)}: {problem}")
@@ -129,6 +129,14 @@ class Versions:
         for path, mode in reversed(folders):
             _open_up(self._root, path, mode)
         return lost
+
+    def _is_still(self, path: str, entry: Entry, status: os.stat_result) -> bool:
+        """Whether it is as it was; what is written by a mapping leaves no mark in the key."""
+        if not _same(_key(status), entry):
+            return False
+        if not entry.inode or entry.data is None:
+            return True
+        return _content(self._root, path, status, BUDGET) == entry.data
 
     def _before(self, cell: int) -> int:
         return max((number for number in self._kept if number <= cell), default=-1)
