@@ -85,6 +85,15 @@ def test_a_branch_has_the_namespace_and_goes_on_apart(session: Session) -> None:
         assert value(branch, "(n, rows, __name__)") == "(11, [1, 2], '__main__')"
 
 
+def test_names_of_one_file_are_names_of_one_in_a_branch(session: Session) -> None:
+    session.run("import os\nos.mkdir('in')\nopen('a', 'w').close()\nos.link('a', 'in/b')")
+    with session.branch() as branch:
+        assert branch.lost == ()
+        assert value(branch, "open('a', 'w').write('new')\nopen('in/b').read()") == "'new'"
+        assert value(branch, "os.stat('a').st_nlink") == "2"
+        assert value(session, "open('a').read()") == "''"
+
+
 def test_a_branch_with_open_files_recovers(session: Session) -> None:
     session.run("held = [open(str(n), 'w+') for n in range(20)]\nx = 1")
     with session.branch() as branch:

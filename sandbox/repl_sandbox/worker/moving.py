@@ -32,6 +32,7 @@ def move(old: str, new: str) -> list[str]:
 def _copy_below(old: str, new: str, left: list[str]) -> None:
     # No recursion: code decides how deep directories lie in each other.
     waiting = [""]
+    copied: dict[int, str] = {}  # by inode, where files with other names are
     while waiting:
         folder = waiting.pop()
         try:
@@ -45,13 +46,13 @@ def _copy_below(old: str, new: str, left: list[str]) -> None:
                 if entry.is_dir(follow_symlinks=False):
                     os.mkdir(f"{new}/{path}", stat.S_IMODE(entry.stat().st_mode) | 0o700)
                     waiting.append(f"{path}/")
-                elif not _copy(entry, f"{new}/{path}"):
+                elif not _copy(entry, f"{new}/{path}", copied):
                     left.append(path)
             except OSError:
                 left.append(path)
 
 
-def _copy(entry: os.DirEntry[str], target: str) -> bool:
+def _copy(entry: os.DirEntry[str], target: str, copied: dict[int, str]) -> bool:
     """Copy a link or a regular file; nothing else has a content of its own."""
     if entry.is_symlink():
         os.symlink(os.readlink(entry.path), target)
@@ -59,6 +60,9 @@ def _copy(entry: os.DirEntry[str], target: str) -> bool:
     if not entry.is_file(follow_symlinks=False):
         return False
     status = entry.stat(follow_symlinks=False)
+    if status.st_ino in copied:
+        os.link(copied[status.st_ino], target)
+        return True
     source = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     fd = os.open(target, flags, stat.S_IMODE(status.st_mode) & 0o777)
@@ -70,4 +74,6 @@ def _copy(entry: os.DirEntry[str], target: str) -> bool:
     finally:
         os.close(source)
         os.close(fd)
+    if status.st_nlink > 1:
+        copied[status.st_ino] = target
     return True
