@@ -44,7 +44,7 @@ class SandboxClosed(SandboxError):
 
 
 class SessionClosed(SandboxError):
-    """The session is closed, or belongs to another process."""
+    """The session is closed, by itself or with its sandbox, or belongs to another process."""
 
 
 class SessionBusy(SandboxError):
