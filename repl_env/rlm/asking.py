@@ -25,7 +25,7 @@ async def ask(
 
     First what the call may take is reserved, then it waits for the gate, then the model is asked
     with what was granted. A call that fails or is cancelled once it has its reservation counts as
-    a failed call.
+    a failed call, with the tokens that the endpoint says it took.
 
     The answer's text may be empty, and is valid Unicode.
 
@@ -45,7 +45,11 @@ async def ask(
         output_tokens=request.max_output_tokens if model.bounded else None,
     )
     with reservation:
-        completion = await _in_time(model, _limited(request, reservation), account, gate)
+        try:
+            completion = await _in_time(model, _limited(request, reservation), account, gate)
+        except ModelError as error:
+            reservation.fail(error.usage)  # a refusal, or an answer without text, is paid as others
+            raise
         usage = completion.usage if isinstance(completion.usage, ModelUsage) else ModelUsage()
         reservation.settle(
             usage,

@@ -56,9 +56,13 @@ class Reservation:
         )
         self._end(self, spent)
 
-    def fail(self) -> None:
-        """The call was made and gave nothing: it counts, and no tokens do."""
-        self._end(self, Sums(calls=1, failed_calls=1))
+    def fail(self, usage: ModelUsage | None = None) -> None:
+        """The call was made and gave nothing: it counts, and of tokens what `usage` reports."""
+        spent = Sums(calls=1)
+        if usage is not None and usage != ModelUsage():  # else its price is not unknown, but none
+            spent = of_answer(usage, input_estimate=0, output_estimate=0, rate=self._rate)
+        spent.failed_calls = 1
+        self._end(self, spent)
 
     def drop(self) -> None:
         """The call was never made: nothing was spent."""

@@ -57,6 +57,30 @@ class Fake(ChatModel):
                 self.in_flight -= 1
 
 
+async def refusing(request):
+    raise ModelError("refused", "no", usage=ModelUsage(7, 30))
+
+
+async def test_a_refusal_that_the_endpoint_charges_for_is_spent():
+    ledger = Ledger(Budget(output_tokens=40), prices={"fake": Price(1, 2)})
+    with pytest.raises(ModelError):
+        await ask(Fake(refusing), request(), ledger.root)
+    assert ledger.root.total == Spent(
+        calls=1, failed_calls=1, input_tokens=7, output_tokens=30, usd=67e-6
+    )
+    assert ledger.root.left().output_tokens == 10
+
+
+async def test_a_failure_that_reports_nothing_is_no_call_of_unknown_price():
+    async def failing(request):
+        raise ModelError("refused", "no", usage=ModelUsage())
+
+    ledger = Ledger(Budget())
+    with pytest.raises(ModelError):
+        await ask(Fake(failing), request(), ledger.root)
+    assert ledger.root.total == Spent(calls=1, failed_calls=1)
+
+
 async def all_that_is_granted(request):
     """An answer of as many tokens as it may have."""
     await asyncio.sleep(0.001)
