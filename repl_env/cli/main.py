@@ -101,3 +101,5 @@ def main() -> None:
             typer.echo(f"repl-env: cannot write: {error.strerror}", err=True)
         give_up_stdout()
         sys.exit(Status.FAILED)
+    except KeyboardInterrupt:  # while the commands were loaded; typer has those of the commands
+        sys.exit(Status.INTERRUPTED)

@@ -158,6 +158,13 @@ def test_an_interrupted_command_exits_130(plugin: Path) -> None:
     assert repl_env("group", "interrupted", path=plugin).returncode == 130
 
 
+def test_ctrl_c_while_the_commands_are_loaded_exits_130(plugin: Path) -> None:
+    (plugin / "plugin_for_a_test.py").write_text("raise KeyboardInterrupt")
+    done = repl_env("doctor", path=plugin)
+
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def test_a_broken_command_says_why_and_exits_1(plugin: Path) -> None:
     done = repl_env("broken", path=plugin)
 
