@@ -188,11 +188,12 @@ async def _lines(source: int) -> AsyncIterator[bytes | None]:
         except BlockingIOError:
             await anyio.wait_readable(source)
             continue
-        if not data:
-            return
-        for line in lines.feed(data):
+        # What comes last need not end its line, as in a file that somebody wrote.
+        for line in lines.feed(data or b"\n"):
             if line is None or line.strip():
                 yield line
+        if not data:
+            return
         await anyio.lowlevel.checkpoint()  # a file never makes anybody wait
 
 

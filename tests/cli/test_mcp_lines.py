@@ -88,6 +88,21 @@ def test_what_a_call_may_ask_for_is_a_number_of_seconds(seconds):
     assert "--max-timeout" in done.stderr
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
+def test_the_last_line_is_answered_however_it_ends(end):
+    done = subprocess.run(
+        [sys.executable, "-m", "repl_env", "mcp"],
+        input=json.dumps(HELLO) + end,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    (answer,) = map(json.loads, done.stdout.splitlines())
+    assert answer["id"] == HELLO["id"] and "result" in answer
+
+
 def test_a_signal_ends_the_session_amid_a_cell(raw):
     """Last of the raw lines: nothing is left of the process, and it says that it ended well."""
     code = "import time\nprint('on', flush=True)\nwhile True: time.sleep(1)"
