@@ -72,9 +72,9 @@ def mcp(
 
 
 def _check_library() -> None:
-    """Say what to install, and leave, where there is no SDK."""
+    """Say what to install, and leave, where there is no SDK, or one that is too old."""
     try:
-        import mcp.server.lowlevel  # noqa: F401
+        from repl_env.mcp import calls, server, stdio  # noqa: F401
     except ImportError as error:
         remedy = "pip install 'repl-env[mcp]' has what it needs"
         typer.echo(f"repl-env mcp: {error}. {remedy}", err=True)

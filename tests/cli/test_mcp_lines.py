@@ -103,6 +103,31 @@ def test_the_last_line_is_answered_however_it_ends(end):
     assert answer["id"] == HELLO["id"] and "result" in answer
 
 
+NO_SDK = "sys.modules['mcp'] = None"
+# What OpenEnv brings: it has no `mcp_types`.
+OLD_SDK = (
+    "sys.modules['mcp_types'] = None\n"
+    "for name in ('mcp', 'mcp.server', 'mcp.server.lowlevel'):\n"
+    "    sys.modules[name] = types.ModuleType(name)"
+)
+
+
+@pytest.mark.parametrize("sdk", [NO_SDK, OLD_SDK])
+def test_without_the_extra_or_with_an_older_sdk_it_says_what_to_install(sdk):
+    program = f"import sys, types\n{sdk}\nfrom repl_env.cli.main import main\nmain()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "mcp"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("repl-env mcp: ") and len(done.stderr.splitlines()) == 1
+    assert "pip install 'repl-env[mcp]'" in done.stderr
+
+
 def test_a_signal_ends_the_session_amid_a_cell(raw):
     """Last of the raw lines: nothing is left of the process, and it says that it ended well."""
     code = "import time\nprint('on', flush=True)\nwhile True: time.sleep(1)"
