@@ -115,14 +115,11 @@ class Copies:
         """The page that the worker shares with its init."""
         return self._recovery.states
 
-    def shared(self, first: States, *, branched: bool) -> list[str]:
-        """In one that takes over: names of the memory that it has in common with others.
-
-        `first` is the page of the session's first line: a branch has another.
-        """
+    def shared(self, *, branched: bool) -> list[str]:
+        """In one that takes over: names of the memory that it has in common with others."""
         # A branch has files of its own, but what it has mapped are those of who it was copied from.
         restored = "" if branched else self._recovery.workspace
-        return mappings.lost({first.address, self.states.address}, restored)
+        return mappings.lost(self.states.address, restored)
 
     def make(self) -> Woken | None:
         """Fork a copy that waits. Returns None at once here, and in the copy when it is woken.
@@ -242,6 +239,7 @@ class Copies:
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
             self._recovery.orders.close()
+            self._recovery.states.close()
             orders = _out_of_the_way(orders, {*taken, *descriptors})
             self._recovery = replace(
                 self._recovery,

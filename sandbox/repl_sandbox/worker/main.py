@@ -218,7 +218,7 @@ class Worker:
             lost = move(*woken.moved)
         lost += woken.remains.bring_back(self._namespace, woken.moved)
         if self._copies is not None:
-            lost += self._copies.shared(self._states, branched=woken.moved is not None)
+            lost += self._copies.shared(branched=woken.moved is not None)
         self._channel.renew()
         if woken.seed is not None:
             seed(woken.seed)

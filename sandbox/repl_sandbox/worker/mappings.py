@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 
 from .descriptors import Held
@@ -18,16 +18,16 @@ _LOCKS = "/dev/shm/sem."  # as other locks, they stay as they are
 _MOST_NAMED = 20
 
 
-def lost(besides: Collection[int], workspace: str = "") -> list[str]:
+def lost(ours: int, workspace: str = "") -> list[str]:
     """Names of the shared memory that a copy of this process has, for it is no copy.
 
-    Not of what is mapped at the addresses `besides`, nor of the files of `workspace`, which are put
+    Not of what is mapped at the address `ours`, nor of the files of `workspace`, which are put
     back.
     """
     names = []
     for start, path in _shared() or ():
         inside = workspace and path.startswith(f"{workspace}/")
-        if start not in besides and not inside and not path.startswith(_LOCKS):
+        if start != ours and not inside and not path.startswith(_LOCKS):
             path = path.removesuffix(_GONE)
             named = "" if path == _NAMELESS else f" {path!a}"
             names.append(f"shared memory{named}, which is not copied")
