@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,39 +62,3 @@ def test_a_large_block_asks_for_huge_pages(session: Session) -> None:
 def test_what_is_small_takes_small_pages(session: Session) -> None:
     session.run("small = [bytes(1000) for _ in range(500)]")
     assert session.run("{look(id(one))[1] for one in small}").value == "{0}"
-
-
-def test_memory_that_is_there_is_put_into_huge_pages() -> None:
-    program = LOOK + (
-        "import ctypes, mmap\n"
-        "from repl_sandbox.jail import memory\n"
-        "block = mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
-        "block.madvise(mmap.MADV_NOHUGEPAGE)\n"
-        "block.write(b'x' * len(block))\n"
-        "block.madvise(mmap.MADV_HUGEPAGE)\n"
-        "address = ctypes.addressof(ctypes.c_char.from_buffer(block))\n"
-        "before = look(address)[1]\n"
-        "memory.collapse()\n"
-        "print(before, look(address)[1] >= 4096, block[:] == b'x' * len(block))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    assert (done.stdout, done.stderr) == ("0 True True\n", "")
-
-
-def test_arenas_of_a_template_lie_together() -> None:
-    with Sandbox(isolation="process") as sandbox, sandbox.session() as session:
-        session.run(LOOK)
-        # Of objects of the template, the mappings that hold them; sizes as of arenas of 1 MiB.
-        session.run(
-            "import sys, types\n"
-            "where = [list(map(lambda end: int(end, 16), line.split()[0].split('-')))\n"
-            "         for line in open('/proc/self/maps') if ' rw-p 00000000 00:00 0 ' in line]\n"
-            "holding = {}\n"
-            "for module in list(sys.modules.values()):\n"
-            "    for first, end in where:\n"
-            "        if first <= id(module) < end:\n"
-            "            holding[first] = end - first\n"
-        )
-        assert int(session.run("max(holding.values())").value) >= 4 << 20

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
-from collections.abc import Iterator
 from typing import Final
 
 from .libc import Call
@@ -15,12 +13,6 @@ _MADV_DONTNEED: Final = 4
 _MADV_HUGEPAGE: Final = 14
 _MADV_NOHUGEPAGE: Final = 15
 _MADV_POPULATE_WRITE: Final = 23
-_MADV_COLLAPSE: Final = 25
-
-# Bytes, of x86-64 and of aarch64 with pages of 4 KiB. With others the kernel refuses what is asked.
-_HUGE_PAGE: Final = 2 << 20
-# proc_pid_maps(5): private memory of no file, that of the heap included.
-_ANONYMOUS: Final = re.compile(r"([0-9a-f]+)-([0-9a-f]+) rw-p 0+ 00:00 0\s*(\[heap\])?\n")
 
 _libc = ctypes.CDLL(None)
 _libc.malloc.restype = ctypes.c_void_p
@@ -97,27 +89,6 @@ def empty_end(size: int) -> None:
     if free > 0 and (block := _libc.malloc(ctypes.c_size_t(free))) is not None:
         _madvise(block, free, _MADV_DONTNEED, _MADV_NOHUGEPAGE)
         _libc.free(ctypes.c_void_p(block))
-
-
-def collapse() -> None:
-    """Put what is in memory of this process into huge pages, as they are aligned (Linux 6.1).
-
-    It is copied for that, once. A fork, and its end, then take less time, also where pages of it
-    have been written since: neighbours in one huge page are counted together.
-    """
-    for first, end in list(_anonymous()):
-        for address in range(
-            -(-first // _HUGE_PAGE) * _HUGE_PAGE, end - _HUGE_PAGE + 1, _HUGE_PAGE
-        ):
-            _madvise(address, _HUGE_PAGE, _MADV_COLLAPSE)
-
-
-def _anonymous() -> Iterator[tuple[int, int]]:
-    """The first address of each area of memory without a file, and that after its last."""
-    with open("/proc/self/maps", encoding="ascii", errors="replace") as file:
-        for line in file:
-            if found := _ANONYMOUS.fullmatch(line):
-                yield int(found[1], 16), int(found[2], 16)
 
 
 class _Mallinfo2(ctypes.Structure):

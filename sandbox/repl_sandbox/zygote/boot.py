@@ -15,21 +15,6 @@ import importlib.util
 import os
 import sys
 
-# Bytes, or somewhat less: arenas of pymalloc (Objects/obmalloc.c) that a template fills which
-# preloads nothing.
-_ARENAS = 5 << 20
-_BLOCK = 470  # with the header of an object within the largest that pymalloc takes, 512
-_PER_ARENA = 1900  # of them, at least
-
-
-def _map_arenas_together() -> list[bytes]:
-    """Have pymalloc ask for its arenas now, one beside the other, as long as the result is kept.
-
-    Else libraries are loaded between them, and no 2 MiB of them can be one page: `memory.collapse`.
-    """
-    blocks = [bytes(_BLOCK) for _ in range(_ARENAS // _BLOCK)]
-    return blocks[::_PER_ARENA]
-
 
 def _load_package() -> None:
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -64,6 +49,5 @@ def _main(fd: int, tier: str, *, inside: bool) -> None:
 
 
 if __name__ == "__main__":
-    _kept = _map_arenas_together()
     _load_package()
     _main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)

@@ -124,7 +124,6 @@ def _seal(
     memory.keep_freed(_KEPT_FREE)
     memory.trim_heap()  # each fork copies an entry for each page
     memory.empty_end(_KEPT_FREE)
-    memory.collapse()
     grown = max(grown, data_segment())
     # A collection would write to, and so copy, what init and the zygote only read.
     gc.disable()
