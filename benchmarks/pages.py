@@ -20,7 +20,7 @@ _NUMBERS = _ROOT / "docs" / "numbers.md"
 _HEADLINES = frozenset(
     (
         *("cold", "ready", "step", "step_env", "stdout", "context_100", "cpu", "rate", "memory"),
-        *("shared_memory", "branch", "recovery", "step_paused", "turn", "subcall"),
+        *("shared_memory", "branch", "recovery", "recovery_1gb", "step_paused", "turn", "subcall"),
         *("server_rate_8", "server_p99_32", "server_rate_recovery_8", "server_openings_8"),
         *("server_context", "server_memory"),
     )
