@@ -92,7 +92,7 @@ class Watchdog:
                     # The host may be out of descriptors for a moment; this thread must not end
                     # by that, for no limit would be looked at again. The next look is soon.
                     continue
-                if reason is not None:
+                if reason is not None and not self._is_anothers_doing(watched.core):
                     watched.core.breach(reason, generation)
             if self._turns is not None:
                 self._turns.take(self._round)
@@ -117,6 +117,17 @@ class Watchdog:
             self._turn += 1
             due.append(idle[self._turn % len(idle)])
         return due
+
+    def _is_anothers_doing(self, core: Core) -> bool:
+        """Whether a line of a session does nothing while another does.
+
+        What is seen is of all of them. The one that runs is looked at as well, and is to end.
+        """
+        if core.running_since:
+            return False
+        with self._lock:
+            others = [watched.core for watched in self._watched.values()]
+        return any(each.running_since and each.links.pid == core.links.pid for each in others)
 
     def _waits(self, watched: Watched) -> bool:
         return self._turns is not None and self._turns.waits(watched.core)

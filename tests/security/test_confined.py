@@ -518,6 +518,16 @@ def test_a_branch_that_loses_its_files_by_anothers_doing_goes_on_and_says_so(
     assert session.run("x").value == "1"
 
 
+def test_branches_that_do_nothing_are_not_ended_for_what_another_does(session: Session) -> None:
+    """Whichever is looked at first: all have the same files, and the limit is of all."""
+    session.run("import os, time\nx = 1")
+    with session.branch() as one, session.branch() as other:
+        for _ in range(12):
+            outcome = session.run(TOO_MANY)
+            assert isinstance(outcome, Killed), outcome
+            assert [branch.run("x").state for branch in (one, other)] == ["kept", "kept"]
+
+
 LEFT_BEHIND = """
 import os
 os.makedirs('closed/inner')
