@@ -23,6 +23,8 @@ def reducer(kind: type, value: Any) -> Callable[[Any], Any] | None:
         return _dispatching if value.__code__ is _DISPATCHING else None
     if kind is functools.cached_property:
         return _cached_property
+    if kind is functools.singledispatchmethod:
+        return _dispatching_method
     if kind in _PARAMETERS:
         return _parameters if value.__module__ == "__main__" else None
     return _exception if issubclass(kind, BaseException) and _is_of_a_cell(kind) else None
@@ -53,6 +55,12 @@ def _cached_property(cached: Any) -> tuple[Any, ...]:
     """Without its lock, which it has before Python 3.12."""
     state = {name: held for name, held in vars(cached).items() if name != "lock"}
     return functools.cached_property, (cached.func,), state
+
+
+def _dispatching_method(method: Any) -> tuple[Any, ...]:
+    """Without its cache of methods, which it has in some releases of Python 3.12 and 3.13."""
+    state = {name: held for name, held in vars(method).items() if name != "_method_cache"}
+    return functools.singledispatchmethod, (method.func,), state
 
 
 def _parameters(parameters: Any) -> tuple[Any, ...]:
