@@ -68,9 +68,8 @@ def unpack(data: bytes, kind: bytes, version: int, what: str) -> tuple[bytes, me
     view = memoryview(data).cast("B")
     if len(view) < _PREFIX.size + _SUM:
         raise CheckpointError(f"this is no {what}: {len(view)} bytes are too few")
-    magic, found, number, header_size, size = _PREFIX.unpack_from(view)
-    if magic != MAGIC or found != kind:
-        raise CheckpointError(f"this is no {what}, or its beginning is damaged")
+    check_beginning(bytes(view[: _PREFIX.size]), kind, what)
+    _, _, number, header_size, size = _PREFIX.unpack_from(view)
     if number != version:
         raise CheckpointError(
             f"the {what} has version {number} of its format; this release reads version {version}"

@@ -84,7 +84,7 @@ def empty_end(size: int) -> None:
     except AttributeError:
         return
     info.restype = _Mallinfo2
-    keep_freed(size)
+    keep_freed(size)  # the heap has grown by what it lacked
     free = info().keepcost - os.sysconf("SC_PAGE_SIZE")
     if free > 0 and (block := _libc.malloc(ctypes.c_size_t(free))) is not None:
         _madvise(block, free, _MADV_DONTNEED, _MADV_NOHUGEPAGE)

@@ -123,7 +123,7 @@ def _seal(
     grown = data_segment()
     memory.keep_freed(_KEPT_FREE)
     memory.trim_heap()  # each fork copies an entry for each page
-    memory.empty_end(_KEPT_FREE)
+    memory.empty_end(_KEPT_FREE)  # after `keep_freed`: so much comes from the heap by now
     grown = max(grown, data_segment())
     # A collection would write to, and so copy, what init and the zygote only read.
     gc.disable()
