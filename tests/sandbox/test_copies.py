@@ -312,3 +312,20 @@ def test_random_numbers_go_on_as_they_would_have(copied: Session) -> None:
     expected = copied.run("random.random()").value
     copied.rollback()
     assert copied.run("random.random()").value == expected
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP", "SIGINT", "SIGALRM", "SIGUSR1", "SIGUSR2"])
+def test_a_signal_of_the_code_s_does_not_end_it(copied: Session, number: str) -> None:
+    # A copy is in its worker's session (setsid(2)); nobody else's processes are meant.
+    code = f"""
+import contextlib, os, signal
+for pid in range(max(2, os.getpid() - 100), os.getpid() + 100):
+    with contextlib.suppress(ProcessLookupError):
+        if pid != os.getpid() and os.getsid(pid) == os.getsid(0):
+            os.kill(pid, signal.{number})
+os._exit(1)
+"""
+    copied.run("x = 7")
+    for _ in range(3):  # the last two copies are of workers that have taken over
+        assert copied.run(code).state == "rolled_back"
+        assert copied.run("x").value == "7"

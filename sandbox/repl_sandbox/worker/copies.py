@@ -32,8 +32,10 @@ WAITS = _signal.SIGRTMAX
 
 _WAKES = (WAKE,)
 _HELD = (WAKE, WAITS)
+_ALL = tuple(_signal.valid_signals())  # but those that cannot be blocked
 
-_close, _kill, _setpgid, _setsid = os.close, os.kill, os.setpgid, os.setsid
+_close, _kill, _setsid = os.close, os.kill, os.setsid
+_getpgid, _setpgid = os.getpgid, os.setpgid
 _sched_yield, _thread_time = os.sched_yield, time.thread_time
 _sigmask, _sigwait = _signal.pthread_sigmask, _signal.sigwait
 _BLOCK, _SETMASK = _signal.SIG_BLOCK, _signal.SIG_SETMASK
@@ -68,7 +70,7 @@ class Recovery:
 
     `orders` is where init speaks to copies and a worker to init, `kept` how many states before the
     current one are kept, `workspace` the directory whose files go back with the state; the forks
-    are those of `jail.libc`.
+    are those of `jail.forks` and, where there is one, `jail.quiet_fork`.
     """
 
     states: States
@@ -77,6 +79,7 @@ class Recovery:
     workspace: str
     fork_beside: Callable[[], int]
     fork_beside_threads: Callable[[], int]
+    fork_quietly: Callable[[int], int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ class Copies:
         self._recovery = recovery
         self._worker = worker
         self._orders = recovery.orders.fileno()
-        self._settling = False
+        self._settling = 0  # the copy that may not be out of the way yet
         self._rows: list[Row] = []
         self._files = Files(recovery.workspace)
 
@@ -129,17 +132,18 @@ class Copies:
         self.due = False
         self.settle()  # not done yet after a cell that had no code to run
         threads = _thread_count() > 0 or _native_threads() > 1
-        self._recovery.states.settled = False
         lacks = remains.look((0, 1, 2, self._worker, self._orders), threads=threads)
-        before = _sigmask(_BLOCK, _HELD)
+        quiet = not threads and not lacks.descriptors and self._can_be_quiet
+        before = _sigmask(_BLOCK, _ALL if quiet else _HELD)
         try:
-            fork = self._recovery.fork_beside_threads if threads else self._recovery.fork_beside
-            pid = fork()
+            pid = self._fork(quiet=quiet, threads=threads)
         except OSError:
             pid = -1
         if pid == 0:
             try:
-                return self._wait(lacks, before)
+                if not quiet:
+                    self._wait(lacks)
+                return self._take_over(lacks, before)
             # Boundary: a copy that fails must not become a second worker.
             except BaseException:  # noqa: BLE001
                 os._exit(1)
@@ -152,21 +156,35 @@ class Copies:
                 orders.sendall(WORD.pack(KEEP, self.cell))
                 orders.recv(len(KEPT))
             self._keep((pid, self.cell))
-            self._settling = True
+            self._settling = pid
         return None
+
+    @property
+    def _can_be_quiet(self) -> bool:
+        # It closes all from the worker's socket on.
+        return self._recovery.fork_quietly is not None and self._orders < self._worker
+
+    def _fork(self, *, quiet: bool, threads: bool) -> int:
+        """As fork(2); quiet: the copy has waited as `_wait` does."""
+        recovery = self._recovery
+        if quiet and recovery.fork_quietly is not None:
+            return recovery.fork_quietly(self._worker)
+        return recovery.fork_beside_threads() if threads else recovery.fork_beside()
 
     def settle(self) -> None:
         """Wait until no code can meet the copy that was made last: in its group, by a pipe.
 
         As late as can be, for the copy has another processor to get out of the way on.
         """
-        if self._settling:
-            states = self._recovery.states
-            if not states.settled:
-                deadline = _thread_time() + _SETTLING
-                while not states.settled and _thread_time() < deadline:
+        copy = self._settling
+        if copy:
+            self._settling = 0
+            deadline = _thread_time() + _SETTLING
+            try:
+                while _getpgid(copy) != copy and _thread_time() < deadline:
                     _sched_yield()
-            self._settling = False
+            except OSError:
+                pass  # it has died
 
     def _keep(self, row: Row) -> None:
         rows, ended = self._rows, []
@@ -182,32 +200,44 @@ class Copies:
             except OSError:
                 pass  # the session's code was first
 
-    def _wait(self, lacks: Remains, before: set[int]) -> Woken:
-        """In the copy: wait for init's word, however long.
-
-        As little as can be is done before: each page that is written first is copied.
-        """
-        # Away from the worker's process group, which its code may end; but not from its session,
-        # by which init knows whose the copy is before the table says so.
-        _setpgid(0, 0)
+    def _wait(self, lacks: Remains) -> None:
+        """In the copy: hold nothing that is not its, then wait until it is woken, however long."""
         with suppress(OSError):  # closed already, where hooks of a fork have run
             _close(self._worker)  # the host must see its end when the worker has closed it
         if lacks.descriptors:
             lacks.let_go(os.sysconf("SC_OPEN_MAX"))
-        self._recovery.states.settled = True
+        # Away from the worker's process group, which its code may end; but not from its session,
+        # by which init knows whose the copy is before the table says so. Last, for by this the
+        # worker knows that the copy is out of its way.
+        _setpgid(0, 0)
+        _sigwait(_WAKES)
+
+    def _take_over(self, lacks: Remains, before: set[int]) -> Woken:
+        """In the copy, which was woken: do what init says; after a branch it waits again."""
+        with suppress(OSError):
+            _close(self._worker)  # where a quiet fork could not
         left = self._recovery.workspace
         taken = {held.fd for held in lacks.descriptors}  # they are opened again there
         while True:
-            _sigwait(_WAKES)
             cpu_left, seed, workspace, descriptors = self._orders_for_me()
             if not workspace or self._branch(workspace, descriptors, taken):
                 break
-        _signal.sigtimedwait(_WAKES, 0)  # another one, if the code has sent the first
+            _sigwait(_WAKES)
+        while _signal.sigtimedwait(_ALL, 0) is not None:
+            pass  # what the code has sent it, another WAKE among it
         _sigmask(_SETMASK, before)
         self._rows = self._recovery.states.read()  # as init has left it: those that still wait
-        self._worker = _out_of_the_way(descriptors[0], {*taken, self._orders})
+        self._sit_down(descriptors[0], taken)
         moved = (left, workspace) if workspace else None
         return Woken(self._worker, self.cell, lacks, cpu_left, moved, None if seed < 0 else seed)
+
+    def _sit_down(self, worker: int, taken: Collection[int]) -> None:
+        """Have both sockets at the highest numbers that there may be, the worker's above."""
+        most, orders = os.sysconf("SC_OPEN_MAX"), self._orders
+        self._worker = _at_most(worker, most, {*taken, orders})
+        self._orders = _at_most(self._recovery.orders.detach(), self._worker, taken)
+        theirs = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._orders)
+        self._recovery = replace(self._recovery, orders=theirs)
 
     def _orders_for_me(self) -> tuple[int, int, str, list[int]]:
         me, orders = os.getpid(), self._recovery.orders
@@ -240,7 +270,6 @@ class Copies:
             os.dup2(stderr, 2)
             self._recovery.orders.close()
             self._recovery.states.close()
-            orders = _out_of_the_way(orders, {*taken, *descriptors})
             self._recovery = replace(
                 self._recovery,
                 states=States(states),
@@ -266,9 +295,9 @@ def _lifted(fd: int) -> int:
     return lifted
 
 
-def _out_of_the_way(fd: int, taken: Collection[int]) -> int:
-    """`fd` at the highest number that there may be, but for those that are `taken`."""
-    for number in range(os.sysconf("SC_OPEN_MAX") - 1, fd, -1):
+def _at_most(fd: int, below: int, taken: Collection[int]) -> int:
+    """`fd` at the highest number that is less than `below`, but for those that are `taken`."""
+    for number in range(below - 1, fd if fd < below else _STDERR, -1):
         if number not in taken:
             with suppress(OSError):
                 os.dup2(fd, number, inheritable=False)

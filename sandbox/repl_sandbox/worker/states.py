@@ -21,8 +21,8 @@ _ROW = struct.Struct("=iq")
 _FILES = struct.Struct("=I")
 _INTERRUPTED = struct.Struct("=q")
 # The page holds the table twice: it may be read, or its writer be stopped for ever, at any moment.
-# Its last byte is that of `settled`, and before that are the numbers of `files` and `interrupted`.
-_FILES_AT = mmap.PAGESIZE - 1 - _FILES.size
+# At its end are the numbers of `files` and `interrupted`.
+_FILES_AT = mmap.PAGESIZE - _FILES.size
 _INTERRUPTED_AT = _FILES_AT - _INTERRUPTED.size
 _SIZE = _INTERRUPTED_AT // 2
 MOST_STATES = (_SIZE - _COUNT.size) // _ROW.size
@@ -96,15 +96,6 @@ class States:
     @interrupted.setter
     def interrupted(self, cell: int) -> None:
         _INTERRUPTED.pack_into(self._page, _INTERRUPTED_AT, cell)
-
-    @property
-    def settled(self) -> bool:
-        """Whether the copy that was forked last is out of its worker's way."""
-        return self._page[-1] != 0
-
-    @settled.setter
-    def settled(self, value: bool) -> None:
-        self._page[-1] = value
 
     def _half(self) -> int:
         return int(_HALF.unpack_from(self._page)[0] & 1)

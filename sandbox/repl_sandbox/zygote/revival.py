@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..jail import folders, forks, mounts, processes
+from ..jail import folders, forks, mounts, processes, quiet_fork
 from ..jail.recipe import Jail
 from ..worker.copies import BRANCHED, KEEP, ORDER, WAKE, Recovery
 from ..worker.states import Row, States
@@ -75,6 +75,7 @@ class Revival:
             self._workspace(),
             forks.fork_beside,
             forks.fork_beside_threads,
+            quiet_fork.prepare(WAKE),
         )
 
     def _workspace(self) -> str:

@@ -1,0 +1,80 @@
+"""A fork whose child waits in the C library: what it has, and what becomes of both."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+# The caller leads a session and closes what its child is to close; its parent reaps.
+_CALLER = """
+import json, os, resource, signal, sys
+from repl_sandbox.jail.quiet_fork import QuietFork
+
+fork = QuietFork(signal.SIGUSR1)
+telling, told = os.pipe()
+if os.fork():
+    os.close(told)
+    sys.stdout.write(os.read(telling, 1 << 16).decode())
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            sys.exit()
+os.setsid()
+above = os.dup2(told, 200)
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+try:
+    {body}
+finally:
+    os._exit(0)
+"""
+
+_WAITS = """
+    pid = fork(above)
+    if pid == 0:
+        open_still = [fd for fd in (told, above) if os.path.exists(f"/proc/self/fd/{fd}")]
+        os.write(told, json.dumps([open_still == [told], os.getpid()]).encode())
+        os._exit(0)
+    while os.getpgid(pid) != pid:
+        os.sched_yield()
+    os.kill(pid, signal.SIGTERM)
+    os.fstat(above)
+    os.kill(pid, signal.SIGUSR1)
+"""
+
+_NO_ROOM = """
+    os.setresuid(65534, 65534, 65534)
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+    try:
+        fork(above)
+    except OSError as error:
+        os.fstat(above)
+        os.write(told, json.dumps([error.strerror]).encode())
+"""
+
+
+def _told(body: str) -> list[object]:
+    script = _CALLER.replace("    {body}", body.strip("\n"))
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, check=True, timeout=30
+    )
+    told = json.loads(run.stdout or "[]")
+    assert isinstance(told, list)
+    return told
+
+
+def test_the_child_waits_without_what_it_is_to_close_and_outlives_signals() -> None:
+    closed, pid = _told(_WAITS)
+    assert closed is True
+    assert isinstance(pid, int)
+
+
+def test_the_caller_keeps_all_that_it_has_where_there_is_no_room_for_a_child() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("root alone can become a user who may have no process")
+    (reason,) = _told(_NO_ROOM)
+    assert "no room" in str(reason)
