@@ -1,12 +1,19 @@
-"""docs/design.md says what is there: each module once, and the steps of the jail in their order."""
+"""docs/design.md and docs/design/ say what is there.
+
+Each module once, the steps of the jail and the layers of the engine in their order, each kind of
+failure; and the entry has each page.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from repl_env.observations import KIND_BY_CLOCK, KIND_BY_EXCEPTION, KIND_BY_REASON
 from repl_sandbox.jail.recipe import (
     BIRTH,
     CLERK,
@@ -25,7 +32,17 @@ from repl_sandbox.jail.recipe import (
 )
 
 ROOT = Path(__file__).parents[1]
-DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+DOCS = ROOT / "docs"
+ENTRY = (DOCS / "design.md").read_text(encoding="utf-8")
+PAGES = {page.name: page.read_text(encoding="utf-8") for page in (DOCS / "design").glob("*.md")}
+DESIGN = "\n".join((ENTRY, *PAGES.values()))
+PACKAGES = ["sandbox/repl_sandbox", "repl_env", "server/repl_server"]
+# What a page may name, by the end of its path.
+FILES = [
+    f"/{file.relative_to(ROOT)}"
+    for folder in (*PACKAGES, "benchmarks", "tests")
+    for file in (ROOT / folder).rglob("*.py")
+]
 
 
 def first_column(header: str) -> list[str]:
@@ -41,7 +58,15 @@ def holds_code(file: Path) -> bool:
     return not all(isinstance(statement, ast.Expr) for statement in statements)
 
 
-@pytest.mark.parametrize("package", ["sandbox/repl_sandbox", "repl_env", "server/repl_server"])
+def test_the_entry_has_each_page_in_one_table() -> None:
+    rows = re.findall(r"^\| \[([\w-]+\.md)\]\(design/([\w-]+\.md)\) \|", ENTRY, re.MULTILINE)
+
+    assert len(rows) > 20
+    assert all(text == target for text, target in rows)
+    assert sorted(text for text, _ in rows) == sorted(PAGES)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
 def test_each_module_has_one_row_in_the_map(package: str) -> None:
     """But for the `__init__` of inner folders that hold nothing."""
     root = ROOT / package
@@ -81,3 +106,30 @@ def test_a_first_worker_does_what_the_page_says_before_its_own_steps() -> None:
     views = {"jailed": VIEW, "confined": FOLDER, "process": FOLDER}
     for tier, recipe in RECIPES.items():
         assert [*recipe.first_worker] == [*views[tier], *recipe.worker, *TOGETHER]
+
+
+def test_the_layers_of_the_engine_stand_there_in_their_order() -> None:
+    """As import-linter checks them, the highest first."""
+    (row,) = re.findall(r"^\| in the engine: (.+?) \|", ENTRY, re.MULTILINE)
+    shown = [sorted(re.findall(r"`(\w+)`", layer)) for layer in row.split("→")]
+
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (layers,) = (
+        contract["layers"]
+        for contract in contracts["tool"]["importlinter"]["contracts"]
+        if contract["type"] == "layers"
+    )
+    assert shown == [sorted(layer.split(" | ")) for layer in layers]
+
+
+def test_each_kind_of_failure_of_a_cell_has_a_row() -> None:
+    kinds = {*KIND_BY_EXCEPTION.values(), *KIND_BY_REASON.values(), *KIND_BY_CLOCK.values()}
+    shown = {kind for cell in first_column("kind") for kind in re.findall(r"`(\w+)`", cell)}
+
+    assert kinds - shown == set()
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_a_file_that_a_page_names_exists(page: str) -> None:
+    names = re.findall(r"`([\w/.]+\.py)`", PAGES[page])
+    assert [name for name in names if not any(file.endswith(f"/{name}") for file in FILES)] == []

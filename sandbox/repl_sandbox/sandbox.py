@@ -61,7 +61,7 @@ class Sandbox:
     order of sets, the same in every session; None draws one for each template. `yielding`: sessions
     that have used much CPU time lately give way to all other processes while there are too few
     processors, as far as the system lets this process arrange that, and those with more than eight
-    busy processes are stopped now and then (docs/design.md, "Giving way").
+    busy processes are stopped now and then (docs/design/giving-way.md).
 
     Raises:
         IsolationError: the tier cannot be had here; says which step failed and what helps.

@@ -19,7 +19,7 @@ from types import TracebackType
 # with three for two processors p99 of clients beside a flood was 32 ms for 19, with four 56.
 _AT_LEAST = 2
 # Seconds. What takes longer sleeps, asks a model or computes. For processors that has weights of
-# its own (docs/design.md, "Giving way"), and it must not keep others from theirs.
+# its own (docs/design/giving-way.md, "How"), and it must not keep others from theirs.
 _LONGEST = 0.02
 # Seconds of rest that a request uses up, and that can be saved. A program that asks as soon as it
 # is answered has none; who reads an answer before the next question has, for twenty in a row too.
