@@ -81,6 +81,12 @@ def test_every_section_that_is_named_by_its_title_is_there() -> None:
     assert {file: quotes for file, quotes in broken.items() if quotes} == {}
 
 
+def test_the_readme_leads_to_every_page_of_the_documentation() -> None:
+    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Where things are")[2]
+
+    assert set(LINK.findall(table)) >= {f"docs/{page.name}" for page in ROOT.glob("docs/*.md")}
+
+
 def test_every_page_that_is_named_exists() -> None:
     for file in [*PAGES, *SOURCES, ROOT / "pyproject.toml", ROOT / "Makefile"]:
         for name in NAMED.findall(file.read_text(encoding="utf-8")):
