@@ -59,7 +59,7 @@ def test_as_many_sessions_as_may_be_open_can_be_made_ahead() -> None:
 
 
 def test_one_upload_is_no_larger_than_all_together(monkeypatch) -> None:
-    from repl_server.command import of_variables
+    from repl_server.options import of_variables
 
     assert of_variables("127.0.0.1").context_bytes == CONTEXT
     monkeypatch.setenv("REPL_ENV_MAX_UPLOADS", "64MiB")
