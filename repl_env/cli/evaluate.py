@@ -20,6 +20,7 @@ from .run_options import (
     BlocksOption,
     MaxDepth,
     MaxIterations,
+    Runs,
     SubModel,
     limits_of_runs,
 )
@@ -33,7 +34,7 @@ from .session_options import (
     modules_of,
     opening,
 )
-from .solver_options import Runs, function_solver, metric_of, rlm_solver
+from .solver_options import function_solver, metric_of, rlm_solver
 from .status import Status
 
 if TYPE_CHECKING:
@@ -118,9 +119,8 @@ def evaluate(
             require=None if require is None else require.value,
             preload=modules_of(preload),
             limits=limits,
-            trajectories=_folder(trajectory),
         )
-        solving, settings = rlm_solver(runs)
+        solving, settings = rlm_solver(runs, _folder(trajectory))
     settings |= rubric_settings
     try:
         tasks = read_dataset(dataset, limit)

@@ -6,8 +6,7 @@ The answer is what goes to stdout; the display, the totals and complaints go to 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,12 +14,13 @@ import typer
 
 from .budget_options import Calls, Dollars, Prices, Seconds, Tokens, budget_from, prices_from
 from .context_files import STDIN, ContextFiles, contexts_from
-from .model_options import BaseURL, KeyVariable, ModelName, ModelOptions, model_from
+from .model_options import BaseURL, KeyVariable, ModelName, ModelOptions
 from .run_options import (
     Blocks,
     BlocksOption,
     MaxDepth,
     MaxIterations,
+    Runs,
     SubModel,
     limits_of_runs,
 )
@@ -85,34 +85,37 @@ def run(
     Exit: 0 answered, 1 no answer, 2 usage, 3 no such tier here, 4 budget, 5 model or sandbox, 130
     interrupted.
     """
-    options = ModelOptions(model, base_url, api_key_env)
     prices = prices_from(price or ())
     budget = budget_from(budget_calls, budget_tokens, budget_usd, budget_seconds)
-    arguments: dict[str, Any] = {
-        "max_depth": max_depth,
-        "max_iterations": max_iterations,
-        "blocks": blocks.value,
-        "budget": budget,
-        "prices": prices or None,
-        "trajectory": _writable(trajectory),
-        "isolation": isolation.value,
-        "require": None if require is None else require.value,
-        "preload": modules_of(preload),
-    }
-    asked: dict[str, Any] = {"answer_schema": _schema(schema)}
-    contexts = contexts_from([*(context or ()), *([STDIN] if stdin else ())])
-    if list(contexts) == ["context"]:
-        asked["context"] = contexts["context"]
-    elif contexts:
-        asked["contexts"] = contexts
-    arguments["model"] = model_from(options)
-    if sub_model is not None:
-        arguments["sub_model"] = model_from(replace(options, model=sub_model), "--sub-model")
+    file = _writable(trajectory)
+    asked = {"answer_schema": _schema(schema), **_about(context or (), stdin=stdin)}
     with opening():
-        arguments["limits"] = limits_of_runs(memory, timeout)
+        limits = limits_of_runs(memory, timeout)
+    runs = Runs(
+        model=ModelOptions(model, base_url, api_key_env),
+        sub_model=sub_model,
+        budget=budget,
+        prices=prices,
+        max_iterations=max_iterations,
+        max_depth=max_depth,
+        blocks=blocks.value,
+        isolation=isolation.value,
+        require=None if require is None else require.value,
+        preload=modules_of(preload),
+        limits=limits,
+    )
+    arguments = {**runs.arguments(), "trajectory": file}
     ending = _solve(question, asked, arguments, _display(budget, prices, quiet))
     ending.show(as_json=as_json, quiet=quiet)
     raise typer.Exit(ending.status)
+
+
+def _about(context: Sequence[str], *, stdin: bool) -> dict[str, Any]:
+    """What the run is given to work on, as the arguments of `RLM.arun`."""
+    contexts = contexts_from([*context, *([STDIN] if stdin else ())])
+    if list(contexts) == ["context"]:
+        return contexts
+    return {"contexts": contexts} if contexts else {}
 
 
 def _solve(

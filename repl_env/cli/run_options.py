@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from .model_options import ModelOptions, model_from
+
 if TYPE_CHECKING:
+    from repl_env.rlm.budget import Budget, Price
     from repl_sandbox import Limits
 
 
@@ -44,3 +49,50 @@ def limits_of_runs(memory: str, timeout: float) -> Limits:
     from repl_sandbox import Limits
 
     return Limits(memory=memory, timeout=timeout, host_timeout=HOST_TIMEOUT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """Runs as options say how they work."""
+
+    model: ModelOptions
+    sub_model: str | None
+    budget: Budget
+    prices: Mapping[str, Price]
+    max_iterations: int
+    max_depth: int
+    blocks: str
+    isolation: str
+    require: str | None
+    preload: tuple[str, ...]
+    limits: Limits
+
+    @property
+    def bounds(self) -> dict[str, Any]:
+        """How far each run may go."""
+        return {
+            "max_iterations": self.max_iterations,
+            "max_depth": self.max_depth,
+            "blocks": self.blocks,
+        }
+
+    def arguments(self) -> dict[str, Any]:
+        """Those of `RLM`, with models that are made now and the caller's to close.
+
+        Raises:
+            typer.BadParameter, typer.Exit: as `model_from`.
+        """
+        arguments: dict[str, Any] = {
+            **self.bounds,
+            "budget": self.budget,
+            "prices": self.prices,
+            "isolation": self.isolation,
+            "require": self.require,
+            "preload": self.preload,
+            "limits": self.limits,
+            "model": model_from(self.model),
+        }
+        if self.sub_model is not None:
+            other = replace(self.model, model=self.sub_model)
+            arguments["sub_model"] = model_from(other, "--sub-model")
+        return arguments

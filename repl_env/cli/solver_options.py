@@ -2,67 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import typer
 
-from .model_options import ModelOptions, address_of, digest_of, model_from
+from .model_options import address_of, digest_of
 from .references import named
+from .run_options import Runs
 
 if TYPE_CHECKING:
     from repl_env.evaluation.scores import Metric
     from repl_env.evaluation.solvers import Solver
-    from repl_env.rlm.budget import Budget, Price
-    from repl_sandbox import Limits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
-    """The runs that are evaluated, as options name them; `trajectories` is a folder for them."""
-
-    model: ModelOptions
-    sub_model: str | None
-    budget: Budget
-    prices: Mapping[str, Price]
-    max_iterations: int
-    max_depth: int
-    blocks: str
-    isolation: str
-    require: str | None
-    preload: tuple[str, ...]
-    limits: Limits
-    trajectories: Path | None = None
-
-
-def rlm_solver(runs: Runs) -> tuple[Solver, dict[str, Any]]:
+def rlm_solver(runs: Runs, trajectories: Path | None = None) -> tuple[Solver, dict[str, Any]]:
     """A recursive language model as a solver, and what its results depend on.
+
+    `trajectories` is a folder for those of the runs.
 
     Raises:
         typer.BadParameter, typer.Exit: as `model_from`.
     """
     from repl_env.evaluation.solvers import RLMSolver
 
-    bounds = {
-        "max_iterations": runs.max_iterations,
-        "max_depth": runs.max_depth,
-        "blocks": runs.blocks,
-    }
-    options: dict[str, Any] = {
-        **bounds,
-        "budget": runs.budget,
-        "prices": runs.prices,
-        "isolation": runs.isolation,
-        "require": runs.require,
-        "preload": runs.preload,
-        "limits": runs.limits,
-    }
     # Where code is held does not change an answer, so the tier is not among the settings.
     settings = {
-        **bounds,
+        **runs.bounds,
         "model": runs.model.model,
         "sub_model": runs.sub_model,
         "base_url": _without_secrets(address_of(runs.model)),
@@ -73,10 +41,8 @@ def rlm_solver(runs: Runs) -> tuple[Solver, dict[str, Any]]:
         "preload": list(runs.preload),
         "limits": {"memory": runs.limits.memory, "timeout": runs.limits.timeout},
     }
-    model = model_from(runs.model)
-    if runs.sub_model is not None:
-        options["sub_model"] = model_from(replace(runs.model, model=runs.sub_model), "--sub-model")
-    return RLMSolver(model, options, runs.trajectories), settings
+    options = runs.arguments()
+    return RLMSolver(options.pop("model"), options, trajectories), settings
 
 
 def function_solver(reference: str) -> tuple[Solver, dict[str, Any]]:

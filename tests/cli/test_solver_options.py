@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from repl_env.cli.model_options import ModelOptions
-from repl_env.cli.solver_options import Runs, rlm_solver
+from repl_env.cli.run_options import Runs
+from repl_env.cli.solver_options import rlm_solver
 from repl_env.llm import LLM
 from repl_env.rlm import Budget, Price, ScriptedModel, endpoints
 from repl_sandbox import Limits
