@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
-from rich.console import Console
 
 from .budget_options import Calls, Dollars, Prices, Seconds, Tokens, budget_from, prices_from
+from .evaluation_ending import report, unwritable
 from .model_options import BaseURL, KeyVariable, ModelOptions
 from .run_options import (
     Blocks,
@@ -38,23 +36,52 @@ from .solver_options import function_solver, metric_of, rlm_solver
 from .status import Status
 
 if TYPE_CHECKING:
-    from repl_env.evaluation import Evaluation, ResultsFile, Solver, Summary
+    from repl_env.evaluation import Evaluation, ResultsFile, Solver
+
+Dataset: TypeAlias = Annotated[
+    Path, typer.Argument(help="A JSON object in each line; docs/evaluation.md")
+]
+Rubric: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="exact, fuzzy, json, list or module:function; without it what a line names, else "
+        "exact."
+    ),
+]
+Concurrency: TypeAlias = Annotated[int, typer.Option(min=1, help="Tasks at once.")]
+Model: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="The model to evaluate, or script:FILE.py:FUNCTION; as for run."),
+]
+Trajectories: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--trajectory", metavar="FOLDER", help="Write down the run of each task."),
+]
+SolverName: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="module:function or FILE.py:function that answers a task, instead of a model."
+    ),
+]
+Out: TypeAlias = Annotated[
+    Path | None, typer.Option(help="The results file; an earlier one is carried on.")
+]
+Fresh: TypeAlias = Annotated[
+    bool,
+    typer.Option("--fresh/--resume", help="Forget what the results file has, or carry it on."),
+]
+Limit: TypeAlias = Annotated[int | None, typer.Option(min=1, help="Only so many tasks.")]
+GiveUpAfter: TypeAlias = Annotated[
+    int, typer.Option(min=0, help="Failures of ours in a row that end it; 0: none do.")
+]
+AsJSON: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 def evaluate(
-    dataset: Annotated[Path, typer.Argument(help="A JSON object in each line; docs/evaluation.md")],
-    rubric: Annotated[
-        str | None,
-        typer.Option(
-            help="exact, fuzzy, json, list or module:function; without it what a line names, "
-            "else exact."
-        ),
-    ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Tasks at once.")] = 8,
-    model: Annotated[
-        str | None,
-        typer.Option(help="The model to evaluate, or script:FILE.py:FUNCTION; as for run."),
-    ] = None,
+    dataset: Dataset,
+    rubric: Rubric = None,
+    concurrency: Concurrency = 8,
+    model: Model = None,
     base_url: BaseURL = None,
     api_key_env: KeyVariable = None,
     sub_model: SubModel = None,
@@ -71,31 +98,16 @@ def evaluate(
     preload: Preload = None,
     timeout: CellTimeout = 30.0,
     memory: Memory = "1GiB",
-    trajectory: Annotated[
-        Path | None,
-        typer.Option("--trajectory", metavar="FOLDER", help="Write down the run of each task."),
-    ] = None,
-    solver: Annotated[
-        str | None,
-        typer.Option(
-            help="module:function or FILE.py:function that answers a task, instead of a model."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The results file; an earlier one is carried on.")
-    ] = None,
-    fresh: Annotated[
-        bool,
-        typer.Option("--fresh/--resume", help="Forget what the results file has, or carry it on."),
-    ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only so many tasks.")] = None,
-    give_up_after: Annotated[
-        int, typer.Option(min=0, help="Failures of ours in a row that end it; 0: none do.")
-    ] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    trajectory: Trajectories = None,
+    solver: SolverName = None,
+    out: Out = None,
+    fresh: Fresh = False,
+    limit: Limit = None,
+    give_up_after: GiveUpAfter = 20,
+    as_json: AsJSON = False,
 ) -> None:
     """Run a model over a dataset and score its answers; interrupted, the same call goes on."""
-    from repl_env.evaluation import DatasetError, Evaluation, ResultsError, read_dataset
+    from repl_env.evaluation import Evaluation, read_dataset
     from repl_sandbox.errors import IsolationError
 
     if (solver is None) == (model is None):
@@ -122,11 +134,9 @@ def evaluate(
         )
         solving, settings = rlm_solver(runs, _folder(trajectory))
     settings |= rubric_settings
-    try:
+    with _files():
         tasks = read_dataset(dataset, limit)
-        with _results(out, fresh) as results:
-            if results is not None:
-                results.note({"time": time.time(), "dataset": str(dataset), "settings": settings})
+        with _results(out, fresh, {"dataset": str(dataset), "settings": settings}) as results:
             evaluation = Evaluation(
                 tasks,
                 solving,
@@ -138,12 +148,7 @@ def evaluate(
                 fatal=(IsolationError,),
             )
             status = _run(evaluation, solving, concurrency)
-    except (DatasetError, ResultsError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(Status.USAGE) from error
-    except OSError as error:
-        raise typer.Exit(_unwritable(error)) from error
-    raise typer.Exit(_report(evaluation, status, out, as_json))
+    raise typer.Exit(report(evaluation, status, out, as_json))
 
 
 def _folder(path: Path | None) -> Path | None:
@@ -157,8 +162,22 @@ def _folder(path: Path | None) -> Path | None:
 
 
 @contextmanager
-def _results(out: Path | None, fresh: bool) -> Iterator[ResultsFile | None]:
-    """The results file, open; None if none is wanted."""
+def _files() -> Iterator[None]:
+    """What is wrong with the dataset or the results file, as the status that stands for it."""
+    from repl_env.evaluation import DatasetError, ResultsError
+
+    try:
+        yield
+    except (DatasetError, ResultsError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(Status.USAGE) from error
+    except OSError as error:
+        raise typer.Exit(unwritable(error)) from error
+
+
+@contextmanager
+def _results(out: Path | None, fresh: bool, note: dict[str, Any]) -> Iterator[ResultsFile | None]:
+    """The results file, open, with a note of what this call is; None if none is wanted."""
     from repl_env.evaluation import ResultsFile
 
     if out is None:
@@ -166,6 +185,7 @@ def _results(out: Path | None, fresh: bool) -> Iterator[ResultsFile | None]:
         return
     results = ResultsFile(out, fresh=fresh)
     try:
+        results.note({"time": time.time(), **note})
         yield results
     finally:
         results.close()
@@ -188,13 +208,8 @@ def _run(evaluation: Evaluation, solver: Solver, concurrency: int) -> Status:
         typer.echo(str(error), err=True)
         return Status.TIER_UNAVAILABLE
     except OSError as error:  # of the results file: those of tasks are their failures
-        return _unwritable(error)
+        return unwritable(error)
     return Status.OK
-
-
-def _unwritable(error: OSError) -> Status:
-    typer.echo(f"Results cannot be written: {error.strerror or error}", err=True)
-    return Status.FAILED
 
 
 async def _carry_out(evaluation: Evaluation, solver: Solver, concurrency: int) -> None:
@@ -208,39 +223,3 @@ async def _carry_out(evaluation: Evaluation, solver: Solver, concurrency: int) -
         await evaluation.run()
     finally:
         await solver.close()
-
-
-def _report(evaluation: Evaluation, status: Status, out: Path | None, as_json: bool) -> Status:
-    """Print what there is; the exit status."""
-    from repl_env.evaluation import summarize
-
-    from .summary_table import show
-
-    summary = summarize(evaluation)
-    if as_json:
-        typer.echo(json.dumps(asdict(summary), indent=2))
-    else:
-        show(Console(), summary)
-    if status is Status.OK:
-        status = _verdict(summary)
-    if summary.scored < summary.tasks:
-        typer.echo(_what_next(summary, out), err=True)
-    return status
-
-
-def _verdict(summary: Summary) -> Status:
-    from repl_env.errors import OURS
-
-    if summary.scored == summary.tasks:
-        return Status.OK
-    ours = any(failure.error_kind in OURS for failure in summary.failures)
-    return Status.INFRASTRUCTURE if ours else Status.FAILED
-
-
-def _what_next(summary: Summary, out: Path | None) -> str:
-    left = f"{summary.tasks - summary.scored} of {summary.tasks} tasks have no score."
-    if summary.gave_up:
-        left = f"Too many tasks in a row failed (--give-up-after). {left}"
-    if out is None:
-        return f"{left} Nothing is kept; with --out FILE the same call would go on."
-    return f"{left} The same call goes on from {out}."
