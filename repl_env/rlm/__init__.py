@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from repl_env.rlm.asking import ask
     from repl_env.rlm.budget import Budget, Price, Spent
+    from repl_env.rlm.conversation import Conversation
     from repl_env.rlm.endpoints import model_of
     from repl_env.rlm.gate import REQUESTS, Gate
     from repl_env.rlm.hf_model import HFModel
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from repl_env.rlm.openai_model import OpenAIModel
     from repl_env.rlm.replaying import ReplayModel
     from repl_env.rlm.result import ChildTrace, RLMRunResult
-    from repl_env.rlm.runner import RLM, Conversation
+    from repl_env.rlm.runner import RLM
     from repl_env.rlm.samples import Sample, sample
     from repl_env.rlm.scripted import ScriptedModel
     from repl_env.rlm.trajectory import Trajectory, TrajectoryWriter
@@ -76,6 +77,7 @@ _NAMES_BY_MODULE = {
         "Price",
         "Spent",
     ),
+    "conversation": ("Conversation",),
     "endpoints": ("model_of",),
     "gate": (
         "REQUESTS",
@@ -104,10 +106,7 @@ _NAMES_BY_MODULE = {
         "ChildTrace",
         "RLMRunResult",
     ),
-    "runner": (
-        "RLM",
-        "Conversation",
-    ),
+    "runner": ("RLM",),
     "samples": (
         "Sample",
         "sample",

@@ -1,0 +1,242 @@
+"""`Conversation`: questions on one live session, and the tree of runs that answers them.
+
+The loop is in `repl_env.rlm.loop`, what happens below the root in `repl_env.rlm.recursion`. Here a
+tree is begun and ended: models, an account, an environment, and who is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from repl_env.background import RUNS
+from repl_env.errors import EpisodeAborted, ModelError, REPLError
+from repl_env.llm import LLM
+from repl_env.models import StepResult
+from repl_env.rlm.events import AnyEvent, ContextNote, Watcher
+from repl_env.rlm.loop import Run
+from repl_env.rlm.model import ChatModel
+from repl_env.rlm.named_model import NamedModel
+from repl_env.rlm.plan import Plan
+from repl_env.rlm.recursion import OfRun, Recursion
+from repl_env.rlm.result import RLMRunResult
+from repl_env.values import clean
+
+
+class Conversation:
+    """Questions on one live session, one after the other. `async with`, or plain `with`.
+
+    ```python
+    with rlm.conversation(context=text) as talk:
+        print(talk.ask_plain("Who is named here?").final_answer)
+        print(talk.ask_plain("And who of them twice?").final_answer)
+    ```
+    What the code made for one question is there for the next; the model is told the questions and
+    answers so far, and has them in the variable `history`.
+    """
+
+    def __init__(self, plan: Plan, about: Mapping[str, Any], llm: LLM | None) -> None:
+        self._plan = plan
+        self._about = about
+        self._events: list[AnyEvent] = []
+        self._held = AsyncExitStack()
+        self._writer: Watcher | None = None
+        self._models = plan.models(llm)
+        self._recursion: Recursion | None = None
+        self._llm = llm
+        self._account = plan.ledger().root
+        self._environment: Any = None
+        self._contexts: tuple[ContextNote, ...] = ()
+        self._preview: str | None = None
+        self._asked: list[tuple[str, str]] = []
+        self._runs = 0  # of questions that failed, too: each has a name of its own
+        self._asking = False
+        self._closed = False
+
+    async def ask(
+        self,
+        question: str,
+        *,
+        expected_answer: Any = None,
+        answer_schema: Any = None,
+        timeout_s: float | None = None,
+    ) -> RLMRunResult:
+        """Answer a question; as `RLM.run`.
+
+        Raises:
+            REPLError: the conversation is closed, or at another question.
+        """
+        if not isinstance(question, str):
+            raise TypeError(f"question must be a str, not {type(question).__name__}")
+        if self._asking:
+            raise REPLError("the conversation is at another question; ask one after the other")
+        self._asking = True
+        try:
+            run = await self._run(clean(question), expected_answer, answer_schema)
+            return await self._played(run, timeout_s)
+        finally:
+            self._asking = False
+
+    async def _run(self, question: str, expected_answer: Any, answer_schema: Any) -> Run:
+        """The run that answers a question, in an episode that has begun for it."""
+        recursion = self._began()
+        terms = {
+            "task_prompt": question,
+            "max_iterations": recursion.steps,
+            "expected_answer": expected_answer,
+            "answer_schema": answer_schema,
+        }
+        path = str(self._runs)
+        if self._environment is None:
+            await self._begin(recursion, terms)
+        else:
+            history = [{"question": asked, "answer": answer} for asked, answer in self._asked]
+            await self._environment.follow_up(variables={"history": history}, **terms)
+            self._environment.calling.begin_run(path)
+        self._runs += 1
+        return recursion.run(
+            self._environment,
+            question,
+            self._contexts,
+            path=path,
+            preview=self._preview,
+            model_name=None if self._llm is None else self._llm.model,
+            history=self._asked,
+            scored=expected_answer is not None or self._plan.scores,
+        )
+
+    async def _played(self, run: Run, timeout_s: float | None) -> RLMRunResult:
+        first = len(self._events)
+        try:
+            result = await run.play(timeout_s)
+        except (ModelError, EpisodeAborted) as error:
+            whole = tuple(self._events[first:])
+            error.result = replace(error.result, _events=whole)  # type: ignore[union-attr]
+            raise
+        self._asked.append((run.question, result.final_answer or "(no answer)"))
+        return replace(result, _events=tuple(self._events[first:]))
+
+    def ask_plain(
+        self,
+        question: str,
+        *,
+        expected_answer: Any = None,
+        answer_schema: Any = None,
+        timeout_s: float | None = None,
+    ) -> RLMRunResult:
+        """`ask` for plain callers."""
+        return RUNS.wait_for(
+            self.ask(
+                question,
+                expected_answer=expected_answer,
+                answer_schema=answer_schema,
+                timeout_s=timeout_s,
+            )
+        )
+
+    async def close(self) -> None:
+        """End the session and everything that still runs below it. Safe to call twice."""
+        self._closed = True
+        environment, self._environment = self._environment, None
+        try:
+            if environment is not None:
+                await environment.close()
+        finally:
+            self._account.close()
+            await self._held.aclose()
+
+    def _began(self) -> Recursion:
+        """The recursion of this tree, with its models at hand."""
+        if self._closed:
+            raise REPLError("the conversation is closed")
+        if self._recursion is None:
+            model, sub_model = map(self._taken, self._models)
+            self._recursion = self._plan.recursion(model, sub_model, self._told)
+        return self._recursion
+
+    def _taken(self, model: ChatModel | NamedModel) -> ChatModel:
+        if not isinstance(model, NamedModel):
+            return model
+        self._held.push_async_callback(model.leave)
+        return model.take()
+
+    async def _begin(self, recursion: Recursion, terms: Mapping[str, Any]) -> None:
+        self._open_trajectory()
+        environment = self._plan.make(OfRun(recursion, self._account, "0"))
+        try:
+            first: StepResult[Any] = await environment.reset(**self._about, **terms)
+        except BaseException:
+            await environment.close()
+            raise
+        self._environment = environment
+        self._contexts = _notes(environment, first)
+        self._preview = first.observation.context_preview
+
+    def _open_trajectory(self) -> None:
+        given = self._plan.trajectory
+        if given is None:
+            return
+        from repl_env.rlm.trajectory_writer import TrajectoryWriter
+
+        if isinstance(given, TrajectoryWriter):
+            self._writer = given
+            return
+        named = dict(self._about["contexts"] or {})
+        if self._about["context"] is not None:
+            named["context"] = self._about["context"]
+        writer = TrajectoryWriter(
+            given,
+            contexts=named,
+            settings=self._plan.settings(self._about["seed"]),
+            secrets=_secrets(self._plan.given, self._llm),
+        )
+        self._writer = self._held.enter_context(writer)
+
+    def _told(self, event: AnyEvent) -> None:
+        self._events.append(event)
+        if self._writer is not None:
+            self._writer(event)
+        if self._plan.watch is not None:
+            self._plan.watch(event)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        RUNS.wait_for(self.close())
+
+
+def _secrets(*given: object) -> list[str]:
+    """What no file may have of these, wherever a text repeats it."""
+    known = [each for each in given if isinstance(each, LLM)]
+    from repl_env.rlm.trajectory_writer import SHORTEST_SECRET
+
+    texts = [text for llm in known for text in (llm.api_key or "", *llm.headers.values())]
+    return [text for text in texts if len(text) >= SHORTEST_SECRET]
+
+
+def _notes(environment: Any, first: StepResult[Any]) -> tuple[ContextNote, ...]:
+    """The contexts of the episode that has begun, without their content."""
+    parts = getattr(environment, "contexts", None)
+    if parts is None:
+        return (ContextNote("context", "str", first.observation.context_length),)
+    return tuple(ContextNote(part.name, part.type, part.length) for part in parts)
