@@ -21,7 +21,8 @@ from repl_env.recursive_backends import (
     RecursiveBackend,
 )
 from repl_env.rlm.events import AnyEvent, ContextNote, ModelReplied
-from repl_env.rlm.loop import Manner, Run
+from repl_env.rlm.loop import Run
+from repl_env.rlm.manner import Manner
 from repl_env.rlm.model import CallableModel
 from repl_env.rlm.result import RLMRunResult
 from repl_env.rlm.system import opening

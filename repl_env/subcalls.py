@@ -129,7 +129,7 @@ class GivenProvider:
         return Ledger(budget, prices=self._prices).root
 
     def _recursion(self, settings: SubcallSettings, model: ChatModel) -> Recursion:
-        from repl_env.rlm.loop import Manner
+        from repl_env.rlm.manner import Manner
         from repl_env.rlm.recursion import Recursion
 
         turns = settings.max_iterations

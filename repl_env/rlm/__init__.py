@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from repl_env.rlm.gate import REQUESTS, Gate
     from repl_env.rlm.hf_model import HFModel
     from repl_env.rlm.ledger import Account, Ledger, Left, Reservation, Tally
-    from repl_env.rlm.loop import Manner
+    from repl_env.rlm.manner import Manner
     from repl_env.rlm.model import (
         ChatModel,
         Completion,
@@ -91,7 +91,7 @@ _NAMES_BY_MODULE = {
         "Reservation",
         "Tally",
     ),
-    "loop": ("Manner",),
+    "manner": ("Manner",),
     "model": (
         "ChatModel",
         "Completion",

@@ -20,7 +20,7 @@ from repl_env.interfaces import Message
 from repl_env.rlm.asking import ask
 from repl_env.rlm.gate import Gate
 from repl_env.rlm.ledger import Account, Reservation
-from repl_env.rlm.loop import SHARE
+from repl_env.rlm.manner import SHARE
 from repl_env.rlm.model import (
     CallableModel,
     ChatModel,

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from repl_env.errors import OURS, BudgetExceeded, EpisodeAborted, ModelError
 from repl_env.interfaces import Message
@@ -19,7 +19,7 @@ from repl_env.models import REPLObservation, StepResult
 from repl_env.parsing import extract_code_blocks
 from repl_env.prompts import build_user_prompt, format_observations
 from repl_env.rlm.asking import ask
-from repl_env.rlm.budget import Budget, Spent
+from repl_env.rlm.budget import Spent
 from repl_env.rlm.events import (
     AnyEvent,
     CellRan,
@@ -32,25 +32,19 @@ from repl_env.rlm.events import (
 )
 from repl_env.rlm.gate import REQUESTS, Gate
 from repl_env.rlm.ledger import Account
+from repl_env.rlm.manner import Manner
 from repl_env.rlm.model import ChatModel, Completion, ModelRequest, Origin
 from repl_env.rlm.prose import ProseAnswer, answer_in
 from repl_env.rlm.result import RLMRunResult
 from repl_env.rlm.sums import Sums
-from repl_env.rlm.transcript import Measure, Transcript
-from repl_env.settings import at_least, one_of
+from repl_env.rlm.transcript import Transcript
 from repl_env.values import clean
-from repl_sandbox.types import check_seconds
 
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
 
-Blocks: TypeAlias = Literal["all", "first", "until_done", "until_error"]
 Step: TypeAlias = StepResult[REPLObservation]
 
-BLOCKS = ("all", "first", "until_done", "until_error")
-
-# Tokens of one answer, where they are counted: a long answer to a question, and a long turn.
-SHARE = 8192
 # Blocks of one reply that are run. A model that writes more has lost its way, and is told so.
 MOST_BLOCKS = 32
 # Characters of one reply that stay in the conversation. Its code is run whole.
@@ -102,54 +96,6 @@ class Environment(Protocol):
 
     async def end_calls(self) -> None:
         """End the calls that code began and that go on beside it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
-    """How runs of one tree work.
-
-    Args:
-        max_iterations: turns of a run.
-        blocks: which code blocks of a reply are run. "all": errors or not, and those behind an
-            answer too, for what they leave in the session; "first"; "until_done": up to an answer;
-            "until_error": up to an error or an answer.
-        max_outcome: characters of one block's outcome that the model is shown.
-        max_prompt: the most that a prompt may have, as `measure` counts; older turns are cut.
-        measure: None: characters.
-        timeout_s: seconds of execution for one block; None: the sandbox's limit.
-        max_output_tokens: of one answer, in runs and to questions. None: the model's own limit; or
-            `SHARE`, where the budget counts tokens or money, since a call without a limit would
-            reserve all of it, and no two could be made at the same time.
-
-    Raises:
-        TypeError, ValueError: naming the field.
-    """
-
-    max_iterations: int = 30
-    blocks: Blocks = "all"
-    max_outcome: int = 20_000
-    max_prompt: int = 400_000
-    measure: Measure | None = None
-    timeout_s: float | None = None
-    max_output_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        one_of(self.blocks, BLOCKS, "blocks")
-        for name in ("max_iterations", "max_outcome", "max_prompt"):
-            at_least(getattr(self, name), 1, name)
-        if self.measure is not None and not callable(self.measure):
-            raise TypeError(f"measure must be callable, not {type(self.measure).__name__}")
-        if self.timeout_s is not None:
-            check_seconds(self.timeout_s, "timeout_s")
-        if self.max_output_tokens is not None:
-            at_least(self.max_output_tokens, 1, "max_output_tokens")
-
-    def within(self, budget: Budget) -> Manner:
-        """The same, for a tree with this budget."""
-        counted = budget.output_tokens is not None or budget.usd is not None
-        if self.max_output_tokens is not None or not counted:
-            return self
-        return replace(self, max_output_tokens=SHARE)
 
 
 @dataclass(slots=True)

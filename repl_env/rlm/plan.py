@@ -12,7 +12,7 @@ from repl_env.rlm.budget import Budget, Price
 from repl_env.rlm.events import Watcher
 from repl_env.rlm.gate import Gate
 from repl_env.rlm.ledger import Ledger
-from repl_env.rlm.loop import Manner
+from repl_env.rlm.manner import Manner
 from repl_env.rlm.model import ChatModel, as_model
 from repl_env.rlm.named_model import NamedModel
 from repl_env.rlm.recursion import Recursion

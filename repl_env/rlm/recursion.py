@@ -19,7 +19,8 @@ from repl_env.rlm.calling import Calling, Failed
 from repl_env.rlm.events import ContextNote, Watcher
 from repl_env.rlm.gate import REQUESTS, Gate
 from repl_env.rlm.ledger import Account
-from repl_env.rlm.loop import Manner, Run
+from repl_env.rlm.loop import Run
+from repl_env.rlm.manner import Manner
 from repl_env.rlm.model import ChatModel
 from repl_env.rlm.questions import Question, Reply
 from repl_env.rlm.system import opening

@@ -19,7 +19,7 @@ from repl_env.rlm.conversation import Conversation
 from repl_env.rlm.events import Watcher
 from repl_env.rlm.gate import REQUESTS, Gate
 from repl_env.rlm.ledger import Ledger
-from repl_env.rlm.loop import Blocks, Manner
+from repl_env.rlm.manner import Blocks, Manner
 from repl_env.rlm.model import ChatModel, ModelFunction
 from repl_env.rlm.plan import MakeEnvironment, Plan, model_given
 from repl_env.rlm.result import RLMRunResult
@@ -58,7 +58,7 @@ class RLM:
         prices: of models, by name.
         max_iterations: turns of each run.
         max_depth: levels of runs; 1 is the root alone.
-        blocks: which blocks of a reply are run, see `repl_env.rlm.loop.Manner`.
+        blocks: which blocks of a reply are run, see `repl_env.rlm.manner.Manner`.
         tools: functions for the sessions of all runs, by name, plain or async; their docstrings are
             shown to the model.
         trajectory: a file to write, or a `TrajectoryWriter`.
