@@ -17,7 +17,6 @@ from repl_env.errors import OURS, BudgetExceeded, EpisodeAborted, ModelError
 from repl_env.interfaces import Message
 from repl_env.models import REPLObservation, StepResult
 from repl_env.parsing import extract_code_blocks
-from repl_env.prompts import build_user_prompt, format_observations
 from repl_env.rlm.asking import ask
 from repl_env.rlm.budget import Spent
 from repl_env.rlm.events import (
@@ -35,6 +34,7 @@ from repl_env.rlm.ledger import Account
 from repl_env.rlm.manner import Manner
 from repl_env.rlm.model import ChatModel, Completion, ModelRequest, Origin
 from repl_env.rlm.prose import ProseAnswer, answer_in
+from repl_env.rlm.reports import LAST, NO_CODE, TOO_MANY, Reports
 from repl_env.rlm.result import RLMRunResult
 from repl_env.rlm.sums import Sums
 from repl_env.rlm.transcript import Transcript
@@ -47,26 +47,6 @@ Step: TypeAlias = StepResult[REPLObservation]
 
 # Blocks of one reply that are run. A model that writes more has lost its way, and is told so.
 MOST_BLOCKS = 32
-# Characters of one reply that stay in the conversation. Its code is run whole.
-MOST_REPLY = 100_000
-# So many turns with the same code and the same error are a loop, which the model is told.
-_SAME_FAILURES = 3
-
-_NO_CODE = (
-    "Your reply had no code block, so nothing was run. Write code in a block that begins with "
-    "```repl; give the final answer with FINAL(...) in such a block."
-)
-_TOO_MANY = "Only the first {} of the {} code blocks were run."
-_STUCK = (
-    "The same code has failed in the same way {} times now. Do something else: look at the values "
-    "that it works on, or take another way to the answer."
-)
-_LAST = (
-    "There are no turns left. Reply with the final answer now: only the answer itself, as plain "
-    "text, without code and without explanation."
-)
-_SHORT = "(What this printed, {:,} characters, is not shown any more; `_out` has it, by cell.)"
-
 
 # What the event of an end says of the result.
 _TOLD = (
@@ -118,11 +98,11 @@ class Run:
     watch: Watcher | None = None
     scored: bool = False
     _transcript: Transcript = field(init=False)
+    _reports: Reports = field(init=False)
     _last: Step | None = None
     _turn: int = 0  # the one that is asked for; it may get no reply
     _replies: int = 0
     _cells: int = 0
-    _failures: list[tuple[str, str]] = field(default_factory=list)
     _began: float = field(default_factory=time.time)
     _reason: str | None = None
     _spoilt: bool = False
@@ -137,6 +117,7 @@ class Run:
         """
         manner = self.manner
         self._transcript = Transcript(self.opening, manner.max_prompt, manner.measure)
+        self._reports = Reports(self.question, manner.max_outcome)
         # The account may be that of earlier questions too.
         account = self.environment.account
         self._before = account.own, account.total
@@ -183,8 +164,9 @@ class Run:
             steps, notes = await self._run_blocks(reply.text)
             if self._done:
                 return self._stop_reason
-            self._report(reply.text, steps, notes)
-        self._transcript.follow(_LAST)
+            ran = [(code, step.observation) for code, step in steps]
+            self._transcript.add(*self._reports.of(self._turn, reply.text, ran, notes))
+        self._transcript.follow(LAST)
         await self._take_last(await self._ask(last=True))
         return "max_iterations"
 
@@ -221,10 +203,10 @@ class Run:
         if not found:
             if (answer := answer_in(reply, self._variables)) is not None:
                 return [await self._answer(answer)], []
-            return [], [_NO_CODE]
+            return [], [NO_CODE]
         blocks = found[:1] if self.manner.blocks == "first" else found[:MOST_BLOCKS]
         if len(blocks) < len(found):
-            notes.append(_TOO_MANY.format(len(blocks), len(found)))
+            notes.append(TOO_MANY.format(len(blocks), len(found)))
         steps: list[tuple[str, Step]] = []
         for index, code in enumerate(blocks):
             step = await self._execute(code)
@@ -279,31 +261,6 @@ class Run:
         self._last = await self.environment.give_up()
         # Not by its mask, which is there too where the run's own time has cut a cell.
         self._spoilt |= self._last.observation.error_kind in OURS
-
-    def _report(self, reply: str, steps: Sequence[tuple[str, Step]], notes: list[str]) -> None:
-        """Tell the model what came of its reply."""
-        observations = [step.observation for _, step in steps]
-        codes = [code for code, _ in steps]
-        if (times := self._note_failure(steps)) >= _SAME_FAILURES:
-            notes = [*notes, _STUCK.format(times)]
-        told = format_observations(observations, codes, self.manner.max_outcome)
-        ask_on = str(build_user_prompt(self.question, self._turn)["content"])
-        report = "\n\n".join(part for part in (told, *notes, ask_on) if part)
-        printed = sum(len(observation.result.stdout) for observation in observations)
-        short = "\n\n".join([_SHORT.format(printed), *notes])
-        self._transcript.add(_within(reply, MOST_REPLY), report, short)
-
-    def _note_failure(self, steps: Sequence[tuple[str, Step]]) -> int:
-        """How many times in a row the same code has failed in the same way."""
-        failed = [
-            (code, step.observation.result.stderr.rsplit("\n", 2)[-1])
-            for code, step in steps
-            if not step.observation.result.success
-        ]
-        if not failed or (self._failures and failed[0] != self._failures[0]):
-            self._failures = []
-        self._failures += failed[:1]
-        return len(self._failures)
 
     # ── what is known ────────────────────────────────────────────────────────────────────────────
 
@@ -376,12 +333,3 @@ class Run:
         )
         self._tell(RunEnded, total=result.usage, **{name: getattr(result, name) for name in _TOLD})
         return result
-
-
-def _within(text: str, limit: int) -> str:
-    """`text` without its middle, if it is longer."""
-    text = clean(text)
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[:half]}\n... [{len(text) - limit:,} characters left out] ...\n{text[-half:]}"

@@ -1,0 +1,87 @@
+"""`Reports`: what the model is told of what came of its replies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from repl_env.models import REPLObservation
+from repl_env.prompts import build_user_prompt, format_observations
+from repl_env.values import clean
+
+# Characters of one reply that stay in the conversation. Its code is run whole.
+MOST_REPLY = 100_000
+# So many turns with the same code and the same error are a loop, which the model is told.
+_SAME_FAILURES = 3
+
+NO_CODE = (
+    "Your reply had no code block, so nothing was run. Write code in a block that begins with "
+    "```repl; give the final answer with FINAL(...) in such a block."
+)
+TOO_MANY = "Only the first {} of the {} code blocks were run."
+_STUCK = (
+    "The same code has failed in the same way {} times now. Do something else: look at the values "
+    "that it works on, or take another way to the answer."
+)
+LAST = (
+    "There are no turns left. Reply with the final answer now: only the answer itself, as plain "
+    "text, without code and without explanation."
+)
+_SHORT = "(What this printed, {:,} characters, is not shown any more; `_out` has it, by cell.)"
+
+
+class Report(NamedTuple):
+    """What came of a reply: told whole, and in short for when the turn is old."""
+
+    reply: str
+    whole: str
+    short: str
+
+
+@dataclass(slots=True)
+class Reports:
+    """Those of one run on `question`; `limit` characters are shown of one block's outcome."""
+
+    question: str
+    limit: int
+    _failures: list[tuple[str, str]] = field(default_factory=list)
+
+    def of(
+        self,
+        turn: int,
+        reply: str,
+        ran: Sequence[tuple[str, REPLObservation]],
+        notes: Sequence[str],
+    ) -> Report:
+        """That of a turn, whose code and outcomes are `ran`."""
+        observations = [observation for _, observation in ran]
+        if (times := self._note_failure(ran)) >= _SAME_FAILURES:
+            notes = [*notes, _STUCK.format(times)]
+        told = format_observations(observations, [code for code, _ in ran], self.limit)
+        ask_on = str(build_user_prompt(self.question, turn)["content"])
+        whole = "\n\n".join(part for part in (told, *notes, ask_on) if part)
+        printed = sum(len(observation.result.stdout) for observation in observations)
+        short = "\n\n".join([_SHORT.format(printed), *notes])
+        return Report(_within(reply, MOST_REPLY), whole, short)
+
+    def _note_failure(self, ran: Sequence[tuple[str, REPLObservation]]) -> int:
+        """How many times in a row the same code has failed in the same way."""
+        failed = [
+            (code, observation.result.stderr.rsplit("\n", 2)[-1])
+            for code, observation in ran
+            if not observation.result.success
+        ]
+        if not failed or (self._failures and failed[0] != self._failures[0]):
+            self._failures = []
+        self._failures += failed[:1]
+        return len(self._failures)
+
+
+def _within(text: str, limit: int) -> str:
+    """`text` without its middle, if it is longer."""
+    text = clean(text)
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n... [{len(text) - limit:,} characters left out] ...\n{text[-half:]}"
