@@ -6,7 +6,7 @@ import os
 import stat
 import time
 
-# Files and directories that are looked at and kept (zygote/keeper.py): each takes microseconds,
+# Files and directories that are looked at and kept (zygote/versions.py): each takes microseconds,
 # after every cell that changes one. Of more it is enough to know that they are.
 MOST_FILES = 10_000
 
