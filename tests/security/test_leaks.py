@@ -6,6 +6,7 @@ import gc
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -182,6 +183,29 @@ def test_fifty_recoveries_of_one_session_leave_nothing_behind(sandbox: Sandbox) 
         assert comes_to(lambda: _more(before, held()), []) == []
         eventually(lambda: init.num_fds() <= descriptors)
         eventually(lambda: len(init.children(recursive=True)) <= 5)
+
+
+def test_a_directory_that_its_owner_has_closed_costs_the_session_no_descriptors(
+    sandbox: Sandbox,
+) -> None:
+    def held() -> dict[psutil.Process, int]:
+        found = {}
+        for process in init.children():
+            with suppress(psutil.NoSuchProcess):  # a copy that is not needed any more
+                found[process] = process.num_fds()
+        return found
+
+    with sandbox.session() as session:
+        init = psutil.Process(session._core.links.pid)
+        session.run("import os\nos.mkdir('closed')\nos.chmod('closed', 0)")
+        session.run("open('f', 'w').write('x')")
+        before = held()
+        for number in range(20):
+            session.run(f"open('f', 'w').write('{number}')")
+        after = held()
+        stayed = before.keys() & after.keys()
+        assert len(stayed) >= 2  # the worker and the keeper of its files
+        assert all(after[process] <= before[process] for process in stayed)
 
 
 @pytest.mark.parametrize("many", [50, pytest.param(200, marks=pytest.mark.slow)])

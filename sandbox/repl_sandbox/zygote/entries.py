@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import stat
 import time
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from typing import NamedTuple
 
 from ..worker.files import unsettled
@@ -65,15 +66,12 @@ def content(root: int, path: str, status: os.stat_result, room: int) -> bytes | 
     try:
         if stat.S_ISDIR(status.st_mode):
             return b""
-        folder, name = place(root, path)
-        try:
+        with placed(root, path) as (folder, name):
             if stat.S_ISLNK(status.st_mode):
                 return os.fsencode(os.readlink(name, dir_fd=folder))
             if not stat.S_ISREG(status.st_mode) or status.st_size > room:
                 return None
             fd = os.open(name, os.O_RDONLY | workspace.PLAIN, dir_fd=folder)
-        finally:
-            os.close(folder)
         with os.fdopen(fd, "rb") as file:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 return None
@@ -110,25 +108,26 @@ def write(folder: int, name: str, entry: Entry) -> None:
         os.close(fd)
 
 
-def place(root: int, path: str) -> tuple[int, str]:
-    """A descriptor of the directory that `path` is in, to be closed, and its name there."""
+@contextmanager
+def placed(root: int, path: str) -> Iterator[tuple[int, str]]:
+    """A descriptor of the directory that `path` is in, open meanwhile, and its name there."""
     *above, name = path.split("/")
     folder = os.dup(root)
-    for part in above:
-        inner = os.open(part, workspace.PLACE, dir_fd=folder)
+    try:
+        for part in above:
+            inner = os.open(part, workspace.PLACE, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        yield folder, name
+    finally:
         os.close(folder)
-        folder = inner
-    return folder, name
 
 
 def change_mode(root: int, path: str, mode: int) -> None:
     """Change the mode of what is at `path`, which is no link."""
     with suppress(OSError):
-        folder, name = place(root, path)
-        try:
+        with placed(root, path) as (folder, name):
             fd = os.open(name, os.O_PATH | workspace.PLAIN, dir_fd=folder)
-        finally:
-            os.close(folder)
         try:
             chmod(fd, mode)
         finally:
@@ -156,22 +155,26 @@ def walk(root: int, most: int, opened: set[str] | None = None) -> list[tuple[str
         above = left.pop()
         if above.count("/") > workspace.DEEPEST:
             raise OSError(0, f"directories more than {workspace.DEEPEST} deep")
-        parent, name = place(root, f"{above}.")
-        folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | workspace.PLAIN, dir_fd=parent)
-        os.close(parent)
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    status = entry.stat(follow_symlinks=False)
-                    path = above + entry.name
-                    found.append((path, status))
-                    if stat.S_ISDIR(status.st_mode):
-                        left.append(f"{path}/")
-                        if opened is not None and status.st_mode & stat.S_IRWXU != stat.S_IRWXU:
-                            change_mode(root, path, status.st_mode | stat.S_IRWXU)
-                            opened.add(path)
-                    if len(found) > most:
-                        raise OSError(0, f"more than {most:,} files")
-        finally:
-            os.close(folder)
+        with closing(_inside(root, above)) as inside:
+            for path, status in inside:
+                found.append((path, status))
+                if stat.S_ISDIR(status.st_mode):
+                    left.append(f"{path}/")
+                    if opened is not None and status.st_mode & stat.S_IRWXU != stat.S_IRWXU:
+                        change_mode(root, path, status.st_mode | stat.S_IRWXU)
+                        opened.add(path)
+                if len(found) > most:
+                    raise OSError(0, f"more than {most:,} files")
     return found
+
+
+def _inside(root: int, above: str) -> Generator[tuple[str, os.stat_result]]:
+    """What is in the directory whose path, with a slash behind it, is `above`."""
+    with placed(root, f"{above}.") as (parent, name):
+        folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | workspace.PLAIN, dir_fd=parent)
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                yield above + entry.name, entry.stat(follow_symlinks=False)
+    finally:
+        os.close(folder)

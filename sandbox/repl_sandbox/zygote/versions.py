@@ -114,15 +114,11 @@ class Versions:
         return max((number for number in self._kept if number <= cell), default=-1)
 
     def _remove(self, path: str, status: os.stat_result) -> bool:
-        with suppress(OSError):
-            folder, name = entries.place(self._root, path)
-            try:
-                if stat.S_ISDIR(status.st_mode):
-                    os.rmdir(name, dir_fd=folder)
-                else:
-                    os.unlink(name, dir_fd=folder)
-            finally:
-                os.close(folder)
+        with suppress(OSError), entries.placed(self._root, path) as (folder, name):
+            if stat.S_ISDIR(status.st_mode):
+                os.rmdir(name, dir_fd=folder)
+            else:
+                os.unlink(name, dir_fd=folder)
             return True
         return False
 
@@ -136,24 +132,18 @@ class Versions:
         if status is not None and not (same and not twin and _is_its_own(status, entry)):
             self._remove(path, status)
         try:
-            folder, name = entries.place(self._root, path)
-            try:
+            with entries.placed(self._root, path) as (folder, name):
                 if twin:
                     self._link(twin, folder, name)
                 else:
                     entries.write(folder, name, entry)
-            finally:
-                os.close(folder)
         except OSError as error:
             return error.strerror or "it cannot be written"
         return ""
 
     def _link(self, twin: str, folder: int, name: str) -> None:
-        above, there = entries.place(self._root, twin)
-        try:
+        with entries.placed(self._root, twin) as (above, there):
             os.link(there, name, src_dir_fd=above, dst_dir_fd=folder, follow_symlinks=False)
-        finally:
-            os.close(above)
 
 
 def _is_its_own(status: os.stat_result, entry: Entry) -> bool:
