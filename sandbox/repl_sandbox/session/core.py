@@ -16,7 +16,6 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 
 from ..cgroups.group import Group
-from ..errors import RemoteProtocolError
 from ..types import (
     AnyOutcome,
     Clock,
@@ -27,26 +26,20 @@ from ..types import (
     Usage,
 )
 from ..wire.messages import (
-    Answered,
-    Call,
     Configure,
     HostMessage,
-    Reply,
     Restored,
     Result,
-    WorkerMessage,
 )
 from ..zygote.links import Links
-from .answers import Accept, AnswersOfCell
-from .branching import Branching
+from .answers import Accept
 from .calls import Calls
 from .clocks import Clocks
 from .exchange import NOTICE_TIMEOUT, Ready_
-from .host_functions import Executor, refusal
+from .host_functions import Executor
+from .incoming import Incoming
 from .offers import Offers
 from .outcomes import outcome_of
-from .output import Output
-from .paging import PAGING, page
 
 # The kernel's counts take microseconds to read. No process is made, filled and ended for its memory
 # in less than this; what a shorter cell leaves is in the counts when the next is looked at.
@@ -59,7 +52,7 @@ _new = object.__new__
 _POLLIN = select.POLLIN
 
 
-class Core(Branching):
+class Core(Incoming):
     """One session, and the cell that runs."""
 
     def __init__(
@@ -77,7 +70,6 @@ class Core(Branching):
         states: int,
         ours: int,
     ) -> None:
-        self._calls = Calls(offers, executor)
         super().__init__(
             links,
             limits,
@@ -85,9 +77,10 @@ class Core(Branching):
             # A module of the template may hold random numbers' state, which is every session's
             # until the session is told to draw its own.
             plain=not (offers.rows or preloaded or answers is not None or seed is not None),
-            wakes=self._calls.wakes,
             rlimits=rlimits,
             states=states,
+            calls=Calls(offers, executor),
+            on_answer=on_answer,
         )
         self.ours = ours  # for the watchdog: processes besides those of the code
         # For the watchdog: bytes of a memfd that the worker maps while it copies them.
@@ -95,27 +88,13 @@ class Core(Branching):
         self.busy = threading.Lock()  # held by the one caller at a time
         self.holder = 0  # the thread of the last one
         self._forsaken = False
-        self._on_answer = on_answer
-        self.output = Output(links.stdout, links.stderr, int(limits.output))
         self._hit: tuple[KillReason, ...] = ()
-        # Set by a driver that looks at the worker's socket before it looks at the pipes.
-        self.worker_first = False
-        self._quiet = False
         self._grace_over: float | None = None
         self._code = b""
         self._timeout = self._cpu_begun = 0.0
         self._begun = True  # whether the worker was there to take the cell
         self._errand: tuple[Callable[[int], HostMessage], int] | None = None
         self._last_cell = 0
-        self._answers = AnswersOfCell()
-        self._begin_cell()
-
-    def _begin_cell(self) -> None:
-        self._quiet = False
-        self._result: Result | None = None
-        self._clocks: Clocks | None = None
-        if self._answers.kept:
-            self._answers = AnswersOfCell()
 
     # ── a cell ────────────────────────────────────────────────────────────────────────────────
 
@@ -321,106 +300,7 @@ class Core(Branching):
         self._hit = ()
         return replace(outcome, limits=hit) if hit else outcome
 
-    # ── what comes in ─────────────────────────────────────────────────────────────────────────
-
-    def _receive(self, ready: Ready_) -> None:
-        if len(ready) == 1 and ready[0][0] == self._worker_fd and not self.outbox:
-            # What the cell wrote before its result was in the pipes before this was in the socket.
-            # If that was seen first, and nothing in the pipes after it, then nothing is there.
-            self._quiet = self._take_all(self._read_worker()) and self.worker_first
-            return
-        for fd, _ in ready:
-            if fd == self._worker_fd:
-                if self.outbox and not self.outbox.flush():
-                    self._eof = True
-                if self.outbox.interest & select.POLLIN:
-                    self._take_all(self._read_worker())
-            elif fd == self._control_fd:
-                self._read_control()
-            elif not self.output.read(fd):
-                self._reply()
-
-    def _take_all(self, data: bytes) -> bool:
-        """Take in what the worker sent; whether that was the result and nothing before it."""
-        if not data:
-            return False
-        connection = self.links.connection
-        whole = connection.between_messages
-        try:
-            for message in connection.receive(data):
-                self._take(message)
-                whole = whole and self._result is not None
-        except RemoteProtocolError:
-            self._breach = "protocol"
-            self._eof = True
-            self._kill_worker()
-        return whole
-
-    def _take(self, message: WorkerMessage) -> None:
-        kind = type(message)
-        if kind is Result:
-            assert isinstance(message, Result)
-            if message.cell != self.cell:
-                raise RemoteProtocolError("the result of another cell")
-            self._result = message
-        elif isinstance(message, Call):
-            self._take_call(message)
-        elif isinstance(message, Answered):
-            self._take_answer(message)
-        else:
-            self._asked = message
-
-    def _take_call(self, call: Call) -> None:
-        if call.cell != self.cell or self._clocks is None or self._result is not None:
-            self._send(refusal(call.call, "Cancelled", "the cell that made this call has ended"))
-            return
-        if call.call in self._calls.running:
-            raise RemoteProtocolError("a call number is used twice")
-        if call.name in PAGING:
-            self._send(page(self.output.history, call, len(self.outbox)))
-            return
-        refused = self._calls.refused(call)
-        if refused is not None:
-            self._send(refused)
-            return
-        self._clocks.call_begins(_monotonic(), self.cpu_seconds())
-        self._calls.begin(call, self.cell)
-
-    def _reply(self) -> None:
-        for reply in self._calls.replies(self.cell):
-            if self._clocks is not None:
-                self._clocks.call_ends(_monotonic(), self.cpu_seconds())
-            self._answers.decided(reply.call, reply.ok)
-            self._send(reply)
-
-    def _take_answer(self, answered: Answered) -> None:
-        if answered.cell != self.cell or self._clocks is None or self._result is not None:
-            self._send(refusal(answered.call, "Cancelled", "the cell that answered has ended"))
-            return
-        if answered.call in self._calls.running:
-            raise RemoteProtocolError("a call number is used twice")
-        try:
-            verdict = self._answers.offer(answered.call, answered.answer, self._on_answer)
-        except ValueError as error:
-            self._send(refusal(answered.call, "ValueError", str(error)))
-            return
-        if verdict is None:
-            self._send(Reply(answered.call, True, b"null"))
-            return
-        self._clocks.call_begins(_monotonic(), self.cpu_seconds())
-        call = Call(answered.call, self.cell, "on_answer", b"")
-        self._calls.wait_for(verdict, call, len(answered.answer.text))
-        self._wait_also_for(self._calls.wakes)
-
     # ── the end of a cell, or of a worker ─────────────────────────────────────────────────────
-
-    def _refuse_open_calls(self) -> None:
-        self._answers.leave_undecided()
-        for call in self._calls.end():
-            if not self._dead:
-                self._send(refusal(call, "Cancelled", "the cell that made this call has ended"))
-            if self._clocks is not None:
-                self._clocks.call_ends(_monotonic(), self.cpu_seconds())
 
     def _death_reason(self, expired: Clock | None) -> KillReason:
         assert self._notice is not None
