@@ -9,7 +9,7 @@ from ..errors import SandboxError
 from ..wire.messages import Fetch, Restored
 from ..worker.copies import ASK_FOR_COPY
 from ..zygote.links import Links
-from .ends import Ends
+from .ends import EndsOfBranch
 from .exchange import Ready_
 from .questions import Questions
 from .revival import RESTART_TIMEOUT, REVIVE_TIMEOUT
@@ -28,7 +28,7 @@ class Branching(Questions):
         # first cell there need be none, until it is asked for one.
         for _ in range(1 if self.last_kept else 2):
             yield from self.ask(Fetch(ASK_FOR_COPY))
-        ends = Ends()
+        ends = EndsOfBranch()
         try:
             order = {"op": "branch", "cell": self.last_kept}
             order["seed"] = -1 if seed is None else seed

@@ -25,6 +25,7 @@ from ..wire.connection import HostConnection
 from . import control, copied, process, requests
 from .arrival import await_ready
 from .conversation import Conversation, Gone
+from .ends import Ends
 from .links import Links
 from .outside import Outside
 
@@ -138,9 +139,7 @@ class ZygoteHandle:
         `states` is how many it keeps besides the current one, -1 for not even that.
         """
         try:
-            host_control, their_control = control.pair()
-            host_worker, their_worker = socket.socketpair()
-            stdout, their_stdout, stderr, their_stderr = _two_pipes()
+            ends = Ends()
         except OSError:
             if group is not None:
                 group.release()
@@ -148,29 +147,19 @@ class ZygoteHandle:
         number, version = next(self._numbers), 0 if group is None else group.version
         settings = requests.settings(workspace, rlimits, states)
         request = requests.spawn(number, slot, version, settings)
-        connection = HostConnection()
-        ends = (host_control, host_worker, stdout, stderr)
-        links = Links(number, 0, 0, *ends, connection, self._outside, group)
+        links = Links(number, 0, 0, *ends.take(), HostConnection(), self._outside, group)
         links.folder = f"{self._base}/{number}" if self._base else ""
         links.tier = self.tier
         links.interpreter = self.interpreter
         try:
-            with their_control, their_worker:
-                theirs = (their_control.fileno(), their_worker.fileno(), their_stdout, their_stderr)
-                host_worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-                with _entrance(group) as entrance:
-                    self._check_open()
-                    self._conversation.send(request, (*theirs, *entrance))
+            with _entrance(group) as entrance:
+                self._check_open()
+                self._conversation.send(request, (*ends.theirs, *entrance))
         except BaseException:
             self.abandon(links)
             raise
         finally:
-            os.close(their_stdout)
-            os.close(their_stderr)
-        for fd in (stdout, stderr):
-            os.set_blocking(fd, False)
-        host_worker.setblocking(False)
-        host_control.setblocking(False)
+            ends.close_theirs()
         return links
 
     def finish(self, links: Links) -> None:
@@ -329,16 +318,6 @@ def _check_size(configuration: control.Message) -> None:
             f"{name}: {sizes[name]:,} bytes; the limit of all settings of a template together is "
             f"{_MOST_SETTINGS:,}"
         )
-
-
-def _two_pipes() -> tuple[int, int, int, int]:
-    one = os.pipe2(os.O_CLOEXEC)
-    try:
-        return (*one, *os.pipe2(os.O_CLOEXEC))
-    except OSError:
-        for fd in one:
-            os.close(fd)
-        raise
 
 
 def _entrance(group: Group | None) -> AbstractContextManager[Sequence[int]]:
