@@ -513,6 +513,39 @@ def test_more_sessions_than_end_at_a_time_end_all_the_same() -> None:
     assert not any(map(psutil.pid_exists, inits))
 
 
+SIGNALS = """
+import signal
+from repl_sandbox import Sandbox
+
+numbers = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+%s
+with Sandbox(isolation=%r, python=%r) as sandbox, sandbox.session() as session:
+    outcome = session.run("x = 1\\nwhile True: pass", timeout=0.1)
+    print(type(outcome).__name__, outcome.state, session.run("x").value)
+    code = "import subprocess as s; p = s.Popen(['sleep', '60']); p.terminate(); p.wait(30)"
+    print(session.run(code).value)
+"""
+
+
+@pytest.mark.parametrize("tier", ["jailed", "confined", "process"])
+@pytest.mark.parametrize(
+    "taken",
+    [
+        "signal.pthread_sigmask(signal.SIG_BLOCK, numbers)",
+        "for each in numbers:\n    signal.signal(each, signal.SIG_IGN)",
+    ],
+    ids=["blocked", "ignored"],
+)
+def test_how_the_host_takes_its_signals_is_not_how_sessions_do(
+    taken: str, tier: str, open_python: str
+) -> None:
+    program = SIGNALS % (taken, tier, open_python)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG, check=False
+    )
+    assert (done.stdout, done.stderr) == ("TimedOut kept 1\n-15\n", "")
+
+
 def test_too_few_files_to_open_are_one_error_that_says_what_helps() -> None:
     program = (
         "from repl_sandbox import Sandbox, SandboxError\n"

@@ -21,6 +21,8 @@ from .template import build
 
 # Variables that have done what they are for; the programs that sessions start are others.
 _OF_THE_TEMPLATE = ("LD_BIND_NOW", "GLIBC_TUNABLES")
+# Those that each interpreter ignores, and SIGINT here.
+_IGNORED = {signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ}
 # The worker's sockets lie at WORKER_FD and next to it; 1024 is the default of Linux.
 _LEAST_FILES = WORKER_FD + 24
 
@@ -42,8 +44,7 @@ def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
     host = socket.socket(fileno=fd)
     for name in _OF_THE_TEMPLATE:
         os.environ.pop(name, None)
-    # Its sessions decide about their own; the terminal's Ctrl-C is the host's business.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _take_signals()
     signal.signal(signal.SIGCHLD, lambda signum, frame: None)
     if tier != "process":
         # Roots and folders are made here for other uids, which a mask of 077 would keep out.
@@ -80,6 +81,20 @@ def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
     }
     _say(host, requests.said(number, facts))
     Zygote(host, template, networks).serve()
+
+
+def _take_signals() -> None:
+    """Take signals as a new process does, whatever is blocked or ignored in who started this one.
+
+    Its sessions inherit that: who blocks SIGINT would have no cell interrupted, and children of
+    code could not be terminated.
+    """
+    # Its sessions decide about their own; the terminal's Ctrl-C is the host's business.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in signal.valid_signals() - _IGNORED:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _say(host: socket.socket, said: bytes) -> None:
