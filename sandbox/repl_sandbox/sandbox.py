@@ -347,6 +347,9 @@ class Sandbox:
         with self._places.taken():
             core = self._made(executor, offers, limits, seed, answers, on_answer)
         self._add(core)
+        if self._closed:  # who closed it may have looked for its sessions before this one was there
+            self._end(core)
+            self._check_alive()
         return core
 
     def _made(

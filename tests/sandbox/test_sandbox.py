@@ -31,6 +31,7 @@ from repl_sandbox import (
     Session,
     SessionClosed,
 )
+from repl_sandbox.session.core import Core
 from tests.waiting import LONG, eventually
 
 
@@ -352,7 +353,23 @@ def test_a_session_is_closed_when_its_sandbox_is(use: Callable[[Session], object
     session.close()
 
 
-async def test_so_is_an_asynchronous_one() -> None:
+def test_a_session_whose_sandbox_is_closed_while_it_is_made_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sandbox = Sandbox()
+    ready = Core.ready
+
+    def close(core: Core) -> None:
+        ready(core)
+        sandbox.close()
+
+    monkeypatch.setattr(Core, "ready", close)
+    with pytest.raises(SandboxClosed):
+        sandbox.session()
+    assert sandbox.statistics().open == 0
+
+
+async def test_an_asynchronous_session_is_closed_when_its_sandbox_is() -> None:
     async with AsyncSandbox() as sandbox:
         session = await sandbox.session()
     assert "closed" in repr(session)

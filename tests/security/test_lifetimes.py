@@ -264,6 +264,56 @@ def test_a_session_whose_zygote_dies_before_it_has_users_ends_too(
     eventually(lambda: not left(), left)
 
 
+# Is killed when it has forked a session, if there is a file "kill", and before that is bound to it.
+KILLED_AFTER = """
+import importlib.util, os, signal, sys, time
+spec = importlib.util.spec_from_file_location("boot", {boot!r})
+boot = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(boot)
+boot._load_package()
+from repl_sandbox.jail import processes
+from repl_sandbox.zygote.main import Zygote
+
+zygote, kill = os.getpid(), {kill!r}
+spawn, die_with_parent = Zygote._spawn, processes.die_with_parent
+
+def spawn_and_die(self, *arguments):
+    spawn(self, *arguments)
+    if os.path.exists(kill):
+        os.kill(zygote, signal.SIGKILL)
+
+def be_late(by=signal.SIGKILL):
+    while os.path.exists(kill) and os.getppid() == zygote:
+        time.sleep(0.001)
+    die_with_parent(by)
+
+Zygote._spawn, processes.die_with_parent = spawn_and_die, be_late
+boot._main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)
+"""
+
+
+def test_a_session_that_its_zygote_did_not_live_to_bind_to_itself_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody could end it."""
+    boot, kill = tmp_path / "boot.py", tmp_path / "kill"
+    boot.write_text(KILLED_AFTER.format(boot=interpreter._BOOT, kill=str(kill)))
+    monkeypatch.setattr(interpreter, "_BOOT", str(boot))
+    with Sandbox(isolation="process") as sandbox:
+        sandbox.session().close()
+        zygote = zygote_of(sandbox).pid
+        kill.touch()
+        with pytest.raises(SandboxClosed):
+            sandbox.session()
+
+        def left() -> list[psutil.Process]:
+            every = psutil.process_iter(["cmdline", "pid"])
+            named = [each for each in every if str(boot) in (each.info["cmdline"] or ())]
+            return [each for each in named if each.pid != zygote]
+
+        eventually(lambda: not left(), left)
+
+
 def _run_in_thread(session: Session) -> tuple[threading.Thread, list[Any]]:
     """Start a cell that takes long in a thread; when this returns, it runs."""
     result: list[Any] = []

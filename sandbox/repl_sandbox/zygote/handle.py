@@ -170,6 +170,9 @@ class ZygoteHandle:
             if not await_ready(links, self._conversation.seconds):
                 self.check_alive()
                 raise SandboxError("the session did not start: its init is gone")
+            # The kernel ends a session with its zygote from the moment that it is there. Of one
+            # whose zygote had ended before, nothing and nobody would.
+            self.check_alive()
         except OSError as error:  # its processes ended meanwhile
             self.abandon(links)
             self.check_alive()
