@@ -27,6 +27,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from repl_env.values import visible
+
 if TYPE_CHECKING:
     from repl_env.models import StepResult
     from repl_env.rlm.model import ModelUsage
@@ -125,13 +127,14 @@ class ServerError(REPLError):
         retry_after: float | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> None:
-        self.message = message
-        self.code = self.CODE if code is None else code
-        self.id = id
+        # Who reads a traceback is not to have the terminal steered by a server.
+        self.message = visible(message)
+        self.code = visible(self.CODE if code is None else code)
+        self.id = None if id is None else visible(id)
         self.retry_after = retry_after
         self.details = dict(details or {})
-        told = f"{self.code}: {message}{self.REMEDY}"
-        super().__init__(told + (f" (id {id})" if id else ""))
+        told = f"{self.code}: {self.message}{self.REMEDY}"
+        super().__init__(told + (f" (id {self.id})" if self.id else ""))
 
 
 class InvalidRequest(ServerError, ValueError):

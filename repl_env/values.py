@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,10 +14,18 @@ if TYPE_CHECKING:
 # Of these nothing is further down. A subclass of one is looked at, and found to be no container.
 _LEAVES = frozenset({str, int, float, bool, type(None)})
 
+# Everything a terminal would act on: who reads it is not to have the cursor moved.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
 
 def clean(text: str) -> str:
     """`text` with each lone surrogate replaced by "?": what can be written as UTF-8."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def visible(text: str) -> str:
+    """`text` with control characters as escapes, but for line ends and tabs."""
+    return clean(_CONTROL.sub(lambda found: ascii(found[0])[1:-1], text.replace("\r\n", "\n")))
 
 
 def text_or_bytes(data: bytes) -> str | bytes:

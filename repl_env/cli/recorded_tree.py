@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 from rich.tree import Tree
+
+from repl_env.values import visible
 
 if TYPE_CHECKING:
     from repl_env.rlm.rerunning import RunDifference
@@ -21,9 +22,6 @@ _LINES, _WIDTH = 6, 160
 # of which so many are enough to see what is asked. Failed ones and runs are always shown.
 _PROMPT_WIDTH = 100
 _CALLS = 3
-
-# Everything a terminal would act on. What code printed is not to move the reader's cursor.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def print_tree(runs: Sequence[Run], *, full: bool = False, console: Console | None = None) -> None:
@@ -238,12 +236,6 @@ def _cut(text: str, width: int) -> str:
 def _content(message: Any) -> str:
     content = message["content"]
     return content if isinstance(content, str) else str(content)
-
-
-def visible(text: str) -> str:
-    """`text` with control characters as escapes, but for line ends and tabs."""
-    shown = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text.replace("\r\n", "\n"))
-    return shown.encode("utf-8", "replace").decode("utf-8")
 
 
 # ── for programs ─────────────────────────────────────────────────────────────────────────────────

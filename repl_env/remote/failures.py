@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from repl_env.errors import (
@@ -24,9 +25,10 @@ from repl_env.errors import (
     TooLarge,
 )
 from repl_env.refusals import IDLE, TAKEN_OVER
-from repl_env.remote.frames import Refused
+from repl_env.remote.frames import MOST_VALUES, Refused, values
 from repl_env.remote.results import step_result
 from repl_env.rlm.failures import Secrets
+from repl_env.values import visible
 
 
 def _episode_done(refused: Refused) -> REPLError:
@@ -37,12 +39,9 @@ def _episode_done(refused: Refused) -> REPLError:
 
 
 def _episode_aborted(refused: Refused) -> REPLError:
-    kind, _, message = refused.message.partition(": ")
-    return (
-        EpisodeAborted(kind, message)
-        if kind in OURS
-        else EpisodeAborted("sandbox", refused.message)
-    )
+    told = visible(refused.message)
+    kind, _, message = told.partition(": ")
+    return EpisodeAborted(kind, message) if kind in OURS else EpisodeAborted("sandbox", told)
 
 
 # Codes of `repl_env.refusals` that local environments have errors for,
@@ -101,6 +100,9 @@ STATUSES: Mapping[int, type[ServerError]] = {
     507: CapacityReached,
 }
 
+# Characters of a server's own words, which end up on terminals.
+_LONGEST = 10_000
+
 # Where an argument of the client's is what there is to do.
 _WHERE = {
     "UNAUTHENTICATED": " Here that is api_key=.",
@@ -118,14 +120,19 @@ _WITHOUT_REASON = {
 
 def of_refusal(refused: Refused, secrets: Secrets) -> REPLError:
     """The error that a refusal is."""
+    # Secrets go before it is clipped: half a key is a secret too.
+    message = secrets.cut(_with_errors(refused))
+    message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…"
     if refused.code in AS_LOCALLY:
-        return AS_LOCALLY[refused.code](refused)
+        return AS_LOCALLY[refused.code](replace(refused, message=message))
+    # More nobody reads, and all of it is searched for secrets.
+    few = values([dict(refused.details)]) <= MOST_VALUES
     return ERRORS.get(refused.code, ServerError)(
-        secrets.cut(_with_errors(refused)) + _WHERE.get(refused.code, ""),
+        message + _WHERE.get(refused.code, ""),
         code=secrets.cut(refused.code),
         id=None if refused.log_id is None else secrets.cut(refused.log_id),
         retry_after=refused.retry_after,
-        details=secrets.cut_all(refused.details),
+        details=secrets.cut_all(refused.details) if few else {},
     )
 
 

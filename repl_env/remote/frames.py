@@ -25,6 +25,8 @@ REPLIES: Mapping[str, str] = {
     "draft": "draft",
     "branch": "branch",
 }
+# In the lists and objects of one reply; the longest, of variables, has 10,000.
+MOST_VALUES = 100_000
 # The escape of half a character, as JSON has those outside of the first 65,536.
 _SURROGATE = re.compile(r"\\u[dD][89abAB]")
 # Those of them that OpenEnv has.
@@ -122,6 +124,18 @@ def number(value: object) -> float | None:
     """`value` if it is a number of at least 0 that a float holds; infinity is none."""
     right = isinstance(value, (int, float)) and 0 <= value <= sys.float_info.max
     return float(value) if right else None  # type: ignore[arg-type]
+
+
+def values(value: list[Any]) -> int:
+    """How many values there are in lists and objects, one in the other."""
+    count = 0
+    left: list[list[Any] | dict[str, Any]] = [value]
+    while left:
+        inner = left.pop()
+        count += len(inner)
+        each = inner.values() if isinstance(inner, dict) else inner
+        left += [value for value in each if isinstance(value, (list, dict))]
+    return count
 
 
 Frame: TypeAlias = Reply | Refused | Output

@@ -13,11 +13,10 @@ from pydantic import BaseModel, ValidationError
 
 from repl_env.errors import BadReply
 from repl_env.models import CodeBlockResult, REPLObservation, REPLState, StepResult, result_of
+from repl_env.remote.frames import MOST_VALUES, values
 
 Result = StepResult[REPLObservation]
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
-# In the lists and objects of one reply; the longest, of variables, has 10,000.
-_MOST = 100_000
 _OBSERVATION = frozenset(REPLObservation.model_fields)
 _RESULT = frozenset(CodeBlockResult.model_fields)
 
@@ -55,23 +54,14 @@ def field(data: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
 
 def _checked(model: type[_ModelT], fields: Mapping[str, Any]) -> _ModelT:
     # Each value that is wrong becomes an error of hundreds of bytes before the first is told.
-    if _values([fields.get(name) for name in model.model_fields if name != "metadata"]) > _MOST:
-        raise BadReply(f"the server sent no {model.__name__}; it has over {_MOST:,} values")
+    if (
+        values([fields.get(name) for name in model.model_fields if name != "metadata"])
+        > MOST_VALUES
+    ):
+        raise BadReply(f"the server sent no {model.__name__}; it has over {MOST_VALUES:,} values")
     try:
         return model.model_validate(fields)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         told = f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
         raise BadReply(f"the server sent no {model.__name__}; {told}") from None
-
-
-def _values(value: list[Any]) -> int:
-    """How many values there are in lists and objects, one in the other."""
-    count = 0
-    left: list[list[Any] | dict[str, Any]] = [value]
-    while left:
-        inner = left.pop()
-        count += len(inner)
-        each = inner.values() if isinstance(inner, dict) else inner
-        left += [value for value in each if isinstance(value, (list, dict))]
-    return count

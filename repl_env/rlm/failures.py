@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from repl_env.errors import ModelError
-from repl_env.values import MAX_DEPTH, clean
+from repl_env.values import MAX_DEPTH, visible
 
 # Status → kind, and whether the same question may be answered later.
 _BY_STATUS: dict[int, tuple[str, bool]] = {
@@ -120,7 +120,7 @@ def short(text: str, secrets: Secrets) -> str:
     if re.match(r"\s*<(!doctype|html|\?xml)", text, re.IGNORECASE):
         return "a page of HTML"
     # Secrets go before it is clipped: half a key is a secret too.
-    line = " ".join(clean(secrets.cut(text)).split())
+    line = visible(" ".join(secrets.cut(text).split()))
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 

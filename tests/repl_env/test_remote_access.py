@@ -17,6 +17,7 @@ from repl_env.client import REPLEnv
 from repl_env.errors import (
     AuthenticationFailed,
     CapacityReached,
+    EpisodeAborted,
     NotSupported,
     QuotaExceeded,
     ServerError,
@@ -225,6 +226,7 @@ async def test_what_a_server_repeats_of_a_model_s_key_is_in_no_error_either(give
         await peer.refuse(reset, "FORBIDDEN", seen=reset["data"], message=f"not {KEY}")
         await peer.reply(await peer.next("reset"), observation())
         await peer.refuse(await peer.next("step"), "EXECUTION_ERROR", seen=KEY)
+        await peer.refuse(await peer.next("step"), "EPISODE_ABORTED", message=f"sandbox: {KEY}")
         await peer.gone()
 
     with Scripted(story) as server:
@@ -234,8 +236,11 @@ async def test_what_a_server_repeats_of_a_model_s_key_is_in_no_error_either(give
         await env.reset()
         with pytest.raises(ServerError) as later:
             await env.execute("1")
+        with pytest.raises(EpisodeAborted) as aborted:
+            await env.execute("1")
         await env.close()
 
+    assert KEY not in str(aborted.value)
     assert KEY not in repr(vars(refused.value)) + str(refused.value)
     assert KEY not in repr(vars(later.value)) + str(later.value)
 

@@ -1005,6 +1005,42 @@ async def test_a_refusal_is_the_error_of_its_code(code):
     assert isinstance(error, REPLError) and isinstance(error, RuntimeError)
 
 
+NASTY = "\x1b[2J\x1b]0;owned\x07\r\x9b31m\u202e"
+
+
+@pytest.mark.parametrize("code", ["EXECUTION_ERROR", "EPISODE_ABORTED", NASTY])
+async def test_a_refusal_does_not_steer_the_terminal_that_it_is_shown_on(code):
+    async def story(peer):
+        await begun(peer)
+        await peer.refuse(await peer.next("step"), code, message=f"no\n{NASTY}", id=NASTY)
+        await peer.serve()
+
+    with Scripted(story) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            with pytest.raises(REPLError, match="no\n") as caught:
+                await env.execute("x")
+    told = str(caught.value)
+    assert "\\x1b[2J" in told
+    assert not any(sign in told for sign in "\x1b\x07\r\x9b\u202e")
+
+
+async def test_a_long_refusal_is_told_in_part_and_not_searched_for_long():
+    async def story(peer):
+        await begun(peer)
+        errors = [{"loc": [["a"], {}], "msg": "no"}] * 50_000
+        await peer.refuse(await peer.next("step"), "FORBIDDEN", message="x" * 10**6, errors=errors)
+        await peer.serve("the next")
+
+    with Scripted(story) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            with pytest.raises(AuthenticationFailed) as caught:
+                await env.execute("x")
+            assert (len(str(caught.value)) < 11_000, caught.value.details) == (True, {})
+            assert await printed(env) == "the next"
+
+
 async def test_the_errors_of_an_episode_are_those_of_a_local_one():
     async def story(peer):
         await peer.session()

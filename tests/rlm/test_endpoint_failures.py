@@ -300,6 +300,14 @@ async def test_an_error_inside_a_stream_is_one(endpoint) -> None:
     assert "the engine died" in error.message
 
 
+async def test_what_an_endpoint_says_does_not_steer_a_terminal(endpoint, make) -> None:
+    said = {"error": {"message": "no \x1b[2J\x9b31m\u202e"}}
+    error = await failure(make(endpoint(lambda asked: Status(400, said)).base_url))
+
+    assert "no \\x1b[2J" in str(error)
+    assert not any(sign in str(error) for sign in "\x1b\x9b\u202e")
+
+
 KEY, HEADER = "sk-very-secret-0123456789", "session-secret-abcdef"
 
 
