@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence, Sized
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from repl_env.environment import REPLEnvironment
 from repl_env.episode_turns import POSITIONAL, Mode
-from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
+from repl_env.errors import EpisodeDone, NotReset
 from repl_env.local import LocalREPLEnv, Result
 from repl_env.models import REPLAction, REPLObservation, result_of
-from repl_env.observations import message_result
 from repl_env.pools import Pool
 from repl_env.settings import REQUEST_NAMES, at_least
 from repl_env.shared_contexts import SharedContexts
 from repl_env.together import play_together
 from repl_env.turns import Turn
+from repl_env.vector_results import last_of, unrewarded
 from repl_sandbox.errors import SandboxError
 from repl_sandbox.session.batch import Batch
 
@@ -46,6 +45,14 @@ class REPLVectorEnv:
     `mask`), the others go on, and the next reset gives it a new session. One that is done and gets
     another action gives its last result again, with reward 0.0; nothing is scored twice.
 
+    A reset or a step that fails in some environments goes to its end in the others, then raises the
+    first error. What all came to is here:
+
+    Attributes:
+        environments: the n environments.
+        results: of the last reset or step; None for no action, and where it failed.
+        errors: of the last reset or step, by the number of the environment.
+
     Raises:
         TypeError, ValueError: naming the argument.
     """
@@ -58,6 +65,9 @@ class REPLVectorEnv:
         self._threads = Pool(min(n, _MOST_THREADS), "repl-vector")
         self._mode: Mode | None = None
         self._last: list[Result | None] = [None] * n
+        self._why_not: dict[int, str] = {}  # of environments without an episode, if a reset failed
+        self.results: list[Result | None] = [None] * n
+        self.errors: dict[int, BaseException] = {}
 
     def __repr__(self) -> str:
         begun = [last for last in self._last if last is not None]
@@ -78,7 +88,7 @@ class REPLVectorEnv:
 
         Raises:
             TypeError, ValueError, OSError, SandboxError: as `LocalREPLEnv.reset`, with the number
-                of the environment as a note; the others were reset.
+                of the environment as a note; the others were reset (`results`, `errors`).
         """
         resets = self._beginning("plain", requests, shared)
         for _ in self._shared.plan(resets):
@@ -96,8 +106,10 @@ class REPLVectorEnv:
         A str is code. `timeout_s` limits each one's execution, as in `LocalREPLEnv.step`.
 
         Raises:
-            NotReset: no episode has begun.
+            NotReset: no episode has begun, in the environment that is named; nothing was run.
             TypeError, ValueError: naming the action; nothing was run.
+            Exception: of a rubric or a transform, with the number of the environment as a note; the
+                others have taken their steps (`results`, `errors`).
         """
         self._check_mode("plain")
         taken = self._taken(actions)
@@ -180,8 +192,12 @@ class REPLVectorEnv:
             raise RuntimeError(f"these episodes were begun by {begun}; go on with {other}")
 
     def _end(self) -> None:
-        self._mode, self._last = None, [None] * len(self)
+        self._mode, self._last, self._why_not = None, [None] * len(self), {}
+        self._forget()
         self._threads.end()
+
+    def _forget(self) -> None:
+        self.results, self.errors = [None] * len(self), {}
 
     def _beginning(
         self,
@@ -203,6 +219,8 @@ class REPLVectorEnv:
         for index, each in enumerate(resets):
             if unknown := sorted(each.keys() - REQUEST_NAMES):
                 raise TypeError(f"environment {index}: reset takes no {', '.join(unknown)}")
+        self._forget()
+        self._why_not = {}
         return resets
 
     def _resetting(self, mode: Mode, index: int, request: dict[str, Any]) -> Turn[REPLObservation]:
@@ -212,16 +230,15 @@ class REPLVectorEnv:
     def _begun(self, mode: Mode, ended: Sequence[REPLObservation | BaseException]) -> list[Result]:
         for index, end in enumerate(ended):
             if isinstance(end, BaseException):
-                self._last[index] = None
+                self._last[index], self.errors[index] = None, end
+                self._why_not[index] = f"{type(end).__name__}: {end}"
             else:
-                self._last[index], self._mode = result_of(end), mode
-        for index, end in enumerate(ended):
-            if isinstance(end, BaseException):
-                if isinstance(end, SandboxError):
-                    self._shared.clear()  # it may be a template's; the next reset makes new ones
-                end.add_note(f"environment {index} of {len(self)}")
-                raise end
-        return [result for result in self._last if result is not None]
+                self._last[index] = self.results[index] = result_of(end)
+                self._mode = mode
+        if any(isinstance(error, SandboxError) for error in self.errors.values()):
+            self._shared.clear()  # it may be a template's; the next reset makes new ones
+        self._raise(f" of {len(self)}")
+        return [result for result in self.results if result is not None]
 
     def _taken(self, actions: Sequence[str | REPLAction | None]) -> dict[int, REPLAction]:
         """The actions to take, by environment."""
@@ -235,30 +252,43 @@ class REPLVectorEnv:
             if not isinstance(action, (str, REPLAction)):
                 raise TypeError(f"actions[{index}] must be str, REPLAction or None")
             if self._last[index] is None:
-                raise NotReset
+                raise self._not_reset(index)
             taken[index] = REPLAction(code=action) if isinstance(action, str) else action
+        self._forget()
         return taken
+
+    def _not_reset(self, index: int) -> NotReset:
+        """Of an environment without an episode."""
+        if index not in self._why_not:
+            return NotReset()
+        why = self._why_not[index]
+        return NotReset(f"environment {index}: its reset failed, so it has no episode: {why}")
 
     def _results(
         self, taken: Mapping[int, REPLAction], ended: Sequence[REPLObservation | BaseException]
     ) -> list[Result | None]:
-        results: list[Result | None] = [None] * len(self)
-        wrong: list[tuple[int, BaseException]] = []
         for index, end in zip(taken, ended, strict=True):
-            last = self._last[index]
-            assert last is not None
-            if isinstance(end, REPLObservation):
-                results[index] = self._last[index] = result_of(end)
-            elif isinstance(end, EpisodeDone) or (last.done and isinstance(end, NotReset)):
-                results[index] = replace(last, reward=0.0, observation=_unrewarded(last))
-            elif isinstance(end, EpisodeAborted):
-                results[index] = self._last[index] = _lost(last, end)
-            else:
-                wrong.append((index, end))
-        for index, error in wrong[:1]:  # none of the environments': a bug of a rubric, say
-            error.add_note(f"environment {index} of {len(self)}; the others have taken their steps")
-            raise error
-        return results
+            before = self._last[index]
+            assert before is not None
+            last = last_of(before, end)
+            if last is None:  # none of the environments': a bug of a rubric, say
+                assert isinstance(end, BaseException)
+                self.errors[index] = end
+                continue
+            again = isinstance(end, (EpisodeDone, NotReset))
+            self._last[index], self.results[index] = last, unrewarded(last) if again else last
+        self._raise(f" of {len(self)}; the others have taken their steps")
+        return list(self.results)
+
+    def _raise(self, told: str) -> None:
+        """Raise the first error, if there is one."""
+        if not self.errors:
+            return
+        (index, first), *more = self.errors.items()
+        first.add_note(f"environment {index}{told}")
+        for other, error in more:
+            first.add_note(f"environment {other} failed too: {type(error).__name__}: {error}")
+        raise first
 
     def _play(self, turns: Sequence[Turn[Any]]) -> list[Any]:
         return play_together(turns, self._batch, self._threads.threads)
@@ -266,22 +296,3 @@ class REPLVectorEnv:
 
 async def _gather(coming: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
     return await asyncio.gather(*coming, return_exceptions=True)
-
-
-def _unrewarded(last: Result) -> REPLObservation:
-    return last.observation.model_copy(update={"reward": 0.0})
-
-
-def _lost(last: Result, error: EpisodeAborted) -> Result:
-    """The end of an episode whose session is gone."""
-    before = last.observation
-    metadata = {
-        **before.metadata,
-        "error_kind": error.kind,
-        "mask": True,
-        "reward_components": {},
-        "stop_reason": "aborted",
-    }
-    result = message_result("", f"{error}\nThe session is lost; the next reset begins a new one.")
-    update = {"result": result, "done": True, "reward": 0.0, "metadata": metadata}
-    return result_of(before.model_copy(update=update))

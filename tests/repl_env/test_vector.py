@@ -255,6 +255,54 @@ def test_a_rubric_that_raises_is_told_after_the_others_have_stepped(sandbox: San
         assert [each and each.reward for each in results] == [0.5, None, 0.5]
 
 
+def test_what_the_others_came_to_is_not_lost_with_the_error_of_one(sandbox: Sandbox) -> None:
+    with REPLVectorEnv(4, sandbox=sandbox, rubric=Picky()) as envs:
+        begun = envs.reset()
+        assert (envs.results, envs.errors) == (begun, {})
+        with pytest.raises(ZeroDivisionError) as caught:
+            envs.step(["FINAL('x')", "bad = 1", None, "bad = 2"])
+        assert "environment 3 failed too: ZeroDivisionError: picky" in caught.value.__notes__
+        assert [each and (each.reward, each.done) for each in envs.results] == [
+            (0.5, True),
+            None,
+            None,
+            None,
+        ]
+        assert {index: str(error) for index, error in envs.errors.items()} == {
+            1: "picky",
+            3: "picky",
+        }
+        code = "print(globals()['b' + 'ad'])"
+        results = envs.step([None, code, "print(1)", code])
+        assert shown(results) == [None, "1", "1", "2"]
+        assert (envs.results, envs.errors) == (results, {})
+
+
+def test_an_episode_whose_end_could_not_be_scored_is_over(sandbox: Sandbox) -> None:
+    with REPLVectorEnv(2, sandbox=sandbox, rubric=Picky()) as envs:
+        envs.reset()
+        with pytest.raises(ZeroDivisionError):
+            envs.step(["FINAL('bad')", "pass"])
+        again, other = envs.step(["pass", "pass"])
+        assert again is not None and other is not None
+        assert (again.done, again.reward, other.done) == (True, 0.0, False)
+        assert again.observation.metadata["final_answer"] == "bad"
+
+
+def test_a_step_says_which_environment_has_no_episode_and_why(envs: REPLVectorEnv) -> None:
+    with pytest.raises(ValueError, match="max_iterations"):
+        envs.reset([None, None, {"max_iterations": -1}, None])
+    assert [each is None for each in envs.results] == [False, False, True, False]
+    assert list(envs.errors) == [2]
+    with pytest.raises(NotReset, match=r"environment 2: .*ValueError: max_iterations"):
+        envs.step(["1"] * 4)
+    assert shown(envs.step(["1", "1", None, "1"])) == ["1", "1", None, "1"]
+    with pytest.raises(NotReset, match=r"environment 2: .*ValueError: max_iterations"):
+        envs.step(["1"] * 4)
+    envs.reset()
+    assert shown(envs.step(["1"] * 4)) == ["1"] * 4
+
+
 @pytest.mark.parametrize(
     ("actions", "error", "message"),
     [
