@@ -11,11 +11,13 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, NotRequired, Protocol, TypedDict, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from repl_env.models import Action, Observation, State
+from repl_env.pools import carried
 from repl_env.rubrics import Rubric, is_pending
 
 ActT = TypeVar("ActT", bound=Action)
@@ -104,13 +106,15 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """`reset` from an event loop: in a thread, unless the environment is bound to its own."""
         if self.REQUIRES_SINGLE_THREAD_EXECUTOR:
             return self.reset(seed=seed, episode_id=episode_id, **kwargs)
-        return await asyncio.to_thread(self.reset, seed=seed, episode_id=episode_id, **kwargs)
+        work = partial(self.reset, seed=seed, episode_id=episode_id, **kwargs)
+        return await asyncio.to_thread(carried, work)
 
     async def step_async(self, action: ActT, timeout_s: float | None = None, **kwargs: Any) -> ObsT:
         """`step` from an event loop, in the same way."""
         if self.REQUIRES_SINGLE_THREAD_EXECUTOR:
             return self.step(action, timeout_s=timeout_s, **kwargs)
-        return await asyncio.to_thread(self.step, action, timeout_s=timeout_s, **kwargs)
+        work = partial(self.step, action, timeout_s=timeout_s, **kwargs)
+        return await asyncio.to_thread(carried, work)
 
     def close(self) -> None:
         """Give back what the environment holds. Safe to call twice."""

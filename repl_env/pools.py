@@ -1,4 +1,7 @@
-"""`Pool`: threads of this process, started when there is work and none is idle."""
+"""`Pool`: threads of this process, started when there is work and none is idle.
+
+`carried`: what a thread does for an event loop.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,18 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
+
+
+def carried(work: Callable[[], T]) -> T:
+    """What `work()` returns or raises, of which a StopIteration becomes a RuntimeError.
+
+    As that of a coroutine does: a future of asyncio cannot carry it, and up to CPython 3.11 whoever
+    awaits one is never told.
+    """
+    try:
+        return work()
+    except StopIteration as error:
+        raise RuntimeError("StopIteration was raised where nothing iterates") from error
 
 
 class Pool:
@@ -20,7 +35,7 @@ class Pool:
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Have a thread do `work`, after what was submitted before if all are busy."""
-        return self.threads().submit(work)
+        return self.threads().submit(carried, work)
 
     def threads(self) -> Executor:
         """Those of this process."""

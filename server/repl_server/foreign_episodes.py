@@ -16,6 +16,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from repl_env.pools import carried
+
 from .episodes import Episodes, unsupported
 from .owned_uploads import OwnedUploads
 from .requests import AnyReset, FollowUp
@@ -46,7 +48,7 @@ class ForeignEpisodes:
         bound = getattr(factory, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)
         thread = ThreadPoolExecutor(1, "repl-environment") if bound else None
         loop = asyncio.get_running_loop()
-        making = loop.run_in_executor(thread or threads, factory)
+        making = loop.run_in_executor(thread or threads, carried, factory)
         try:
             return cls(await asyncio.shield(making), uploads, threads, thread)
         except asyncio.CancelledError:
@@ -81,7 +83,8 @@ class ForeignEpisodes:
         if self._thread is None:
             return self.environment.state  # type: ignore[no-any-return]
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, lambda: self.environment.state)
+        looking = partial(getattr, self.environment, "state")
+        return await loop.run_in_executor(self._thread, carried, looking)
 
     async def variables(self) -> list[str]:
         """Has none."""
@@ -122,8 +125,8 @@ class ForeignEpisodes:
         if _is_asynchronous(type(self.environment), name):
             return await getattr(self.environment, f"{name}_async")(*args, **kwargs)
         loop = asyncio.get_running_loop()
-        method = getattr(self.environment, name)
-        return await loop.run_in_executor(self._threads, lambda: method(*args, **kwargs))
+        calling = partial(getattr(self.environment, name), *args, **kwargs)
+        return await loop.run_in_executor(self._threads, carried, calling)
 
 
 def _close_made(

@@ -1,5 +1,6 @@
 """Other environments can be written on the base; the second one in examples/ is such a one."""
 
+import asyncio
 import importlib.util
 import math
 import subprocess
@@ -14,6 +15,7 @@ from repl_env.errors import EpisodeDone, NotReset, REPLError
 from repl_env.interfaces import Environment, ModelTokenizer, Transform
 from repl_env.models import Action, Observation, State
 from repl_env.rubrics import Rubric
+from tests.waiting import PATIENCE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "number_hunt.py"
 
@@ -66,6 +68,16 @@ async def test_asynchronous_twins_run_the_plain_methods_off_the_event_loop():
     assert observation.metadata["thread"] != threading.get_ident()
     stepped = await Echo().step_async(Action(), timeout_s=3)
     assert stepped.metadata["timeout"] == 3
+
+
+async def test_an_iterator_at_its_end_is_an_error_and_no_wait_for_ever():
+    class Ended(Echo):
+        def step(self, action, timeout_s=None, **kwargs):
+            return next(iter([]))
+
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await Ended().step_async(Action())
 
 
 async def test_an_environment_bound_to_its_thread_is_called_there():

@@ -11,6 +11,7 @@ from repl_env.llm import LLM
 from repl_env.rlm import RLM, Budget, Completion, Manner, ModelUsage, ScriptedModel, Trajectory
 from repl_env.rlm.events import CallEnded, CellRan, ModelReplied, RunEnded, RunStarted
 from repl_env.rubrics import OutcomeRubric, REPLRubric
+from tests.waiting import PATIENCE
 
 
 def code(*blocks):
@@ -336,6 +337,13 @@ def test_a_model_that_fails_is_an_error_and_never_a_score(rlm):
         rlm(broken).run("?", expected_answer="x")
     assert (caught.value.result.final_answer, caught.value.result.reward) == (None, None)
     assert (caught.value.result.stop_reason, caught.value.result.error_kind) == ("error", "llm")
+
+
+async def test_a_model_whose_replies_are_at_their_end_is_an_error_and_no_wait_for_ever(rlm):
+    replies = iter([code("x = 1")])
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(ModelError, match="StopIteration"):
+            await rlm(lambda messages: next(replies)).arun("What?")
 
 
 async def test_a_cancelled_run_ends_its_model_call_and_its_session(rlm, sandbox):

@@ -80,6 +80,16 @@ def test_those_that_block_hold_up_nobody():
         assert [one.take()["data"]["observation"]["total"] for one in several] == [1] * len(several)
 
 
+def test_an_environment_whose_data_are_at_their_end_is_an_error_for_its_client():
+    class Ended(Adder):
+        def step(self, action, **kwargs):
+            return next(iter([]))
+
+    with serving(environment=Ended, **MODELS) as server, peer(server) as one:
+        one.reset()
+        assert one.ask("step", {"number": 1})["data"]["code"] == "EXECUTION_ERROR"
+
+
 def test_a_socket_that_goes_amid_a_step_leaves_nothing():
     Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
     Adder.closed.clear()
