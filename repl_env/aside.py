@@ -3,6 +3,8 @@
 A schema and what is checked by it may be a stranger's, and the event loop has others to serve. So
 such work looks at the clock: on a loop it is given up after `AT_ONCE_S` and begun anew in a thread.
 Few threads, because all share one interpreter with the loop; most work never waits for one.
+
+Functions of the user's own, rubrics for one, look at no clock and may wait: `blocking`.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -26,11 +28,17 @@ AT_ONCE_S = 0.005
 _FEW, _SHORT = 2_000, 200_000
 
 _pool: Final = Pool(2, "repl-aside")
+# Of theirs any number may wait, and for each other: as many as there are calls.
+_theirs: Final = Pool(1 << 14, "repl-blocking")
 _until: ContextVar[float | None] = ContextVar("_until", default=None)
 
 
 class TakesLong(Exception):
     """The work is not done, and nothing has come of it: it is to be done aside."""
+
+
+class Blocking(partial[T]):
+    """A call of a user's function, as turns ask for it: plain callers wait, a loop does not."""
 
 
 class Aside(partial[T]):
@@ -50,7 +58,19 @@ async def aside(work: Callable[[], T]) -> T:
         pass
     finally:
         _until.reset(begun)
-    doing = _pool.submit(work)
+    return await _to_its_end(_pool.submit(work))
+
+
+async def blocking(work: Callable[[], T]) -> T:
+    """What `work()` returns, which is a user's and may wait: called in a thread, in this context.
+
+    Who is cancelled waits as in `aside`: what such work is done for is nobody else's meanwhile.
+    """
+    context = copy_context()
+    return await _to_its_end(_theirs.submit(lambda: context.run(work)))
+
+
+async def _to_its_end(doing: Future[T]) -> T:
     try:
         return await asyncio.shield(asyncio.wrap_future(doing))
     except asyncio.CancelledError:

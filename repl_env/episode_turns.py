@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from repl_env import cells, resuming, sandboxes
 from repl_env.answers import validator
-from repl_env.aside import Aside
+from repl_env.aside import Aside, Blocking
 from repl_env.episode import Episode, Terms
 from repl_env.errors import OURS, EpisodeAborted, EpisodeDone, NotReset
 from repl_env.interfaces import Environment
@@ -92,7 +92,7 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
         episode = yield from self._beginning(mode, terms, subcalls, start)
         observation = episode.greet()
         observation.metadata["ignored"] = sorted(more.keys() - known.keys())
-        return self._apply_transform(observation)
+        return (yield from self._transforming(observation))
 
     def _beginning(
         self,
@@ -143,7 +143,7 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
             asked, expected_answer=request.expected_answer, answer_schema=request.answer_schema
         )
         self._state, self._last = episode, None
-        return self._apply_transform(episode.greet())
+        return (yield from self._transforming(episode.greet()))
 
     def _expecting(self, expected: Any) -> Callable[[Any], None] | None:
         """How the rubric is told what is expected; TypeError if it cannot be told."""
@@ -331,7 +331,7 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
     ) -> Turn[REPLObservation]:
         # Latched first: whatever a transform or rubric raises, nothing is run or scored any more.
         self._latch(observation)
-        observation = self._apply_transform(observation)
+        observation = yield from self._transforming(observation)
         if observation.error_kind in OURS:
             reward, parts = 0.0, {}
         else:
@@ -345,6 +345,12 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
         observation.metadata["reward_components"] = parts
         self._latch(observation)
         return observation
+
+    def _transforming(self, observation: REPLObservation) -> Turn[REPLObservation]:
+        if self.transform is None:
+            return observation
+        changed: REPLObservation = yield Blocking(self._apply_transform, observation)
+        return changed
 
     def _latch(self, observation: REPLObservation) -> None:
         if observation.done:

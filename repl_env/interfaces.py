@@ -16,9 +16,10 @@ from typing import Any, Generic, NotRequired, Protocol, TypedDict, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from repl_env.aside import blocking
 from repl_env.models import Action, Observation, State
 from repl_env.pools import carried
-from repl_env.rubrics import Rubric, is_pending
+from repl_env.rubrics import Rubric, is_pending, is_prompt
 
 ActT = TypeVar("ActT", bound=Action)
 ObsT = TypeVar("ObsT", bound=Observation)
@@ -163,10 +164,11 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         return finite(score, self.rubric)
 
     async def _apply_rubric_async(self, action: ActT, observation: ObsT) -> float:
-        """`_apply_rubric` for rubrics of either kind."""
+        """`_apply_rubric` for rubrics of either kind; a plain one may block, and does in a thread."""
         if self.rubric is None:
             return 0.0
-        score = self.rubric(action, observation)
+        work = partial(self.rubric, action, observation)
+        score = work() if is_prompt(self.rubric) else await blocking(work)
         return finite(await score if is_pending(score) else score, self.rubric)
 
     def _reset_rubric(self) -> None:
@@ -180,7 +182,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """`_reset_rubric` for rubrics of either kind."""
         if self.rubric is not None:
             reset: Callable[[], Any] = self.rubric.reset
-            done = reset()
+            done = reset() if is_prompt(self.rubric) else await blocking(reset)
             if inspect.isawaitable(done):
                 await done
 

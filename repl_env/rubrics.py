@@ -252,6 +252,19 @@ class REPLRubric(Rubric):
         return outcome
 
 
+# Of these a call is over at once. Others are the user's, or go through texts again and again.
+_PROMPT = (ExactMatchRubric, CodeExecutionRubric, REPLRubric)
+
+
+def is_prompt(rubric: Any) -> bool:
+    """Whether an event loop may call `rubric`: it is awaited, or known to be over at once."""
+    if inspect.iscoroutinefunction(getattr(rubric, "forward", None)):
+        return True
+    if type(rubric) not in _PROMPT or rubric._hooks or rubric._pre_hooks:
+        return False
+    return type(rubric) is not REPLRubric or all(map(is_prompt, (rubric.outcome, rubric.process)))
+
+
 def _normal(text: str) -> str:
     return text.strip().lower()
 

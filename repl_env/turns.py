@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Generator
 from typing import Any, TypeAlias, TypeVar
 
-from repl_env.aside import Aside, aside
+from repl_env.aside import Aside, Blocking, aside, blocking
 
 T = TypeVar("T")
 Turn: TypeAlias = Generator[Callable[[], Any], Any, T]
@@ -40,7 +40,10 @@ async def play_async(turn: Turn[T]) -> T:
         request = next(turn)
         while True:
             try:
-                reply = aside(request) if isinstance(request, Aside) else request()
+                if isinstance(request, Aside):
+                    reply = aside(request)
+                else:
+                    reply = blocking(request) if isinstance(request, Blocking) else request()
                 if inspect.isawaitable(reply):
                     reply = await reply
             except BaseException as error:  # noqa: BLE001 - as above; cancellation too

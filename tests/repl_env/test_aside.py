@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import pytest
 from pydantic import AfterValidator
 
-from repl_env import AsyncLocalREPLEnv, REPLAction
+from repl_env import AsyncLocalREPLEnv, REPLAction, REPLEnvironment
 from repl_env.aside import aside, hurry
 from repl_env.json_schemas import by_json_schema
+from repl_env.models import REPLObservation
+from repl_env.rubrics import ExactMatchRubric, REPLRubric, Rubric
 from tests.waiting import PATIENCE
 
 LARGE = 5_000
@@ -94,6 +96,87 @@ async def test_a_schema_is_checked_and_checks_aside_as_it_does_at_once(
         await aside(partial(check, "3"))
 
 
+class Meeting:
+    """Where a loop has to turn for what is called to go on."""
+
+    def __init__(self) -> None:
+        self.asked, self.turned = threading.Event(), threading.Event()
+
+    def wait(self) -> None:
+        self.asked.set()
+        assert self.turned.wait(PATIENCE), "the loop that is to let this go on waits for it"
+
+    async def turn(self) -> None:
+        await asyncio.to_thread(self.asked.wait, PATIENCE)
+        self.turned.set()
+
+    def __deepcopy__(self, memo: object) -> Meeting:
+        return self
+
+
+class Judge(Rubric):
+    """Asks somebody, in each of the ways that it is called."""
+
+    def __init__(self) -> None:
+        self.resetting, self.scoring = Meeting(), Meeting()
+
+    def reset(self) -> None:
+        self.resetting.wait()
+
+    def forward(self, action: Any, observation: Any) -> float:
+        self.scoring.wait()
+        return 0.25
+
+
+async def test_a_loop_turns_while_a_plain_rubric_scores_and_is_reset() -> None:
+    judge = Judge()
+    async with AsyncLocalREPLEnv(rubric=judge) as env:
+        await asyncio.gather(env.reset(), judge.resetting.turn())
+        result, _ = await asyncio.gather(env.execute("1"), judge.scoring.turn())
+    assert result.reward == 0.25
+
+
+async def test_a_loop_turns_while_a_part_of_a_rubric_or_a_hook_waits() -> None:
+    part, hook = Judge(), Meeting()
+    part.resetting.turned.set()
+    hooked = ExactMatchRubric()
+    hooked.register_forward_hook(lambda *_: hook.wait())
+    async with AsyncLocalREPLEnv(rubric=REPLRubric(outcome=hooked, process=part)) as env:
+        await env.reset(expected_answer="x")
+        assert (await asyncio.gather(env.execute("1"), part.scoring.turn()))[0].reward == 0.25
+        assert (await asyncio.gather(env.execute("FINAL('x')"), hook.turn()))[0].reward == 1.0
+
+
+async def test_a_loop_turns_while_a_transform_works() -> None:
+    meetings = [Meeting(), Meeting()]
+    coming = iter(meetings)
+
+    def slow(observation: REPLObservation) -> REPLObservation:
+        next(coming).wait()
+        return observation
+
+    environment = REPLEnvironment(transform=cast(Any, slow))
+    await asyncio.gather(environment.reset_async(), meetings[0].turn())
+    await asyncio.gather(environment.step_async(REPLAction(code="1")), meetings[1].turn())
+    await environment.close_async()
+
+
+async def test_a_step_that_is_given_up_leaves_no_rubric_at_work() -> None:
+    """The next step would call it while it is at this one."""
+    judge = Judge()
+    judge.resetting.turned.set()
+    async with AsyncLocalREPLEnv(rubric=judge) as env:
+        await env.reset()
+        step = asyncio.create_task(env.execute("1"))
+        await asyncio.to_thread(judge.scoring.asked.wait, PATIENCE)
+        step.cancel()
+        done, _ = await asyncio.wait([step], timeout=0)
+        assert not done
+        judge.scoring.turned.set()
+        with pytest.raises(asyncio.CancelledError):
+            await step
+
+
 @pytest.mark.parametrize(
     "step",
     [
@@ -104,19 +187,14 @@ async def test_a_schema_is_checked_and_checks_aside_as_it_does_at_once(
     ids=["called", "dict", "submitted"],
 )
 async def test_a_loop_turns_while_an_answer_is_checked(step: dict[str, Any]) -> None:
-    asked, turned = threading.Event(), threading.Event()
+    meeting = Meeting()
 
     def slow(value: list[int]) -> list[int]:
-        asked.set()
-        assert turned.wait(PATIENCE), "the loop that is to let this go on waits for it"
+        meeting.wait()
         return value
-
-    async def turn() -> None:
-        await asyncio.to_thread(asked.wait, PATIENCE)
-        turned.set()
 
     async with AsyncLocalREPLEnv() as env:
         await env.reset(answer_schema=Annotated[list[int], AfterValidator(slow)])
-        result, _ = await asyncio.gather(env.step(REPLAction(**step)), turn())
+        result, _ = await asyncio.gather(env.step(REPLAction(**step)), meeting.turn())
 
     assert result.done and len(result.observation.metadata["answer_value"]) == LARGE
