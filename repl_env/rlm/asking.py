@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any, Final, TypeVar
 
 from repl_env.errors import BudgetExceeded, ModelError
 from repl_env.rlm.gate import REQUESTS, Gate
@@ -14,8 +15,17 @@ from repl_env.rlm.model import ChatModel, Completion, ModelRequest, ModelUsage, 
 from repl_env.rlm.sums import is_count
 from repl_env.values import clean
 
+T = TypeVar("T")
+
 # A model that was given the tree's last seconds may give up this much before our clock does.
 _EARLY = 0.05
+
+# Seconds that a cancelled call has to close what it holds. A model may be anybody's, and one that
+# goes on all the same must not hold up the end of a run.
+_LETTING_GO = 1.0
+
+# Kept here, because a loop keeps only weak references to its tasks.
+_open: Final[set[asyncio.Task[Any]]] = set()
 
 
 async def ask(
@@ -82,13 +92,34 @@ async def _in_time(
 async def _answer(model: ChatModel, request: ModelRequest, account: Account) -> Completion:
     limits = [limit for limit in (request.timeout, account.seconds_left()) if limit is not None]
     with _errors_of_the_model():
-        answer = await model.complete(replace(request, timeout=min(limits, default=None)))
+        asking = model.complete(replace(request, timeout=min(limits, default=None)))
+        answer = await _until_left(asking)
         completion = as_completion(answer)
         if not isinstance(completion.text, str):
             kind = type(completion.text).__name__
             raise ModelError("type", f"the text of the answer is {kind}, not str")
         text = clean(completion.text)
     return completion if text == completion.text else replace(completion, text=text)
+
+
+async def _until_left(asking: Coroutine[Any, Any, T]) -> T:
+    """What `asking` comes to. Who is cancelled waits a little for it to let go, and then leaves."""
+    task = asyncio.create_task(asking)
+    _open.add(task)
+    task.add_done_callback(_ended)
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait([task], timeout=_LETTING_GO)
+        raise
+    return task.result()
+
+
+def _ended(task: asyncio.Task[Any]) -> None:
+    _open.discard(task)
+    if not task.cancelled():
+        task.exception()  # seen, also where nobody waits for it any more
 
 
 def _limited(request: ModelRequest, reservation: Reservation) -> ModelRequest:

@@ -1,6 +1,7 @@
 """Runs of one level: from a question to an answer, by turns of a scripted model."""
 
 import asyncio
+import contextlib
 import threading
 from pathlib import Path
 
@@ -366,6 +367,52 @@ async def test_a_cancelled_run_ends_its_model_call_and_its_session(rlm, sandbox)
     assert ended.is_set()
     assert sandbox.statistics().open == before
     assert [event.stop_reason for event in events if isinstance(event, RunEnded)] == ["cancelled"]
+
+
+SPAWNING = """
+FINAL('done')
+try:
+    rlm_spawn('x').result(0.5)
+except TimeoutError:
+    pass
+"""
+
+
+class Stubborn:
+    """A model that goes on when it is cancelled, until it is let go."""
+
+    def __init__(self, *first):
+        self.first, self.let_go, self.asked = list(first), asyncio.Event(), 0
+
+    async def __call__(self, messages):
+        self.asked += 1
+        if self.asked <= len(self.first):
+            return self.first[self.asked - 1]
+        while not self.let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.let_go.wait()
+        return "no code"
+
+
+@pytest.mark.parametrize(
+    ("first", "timeout_s", "answer"),
+    [
+        ((), 0.2, None),
+        ((code("answer['content'] = 'so far'\nllm_query('x')"),), 1.0, "so far"),
+        ((code(SPAWNING),), None, "done"),
+    ],
+    ids=["its turn", "a call", "a spawned call"],
+)
+async def test_a_model_that_goes_on_when_it_is_cancelled_does_not_hold_its_run(
+    rlm, first, timeout_s, answer
+):
+    model = Stubborn(*first)
+    run = asyncio.create_task(rlm(model).arun("What?", timeout_s=timeout_s))
+    done, _ = await asyncio.wait([run], timeout=PATIENCE)
+    model.let_go.set()
+    assert done, "the run waits for its model"
+    assert run.result().final_answer == answer
+    assert model.asked > len(first)
 
 
 def test_code_that_breaks_the_session_costs_a_step_only(rlm):
