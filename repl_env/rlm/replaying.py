@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,10 +15,16 @@ from repl_env.errors import ModelError
 from repl_env.interfaces import Message
 from repl_env.rlm.events import CallEnded
 from repl_env.rlm.model import ChatModel, Completion, ModelRequest
-from repl_env.rlm.trajectory import Trajectory
+from repl_env.rlm.spawning import CANCELLED
+from repl_env.rlm.trajectory import Run, Trajectory
 from repl_env.values import clean
 
 _QUESTIONS = ("query", "repair")
+
+# How a run ends that is not over: by its own time, or with whoever waits for it.
+_GIVEN_UP = ("timeout", "cancelled")
+# Seconds more than a question was waited for when it was recorded, after which nobody gives it up.
+_PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +40,15 @@ class _Answer:
     shown: Sequence[Message] | str
     completion: Completion | None
     error: str | None = None
+    waited: float | None = None  # seconds, if whoever asked gave up before there was an answer
 
-    def given(self) -> Completion:
-        """The answer, or the recorded failure again."""
+    async def given(self) -> Completion:
+        """The answer, or the recorded failure again, or nothing until whoever asks gives up."""
         if self.completion is not None:
             return self.completion
+        if self.waited is not None:
+            await asyncio.sleep(self.waited + _PATIENCE)
+            raise ModelError("script", f"given up after {self.waited:.1f} s then, and not now")
         kind, _, message = (self.error or "").partition(": ")
         raise ModelError(kind, message)
 
@@ -52,7 +63,8 @@ class ReplayModel(ChatModel):
 
     A recorded call has only the last of what the model answered to it. With a schema that was
     answered in two rounds this is the second, given in the first. What an answer cost is as it was
-    recorded.
+    recorded. A question that was given up before it was answered has no answer here either: it is
+    waited for until it is given up again, or for a minute more than it was.
 
     Args:
         trajectory: what to answer from.
@@ -71,7 +83,7 @@ class ReplayModel(ChatModel):
         self._lock = threading.Lock()
         self._given: dict[tuple[bool, str, int], int] = {}
         self._forms = _Forms()
-        self._turns = _Answers(_turns(trajectory, self._forms))
+        self._turns = _Answers(_turns(trajectory, self._forms), _cut_turns(trajectory))
         self._calls = _Answers(_calls(trajectory))
 
     async def complete(self, request: ModelRequest) -> Completion:
@@ -84,7 +96,7 @@ class ReplayModel(ChatModel):
             answer = self._find(request)
             key = self._key(answer, request)
             self._given[key] = self._given.get(key, 0) + 1
-        return answer.given()
+        return await answer.given()
 
     def _find(self, request: ModelRequest) -> _Answer:
         is_call = request.origin.purpose in _QUESTIONS
@@ -100,6 +112,9 @@ class ReplayModel(ChatModel):
             found = answers.beginning(asked)
         if found:
             return min(found, key=lambda answer: self._order(answer, request))
+        cut = answers.cut.get((request.origin.run, request.origin.number))
+        if cut is not None:
+            return cut
         if own is not None and self._loose:
             return own
         raise ModelError("script", _missing(request, own))
@@ -114,9 +129,15 @@ class ReplayModel(ChatModel):
 
 
 class _Answers:
-    """Recorded answers, found by who asked and by what was asked."""
+    """Recorded answers, found by who asked and by what was asked.
 
-    def __init__(self, answers: Iterator[_Answer]) -> None:
+    `cut` has the questions that a run was at when it was given up; of them only who asked is known.
+    """
+
+    def __init__(
+        self, answers: Iterator[_Answer], cut: Mapping[tuple[str, int], _Answer] | None = None
+    ) -> None:
+        self.cut = cut or {}
         self.by_origin: dict[tuple[str, int], _Answer] = {}
         self.by_text: dict[str, list[_Answer]] = {}
         for answer in answers:
@@ -137,6 +158,17 @@ def _turns(trajectory: Trajectory, forms: _Forms) -> Iterator[_Answer]:
             yield _Answer(run.id, turn.number, asked, turn.messages, turn.completion)
 
 
+def _cut_turns(trajectory: Trajectory) -> dict[tuple[str, int], _Answer]:
+    """For each run that was given up, the turn that it would have taken next."""
+    found = {}
+    for run in trajectory.runs():
+        if run.ended is not None and run.ended.stop_reason in _GIVEN_UP:
+            number = max((turn.number for turn in run.turns), default=0) + 1
+            waited = run.ended.seconds
+            found[run.id, number] = _Answer(run.id, number, "", "", None, waited=waited)
+    return found
+
+
 def _calls(trajectory: Trajectory) -> Iterator[_Answer]:
     """The calls that a model answered, and not a run."""
     for run in trajectory.runs():
@@ -145,7 +177,9 @@ def _calls(trajectory: Trajectory) -> Iterator[_Answer]:
                 prompt = clean(call.prompt)
                 completion = _completion(call.ended)
                 error = call.ended.error
-                yield _Answer(run.id, call.number, comparable(prompt), prompt, completion, error)
+                waited = call.ended.seconds if error == CANCELLED.error else None
+                asked = comparable(prompt)
+                yield _Answer(run.id, call.number, asked, prompt, completion, error, waited)
 
 
 def _completion(ended: CallEnded) -> Completion | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -11,6 +12,7 @@ from itertools import zip_longest
 from typing import Any
 
 from repl_env.comparing import RESULT, comparable
+from repl_env.background import RUNS
 from repl_env.errors import EpisodeAborted, ModelError
 from repl_env.models import REPLObservation
 from repl_env.rlm.budget import Budget
@@ -56,8 +58,31 @@ def rerun(
     if any(each.began is None for each in trajectory.roots):
         raise ValueError("what the root was asked is not recorded")
     given = given_contexts(trajectory, contexts or {})
-    settings = trajectory.settings
-    seeded = {"seed": settings["seed"]} if "seed" in settings else {}
+    seeded = {"seed": trajectory.settings["seed"]} if "seed" in trajectory.settings else {}
+    events: list[AnyEvent] = []
+    begun = asyncio.Event()
+
+    def watch(event: AnyEvent) -> None:
+        events.append(event)
+        begun.set()
+
+    model = ReplayModel(trajectory, loose=True)
+    # By name: whoever only reads trajectories needs no engine.
+    make = import_module("repl_env.rlm.runner").RLM
+    rlm = make(model, watch=watch, **_terms(trajectory, arguments))
+    try:
+        with rlm.conversation(contexts=given, **seeded) as talk:
+            for each in trajectory.roots:
+                with suppress(ModelError):
+                    RUNS.wait_for(_asking(talk, each, begun))
+    except EpisodeAborted:
+        pass  # as a failed question: as recorded, or else a difference
+    return Trajectory.of(events)
+
+
+def _terms(trajectory: Trajectory, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `RLM` that the tree was run with, as far as they are recorded."""
+    settings, root = trajectory.settings, trajectory.root
     known: dict[str, Any] = {
         name: settings[name] for name in ("max_depth", "blocks") if name in settings
     }
@@ -68,18 +93,26 @@ def rerun(
     terms: dict[str, Any] = {**own, **known, **arguments}
     if root.max_iterations is not None:
         terms.setdefault("max_iterations", root.max_iterations)
-    events: list[AnyEvent] = []
-    model = ReplayModel(trajectory, loose=True)
-    # By name: whoever only reads trajectories needs no engine.
-    rlm = import_module("repl_env.rlm.runner").RLM(model, watch=events.append, **terms)
+    return terms
+
+
+async def _asking(talk: Any, run: Run, begun: asyncio.Event) -> None:
+    """Ask what `run` was asked; if it was given up, it is given up again, after as long."""
+    ended = run.ended
+    if ended is None or ended.stop_reason != "cancelled":
+        limit = ended.seconds if ended is not None and ended.stop_reason == "timeout" else None
+        await talk.ask(run.question, timeout_s=limit)
+        return
+    begun.clear()
+    asking = asyncio.create_task(talk.ask(run.question))
+    asking.add_done_callback(lambda _: begun.set())
     try:
-        with rlm.conversation(contexts=given, **seeded) as talk:
-            for each in trajectory.roots:
-                with suppress(ModelError):
-                    talk.ask_plain(each.question)
-    except EpisodeAborted:
-        pass  # as a failed question: as recorded, or else a difference
-    return Trajectory.of(events)
+        await begun.wait()
+        await asyncio.wait([asking], timeout=ended.seconds)
+    finally:
+        asking.cancel()
+        with suppress(asyncio.CancelledError):
+            await asking
 
 
 def given_contexts(trajectory: Trajectory, contexts: Mapping[str, Any]) -> dict[str, Any]:

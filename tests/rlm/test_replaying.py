@@ -10,7 +10,7 @@ import pytest
 from repl_env.errors import ModelError
 from repl_env.rlm import RLM, ModelRequest, ReplayModel, ScriptedModel, Trajectory, TrajectoryWriter
 from repl_env.rlm.budget import Spent
-from repl_env.rlm.events import CellRan, RunEnded
+from repl_env.rlm.events import CallEnded, CellRan, RunEnded
 from repl_env.rlm.model import ModelUsage, Origin
 from repl_env.rlm.rerunning import differences, given_contexts
 from tests.rlm.account import (
@@ -367,3 +367,74 @@ def test_an_expected_answer_is_not_in_the_file(tmp_path):
 
     assert Trajectory.load(tmp_path / "run.jsonl").root.reward == result.reward == 0.0
     assert "the right one" not in (tmp_path / "run.jsonl").read_text()
+
+
+def code(block: str) -> str:
+    return f"```repl\n{block}\n```"
+
+
+ASKED = "while budget()['left']['calls'] > 198: pass"
+GIVEN_UP = {
+    "a run that code gives up": f"""
+h = rlm_spawn('slow')
+{ASKED}
+print(h.cancel(), h.result())
+FINAL(1)
+""",
+    "a run that is at work when the answer is there": f"""
+h = rlm_spawn('slow')
+{ASKED}
+FINAL(h.done())
+""",
+    "a question of a cell that ends before": f"""
+import threading
+threading.Thread(target=llm_query, args=('slow',), daemon=True).start()
+{ASKED}
+FINAL(1)
+""",
+    "timeout": "print('before')\nllm_query('slow')\nFINAL(1)",
+    "cancelled": "print('before')\nllm_query('slow')\nFINAL(1)",
+}
+
+
+@pytest.mark.parametrize("kind", GIVEN_UP)
+def test_what_was_given_up_is_given_up_again(kind, tmp_path):
+    """Nobody knows what would have been answered, and whoever asked did not wait for it."""
+    from repl_env.rlm.rerunning import rerun
+
+    path, limit = tmp_path / "run.jsonl", 2.0 if kind == "timeout" else None
+
+    async def play():
+        asked = asyncio.Event()
+
+        async def model(messages):
+            if "slow" not in str(messages[1:] or messages):
+                return f"```repl\n{GIVEN_UP[kind]}\n```"
+            asked.set()
+            return await asyncio.Event().wait()
+
+        run = asyncio.create_task(RLM(model, trajectory=path).arun("What?", timeout_s=limit))
+        await asked.wait()
+        if kind == "cancelled":
+            run.cancel()
+        await asyncio.wait([run])
+
+    asyncio.run(play())
+    recorded = Trajectory.load(path)
+    assert [each.ended.error for each in recorded.root.calls] == ["the call was cancelled"]
+    assert differences(recorded, rerun(recorded)) == ()
+
+
+async def test_what_nobody_gives_up_now_is_an_error_that_says_so(monkeypatch):
+    monkeypatch.setattr("repl_env.rlm.replaying._PATIENCE", 0.0)
+    events = [
+        replace(each, error="the call was cancelled", seconds=0.0)
+        if isinstance(each, CallEnded)
+        else each
+        for each in account()
+    ]
+    model = ReplayModel(Trajectory.of(events))
+    origin = Origin("0", "query", 1)
+    request = ModelRequest(messages=[{"role": "user", "content": "a?"}], origin=origin)
+    with pytest.raises(ModelError, match="given up .* then, and not now"):
+        await model.complete(request)
