@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from repl_env.errors import EpisodeAborted
-from repl_env.refusals import CODES, TAKEN_OVER
+from repl_env.refusals import TAKEN_OVER
 
 from .asked import Asked, Line, Outlet, given_up
 from .episodes import Episodes
@@ -22,7 +22,7 @@ from .frames import Refused, Request
 from .mcp.played import SessionTools
 from .owners import Owner
 from .quotas import Meter
-from .refusal import Refusal
+from .refusal import Refusal, draining
 from .replies import Reply, observation_text, text_of
 from .streaming import Streamed
 from .texts import invalid
@@ -257,6 +257,8 @@ class HostedSession:
         if isinstance(request, Refused):
             return Reply.refusing(request.refusal)
         try:
+            if self._closing is not None:
+                raise self._over("UNKNOWN_SESSION")
             if request.type in _BEGINS:
                 self._host.check_open()
             return await _HANDLERS[request.type](self, asked, request)
@@ -271,7 +273,7 @@ class HostedSession:
         except Exception as error:  # noqa: BLE001
             if self._closing is not None and isinstance(error, EpisodeAborted):
                 # Its session was taken from under it, by `_close`: no fault for the log.
-                return Reply.refusing(Refusal("EPISODE_ABORTED", "the session has ended"))
+                return Reply.refusing(self._over("EPISODE_ABORTED"))
             return Reply.refusing(refusal_of(error))
 
     async def _reset(self, asked: Asked, request: Request) -> Reply:
@@ -325,8 +327,13 @@ class HostedSession:
         """Whoever waits for a reply, or holds the session, learns that there is none any more."""
         asked = (*self._line, *filter(None, [self._running, self._telling]))
         waiting = [to for each in asked for to in each.outlets]
+        over = self._over("UNKNOWN_SESSION")
         for outlet in (*waiting, *filter(None, [self.outlet])):
-            outlet.end(CODES["UNKNOWN_SESSION"].close or 1000, "the session has ended")
+            outlet.end(over.close or 1000, over.message)
+
+    def _over(self, code: str) -> Refusal:
+        """What is told of its end: `code`, unless all sessions end."""
+        return draining() if self.ending == "drain" else Refusal(code, "the session has ended")
 
     async def _close(self) -> None:
         try:

@@ -31,7 +31,7 @@ from .owned_uploads import OwnedUploads
 from .owners import Owner
 from .quotas import Meter, Quotas
 from .reading import Reading
-from .refusal import Refusal
+from .refusal import Refusal, draining
 from .repl_episodes import REPLEpisodes
 from .room import Room
 from .settings import Settings
@@ -47,7 +47,6 @@ _LOOK = 1.0
 _LOOK_SOON = 0.01
 # Sessions whose processes are looked at then, in turn; each takes a tenth of a millisecond.
 _CPU_LOOKS = 32
-_DRAINING = "the server is about to stop"
 
 
 class Host:
@@ -143,19 +142,20 @@ class Host:
     async def drain(self, within: float) -> None:
         """Begin nothing new, let running requests end within so many seconds, close everything."""
         self.draining = True
-        self.admission.close(Refusal("DRAINING", _DRAINING))
+        refusal = draining()
+        self.admission.close(refusal)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await asyncio.gather(*(session.quiet() for session in self.sessions))
         for session in self.sessions:
             if session.outlet is not None:
-                session.outlet.end(1012, _DRAINING)
+                session.outlet.end(refusal.close or 1000, refusal.message)
         await asyncio.gather(*(session.close("drain") for session in self.sessions))
 
     def check_open(self) -> None:
         """Raises Refusal DRAINING if nothing new may begin."""
         if self.draining:
-            raise Refusal("DRAINING", _DRAINING)
+            raise draining()
 
     # ── sessions ─────────────────────────────────────────────────────────────────────────────────
 
@@ -201,10 +201,12 @@ class Host:
         """The session that `token` names.
 
         Raises:
-            Refusal: UNKNOWN_SESSION; whether it is another owner's is not told.
+            Refusal: UNKNOWN_SESSION; whether it is another owner's is not told. DRAINING, if it
+                may have been one that ended so.
         """
         found = self._sessions.get(_name(token))
         if found is None or found.owner != owner or found.closing:
+            self.check_open()
             raise Refusal("UNKNOWN_SESSION", "there is no such session, or it has ended")
         return found
 

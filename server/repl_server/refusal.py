@@ -41,3 +41,14 @@ class Refusal(Exception):
         if self.retry_after is not None:
             told["retry_after"] = self.retry_after
         return {**told, **self.details}
+
+
+def draining() -> Refusal:
+    """What whoever asks for something learns when the server is about to stop."""
+    return Refusal("DRAINING", "the server is about to stop")
+
+
+def ended(close: int, reason: str) -> Refusal:
+    """Of a session that has ended, as a socket would be closed with the code `close`."""
+    drains = close == CODES["DRAINING"].close
+    return Refusal("DRAINING" if drains else "UNKNOWN_SESSION", reason)

@@ -19,7 +19,7 @@ from .frames import Request
 from .hosted import HostedSession
 from .hosting import Host
 from .owners import owner_of
-from .refusal import Refusal
+from .refusal import Refusal, ended
 from .replies import Reply, text_of
 from .requests import AnyReset, RequestId, ResetRequest, Seconds
 from .strict_route import StrictRoute
@@ -93,7 +93,7 @@ class Once:
     def end(self, code: int, reason: str) -> None:
         """As `Outlet.end`."""
         if not self._reply.done():
-            self._reply.set_exception(Refusal("UNKNOWN_SESSION", reason))
+            self._reply.set_exception(ended(code, reason))
 
     async def reply(self) -> Reply:
         """The reply; raises Refusal if it is one."""

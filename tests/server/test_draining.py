@@ -1,6 +1,7 @@
 """A server that is told to stop: nothing new begins, what runs ends, then everything is closed."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -58,6 +59,21 @@ def test_what_runs_for_too_long_is_not_waited_for(server):
             server.stop()
             assert one.closed() == 1012
     assert server.host.sandboxes.running(server.host.source.settings) is None
+
+
+def test_what_is_cut_off_over_http_is_told_that_the_server_stops():
+    """And not what became of an episode: it may be sent again, to another server."""
+    with serving({"drain_s": 0.05}) as server, ThreadPoolExecutor(2) as threads:
+        token = ask(server, "POST", "/reset", {}, X_Session_Id="new")[1]["X-Session-Id"]
+        (session,) = server.host.sessions
+        endless = {"action": {"code": "while True: pass"}}
+        step = threads.submit(ask, server, "POST", "/step", endless, X_Session_Id=token)
+        eventually(lambda: session.busy)
+        behind = threads.submit(ask, server, "GET", "/state", X_Session_Id=token)
+        eventually(lambda: session.queued)
+        server.stop()
+        told = [each.result() for each in (step, behind)]
+    assert [(status, body["code"]) for status, _, body in told] == [(503, "DRAINING")] * 2
 
 
 def test_who_stands_in_line_is_told(gate):

@@ -138,7 +138,7 @@ def test_ctrl_c_again_ends_what_runs_with_an_answer():
             status, _, told = stepping.result(PATIENCE)
         log = server.process.stderr.read()
 
-    assert (status, told["code"]) == (409, "EPISODE_ABORTED")
+    assert (status, told["code"]) == (503, "DRAINING")
     assert "error" not in [json.loads(line)["level"] for line in log.splitlines()]
     assert server.process.returncode == 130
 

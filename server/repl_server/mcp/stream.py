@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 from mcp_types import RequestId
 
-from ..refusal import Refusal
+from ..refusal import ended
 from ..replies import Reply
 from .answers import refusing
 
@@ -43,7 +43,7 @@ class Stream:
 
     def end(self, code: int, reason: str) -> None:
         """As `Outlet.end`."""
-        self._end(refusing(self._id, Refusal("UNKNOWN_SESSION", reason)))
+        self._end(refusing(self._id, ended(code, reason)))
 
     async def answer(self) -> Reply:
         """The answer alone, once it is there."""
