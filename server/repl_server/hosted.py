@@ -45,6 +45,7 @@ class HostedSession:
         outlet: the socket that holds it; None for none.
         touched: when it was last asked for something, by `time.monotonic`.
         left: when its socket went; None while it has one, or if it never had.
+        known: whether its client has shown that it knows of it, where clients are to.
         ending: why it ends, by one of `metrics.ENDINGS`.
         tools: by which a model plays it, over the Model Context Protocol.
         cpu: the account of its processes.
@@ -57,6 +58,7 @@ class HostedSession:
         self.outlet: Outlet | None = None
         self.touched = time.monotonic()
         self.left: float | None = None
+        self.known = True
         self.ending = "closed"
         self.tools = SessionTools(self, episodes, host.settings)
         self.cpu = host.cpu_account(self)
@@ -115,8 +117,8 @@ class HostedSession:
 
     def ask(self, request: Request | Refused, to: Outlet) -> None:
         """Have `request` answered to `to`, after those before it."""
-        self.touched = time.monotonic()
-        again = self._known(request.id)
+        self.touched, self.known = time.monotonic(), True
+        again = self._asked_before(request.id)
         if again is None:
             self._line.add(Asked(request, to))
         elif again.reply is None:
@@ -308,7 +310,7 @@ class HostedSession:
 
     # ── the parts ────────────────────────────────────────────────────────────────────────────────
 
-    def _known(self, id: str | None) -> Asked | None:
+    def _asked_before(self, id: str | None) -> Asked | None:
         """The request of this id, if it is the last one or one that waits."""
         if id is None:
             return None

@@ -45,6 +45,9 @@ logger = logging.getLogger("repl_server")
 # Seconds between two looks for sessions that nobody uses any more, at most.
 _LOOK = 1.0
 _LOOK_SOON = 0.01
+# Seconds in which a client is to come back where its protocol has it do so at once: one that has
+# gone before it learnt of its session never will.
+INTRODUCTION_S = 30.0
 # Sessions whose processes are looked at then, in turn; each takes a tenth of a millisecond.
 _CPU_LOOKS = 32
 
@@ -287,7 +290,8 @@ class Host:
         if session.awaited:
             return
         touched = session.touched
-        if now - touched > settings.idle_s:
+        longest = settings.idle_s if session.known else min(settings.idle_s, INTRODUCTION_S)
+        if now - touched > longest:
             if outlet is not None:
                 outlet.end(IDLE, "the session was idle for too long")
             session.end("idle")

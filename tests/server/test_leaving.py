@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.server.conftest import peer, serving
+from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, Sum
 from tests.waiting import PATIENCE, eventually
 
@@ -67,6 +67,27 @@ def test_who_hangs_up_leaves_the_line(alone, path: str, body: dict[str, object])
         eventually(lambda: alone.host.admission.waiting == 0)
         assert first.run("1")["value"] == "1"
     eventually(lambda: alone.host.sessions == [])
+
+
+def test_a_session_whose_client_never_comes_back_ends_before_it_is_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of one that hung up as its session was told, nobody knows the name."""
+    monkeypatch.setattr("repl_server.hosting.INTRODUCTION_S", 0.05)
+    monkeypatch.setattr("repl_server.hosting._LOOK", 0.01)
+    path, body = OPENING["initialize"]
+    with serving({"idle_s": 600.0}) as server:
+        told = {"jsonrpc": "2.0", "id": 1, **body}
+        note = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        while True:  # until the note comes in time
+            token = ask(server, "POST", path, told)[1]["Mcp-Session-Id"]
+            if ask(server, "POST", path, note, Mcp_Session_Id=token)[0] == 202:
+                break
+        (known,) = (each for each in server.host.sessions if each.token == token)
+        with send(server, path, body) as gone:
+            assert gone.recv(1)  # the answer, which nobody reads
+        eventually(lambda: len(server.host.sessions) == 1)
+        assert server.host.sessions == [known]
 
 
 def _wait() -> None:

@@ -53,7 +53,7 @@ class MCPRoutes:
             owner = owner_of(request.scope)
             message = await self._host.reading.read(await request.body(), read, owner)
             if not isinstance(message, Call):
-                await self._cancel(request, message.cancels)
+                await self._take(request, message.cancels)
                 return Response(status_code=202)
             asked = message.id
             return await self._answer(request, replace(message, version=_version(request)))
@@ -95,6 +95,7 @@ class MCPRoutes:
             if call.method != "initialize":
                 return _json(answer)
             opened = await attended(request, host.open(owner))
+            opened.known = False  # the next message, that it is initialized, says it
             return _json(answer, headers={SESSION: opened.token})
         return await attended(request, self._pass(request, call))
 
@@ -106,13 +107,14 @@ class MCPRoutes:
         finally:
             await opened.close()
 
-    async def _cancel(self, request: HTTPRequest, id: RequestId | None) -> None:
-        """End the request `id` of the session that a notification came for, if it has one."""
+    async def _take(self, request: HTTPRequest, cancels: RequestId | None) -> None:
+        """Take a notification for a session; `cancels` is the request that it ends, if it does."""
         token = request.headers.get(SESSION)
-        if token is None or id is None:
+        if token is None:
             return
         session = self._host.find(owner_of(request.scope), token)
-        name = session.tools.names.get(id)
+        session.known = True
+        name = None if cancels is None else session.tools.names.get(cancels)
         if name is not None:
             await session.cancel(name)
 
