@@ -217,9 +217,7 @@ class Endpoint:
             pass  # the client has gone away, or the endpoint is closed
         finally:
             self._tasks.discard(task)
-            writer.close()
-            if not self._stop.is_set():
-                self._writers.discard(writer)
+            writer.close()  # which may have to wait for who does not read: it is kept to be ended
             if not self._tasks:
                 self._closed.set()
 
