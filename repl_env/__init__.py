@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from repl_env.first_use import on_first_use
+
 if TYPE_CHECKING:
     from repl_env.client import ReplAction, REPLEnv, ReplEnv, ReplObservation
     from repl_env.environment import REPLEnvironment
@@ -161,18 +163,14 @@ _NAMES_BY_MODULE = {
     "sync_client": ("SyncREPLEnv",),
     "vector": ("REPLVectorEnv",),
 }
-_MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
+_load, _listed = on_first_use(__name__, _NAMES_BY_MODULE)
 
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
         return import_module("repl_sandbox").__version__  # of the one distribution
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
+    return _load(name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "__version__"})
+    return sorted({*_listed(), "__version__"})

@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from repl_env.first_use import on_first_use
+
 try:
     import_module("openenv")  # light: its own names are lazy
 except ImportError as error:
@@ -23,22 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["REPLAction", "REPLEnv", "REPLEnvironment", "REPLObservation", "REPLState"]
 
-_MODULES = {
-    "REPLAction": "models",
-    "REPLEnv": "client",
-    "REPLEnvironment": "environment",
-    "REPLObservation": "models",
-    "REPLState": "models",
+_NAMES_BY_MODULE = {
+    "client": ("REPLEnv",),
+    "environment": ("REPLEnvironment",),
+    "models": ("REPLAction", "REPLObservation", "REPLState"),
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = on_first_use(__name__, _NAMES_BY_MODULE)

@@ -6,8 +6,9 @@ it.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from repl_env.first_use import on_first_use
 
 if TYPE_CHECKING:
     from repl_env.rlm.asking import ask
@@ -118,16 +119,5 @@ _NAMES_BY_MODULE = {
     ),
     "transformers_model": ("TransformersModel",),
 }
-_MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = on_first_use(__name__, _NAMES_BY_MODULE)
