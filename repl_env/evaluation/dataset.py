@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -97,26 +98,28 @@ def read_dataset(path: Path, limit: int | None = None) -> Dataset:
     Raises:
         DatasetError: naming the line.
     """
-    entries: list[Entry] = []
-    seen: dict[str, int] = {}
-    files: dict[Path, str] = {}
     try:
         with path.open("rb") as file:
-            for number, offset, raw in _lines(file):
-                if limit is not None and len(entries) >= limit:
-                    break
-                try:
-                    entry = _entry(path.parent, number, offset, raw, files)
-                    if (first := seen.setdefault(entry.id, number)) != number:
-                        raise ValueError(f'"id" {entry.id!r} is that of line {first} too')
-                except ValueError as error:
-                    raise DatasetError(f"{path}, line {number}: {error}") from error
-                entries.append(entry)
+            most = None if limit is None else max(0, limit)
+            entries = tuple(islice(_entries(path, file), most))
     except OSError as error:
         raise DatasetError(f"{path}: {error.strerror or error}") from error
     if not entries:
         raise DatasetError(f"{path}: there is no task in it")
-    return Dataset(path, tuple(entries))
+    return Dataset(path, entries)
+
+
+def _entries(path: Path, file: BinaryIO) -> Iterator[Entry]:
+    seen: dict[str, int] = {}
+    files: dict[Path, str] = {}
+    for number, offset, raw in _lines(file):
+        try:
+            entry = _entry(path.parent, number, offset, raw, files)
+            if (first := seen.setdefault(entry.id, number)) != number:
+                raise ValueError(f'"id" {entry.id!r} is that of line {first} too')
+        except ValueError as error:
+            raise DatasetError(f"{path}, line {number}: {error}") from error
+        yield entry
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:

@@ -161,56 +161,69 @@ def save(namespace: Namespace, answers: Answers | None, fd: int, most: int) -> s
     Raises:
         CheckpointError: there is more.
     """
-    variables: list[tuple[str, str, int]] = []
-    missing: list[tuple[str, str, str]] = []
-    state: list[tuple[str, int]] = []
     sink = _Sink(fd, most)
     deepest = sys.getrecursionlimit()
     try:
         sys.setrecursionlimit(max(deepest, _DEEPEST))
-        records = _Records(sink, namespace)
-        for name, value in list(namespace.variables()):
-            kind = _printable(type_name(value))[:MAX_NAME]
-            try:
-                _refuse(name, value)
-                variables.append((name, kind, records.add(name, value)))
-            except (CheckpointError, KeyboardInterrupt):
-                raise
-            # Boundary: pickling runs any code of the user's, which may raise anything.
-            except BaseException as error:  # noqa: BLE001
-                missing.append((_printable(name)[:MAX_NAME], kind, words(error)))
-        for name, read in _state(namespace, answers):
-            try:
-                state.append((name, records.add(name, read())))
-            except (CheckpointError, KeyboardInterrupt):
-                raise
-            except BaseException as error:  # noqa: BLE001 - as above
-                if name != "_":  # displayed, and nobody's variable
-                    missing.append((f"({name})", "state", words(error)))
+        report = _written(_Records(sink, namespace), namespace, answers)
     finally:
         sys.setrecursionlimit(deepest)
         sink.close()
-    return json.dumps(
-        {"packages": _packages(), "variables": variables, "missing": missing, "state": state}
-    )
+    return json.dumps({"packages": _packages(), **report})
+
+
+def _written(
+    records: _Records, namespace: Namespace, answers: Answers | None
+) -> dict[str, list[tuple[str | int, ...]]]:
+    """Write all there is; what was written, and what is missing and why."""
+    variables: list[tuple[str | int, ...]] = []
+    missing: list[tuple[str | int, ...]] = []
+    state: list[tuple[str | int, ...]] = []
+    for name, value in list(namespace.variables()):
+        kind = _printable(type_name(value))[:MAX_NAME]
+        size = _tried(records, name, partial(_accepted, name, value))
+        if isinstance(size, int):
+            variables.append((name, kind, size))
+        else:
+            missing.append((_printable(name)[:MAX_NAME], kind, size))
+    for name, read in _state(namespace, answers):
+        size = _tried(records, name, read)
+        if isinstance(size, int):
+            state.append((name, size))
+        elif name != "_":  # displayed, and nobody's variable
+            missing.append((f"({name})", "state", size))
+    return {"variables": variables, "missing": missing, "state": state}
+
+
+def _tried(records: _Records, name: str, read: Callable[[], Any]) -> int | str:
+    """The bytes that the record takes; why there is none."""
+    try:
+        return records.add(name, read())
+    except (CheckpointError, KeyboardInterrupt):
+        raise
+    # Boundary: pickling runs any code of the user's, which may raise anything.
+    except BaseException as error:  # noqa: BLE001
+        return words(error)
 
 
 class _Unsaved(Exception):
     """A variable that is not tried; the text says why."""
 
 
-def _refuse(name: str, value: object) -> None:
+def _accepted(name: str, value: object) -> object:
+    """The value, if it can be tried."""
     if len(name) > MAX_NAME or not name.isprintable():
         raise _Unsaved(f"its name is not one of at most {MAX_NAME} printable characters")
     kind = type(value)
     if issubclass(kind, io.BytesIO):
-        return
+        return value
     socket = sys.modules.get("_socket")
     if socket is not None and issubclass(kind, socket.socket):
         raise _Unsaved("a socket is open in this process only")
     for kinds, reason in _REASONS:
         if issubclass(kind, kinds):
             raise _Unsaved(reason)
+    return value
 
 
 def words(error: BaseException) -> str:
