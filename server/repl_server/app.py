@@ -83,28 +83,37 @@ def create_app(
         inbound=Inbound(settings),
         watch=host.watch,
     )
+    _add_routes(app, host)
+    _add_layers(app, app.state.rules)
+    return app
+
+
+def _add_routes(app: FastAPI, host: Host) -> None:
     # First, because routes are tried in turn and most sessions begin here.
     app.router.routes.append(WebSocketRoute("/ws", SocketRoute(host)))
     app.include_router(router(host))
-    app.include_router(numbers(host.watch.metrics, settings.metrics_key))
+    app.include_router(numbers(host.watch.metrics, host.settings.metrics_key))
     app.include_router(upload_router(host))
     app.include_router(mcp_router(host))
     app.router.routes.append(WebSocketRoute("/mcp", MCPSocketRoute(host)))
     app.add_exception_handler(Refusal, refusing)
     app.add_exception_handler(RequestValidationError, refusing)
     answer_unrouted(app)
-    app.add_middleware(Guard, rules=app.state.rules)
-    if settings.origins:
+
+
+def _add_layers(app: FastAPI, rules: Rules) -> None:
+    """What every request passes before a route; the last that is added comes first."""
+    app.add_middleware(Guard, rules=rules)
+    if rules.settings.origins:
         # Browsers ask before they send, without a key: this answers, and comes first.
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=app.state.rules.identity.origins.named,
+            allow_origins=rules.identity.origins.named,
             allow_methods=["*"],
             allow_headers=["*"],
             expose_headers=_EXPOSED,
             allow_private_network=True,
         )
-    return app
 
 
 @asynccontextmanager
