@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -28,6 +28,18 @@ from repl_env.rlm.events import (
     ModelReplied,
     RunEnded,
     RunStarted,
+)
+from repl_env.rlm.fields import (
+    Read,
+    Record,
+    anything,
+    count,
+    flag,
+    many,
+    maybe,
+    number,
+    one_of,
+    text,
 )
 from repl_env.rlm.model import Completion, ModelUsage, TokenTrace
 
@@ -49,7 +61,6 @@ _NAMES = {kind: name for name, kind in KINDS.items()}
 # functions, and could be too deep for whoever reads the file.
 _DEEPEST = 256
 
-Read: TypeAlias = Callable[[Any], Any]
 T = TypeVar("T")
 
 
@@ -144,103 +155,6 @@ def parsed(line: bytes) -> dict[str, Any]:
     return fields
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """Reads a JSON object into `kind`, each field by its own reader."""
-
-    kind: Callable[..., Any]
-    readers: Mapping[str, Read]
-
-    def __call__(self, value: Any) -> Any:
-        """The object; ValueError naming the field that is wrong or missing."""
-        if not isinstance(value, dict):
-            raise ValueError(f"an object was expected, not {type(value).__name__}")
-        found = {}
-        for name, reader in self.readers.items():
-            if name in value:
-                found[name] = _named(name, reader, value[name])
-            elif name in self._required:
-                raise ValueError(f"{name}: missing")
-        return self.kind(**found)
-
-    @property
-    def _required(self) -> frozenset[str]:
-        return _required(self.kind)
-
-
-def _named(name: str, reader: Read, value: Any) -> Any:
-    try:
-        return reader(value)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-
-
-def _required(kind: Any) -> frozenset[str]:
-    """The fields without a default."""
-    if kind not in _REQUIRED:
-        _REQUIRED[kind] = frozenset(
-            field.name
-            for field in fields(kind)
-            if field.default is MISSING and field.default_factory is MISSING
-        )
-    return _REQUIRED[kind]
-
-
-_REQUIRED: dict[Any, frozenset[str]] = {}
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    raise ValueError(f"text was expected, not {type(value).__name__}")
-
-
-def _count(value: Any) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    raise ValueError(f"a whole number from 0 was expected, not {value!r}")
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return value
-    if value in ("nan", "inf", "-inf"):
-        return float(value)
-    raise ValueError(f"a number was expected, not {value!r}")
-
-
-def _flag(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise ValueError(f"true or false was expected, not {value!r}")
-
-
-def _json(value: Any) -> Any:
-    return value
-
-
-def _maybe(reader: Read) -> Read:
-    return lambda value: None if value is None else reader(value)
-
-
-def _many(reader: Read) -> Read:
-    def items(value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, list):
-            raise ValueError(f"a list was expected, not {type(value).__name__}")
-        return tuple(reader(item) for item in value)
-
-    return items
-
-
-def _one_of(*allowed: str) -> Read:
-    def choice(value: Any) -> str:
-        if value in allowed:
-            return str(value)
-        raise ValueError(f"one of {', '.join(allowed)} was expected, not {value!r}")
-
-    return choice
-
-
 def _message(value: Any) -> Message:
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         raise ValueError("a message with a role was expected")
@@ -270,47 +184,47 @@ def _known(model: Any, value: Mapping[str, Any]) -> dict[str, Any]:
 
 USAGE = Record(
     ModelUsage,
-    {"input_tokens": _maybe(_count), "output_tokens": _maybe(_count), "usd": _maybe(_number)},
+    {"input_tokens": maybe(count), "output_tokens": maybe(count), "usd": maybe(number)},
 )
 TRACE = Record(
     TokenTrace,
-    {"prompt_ids": _many(_count), "output_ids": _many(_count), "logprobs": _many(_number)},
+    {"prompt_ids": many(count), "output_ids": many(count), "logprobs": many(number)},
 )
 COMPLETION = Record(
     Completion,
     {
-        "text": _text,
+        "text": text,
         "usage": USAGE,
-        "finish_reason": _maybe(_text),
-        "model": _maybe(_text),
-        "tokens": _maybe(TRACE),
+        "finish_reason": maybe(text),
+        "model": maybe(text),
+        "tokens": maybe(TRACE),
     },
 )
 SPENT = Record(
     Spent,
     {
-        "calls": _count,
-        "failed_calls": _count,
-        "input_tokens": _count,
-        "output_tokens": _count,
-        "estimated_tokens": _count,
-        "usd": _number,
-        "unpriced_calls": _count,
-        "cpu_seconds": _number,
-        "children": _count,
+        "calls": count,
+        "failed_calls": count,
+        "input_tokens": count,
+        "output_tokens": count,
+        "estimated_tokens": count,
+        "usd": number,
+        "unpriced_calls": count,
+        "cpu_seconds": number,
+        "children": count,
     },
 )
-CONTEXT = Record(ContextNote, {"name": _text, "type": _text, "length": _count})
+CONTEXT = Record(ContextNote, {"name": text, "type": text, "length": count})
 
-_EVENT: Mapping[str, Read] = {"run": _text, "time": _number}
-_CELL: Mapping[str, Read] = {**_EVENT, "turn": _count, "cell": _count, "code": _text}
+_EVENT: Mapping[str, Read] = {"run": text, "time": number}
+_CELL: Mapping[str, Read] = {**_EVENT, "turn": count, "cell": count, "code": text}
 _CALL: Mapping[str, Read] = {
     **_EVENT,
-    "call": _text,
-    "kind": _one_of("llm", "rlm"),
-    "cell": _count,
-    "model": _maybe(_text),
-    "prompt": _text,
+    "call": text,
+    "kind": one_of("llm", "rlm"),
+    "cell": count,
+    "model": maybe(text),
+    "prompt": text,
 }
 
 READERS: Mapping[str, Record] = {
@@ -318,53 +232,53 @@ READERS: Mapping[str, Record] = {
         RunStarted,
         {
             **_EVENT,
-            "depth": _count,
-            "question": _text,
-            "model": _maybe(_text),
-            "max_iterations": _count,
-            "contexts": _many(CONTEXT),
+            "depth": count,
+            "question": text,
+            "model": maybe(text),
+            "max_iterations": count,
+            "contexts": many(CONTEXT),
         },
     ),
     "model_replied": Record(
         ModelReplied,
         {
             **_EVENT,
-            "turn": _count,
-            "kept": _count,
-            "added": _many(_message),
+            "turn": count,
+            "kept": count,
+            "added": many(_message),
             "completion": COMPLETION,
-            "seconds": _number,
-            "last": _flag,
+            "seconds": number,
+            "last": flag,
         },
     ),
     "cell_started": Record(CellStarted, _CELL),
-    "cell_ran": Record(CellRan, {**_CELL, "observation": _observation, "seconds": _number}),
+    "cell_ran": Record(CellRan, {**_CELL, "observation": _observation, "seconds": number}),
     "call_started": Record(CallStarted, _CALL),
     "call_ended": Record(
         CallEnded,
         {
             **_CALL,
-            "text": _text,
-            "error": _maybe(_text),
-            "truncated": _flag,
+            "text": text,
+            "error": maybe(text),
+            "truncated": flag,
             "usage": USAGE,
-            "seconds": _number,
-            "child": _flag,
+            "seconds": number,
+            "child": flag,
         },
     ),
     "run_ended": Record(
         RunEnded,
         {
             **_EVENT,
-            "final_answer": _maybe(_text),
-            "answer_value": _json,
-            "stop_reason": _text,
-            "error_kind": _maybe(_text),
-            "reward": _maybe(_number),
-            "iterations": _count,
+            "final_answer": maybe(text),
+            "answer_value": anything,
+            "stop_reason": text,
+            "error_kind": maybe(text),
+            "reward": maybe(number),
+            "iterations": count,
             "own": SPENT,
             "total": SPENT,
-            "seconds": _number,
+            "seconds": number,
         },
     ),
 }
