@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from repl_env.interfaces import Message
-from repl_env.rlm.model import takes
+from repl_env.rlm.given_functions import takes
 from repl_env.rlm.result import ChildTrace
 
 __all__ = [

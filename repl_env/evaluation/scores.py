@@ -11,12 +11,10 @@ import json
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from repl_env.rlm.model import is_async
-from repl_env.rlm.threads import in_thread
+from repl_env.rlm.given_functions import called
 from repl_env.rubrics import ExactMatchRubric, FuzzyMatchRubric, same_value
 
 if TYPE_CHECKING:
@@ -49,11 +47,9 @@ def metric_of(function: Callable[[Any, Any], Any]) -> Metric:
 
     A plain function runs in a thread: it may ask a judge, and other tasks go on meanwhile.
     """
-    call = function if is_async(function) else partial(in_thread, function)
 
     async def metric(expected: JSON, text: str, value: JSON) -> Any:
-        found = await call(expected, text if value is None else value)
-        return await found if inspect.isawaitable(found) else found
+        return await called(function, expected, text if value is None else value)
 
     return metric
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import quote
 
 from repl_env.rlm.budget import Spent
-from repl_env.rlm.threads import in_thread
+from repl_env.rlm.given_functions import called
 from repl_env.values import clean, json_or_none
 
 if TYPE_CHECKING:
@@ -73,13 +72,7 @@ class FunctionSolver:
 
     async def solve(self, task: EvalTask) -> Solved:
         """Call the function."""
-        if inspect.iscoroutinefunction(self._function):
-            answer = await self._function(task)
-        else:
-            # Not of the loop's own threads: a loop that ends waits for what they are at.
-            answer = await in_thread(self._function, task)
-            if inspect.isawaitable(answer):
-                answer = await answer
+        answer = await called(self._function, task)
         return answer if isinstance(answer, Solved) else answered(answer)
 
     async def close(self) -> None:

@@ -6,7 +6,6 @@ The third kind, a run of its own, is in `repl_env.rlm.recursion`.
 from __future__ import annotations
 
 import asyncio
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,6 +18,7 @@ from repl_env.errors import BudgetExceeded, ModelError
 from repl_env.interfaces import Message
 from repl_env.rlm.asking import ask
 from repl_env.rlm.gate import Gate
+from repl_env.rlm.given_functions import called, is_async, takes
 from repl_env.rlm.ledger import Account, Reservation
 from repl_env.rlm.manner import SHARE
 from repl_env.rlm.model import (
@@ -30,11 +30,8 @@ from repl_env.rlm.model import (
     Origin,
     Purpose,
     as_completion,
-    is_async,
-    takes,
 )
 from repl_env.rlm.questions import Question, Reply, parsed
-from repl_env.rlm.threads import in_thread
 from repl_sandbox.types import JSON
 
 Ended: TypeAlias = Callable[[int, "Reply"], None]
@@ -230,12 +227,7 @@ class BatchFunction(Answerer):
             arguments = (prompts, questions[0].model or self._default)
         try:
             async with call.gate:
-                if is_async(self._function):
-                    answers = await self._function(*arguments)
-                else:
-                    answers = await in_thread(self._function, *arguments)
-                    if inspect.isawaitable(answers):
-                        answers = await answers
+                answers = await called(self._function, *arguments)
             few = len(answers) < len(prompts) and self._shortens
             if isinstance(answers, str) or not (few or len(answers) == len(prompts)):
                 raise ValueError(f"{len(answers)} answers to {len(prompts)} prompts")

@@ -7,7 +7,6 @@ with more: token counts, a limit on the answer, sampling. Nothing here knows a p
 from __future__ import annotations
 
 import asyncio
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from typing import Any, Literal, Self, TypeAlias
 from repl_env.background import RUNS
 from repl_env.errors import ModelError
 from repl_env.interfaces import Message
-from repl_env.rlm.threads import in_thread
+from repl_env.rlm.given_functions import called, takes
 from repl_env.values import clean
 
 Purpose: TypeAlias = Literal["turn", "last", "query", "repair"]
@@ -170,7 +169,6 @@ class CallableModel(ChatModel):
     def __init__(self, function: ModelFunction, name: str | None = None) -> None:
         self._function = function
         self._takes_model = takes(function, [], None)
-        self._is_async = is_async(function)
         self.name = name
 
     async def complete(self, request: ModelRequest) -> Completion:
@@ -184,12 +182,7 @@ class CallableModel(ChatModel):
             arguments = (*arguments, request.model)
         try:
             async with asyncio.timeout(request.timeout):
-                if self._is_async:
-                    answer = await self._function(*arguments)  # type: ignore[misc]
-                else:
-                    answer = await in_thread(self._function, *arguments)
-                    if inspect.isawaitable(answer):
-                        answer = await answer
+                answer = await called(self._function, *arguments)
         except ModelError:
             raise
         except TimeoutError as error:
@@ -216,21 +209,6 @@ def as_model(given: object, name: str = "model") -> ChatModel:
     if callable(given):
         return CallableModel(given)
     raise TypeError(f"{name} must be a model or a function, not {type(given).__name__}")
-
-
-def takes(function: Callable[..., Any], *arguments: Any) -> bool:
-    """Whether the signature of `function` admits `arguments`; False if it tells none."""
-    try:
-        inspect.signature(function).bind(*arguments)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling `function` gives a coroutine."""
-    call = getattr(function, "__call__", function)  # noqa: B004 (its kind, not whether it is)
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def _bytes_of(message: Message) -> int:

@@ -1,0 +1,35 @@
+"""Functions that users give, plain or async: what they take, and how they are called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from repl_env.rlm.threads import in_thread
+
+
+def takes(function: Callable[..., Any], *arguments: Any) -> bool:
+    """Whether the signature of `function` admits `arguments`; False if it tells none."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling `function` gives a coroutine."""
+    call = getattr(function, "__call__", function)  # noqa: B004 (its kind, not whether it is)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+async def called(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What `function(*arguments)` comes to. A plain function runs in a thread: it may block.
+
+    Not in one of the loop's own threads: a loop that ends waits for what they are at.
+    """
+    if is_async(function):
+        return await function(*arguments)
+    answer = await in_thread(function, *arguments)
+    return await answer if inspect.isawaitable(answer) else answer
