@@ -140,7 +140,8 @@ class GivenProvider:
 
     def _answerers(self, default: str | None) -> tuple[Answerer | None, Answerer | None]:
         """Who answers plain questions, and who recursive ones."""
-        from repl_env.rlm.answerers import BatchFunction, Either, ModelAnswerer, PromptFunction
+        from repl_env.rlm.answerers import Either, ModelAnswerer
+        from repl_env.rlm.function_answerers import BatchFunction, PromptFunction
 
         given = self._given
 

@@ -1,6 +1,7 @@
-"""Who answers the questions of a session's code: a model, or functions that the user gave.
+"""Who answers the questions of a session's code, and how a model does.
 
-The third kind, a run of its own, is in `repl_env.rlm.recursion`.
+Functions that the user gave are in `repl_env.rlm.function_answerers`, and the third kind, a run of
+its own, in `repl_env.rlm.recursion`.
 """
 
 from __future__ import annotations
@@ -8,8 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -18,18 +18,14 @@ from repl_env.errors import BudgetExceeded, ModelError
 from repl_env.interfaces import Message
 from repl_env.rlm.asking import ask
 from repl_env.rlm.gate import Gate
-from repl_env.rlm.given_functions import called, is_async, takes
-from repl_env.rlm.ledger import Account, Reservation
-from repl_env.rlm.manner import SHARE
+from repl_env.rlm.ledger import Account
 from repl_env.rlm.model import (
-    CallableModel,
     ChatModel,
     Completion,
     ModelRequest,
     ModelUsage,
     Origin,
     Purpose,
-    as_completion,
 )
 from repl_env.rlm.questions import Question, Reply, parsed
 from repl_sandbox.types import JSON
@@ -121,7 +117,7 @@ class ModelAnswerer(Answerer):
         if question.schema is None:
             return Reply.of(completion)
         try:
-            return Reply.of(completion, await _fitting(completion, question.schema))
+            return Reply.of(completion, await fitting(completion, question.schema))
         except ValueError as error:
             wrong = f"{error}. Reply again, with nothing but JSON that fits the schema."
         messages += [
@@ -132,7 +128,7 @@ class ModelAnswerer(Answerer):
         usage = _sum(completion.usage, again.usage)
         whole = Completion(again.text, usage, again.finish_reason, again.model)
         try:
-            return Reply.of(whole, await _fitting(again, question.schema))
+            return Reply.of(whole, await fitting(again, question.schema))
         except ValueError as error:
             problem = ModelError("schema", f"twice, {error}")
             return Reply(f"Error: {problem}", str(problem), usage, model=again.model)
@@ -148,93 +144,6 @@ class ModelAnswerer(Answerer):
             origin=Origin(call.run, purpose, call.number),
         )
         return await ask(self.model, request, call.account, call.gate)
-
-
-class PromptFunction(CallableModel):
-    """A function of the user's that takes `(prompt)` or `(prompt, model)`, as a model."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        # By its own signature: what is handed on here takes messages in the place of a prompt.
-        wants_model = takes(function, "", None)
-
-        def asked(messages: list[Message], model: str | None) -> Any:
-            prompt = "\n\n".join(str(message["content"]) for message in messages)
-            return function(prompt, model) if wants_model else function(prompt)
-
-        async def asked_async(messages: list[Message], model: str | None) -> Any:
-            return await asked(messages, model)
-
-        super().__init__(asked_async if is_async(function) else asked)
-
-
-class BatchFunction(Answerer):
-    """A function of the user's that takes `(prompts)` or `(prompts, model)`: one call for all."""
-
-    def __init__(
-        self, function: Callable[..., Any], default: str | None = None, shortens: bool = False
-    ) -> None:
-        self._function = function
-        self._takes_model = takes(function, [], None)
-        self._default = default
-        self._shortens = shortens  # it may give fewer answers, and so does this
-
-    async def answer(self, question: Question, call: Call) -> Reply:
-        """A batch of one."""
-        return (await self.answer_all([question], [call], _nobody))[0]
-
-    async def answer_all(
-        self, questions: Sequence[Question], calls: Sequence[Call], ended: Ended
-    ) -> list[Reply]:
-        """One call with all prompts that the budget has room for."""
-        replies: list[Reply | None] = [None] * len(questions)
-        with ExitStack() as held:
-            paid: dict[int, Reservation] = {}
-            share = _share(calls[0].account, len(calls)) if calls else None
-            for index, (question, call) in enumerate(zip(questions, calls, strict=True)):
-                try:
-                    paid[index] = held.enter_context(self._reserve(question, call, share))
-                except BudgetExceeded as error:
-                    replies[index] = Reply.failed(error)
-            asked = [questions[index] for index in paid]
-            try:
-                answers = await self._ask(asked, calls[0]) if asked else []
-            except ModelError as error:
-                answers = [error] * len(asked)
-            given = dict(zip(paid, answers, strict=False))
-            for index, answer in given.items():
-                _settle(questions[index], paid[index], answer)
-        for index, answer in given.items():
-            replies[index] = await _reply(questions[index], answer)
-        found = [reply for reply in replies if reply is not None]
-        for index, reply in enumerate(found):
-            ended(index, reply)
-        return found
-
-    def _reserve(self, question: Question, call: Call, share: int | None) -> Reservation:
-        # At once or not at all: who holds a part of a batch's must not wait for the rest.
-        return call.account.reserve(
-            model=question.model or self._default,
-            input_tokens=_bound(question.text),
-            output_tokens=share,
-        )
-
-    async def _ask(
-        self, questions: Sequence[Question], call: Call
-    ) -> Sequence[Completion | ModelError]:
-        prompts = [question.text for question in questions]
-        arguments: tuple[Any, ...] = (prompts,)
-        if self._takes_model:
-            arguments = (prompts, questions[0].model or self._default)
-        try:
-            async with call.gate:
-                answers = await called(self._function, *arguments)
-            few = len(answers) < len(prompts) and self._shortens
-            if isinstance(answers, str) or not (few or len(answers) == len(prompts)):
-                raise ValueError(f"{len(answers)} answers to {len(prompts)} prompts")
-        # Boundary: the function is the user's and may raise anything.
-        except Exception as error:
-            raise ModelError(type(error).__name__, str(error)) from error
-        return [_completion(answer) for answer in answers]
 
 
 class Either(Answerer):
@@ -259,50 +168,9 @@ class Either(Answerer):
         return await self._many.answer_all(questions, calls, ended)
 
 
-def _share(account: Account, count: int) -> int | None:
-    """The tokens that each of `count` answers may have, so that all fit; None: no limit."""
-    budget, left = account.ledger.budget, account.left().output_tokens
-    if left is not None:
-        return max(1, left // count)
-    return None if budget.usd is None else SHARE
-
-
-def _settle(question: Question, reservation: Reservation, answer: Completion | ModelError) -> None:
-    if not isinstance(answer, ModelError):  # else the reservation ends as failed
-        reservation.settle(
-            answer.usage,
-            input_estimate=_bound(question.text),
-            output_estimate=_bound(answer.text),
-            price_model=answer.model or question.model,
-        )
-
-
-async def _reply(question: Question, answer: Completion | ModelError) -> Reply:
-    if isinstance(answer, ModelError):
-        return Reply.failed(answer)
-    if question.schema is None:
-        return Reply.of(answer)
-    try:
-        return Reply.of(answer, await _fitting(answer, question.schema))
-    except ValueError as error:
-        return replace(Reply.failed(ModelError("schema", str(error))), ours=False)
-
-
-async def _fitting(completion: Completion, schema: Mapping[str, Any]) -> JSON:
+async def fitting(completion: Completion, schema: Mapping[str, Any]) -> JSON:
     """The JSON that an answer is; ValueError says why it does not fit."""
     return await aside(partial(parsed, completion.text, schema))
-
-
-def _completion(answer: object) -> Completion | ModelError:
-    try:
-        return as_completion(answer)
-    except ModelError as error:
-        return error
-
-
-def _bound(text: str) -> int:
-    """No vocabulary over bytes makes more tokens of a text than it has bytes."""
-    return len(text.encode("utf-8", "replace"))
 
 
 def _sum(first: ModelUsage, second: ModelUsage) -> ModelUsage:
@@ -314,7 +182,3 @@ def _sum(first: ModelUsage, second: ModelUsage) -> ModelUsage:
         total(first.output_tokens, second.output_tokens),
         total(first.usd, second.usd),
     )
-
-
-def _nobody(index: int, reply: Reply) -> None:
-    pass
