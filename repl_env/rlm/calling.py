@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
 from dataclasses import asdict, fields
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 from repl_env.aside import aside
@@ -25,6 +25,7 @@ from repl_env.rlm.events import CallEnded, CallKind, CallStarted, Watcher
 from repl_env.rlm.gate import Gate
 from repl_env.rlm.ledger import Account
 from repl_env.rlm.model import ChatModel
+from repl_env.rlm.query_offers import offers
 from repl_env.rlm.questions import (
     Question,
     Reply,
@@ -41,24 +42,6 @@ Failed = Callable[[Exception], None]
 
 # Seconds that a plain episode waits at its end for what it cancelled to let go.
 _CANCEL_TIMEOUT = 10.0
-
-_ONE = "(prompt, model=None, *, context=None, schema=None, timeout=None)"
-_MANY = "(prompts, model=None, *, context=None, schema=None, timeout=None)"
-_RAISES = ("BudgetExceeded",)
-
-_ASK = """Ask {who} one question; returns its answer as a str.
-
-context: what the question is about: text, bytes or JSON{context}.
-schema: a JSON schema; the answer is JSON that fits it, and .value has it parsed.
-timeout: seconds to wait for the answer.
-The answer has .ok, .error, .usage, .truncated and .value. One that failed reads "Error: ..."."""
-_ASK_ALL = """Ask {who} a list of questions at once; returns as many answers, in order.
-
-context: one for all, or a list with one for each. The rest is as for a single question."""
-_SPAWN = """Begin a question of rlm_query and go on; returns a handle.
-
-handle.result(timeout=None) waits for the answer, handle.done() looks, handle.cancel() gives up."""
-_BUDGET = "What is left of the budget of this work, and what was spent, as a dict."
 
 
 class Calling:
@@ -108,36 +91,12 @@ class Calling:
 
     def offers(self) -> dict[str, Offer]:
         """The functions for the session, by name."""
-        model = "a language model, which sees nothing but the question,"
-        deep = "a model that works in a REPL of its own, for tasks of several steps,"
-        there = "; it is the child's variable `context`"
-        return {
-            "llm_query": self._offer(partial(self._ask, "llm"), _ASK, model, ""),
-            "rlm_query": self._offer(partial(self._ask, "rlm"), _ASK, deep, there),
-            "llm_query_batched": self._offer(partial(self._ask_all, "llm"), _ASK_ALL, model),
-            "llm_batch": self._offer(partial(self._ask_all, "llm"), _ASK_ALL, model),
-            "rlm_query_batched": self._offer(partial(self._ask_all, "rlm"), _ASK_ALL, deep),
-            "rlm_spawn": Offer(
-                _documented(self._spawn, _SPAWN),
-                face="handle",
-                raw=("context",),
-                raises=_RAISES,
-                signature=_ONE,
-                methods=self._spawned.methods(),
-            ),
-            "budget": Offer(_documented(self._budget, _BUDGET), signature="()"),
-        }
-
-    def _offer(
-        self, function: Callable[..., Any], doc: str, who: str, context: str | None = None
-    ) -> Offer:
-        single = context is not None
-        return Offer(
-            _documented(function, doc.format(who=who, context=context)),
-            face="text" if single else "texts",
-            raw=("context",),
-            raises=_RAISES,
-            signature=_ONE if single else _MANY,
+        return offers(
+            ask=self._ask,
+            ask_all=self._ask_all,
+            spawn=self._spawn,
+            budget=self._budget,
+            handles=self._spawned.methods(),
         )
 
     async def _ask(
@@ -346,14 +305,3 @@ def _question(
     prompt: str, model: Any, context: Any, schema: Mapping[str, Any] | None, timeout: Any
 ) -> Question:
     return Question(prompt, check_model(model), context, schema, check_timeout(timeout))
-
-
-def _documented(function: Callable[..., Any], doc: str) -> Callable[..., Any]:
-    """`function` with a text that its users in the session can read."""
-
-    @wraps(function)
-    async def offered(*args: Any, **kwargs: Any) -> Any:
-        return await function(*args, **kwargs)
-
-    offered.__doc__ = doc
-    return offered
