@@ -12,6 +12,7 @@ import math
 import os
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
@@ -43,6 +44,9 @@ Mode: TypeAlias = Literal["plain", "async"]
 
 # The arguments of a reset that OpenEnv has by position.
 POSITIONAL = ("seed", "episode_id", "context", "task_prompt", "hf_token", "llm_model")
+
+# What an environment has of its current episode, but for the rubric's part.
+_OF_EPISODE = ("_mode", "_state", "_executor", "_calling", "_asked", "_last", "_branches")
 
 # Parts of a budget that end an episode when they are used up, as its cells spend them. Without
 # calls or tokens the code can go on, and the policy may have enough for an answer.
@@ -190,7 +194,8 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
         check = yield Aside(validator, asked.answer_schema)
         terms = file.episode.terms(file.context, check)
         last = file.episode.last_observation()
-        current = self._executor, self._calling, self._mode
+        current = {name: getattr(self, name) for name in _OF_EPISODE}
+        known = resuming.known(self.rubric, self._asked)
         start = partial(resuming.restoring, file=file)
         episode = yield from self._beginning(mode, terms, asked.subcalls, start)
         missing: tuple[Missing, ...] = self._executor.missing
@@ -201,10 +206,26 @@ class EpisodeTurns(Environment[REPLAction, REPLObservation, REPLState]):
         self._last = None if last is None else result_of(last)
         try:
             yield self._reset_rubric if mode == "plain" else self._reset_rubric_async
-            resuming.remind(self.rubric, file.episode)
-        finally:
-            yield from _ending(*current)
+            resuming.remind(self.rubric, file.episode.expected_answer, file.episode.rubric)
+        except BaseException:
+            yield from self._going_back(mode, current, known)
+            raise
+        yield from _ending(current["_executor"], current["_calling"], current["_mode"])
         return missing
+
+    def _going_back(
+        self, mode: Mode, current: Mapping[str, Any], known: tuple[Any, Any]
+    ) -> Turn[None]:
+        """Leave the session that was loaded; the episode before goes on as it was."""
+        session, calling = self._executor, self._calling
+        vars(self).update(current)
+        try:
+            yield from _ending(session, calling, mode)
+        finally:
+            # It is the rubric that has just failed, which is what the caller is told.
+            with suppress(Exception):
+                yield self._reset_rubric if mode == "plain" else self._reset_rubric_async
+                resuming.remind(self.rubric, *known)
 
     def _branching(self, mode: Mode, seed: int | None) -> Turn[Self]:
         episode, asked = self._episode(), self._asked

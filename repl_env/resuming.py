@@ -125,14 +125,22 @@ def asked(
     )
 
 
-def remind(rubric: Any, saved: SavedEpisode) -> None:
-    """Tell a rubric that was reset what the saved one knew."""
+def known(rubric: Any, asked: Asked | None) -> tuple[Any, Any]:
+    """The answer that a rubric expects, and what else it keeps, if it tells: for `remind`."""
+    tell = getattr(rubric, "state_dict", None)
+    if asked is None:
+        return None, None
+    return asked.expected_answer, None if tell is None else tell()
+
+
+def remind(rubric: Any, expected: Any, state: Any) -> None:
+    """Tell a rubric that was reset what it, or a saved one, knew."""
     expect = getattr(rubric, "set_expected", None)
     if expect is not None:
-        expect(saved.expected_answer)
+        expect(expected)
     load = getattr(rubric, "load_state_dict", None)
-    if load is not None and saved.rubric is not None:
-        load(saved.rubric)
+    if load is not None and state is not None:
+        load(state)
 
 
 def saving(

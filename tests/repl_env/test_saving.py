@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import stat
@@ -23,7 +24,7 @@ from repl_env import (
 )
 from repl_env.rlm import Budget
 from repl_env.saved import EpisodeFile
-from repl_sandbox import AsyncSandbox, CheckpointError, container
+from repl_sandbox import AsyncSandbox, CheckpointError, Sandbox, SandboxError, container
 from tests.limits import PATIENT
 
 TIMES = ("usage", "execution_time", "waiting_time", "total_execution_time")
@@ -240,6 +241,64 @@ def test_a_rubric_may_keep_more_than_the_expected_answer(make, path):
     one.save(path)
     two.load(path)
     assert two.execute("1").reward == 2.0
+
+
+class Versioned(ExactMatchRubric):
+    """Keeps a count, and takes that of its own version only."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__()
+        self.version, self.steps = version, 0
+
+    def reset(self) -> None:
+        super().reset()
+        self.steps = 0
+
+    def forward(self, action: Any, observation: Any) -> float:
+        self.steps += 1
+        return super().forward(action, observation)
+
+    def state_dict(self) -> dict[str, int]:
+        return {self.version: self.steps}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.steps = state[self.version]
+
+
+@pytest.mark.parametrize("kind", [LocalREPLEnv, AsyncLocalREPLEnv])
+async def test_a_rubric_that_refuses_what_was_saved_leaves_the_current_episode(
+    sandbox, make, path, kind
+):
+    saved = make(rubric=Versioned("old"))
+    saved.reset(expected_answer="x", max_iterations=3)
+    saved.save(path)
+    saved.close()
+    before = sandbox.statistics().open
+    env = kind(sandbox=sandbox, rubric=Versioned("new"))
+    await done(env.reset(expected_answer="42", episode_id="mine"))
+    await done(env.execute("x = 5"))
+    with pytest.raises(KeyError, match="new"):
+        await done(env.load(path))
+    assert (sandbox.statistics().open, (await done(env.state())).episode_id) == (before + 1, "mine")
+    last = await done(env.execute("FINAL(x * 8 + 2)"))
+    assert (last.reward, last.observation.iteration, env.rubric.steps) == (1.0, 2, 2)
+    await done(env.close())
+
+
+async def done(result: Any) -> Any:
+    """`result`, awaited where it must be."""
+    return await result if inspect.isawaitable(result) else result
+
+
+def test_a_load_that_finds_no_room_says_so_and_changes_nothing(make, path):
+    saved = make()
+    saved.reset()
+    saved.save(path)
+    with Sandbox(max_sessions=1) as narrow, LocalREPLEnv(sandbox=narrow) as env:
+        env.reset(episode_id="mine")
+        with pytest.raises(SandboxError, match="max_sessions=1 sessions are open"):
+            env.load(path)
+        assert (env.state().episode_id, env.execute("1").observation.iteration) == ("mine", 1)
 
 
 def test_a_rubric_that_takes_no_answer_does_not_lose_one_in_silence(make, path):
