@@ -615,6 +615,36 @@ def test_from_an_archive_a_sandbox_is_refused_with_the_reason(tmp_path: Path) ->
     assert "in a folder" in done.stdout and str(archive) in done.stdout
 
 
+DROPPED = """
+import gc
+from repl_sandbox import Sandbox
+
+def drop():
+    with Sandbox() as closed:
+        with closed.with_shared(context="x"):
+            pass
+        closed.with_shared(context="y")
+        gc.collect()
+    Sandbox().session()
+
+drop()
+gc.collect()
+"""
+
+
+def test_the_warning_of_one_that_nobody_closed_names_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "always::ResourceWarning", "-c", DROPPED],
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+        check=True,
+    )
+    told = [line for line in done.stderr.splitlines() if "unclosed" in line]
+    assert told
+    assert all("unclosed <Sandbox" in line and "`with` statement" in line for line in told)
+
+
 def test_the_repr_says_tier_and_whether_it_is_open() -> None:
     with Sandbox(isolation="process") as sandbox:
         assert repr(sandbox) == "<Sandbox process, open, sessions: 0>"

@@ -65,6 +65,20 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
+class Lifeline(socket.socket):
+    """The host's end of a socket by which a zygote lives. Its name is what a warning says."""
+
+    def __repr__(self) -> str:
+        # CPython warns of "unclosed", with this behind it, when one is dropped open.
+        return f"<Sandbox, by its socket {self.fileno()}: close it, or use it in a `with` statement>"
+
+
+def lifeline() -> tuple[Lifeline, socket.socket]:
+    """As `pair`, for a zygote: the host's end first."""
+    ours, theirs = pair()
+    return Lifeline(fileno=ours.detach()), theirs
+
+
 def open_end(fd: int) -> socket.socket:
     """The end whose descriptor is `fd`. Named, so that the kernel need not be asked what it is."""
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)

@@ -62,7 +62,7 @@ class ZygoteHandle:
             "place": tempfile.gettempdir() if tier != "jailed" else "",
         }
         _check_size(configuration)
-        ours, theirs = control.pair()
+        ours, theirs = control.lifeline()
         self._hold(ours, tier)
         self._numbers = itertools.count(1)
         executable = python or sys.executable

@@ -28,7 +28,7 @@ class NestedZygote(ZygoteHandle):
     """
 
     def __init__(self, parent: ZygoteHandle, parcel: int, manifest: tuple[int, int]) -> None:
-        ours, theirs = control.pair()
+        ours, theirs = control.lifeline()
         self._hold(ours, parent.tier)
         # Of the whole family, because their sessions' directories lie beside each other.
         self._numbers = parent._numbers
