@@ -164,7 +164,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         return finite(score, self.rubric)
 
     async def _apply_rubric_async(self, action: ActT, observation: ObsT) -> float:
-        """`_apply_rubric` for rubrics of either kind; a plain one may block, and does in a thread."""
+        """`_apply_rubric` for rubrics of either kind; a plain one is called in a thread."""
         if self.rubric is None:
             return 0.0
         work = partial(self.rubric, action, observation)

@@ -16,7 +16,7 @@ from repl_env.interfaces import Message
 from repl_env.rlm.events import CallEnded
 from repl_env.rlm.model import ChatModel, Completion, ModelRequest
 from repl_env.rlm.spawning import CANCELLED
-from repl_env.rlm.trajectory import Run, Trajectory
+from repl_env.rlm.trajectory import Trajectory
 from repl_env.values import clean
 
 _QUESTIONS = ("query", "repair")

@@ -11,8 +11,8 @@ from importlib import import_module
 from itertools import zip_longest
 from typing import Any
 
-from repl_env.comparing import RESULT, comparable
 from repl_env.background import RUNS
+from repl_env.comparing import RESULT, comparable
 from repl_env.errors import EpisodeAborted, ModelError
 from repl_env.models import REPLObservation
 from repl_env.rlm.budget import Budget
@@ -54,7 +54,6 @@ def rerun(
     Raises:
         ValueError: a context is missing, or not the recorded one; the question is not recorded.
     """
-    root = trajectory.root
     if any(each.began is None for each in trajectory.roots):
         raise ValueError("what the root was asked is not recorded")
     given = given_contexts(trajectory, contexts or {})

@@ -436,5 +436,5 @@ async def test_what_nobody_gives_up_now_is_an_error_that_says_so(monkeypatch):
     model = ReplayModel(Trajectory.of(events))
     origin = Origin("0", "query", 1)
     request = ModelRequest(messages=[{"role": "user", "content": "a?"}], origin=origin)
-    with pytest.raises(ModelError, match="given up .* then, and not now"):
+    with pytest.raises(ModelError, match=r"given up .* then, and not now"):
         await model.complete(request)

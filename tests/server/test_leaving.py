@@ -75,7 +75,8 @@ def test_a_session_whose_client_never_comes_back_ends_before_it_is_idle(
     """Of one that hung up as its session was told, nobody knows the name."""
     monkeypatch.setattr("repl_server.hosting.INTRODUCTION_S", 0.05)
     monkeypatch.setattr("repl_server.hosting._LOOK", 0.01)
-    path, body = OPENING["initialize"]
+    body: dict[str, object] = {"method": "initialize", "params": _BEGUN}
+    path = "/mcp"
     with serving({"idle_s": 600.0}) as server:
         told = {"jsonrpc": "2.0", "id": 1, **body}
         note = {"jsonrpc": "2.0", "method": "notifications/initialized"}

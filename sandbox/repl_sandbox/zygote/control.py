@@ -70,7 +70,9 @@ class Lifeline(socket.socket):
 
     def __repr__(self) -> str:
         # CPython warns of "unclosed", with this behind it, when one is dropped open.
-        return f"<Sandbox, by its socket {self.fileno()}: close it, or use it in a `with` statement>"
+        return (
+            f"<Sandbox, by its socket {self.fileno()}: close it, or use it in a `with` statement>"
+        )
 
 
 def lifeline() -> tuple[Lifeline, socket.socket]:
