@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 CallKind: TypeAlias = Literal["llm", "rlm"]
 
+# The error of a call that was given up before it was answered.
+CANCELLED = "the call was cancelled"
+
 
 @dataclass(frozen=True, slots=True)
 class ContextNote:

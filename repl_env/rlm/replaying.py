@@ -13,9 +13,8 @@ from functools import lru_cache
 from repl_env.comparing import comparable
 from repl_env.errors import ModelError
 from repl_env.interfaces import Message
-from repl_env.rlm.events import CallEnded
+from repl_env.rlm.events import CANCELLED, CallEnded
 from repl_env.rlm.model import ChatModel, Completion, ModelRequest
-from repl_env.rlm.spawning import CANCELLED
 from repl_env.rlm.trajectory import Trajectory
 from repl_env.values import clean
 
@@ -177,7 +176,7 @@ def _calls(trajectory: Trajectory) -> Iterator[_Answer]:
                 prompt = clean(call.prompt)
                 completion = _completion(call.ended)
                 error = call.ended.error
-                waited = call.ended.seconds if error == CANCELLED.error else None
+                waited = call.ended.seconds if error == CANCELLED else None
                 asked = comparable(prompt)
                 yield _Answer(run.id, call.number, asked, prompt, completion, error, waited)
 

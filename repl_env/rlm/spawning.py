@@ -13,13 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from repl_env.rlm import events
 from repl_env.rlm.questions import Reply, check_wait
 
 # Spawned calls that one episode may have open: as many as a session may have calls of other kinds.
 MOST_SPAWNED = 256
 
 # What is told of a call that nobody waits for any more.
-CANCELLED = Reply("Error: the call was cancelled", "the call was cancelled")
+CANCELLED = Reply(f"Error: {events.CANCELLED}", events.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
