@@ -262,6 +262,10 @@ class Job(typing.Generic[P, T]): pass
     assert read_manifest(again).missing == ()
 
 
+@pytest.mark.skipif(
+    sys.version_info[:2] == (3, 12),
+    reason="calls of C code have a limit of their own there, which nothing raises",
+)
 def test_nodes_that_are_linked_are_saved_beyond_the_depth_of_calls(sandbox):
     code = """
 import sys
