@@ -57,6 +57,14 @@ _NO_ROOM = """
 """
 
 
+_NO_ROOM_FOR_SIGNALS = """
+    resource.setrlimit(resource.RLIMIT_SIGPENDING, (0, 0))
+    pid = fork(above)
+    os.kill(pid, signal.SIGKILL)
+    os.write(told, json.dumps([pid > 0]).encode())
+"""
+
+
 def _told(body: str) -> list[object]:
     script = _CALLER.replace("    {body}", body.strip("\n"))
     run = subprocess.run(
@@ -78,3 +86,7 @@ def test_the_caller_keeps_all_that_it_has_where_there_is_no_room_for_a_child() -
         pytest.skip("root alone can become a user who may have no process")
     (reason,) = _told(_NO_ROOM)
     assert "no room" in str(reason)
+
+
+def test_the_caller_goes_on_where_no_signal_may_be_queued() -> None:
+    assert _told(_NO_ROOM_FOR_SIGNALS) == [True]

@@ -19,13 +19,14 @@ import ctypes
 import errno
 import functools
 import os
-from _signal import SIG_BLOCK, SIG_SETMASK, SIGCHLD, SIGRTMAX, pthread_sigmask, valid_signals
+from _signal import SIG_BLOCK, SIG_SETMASK, SIGCHLD, SIGSTKFLT, pthread_sigmask, valid_signals
 from typing import Final
 
 from .libc import CLONE_CHILD_SETTID, CLONE_PARENT, CLONE_PARENT_SETTID, number
 
-# The parent's signal; not one that code is likely to have pending.
-_OURS: Final = SIGRTMAX - 1
+# The parent's signal. One that Linux has no use for, so that code has none pending; and none that
+# is queued (SIGRTMIN and above): it would be refused where code has used up what may be queued.
+_OURS: Final = SIGSTKFLT
 _CALLS: Final = 5
 # Bytes of a context, ucontext_t (968 and 4,560), and of its stack: these calls need some hundred,
 # and no signal is handled there.
