@@ -1,9 +1,8 @@
-"""A recorded tree of runs as text for a terminal, and as JSON for programs."""
+"""A recorded tree of runs as text for a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
@@ -236,77 +235,3 @@ def _cut(text: str, width: int) -> str:
 def _content(message: Any) -> str:
     content = message["content"]
     return content if isinstance(content, str) else str(content)
-
-
-# ── for programs ─────────────────────────────────────────────────────────────────────────────────
-
-
-def as_dict(run: Run) -> dict[str, Any]:
-    """A run with all below it. Messages are the new ones of each turn; figures are counted."""
-    ended = run.ended
-    return {
-        "run": run.id,
-        "parent": run.parent,
-        "depth": run.depth,
-        "question": run.question,
-        "model": run.model,
-        "contexts": [asdict(note) for note in run.contexts],
-        "turns": [_turn_dict(turn) for turn in run.turns],
-        "calls": [_call_dict(call) for call in run.calls],
-        "ended": ended is not None,
-        "final_answer": run.final_answer,
-        "answer_value": None if ended is None else ended.answer_value,
-        "stop_reason": None if ended is None else ended.stop_reason,
-        "error_kind": None if ended is None else ended.error_kind,
-        "reward": run.reward,
-        "seconds": None if ended is None else ended.seconds,
-        "own": None if ended is None else asdict(ended.own),
-        "total": None if ended is None else asdict(ended.total),
-    }
-
-
-def _turn_dict(turn: Turn) -> dict[str, Any]:
-    return {
-        "turn": turn.number,
-        "messages": list(turn.messages[len(turn.messages) - turn.added :]),
-        "reply": turn.completion.text,
-        "finish_reason": turn.completion.finish_reason,
-        "input_tokens": turn.completion.usage.input_tokens,
-        "output_tokens": turn.completion.usage.output_tokens,
-        "seconds": turn.seconds,
-        "last": turn.last,
-        "cells": [_cell_dict(cell) for cell in turn.cells],
-    }
-
-
-def _cell_dict(cell: Cell) -> dict[str, Any]:
-    told: dict[str, Any] = {"cell": cell.number, "code": cell.code, "seconds": cell.seconds}
-    if cell.observation is not None:
-        result = cell.observation.result
-        told |= {
-            "success": result.success,
-            "stdout": result.stdout,
-            "stderr": result.stderr,
-            "value": result.value,
-            "figures": len(result.figures),
-            "error_kind": cell.observation.error_kind,
-        }
-    return told
-
-
-def _call_dict(call: Call) -> dict[str, Any]:
-    ended = call.ended
-    return {
-        "call": call.id,
-        "kind": call.kind,
-        "cell": call.cell,
-        "model": call.model if ended is None else ended.model,
-        "prompt": call.prompt,
-        "text": call.text,
-        "error": call.error,
-        "truncated": None if ended is None else ended.truncated,
-        "input_tokens": None if ended is None else ended.usage.input_tokens,
-        "output_tokens": None if ended is None else ended.usage.output_tokens,
-        "seconds": None if ended is None else ended.seconds,
-        "child": None if call.child is None else as_dict(call.child),
-    }

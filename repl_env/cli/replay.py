@@ -63,7 +63,8 @@ def replay(
 
 
 def _show(trajectory: Trajectory, path: str | None, full: bool, as_json: bool) -> None:
-    from .recorded_tree import as_dict, print_tree
+    from .recorded_tree import print_tree
+    from .tree_json import as_dict
 
     try:
         runs = trajectory.roots if path is None else (trajectory.run(path),)
