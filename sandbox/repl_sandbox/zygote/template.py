@@ -10,31 +10,26 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from errno import ENOSYS
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import IsolationError, SandboxError
 from ..jail import (
     capabilities,
     folders,
-    grants,
     landlock,
-    libc,
     memory,
     mounts,
     processes,
-    remedies,
     seccomp,
-    users,
 )
 from ..jail.recipe import Jail
 from ..types import Policy
 from ..worker.main import Worker
-from ..worker.streams import open_streams
 from ..worker.warmth import warm_up
+from .ground import Ground, ground_of
 from .immortal import immortalise
 from .rehearsal import rehearse
 from .working_set import WorkingSets
@@ -85,7 +80,7 @@ def build(
         SandboxError: a module of `preload`, or what `policy` is built on, cannot be imported in the
             session's view, or `mounted` asks for what the tier cannot do.
     """
-    ground = _GROUNDS[tier](mounted, place, privileged)
+    ground = ground_of(tier, mounted, place, privileged)
     try:
         return _seal(ground, preload, policy, tier, privileged=privileged and tier != "process")
     except BaseException:
@@ -95,7 +90,7 @@ def build(
 
 
 def _seal(
-    ground: _Ground, preload: Sequence[str], policy: Policy | None, tier: str, *, privileged: bool
+    ground: Ground, preload: Sequence[str], policy: Policy | None, tier: str, *, privileged: bool
 ) -> Template:
     # What is not in the view cannot be imported, and its path is the host's business.
     sys.path[:] = [path for path in sys.path if ground.shows(path)]
@@ -142,157 +137,7 @@ def _seal(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Ground:
-    """What a tier's sessions stand on, made before anything is imported."""
-
-    files: landlock.Plan
-    base_filter: bytes = b""
-    seal: bytes = b""
-    base: str = ""
-    interpreter: Sequence[str] = ()
-    covered: Mapping[str, str] = field(default_factory=dict)
-    pinned: Sequence[int] = ()
-    readable: Sequence[str] = ("/",)
-
-    def shows(self, path: str) -> bool:
-        """Whether a session can import from `path`."""
-        roots = tuple(f"{root.rstrip('/')}/" for root in self.readable)
-        return os.path.exists(path) and f"{path}/".startswith(roots)
-
-
-def _prepare_jailed(mounted: Mapping[str, str], place: str, privileged: bool) -> _Ground:
-    arch = seccomp.native_arch()
-    libc.number("seccomp")
-    open_streams()
-    shown = {**_interpreter_paths(), **mounted}
-    _enter_view(privileged, shown)
-    files = landlock.plan(grants.JAILED, _landlock_abi("jailed"), grants.TRIAL)
-    return _Ground(
-        files,
-        seccomp.base_program(arch),
-        seccomp.seal_program(arch),
-        covered=mounts.covered(shown),
-    )
-
-
-def _prepare_confined(mounted: Mapping[str, str], place: str, privileged: bool) -> _Ground:
-    arch = seccomp.native_arch()
-    libc.number("seccomp")
-    abi = _landlock_abi("confined")
-    if not abi:
-        raise remedies.failed("Landlock", OSError(ENOSYS, "the kernel has none"), "confined")
-    open_streams()
-    base = _make_base("confined", mounted, place)
-    interpreter = list(_interpreter_paths())
-    shown = [
-        *grants.CONFINED,
-        *(landlock.Grant(path, grants.RUN, "the interpreter") for path in interpreter),
-        *(landlock.Grant(path, grants.RUN, "shown by the operator") for path in mounted),
-    ]
-    try:
-        files = landlock.plan(shown, abi, _trial(base))
-        pinned = landlock.pin(files)
-    except OSError as error:
-        folders.remove_base(base)
-        raise remedies.failed("Landlock", error, "confined") from error
-    processes.adopt_orphans()
-    processes.hide_memory()
-    return _Ground(
-        files,
-        seccomp.base_program(arch, "confined"),
-        seccomp.seal_program(arch, "confined"),
-        base,
-        interpreter,
-        pinned=pinned,
-        readable=[path for path, _ in files.rules],
-    )
-
-
-def _prepare_process(mounted: Mapping[str, str], place: str, privileged: bool) -> _Ground:
-    open_streams()
-    base = _make_base("process", mounted, place)
-    processes.adopt_orphans()
-    return _Ground(landlock.plan((), 0), base=base)
-
-
-_GROUNDS: Mapping[str, Callable[[Mapping[str, str], str, bool], _Ground]] = {
-    "jailed": _prepare_jailed,
-    "confined": _prepare_confined,
-    "process": _prepare_process,
-}
-
-
-def _landlock_abi(tier: str) -> int:
-    try:
-        return landlock.kernel_abi()
-    except OSError as error:
-        raise remedies.failed("Landlock", error, tier) from error
-
-
-def _make_base(tier: str, mounted: Mapping[str, str], place: str) -> str:
-    """The directory of the sessions' directories; in it, one of the template's own."""
-    for inside, outside in mounted.items():
-        if inside != outside:
-            raise SandboxError(
-                f"mounts: tier {tier} has no view of its own, so {outside!r} cannot be shown at "
-                f"{inside!r}; show it where it is, or use tier jailed"
-            )
-    try:
-        base = folders.make_base(place)
-        os.mkdir(f"{base}/template")
-        os.chmod(f"{base}/template", 0o755)
-    except OSError as error:
-        raise remedies.failed("folder", error, tier) from error
-    os.environ["HOME"] = os.environ["TMPDIR"] = f"{base}/template"
-    os.environ["MPLCONFIGDIR"] = f"{base}/template/matplotlib"
-    return base
-
-
-def _trial(base: str) -> str:
-    """A file that anybody may write by its permissions, and no rule names."""
-    path = f"{base}/template/trial"
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
-    os.fchmod(fd, 0o666)
-    os.close(fd)
-    return path
-
-
-def _enter_view(privileged: bool, shown: Mapping[str, str]) -> None:
-    try:
-        if not privileged:
-            # An ordinary user may mount only with the capabilities of a user namespace of its own.
-            # Nobody is uid 0 there: that would own what the kernel shows of sessions' networks, and
-            # be the same user as their code.
-            users.enter_namespace(users.CODE_ID)
-        libc.unshare(libc.CLONE_NEWNS)
-    except OSError as error:
-        raise remedies.failed("namespaces", error) from error
-    try:
-        mounts.stage(shown)
-    except OSError as error:
-        raise remedies.failed("root", error) from error
-
-
-def _interpreter_paths() -> dict[str, str]:
-    """The directories that hold the interpreter, its libraries and this package.
-
-    By the names that they are known by, with where these lead. A name may have a link in it, which
-    leads nowhere in a view of its own, and libraries are found by either: so both are there.
-    """
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    named = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, package}
-    wanted = named | {os.path.realpath(path) for path in named}
-    covered = ("/usr/",)
-    return {
-        path: os.path.realpath(path)
-        for path in sorted(wanted)
-        if not f"{path}/".startswith(covered)
-        and not any(path.startswith(f"{other}/") for other in wanted)
-    }
-
-
-def _scratch(tier: str, ground: _Ground) -> AbstractContextManager[None]:
+def _scratch(tier: str, ground: Ground) -> AbstractContextManager[None]:
     """Somewhere to write for modules that do so as they are imported, as matplotlib does."""
     # The other tiers have a directory of the template's own.
     return mounts.writable(ground.covered) if tier == "jailed" else contextlib.nullcontext()
