@@ -27,7 +27,7 @@ from repl_sandbox import (
     SessionBusy,
     SessionClosed,
 )
-from repl_sandbox.session import files
+from repl_sandbox.session import clerks
 from repl_sandbox.session.core import Core
 from repl_sandbox.zygote import control
 
@@ -220,7 +220,7 @@ def test_files_outlive_the_worker(held: Session) -> None:
 def test_an_init_that_ends_before_it_keeps_a_file_ends_the_session(
     held: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    init, ask = psutil.Process(held._core.links.pid), files._asked
+    init, ask = psutil.Process(held._core.links.pid), clerks._asked
 
     @contextmanager
     def ended(core: Core, op: str, *rest: Any) -> Iterator[Any]:
@@ -231,7 +231,7 @@ def test_an_init_that_ends_before_it_keeps_a_file_ends_the_session(
                 init.kill()
             yield answerer
 
-    monkeypatch.setattr(files, "_asked", ended)
+    monkeypatch.setattr(clerks, "_asked", ended)
     with pytest.raises(SessionClosed, match="init process is gone"):
         held.files.put("name", b"1")
 
@@ -388,7 +388,7 @@ def test_a_list_that_comes_drop_by_drop_has_one_time_for_all(
     held: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where code with the clerk's uid stops it and lets it go on."""
-    monkeypatch.setattr(files, "_PATIENCE", 0.2)
+    monkeypatch.setattr(clerks, "_PATIENCE", 0.2)
     slow, host = control.pair()
     monkeypatch.setattr(held._core.links, "control", host)
     over = threading.Event()
