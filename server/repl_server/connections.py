@@ -6,8 +6,9 @@ from collections import Counter
 
 from .addresses import is_loopback, subscriber
 from .proxies import Proxies
+from .quota import ADDRESS_QUOTA
 from .refusal import Refusal
-from .settings import ADDRESS_QUOTA, Settings
+from .settings import Settings
 from .watching import Watch
 
 # From one address, connections whose first request has not come. A browser opens six, a client of

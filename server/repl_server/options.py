@@ -211,7 +211,7 @@ def settings(
     from repl_sandbox.types import parse_size
 
     from .addresses import is_loopback
-    from .quota_lines import quota_of
+    from .quota import quota_of
     from .settings import Settings
 
     own = _own_model(model, base_url, api_key_env)

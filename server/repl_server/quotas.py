@@ -15,8 +15,9 @@ from typing import Any
 from .addresses import is_loopback
 from .buckets import Bucket, Clock
 from .owners import Owner
+from .quota import ADDRESS_QUOTA, Quota
 from .refusal import Refusal
-from .settings import ADDRESS_QUOTA, Quota, Settings
+from .settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
 
@@ -16,46 +15,9 @@ from repl_sandbox import Limits, Policy
 from repl_sandbox.arguments import RecoveryMode, check_states
 
 from .addresses import is_loopback
+from .quota import Quota
 
 MIB = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
-    """What one owner may use at a time or in an hour; None is no limit.
-
-    Args:
-        sessions: open at once, those in their grace time among them.
-        steps_per_second: taken on average; ten times as many in a burst.
-        requests_per_second: of any kind, likewise.
-        cpu_seconds_per_hour: of all sessions' processes.
-        calls_per_hour: sub-calls of all sessions.
-        uploaded_bytes: of contexts kept, as they were sent and as sessions have them: a text of
-            100 MB takes that once, and once more while sessions begin with it. The default is
-            enough for one of the largest.
-        connections: sockets and requests at once.
-
-    Raises:
-        TypeError, ValueError: naming the field that is no number from 0.
-    """
-
-    sessions: int | None = None
-    steps_per_second: float | None = None
-    requests_per_second: float | None = None
-    cpu_seconds_per_hour: float | None = None
-    calls_per_hour: int | None = None
-    uploaded_bytes: int | None = 2560 * MIB
-    connections: int | None = None
-
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise TypeError(f"{each.name} must be a number, not {type(value).__name__}")
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{each.name} must be a number from 0, not {value}")
 
 
 # Fields that are counts, with the least that each may be.
@@ -108,18 +70,6 @@ def _check_texts(value: object, name: str) -> None:
     for each in value:
         if not isinstance(each, str):
             raise TypeError(f"{name}: each must be a str, not {type(each).__name__}")
-
-
-# Strangers who are told apart by nothing but their addresses.
-ADDRESS_QUOTA = Quota(
-    sessions=8,
-    steps_per_second=50,
-    requests_per_second=200,
-    cpu_seconds_per_hour=1800,
-    calls_per_hour=500,
-    uploaded_bytes=512 * MIB,
-    connections=32,
-)
 
 
 # Bytes. While a message is parsed all others wait: some 0.15 s for 32 MiB, 0.5 for 100. So much do

@@ -9,7 +9,7 @@ from repl_env import LLM
 from repl_env.rlm.budget import Budget
 from repl_sandbox import Limits
 from repl_server.owners import Owner
-from repl_server.settings import Quota
+from repl_server.quota import Quota
 from tests.rlm.endpoint import Raw, Status
 from tests.server.conftest import ask, peer, serving
 from tests.waiting import eventually

@@ -6,8 +6,8 @@ import contextlib
 import pytest
 
 from repl_server.admission import Admission
+from repl_server.quota import Quota
 from repl_server.refusal import Refusal
-from repl_server.settings import Quota
 from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, LonelyAdder, Sum
 from tests.waiting import eventually

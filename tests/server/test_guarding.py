@@ -19,7 +19,8 @@ from websockets.exceptions import InvalidStatus
 
 from repl_server import guarding
 from repl_server.keys import Keys, new_key
-from repl_server.settings import Quota, Settings
+from repl_server.quota import Quota
+from repl_server.settings import Settings
 from tests.server.wires import ask, request, serve, skip, turns, wire
 from tests.waiting import until
 

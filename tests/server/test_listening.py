@@ -12,7 +12,8 @@ from websockets.asyncio.client import connect
 
 from repl_server import bounded_websocket, connections
 from repl_server.bounded_websocket import BoundedWebSocket
-from repl_server.settings import Quota, Settings
+from repl_server.quota import Quota
+from repl_server.settings import Settings
 from tests.server.wires import (
     BINARY,
     CLOSE,

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from repl_server.owners import Owner
+from repl_server.quota import ADDRESS_QUOTA, Quota
 from repl_server.quotas import HELD, RATES, Quotas
 from repl_server.refusal import Refusal
-from repl_server.settings import ADDRESS_QUOTA, Quota, Settings
+from repl_server.settings import Settings
 
 ALICE, BOB = Owner("key", "alice"), Owner("key", "bob")
 QUOTA = Quota(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from repl_server.owners import Owner
+from repl_server.quota import Quota
 from repl_server.quotas import Quotas
 from repl_server.refusal import Refusal
 from repl_server.room import Room
-from repl_server.settings import Quota, Settings
+from repl_server.settings import Settings
 
 ANN, BOB = Owner("key", "ann"), Owner("key", "bob")
 

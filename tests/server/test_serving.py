@@ -22,7 +22,7 @@ from repl_sandbox.errors import IsolationError
 from repl_sandbox.jail import libc
 from repl_server.keys import Keys
 from repl_server.options import of_variables
-from repl_server.settings import ADDRESS_QUOTA, Quota
+from repl_server.quota import ADDRESS_QUOTA, Quota
 from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, Sum
 from tests.soak.belongings import anonymous

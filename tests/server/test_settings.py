@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from repl_server.settings import CONTEXT, Quota, Settings
+from repl_server.quota import Quota
+from repl_server.settings import CONTEXT, Settings
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from websockets.typing import Origin
 from repl_server.app import create_app
 from repl_server.keys import new_key
 from repl_server.owners import Owner
-from repl_server.settings import Quota, Settings
+from repl_server.quota import Quota
+from repl_server.settings import Settings
 from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, Sum
 from tests.server.wires import frame

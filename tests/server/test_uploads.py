@@ -19,10 +19,11 @@ import pytest
 from repl_server import guarding, upload_routes
 from repl_server.half import LEAST_BYTES, Piece
 from repl_server.owners import Owner
+from repl_server.quota import Quota
 from repl_server.quotas import Quotas
 from repl_server.refusal import Refusal
 from repl_server.room import Room
-from repl_server.settings import Quota, Settings
+from repl_server.settings import Settings
 from repl_server.uploads import Uploads
 from tests.server.conftest import serving
 from tests.waiting import PATIENCE, eventually, until
