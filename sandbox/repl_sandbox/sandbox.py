@@ -219,7 +219,7 @@ class Sandbox:
 
         `host`: {name: function}, sync or async, callable from the session with JSON arguments; it
         returns JSON. An `Offer` in its place says more of how it looks there. `limits`: default
-        those of the sandbox. `seed`: for `random` and, if preloaded, numpy. `answers`: put FINAL,
+        those of the sandbox. `seed`: for `random` and numpy. `answers`: put FINAL,
         FINAL_VAR, SUBMIT, final_answer and the dict `answer` in the namespace; "compatible" also
         takes printed forms (see `Answer`). `on_answer` is called with each answer; its ValueError
         refuses the answer. Where that takes long it may be a coroutine function: the cell waits for

@@ -505,6 +505,55 @@ def test_variables_are_listed_without_what_is_ours(sandbox: Sandbox) -> None:
     assert listed == {"numbers": ("list", "[1, 2, 3]"), "_private": ("int", "1")}
 
 
+def _need_numpy(sandbox: Sandbox) -> None:
+    """Of a session: in some tiers it sees less than this process."""
+    with sandbox.session() as session:
+        if not session.run("import numpy").ok:
+            pytest.skip("sessions have no numpy")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import numpy",
+        "import numpy.random",
+        "from numpy.random import rand\nimport numpy",
+        "import importlib.util, numpy.linalg\nimportlib.util.find_spec('numpy.random')",
+        "import threading\nt = threading.Thread(target=lambda: __import__('numpy'))\nt.start()\n"
+        "t.join()\nimport numpy",
+    ],
+)
+def test_a_seed_holds_for_a_numpy_that_a_cell_imports(sandbox: Sandbox, code: str) -> None:
+    _need_numpy(sandbox)
+
+    def drawn(seed: int | None) -> str | None:
+        with sandbox.session(seed=seed) as session:
+            assert session.run("import sys\n'numpy' in sys.modules").value == "False"
+            return session.run(f"{code}\nnumpy.random.rand()").value
+
+    assert drawn(7) == drawn(7) != drawn(8)
+    assert drawn(None) != drawn(None)
+    with Sandbox(preload=["numpy"]) as loaded, loaded.session(seed=7) as session:
+        assert session.run("import numpy\nnumpy.random.rand()").value == drawn(7)
+
+
+def test_a_numpy_that_was_seeded_is_an_ordinary_one(sandbox: Sandbox) -> None:
+    _need_numpy(sandbox)
+    code = """
+import inspect, sys, numpy.random
+print(len(inspect.getsource(numpy.random)) > 100, type(numpy.random.__loader__).__name__)
+print([type(each).__name__ for each in sys.meta_path if not isinstance(each, type)])
+import importlib
+before = numpy.random.rand()
+importlib.reload(numpy.random)
+print(numpy.random.rand() != before, vars(numpy.random.__loader__).keys())
+"""
+    with sandbox.session(seed=7) as seeded, sandbox.session() as plain:
+        assert seeded.run(code).stdout == plain.run(code).stdout
+        with sandbox.session(seed=1) as session, session.branch(seed=2) as branch:
+            assert branch.run("import numpy\nnumpy.random.rand()").value == "0.43599490214200376"
+
+
 def test_a_seed_makes_random_numbers_repeat(sandbox: Sandbox) -> None:
     drawn = []
     for seed in (1, 1, 2, None, None):
