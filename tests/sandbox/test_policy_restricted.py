@@ -578,6 +578,103 @@ def test_earlier_output_can_be_paged(session):
     assert session.run("_out[1].page(0, 5), str(_out[-1])[-4:]").value == "('abcab', 'abc\\n')"
 
 
+STACK = """
+class Stack:
+    def __init__(self, items=()):
+        self._items, self._n = list(items), 0
+        self._kept: dict = {}
+    def _checked(self, x):
+        if x is None:
+            raise ValueError("none")
+        return x
+    def push(self, x):
+        self._items.append(self._checked(x))
+        self._n += 1
+        Stack._last = self
+    def __eq__(self, other):
+        return self._items == other._items
+    def forget(self):
+        del self._n
+class Sub(Stack):
+    def size(self):
+        return len(self._items) + self._n
+class Wrong(ValueError):
+    def __init__(self, m):
+        super().__init__(m)
+        self._m = m
+    def tell(self):
+        return self._m
+s = Sub([1])
+s.push(2)
+"""
+
+
+def test_objects_of_a_cells_own_classes_have_attributes_with_an_underscore(session):
+    told = "s == Sub([1, 2]), s.size(), Wrong('x').tell(), getattr(s, '_n'), hasattr(s, '_no')"
+    assert session.run(f"{STACK}{told}").value == "(True, 3, 'x', 1, False)"
+    assert session.run("f'{s.size()}', '{0._n}'.format(s), Stack is Sub").value == (
+        "('3', '1', False)"
+    )
+    assert session.run("s.forget()\nhasattr(s, '_n')").value == "False"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def f(self, o): return o._x",
+        "def f(self, o): o._x = 1",
+        "def f(self, o): o._x += 1",
+        "def f(self, o): del o._x",
+        "def f(self, o): setattr(o, '_x', 1)",
+        "def f(self, o):\n        for o._x in [1]: pass",
+    ],
+)
+@pytest.mark.parametrize(
+    "other",
+    [
+        "[]",
+        "len",
+        "lambda: 0",
+        "ValueError()",
+        "ValueError",
+        "json",
+        "Own()",
+        "Own",
+        "super(A, A())",
+    ],
+)
+def test_those_of_all_other_objects_are_refused(session, body, other):
+    outcome = session.run(
+        "import collections, json\n"
+        "class Own(collections.OrderedDict): pass\n"
+        f"class A:\n    {body}\nA().f({other})"
+    )
+    assert isinstance(outcome, Raised)
+    assert outcome.error.type == "PolicyError", outcome.error
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def f(self): self._guarded_writes = 1",
+        "def _guarded_writes(self): pass",
+        "def _getattr_(self): pass",
+        "def _write_(self): pass",
+        "def _own_(self): pass",
+        "def f(self): self.__x = 1",
+        "def f(self): self._x_ = 1",
+        "def f(self): return self.__dict__",
+        "def f(self, _x): pass",
+        "def f(self):\n        def _g(): pass",
+        "_x = 1",
+    ],
+)
+def test_no_guard_has_the_name_of_one_that_a_class_may_have(session, body):
+    outcome = session.run(f"class A:\n    {body}")
+    assert isinstance(outcome, Raised)
+    assert (outcome.error.type, outcome.changes) == ("PolicyError", ())
+
+
 @pytest.mark.parametrize(
     ("cell", "line", "column", "text"),
     [

@@ -33,7 +33,7 @@ from RestrictedPython.transformer import INSPECT_ATTRIBUTES, IOPERATOR_TO_STR
 
 from ..errors import HostCallError, PolicyError
 from .lint import listed
-from .names import ITERATION, REFUSED, VALUES
+from .names import ITERATION, OWN, REFUSED, VALUES, is_private
 from .proxies import ModuleProxy, Proxies
 from .stand_ins import GuardedFormatter
 
@@ -44,8 +44,13 @@ _INSIDES = frozenset({ModuleType, FrameType, CodeType, CellType, ForwardRef})
 _MAKERS = _INSIDES | {FunctionType, TracebackType, ModuleProxy}
 _print = print
 _FORMATS = ("format", "format_map")
-# Set in each class that a cell makes, under the name by which RestrictedPython knows such classes.
-_OWN = "_guarded_writes"
+# Bases of a cell's own classes that have no private names of their own.
+_ROOTS = frozenset(
+    each
+    for each in (object, *vars(builtins).values())
+    if each is object or (isinstance(each, type) and issubclass(each, BaseException))
+)
+assert not any(is_private(name) for root in _ROOTS for name in vars(root))
 
 _IN_PLACE: dict[str, Callable[[Any, Any], Any]] = {
     "+=": operator.iadd,
@@ -80,6 +85,8 @@ def get_attribute(owner: Any, name: str, *default: Any) -> Any:
         return _formatting(owner, name, default)
     if name in {"__name__", "__init__"}:
         return getattr(owner, name, *default)
+    if is_private(name):
+        return _outside(getattr(owner, name, *default))
     if type(owner) is ModuleProxy and name not in vars(owner):
         offers = listed([each for each in vars(owner) if each[:1] != "_"])
         raise PolicyError(
@@ -107,11 +114,20 @@ def _check_name(owner: Any, name: str) -> None:
         raise TypeError(f"attribute name must be string, not {type(name).__name__!r}")
     if name == "__name__" or (name == "__init__" and type(owner) is super):
         return
+    if is_private(name) and _is_own(owner):
+        return
     if name[:1] == "_" or name.endswith("__roles__"):
         raise PolicyError(f"the attribute {name!r} begins with '_'; such names are not allowed")
     inside = name in INSPECT_ATTRIBUTES or (name == "mro" and isinstance(owner, type))
     if inside or (name == "obj" and issubclass(type(owner), AttributeError)):
         raise PolicyError(f"the attribute {name!r} leads to the insides of Python: not allowed")
+
+
+def _is_own(owner: Any) -> bool:
+    """Whether nothing of `owner` is others': it is a class of a cell's own, or of such a class."""
+    kind = owner if issubclass(type(owner), type) else type(owner)
+    own = type(kind) is type and OWN in vars(kind)
+    return own and all(each in _ROOTS or OWN in vars(each) for each in kind.__mro__)
 
 
 def _outside(value: Any) -> Any:
@@ -152,13 +168,20 @@ class Writing:
     def writable(self, owner: Any) -> Any:
         """`owner`, if its items and attributes may be set and deleted; else PolicyError."""
         kind = type(owner)
-        if issubclass(kind, self._classes) or hasattr(kind, _OWN):
+        if issubclass(kind, self._classes) or hasattr(kind, OWN):
             return owner
-        if isinstance(owner, type) and hasattr(owner, _OWN):
+        if isinstance(owner, type) and hasattr(owner, OWN):
             return owner
         if kind is FunctionType and owner.__builtins__ is self.builtins:
             return owner
         raise PolicyError(f"an object of type {kind.__name__!r} cannot be changed here")
+
+    def own(self, owner: Any) -> Any:
+        """`owner`, if its attributes with an underscore in front may be set and deleted."""
+        if not _is_own(owner):
+            kind = type(owner).__name__
+            raise PolicyError(f"a {kind} is of no class of the cells' own: no names with '_' here")
+        return self.writable(owner)
 
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
         """`setattr` of cells."""
@@ -182,7 +205,7 @@ class Writing:
 
 
 def _check_settable(name: str) -> None:
-    if name[:1] == "_":
+    if name[:1] == "_" and not is_private(name):
         raise PolicyError(f"the attribute {name!r} begins with '_'; such names are not allowed")
 
 
@@ -196,7 +219,7 @@ def in_place(sign: str, left: Any, right: Any) -> Any:
 
 def make_class(name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> type:
     """The class of a class statement."""
-    namespace[_OWN] = True
+    namespace[OWN] = True
     return type(name, bases, namespace)
 
 
@@ -264,6 +287,7 @@ def guarded_builtins(proxies: Proxies) -> dict[str, object]:
         "_iter_unpack_sequence_": guarded_iter_unpack_sequence,
         "_unpack_sequence_": guarded_unpack_sequence,
         "_write_": writing.writable,
+        "_own_": writing.own,
         "_inplacevar_": in_place,
         "_inplaceitem_": writing.in_place_item,
         "_inplaceattribute_": writing.in_place_attribute,

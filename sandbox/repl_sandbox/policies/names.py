@@ -41,6 +41,18 @@ READABLE = {
     "_out": "the pages of earlier output",
 }
 
+# Set in each class that a cell makes, under the name by which RestrictedPython knows such classes.
+OWN = "_guarded_writes"
+
+
+def is_private(name: str) -> bool:
+    """Whether `name` is one that objects of a cell's own classes may have: `_x`, not `__x`.
+
+    No guard has such a name: theirs end with an underscore too.
+    """
+    return name[:1] == "_" and name[1:2].isalpha() and name[-1] != "_" and name != OWN
+
+
 # Methods with two underscores that a class may define, besides RestrictedPython's `__init__` and
 # comparisons. Each is called with values of the cell's own; an `__exit__` gets a traceback, whose
 # frames the guards refuse. Not here are those that change how attributes, classes, copies and

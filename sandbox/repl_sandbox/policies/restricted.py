@@ -19,7 +19,7 @@ from RestrictedPython.transformer import (
 )
 
 from .lint import Lint, Violation, refuse
-from .names import METHODS, READABLE
+from .names import METHODS, READABLE, is_private
 from .proxies import Proxies
 
 Node = TypeVar("Node", bound=ast.AST)
@@ -33,6 +33,8 @@ class Guarding(RestrictingNodeTransformer):
         self.refused: list[Violation] = []
         self._proxies = proxies
         self._values = 0
+        self._classes = 0  # that the node is in
+        self._methods: set[ast.stmt] = set()
 
     def error(self, node: ast.AST, info: str) -> None:
         """Note that `node` is refused."""
@@ -42,7 +44,8 @@ class Guarding(RestrictingNodeTransformer):
     def check_name(self, node: Any, name: str | None, allow_magic_methods: bool = False) -> None:
         """As RestrictedPython's, with more methods, and with `printed` as a name like others."""
         in_class = allow_magic_methods and getattr(node, "col_offset", None)
-        if not (in_class and name in METHODS) and name != "printed":
+        private = allow_magic_methods and node in self._methods and is_private(name or "")
+        if not (in_class and name in METHODS) and not private and name != "printed":
             super().check_name(node, name, allow_magic_methods)
 
     # ── names and attributes ──────────────────────────────────────────────────────────────────
@@ -55,7 +58,16 @@ class Guarding(RestrictingNodeTransformer):
         return super().visit_Name(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:  # noqa: N802
-        """`x.__name__` may be read, `x.__class__.__name__`, and `super().__init__`."""
+        """`x.__name__` may be read, `x.__class__.__name__`, and `super().__init__`.
+
+        In a class also `x._y`: whether `x` is of such a class, a guard sees when it runs.
+        """
+        if self._classes and is_private(node.attr):
+            value = self.visit(node.value)
+            if isinstance(node.ctx, ast.Load):
+                return self._call(node, "_getattr_", value, ast.Constant(node.attr))
+            node.value = self._call(node.value, "_own_", value)
+            return node
         if not isinstance(node.ctx, ast.Load):
             return super().visit_Attribute(node)
         if node.attr == "__name__" and _is_class_of(node.value):
@@ -119,7 +131,10 @@ class Guarding(RestrictingNodeTransformer):
         """As RestrictedPython's, which drops keywords without a word and leaves places out."""
         if any(keyword.arg != "metaclass" for keyword in node.keywords):
             self.error(node, "Keyword arguments of a class statement are not allowed.")
+        self._methods.update(each for each in node.body if isinstance(each, ast.FunctionDef))
+        self._classes += 1
         guarded: Any = super().visit_ClassDef(node)
+        self._classes -= 1
         for part in (
             guarded,
             *(each for keyword in guarded.keywords for each in ast.walk(keyword)),
@@ -146,7 +161,8 @@ class Guarding(RestrictingNodeTransformer):
         return super().visit_ImportFrom(node)
 
     def _check_attribute(self, node: ast.Attribute) -> None:
-        if node.attr.startswith("_") or node.attr in INSPECT_ATTRIBUTES:
+        private = self._classes and is_private(node.attr)
+        if (node.attr.startswith("_") and not private) or node.attr in INSPECT_ATTRIBUTES:
             self.error(node, f'"{node.attr}" is an invalid attribute name')
 
     def _call(self, node: ast.AST, guard: str, *args: ast.expr) -> ast.Call:
