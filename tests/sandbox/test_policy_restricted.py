@@ -578,6 +578,64 @@ def test_earlier_output_can_be_paged(session):
     assert session.run("_out[1].page(0, 5), str(_out[-1])[-4:]").value == "('abcab', 'abc\\n')"
 
 
+MATCHING = """
+class Point:
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+def told(value):
+    match value:
+        case None | True | False:
+            return "one"
+        case 0 | -1 | 1.5 | 2 - 3j | "zero" | b"z":
+            return "literal"
+        case int(n) if n > 10:
+            return f"big {n}"
+        case int() | float(_):
+            return "number"
+        case Point() as p if p.x == p.y:
+            return f"diagonal {p.x}"
+        case Point():
+            return "point"
+        case {"kind": "call", "args": [first, *others], **rest}:
+            return f"call {first} {others} {sorted(rest)}"
+        case []:
+            return "empty"
+        case [str(name), [int(n), _]] | {"name": name, "n": n}:
+            return f"{name} {n}"
+        case (a, *_) as whole:
+            return f"{a} of {len(whole)}"
+        case str(text):
+            return text.upper()
+        case other:
+            return type(other).__name__
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("None", "one"),
+        ("-1", "literal"),
+        ("2-3j", "literal"),
+        ("b'z'", "literal"),
+        ("11", "big 11"),
+        ("10", "number"),
+        ("0.5", "number"),
+        ("Point(2, 2)", "diagonal 2"),
+        ("Point(2, 3)", "point"),
+        ("{'kind': 'call', 'args': [1, 2, 3], 'id': 7}", "call 1 [2, 3] ['id']"),
+        ("()", "empty"),
+        ("['n', [3, 4]]", "n 3"),
+        ("{'name': 'm', 'n': 5}", "m 5"),
+        ("(7, 8, 9)", "7 of 3"),
+        ("'text'", "TEXT"),
+        ("{1}", "set"),
+    ],
+)
+def test_match_takes_values_apart(session, value, told):
+    assert session.run(f"{MATCHING}print(told({value}))").stdout == f"{told}\n"
+
+
 STACK = """
 class Stack:
     def __init__(self, items=()):
@@ -687,7 +745,21 @@ def test_no_guard_has_the_name_of_one_that_a_class_may_have(session, body):
         ("async def f(): pass", 1, 1, "AsyncFunctionDef"),
         ("await f()", 1, 1, "Await"),
         ("x = [i async for i in y]", 1, 18, "AsyncFor"),
-        ("match 1:\n    case 1: pass", 1, 1, "Match"),
+        ("match 1:\n    case a.b: pass", 2, 10, "A dotted name in a pattern"),
+        ("match 1:\n    case {a.b: 1}: pass", 2, 11, "A dotted name in a pattern"),
+        ("match 1:\n    case a.B(): pass", 2, 10, "A dotted name in a pattern"),
+        ("match 1:\n    case A(x): pass", 2, 10, "Attributes in a pattern"),
+        ("match 1:\n    case str(format=f): pass", 2, 10, "Attributes in a pattern"),
+        ("match 1:\n    case [str(x, y)]: pass", 2, 11, "Attributes in a pattern"),
+        ("match 1:\n    case int(1 | 2): pass", 2, 10, "Attributes in a pattern"),
+        ("match 1:\n    case _write_: pass", 2, 10, '"_write_" is an invalid variable name'),
+        ("match 1:\n    case int(_write_): pass", 2, 14, '"_write_" is an invalid variable'),
+        ("match 1:\n    case [*_iter_]: pass", 2, 11, '"_iter_" is an invalid variable name'),
+        ("match 1:\n    case {**_own_}: pass", 2, 10, '"_own_" is an invalid variable name'),
+        ("match 1:\n    case [1 as _x]: pass", 2, 11, '"_x" is an invalid variable name'),
+        ("match 1:\n    case _Hidden(): pass", 2, 10, '"_Hidden" is an invalid variable name'),
+        ("match 1:\n    case x if x.__class__: pass", 2, 15, '"__class__" is an invalid attr'),
+        ("match [].__class__:\n    case x: pass", 1, 7, '"__class__" is an invalid attribute'),
         ("try:\n    pass\nexcept* ValueError:\n    pass", 1, 1, "TryStar"),
         ("class A(metaclass=type): pass", 1, 1, "metaclass"),
         ("class B: pass\nclass A(B, x=1): pass", 2, 1, "Keyword arguments of a class"),

@@ -15,17 +15,17 @@ from RestrictedPython.transformer import (
     ALLOWED_FUNC_NAMES,
     INSPECT_ATTRIBUTES,
     IOPERATOR_TO_STR,
-    RestrictingNodeTransformer,
 )
 
 from .lint import Lint, Violation, refuse
+from .matching import Matching
 from .names import METHODS, READABLE, is_private
 from .proxies import Proxies
 
 Node = TypeVar("Node", bound=ast.AST)
 
 
-class Guarding(RestrictingNodeTransformer):
+class Guarding(Matching):
     """Guards one cell; what it must not say is collected in `refused`."""
 
     def __init__(self, proxies: Proxies) -> None:
