@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from repl_sandbox import Limits
 from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, Sum
 from tests.waiting import PATIENCE, eventually
@@ -38,7 +39,7 @@ def send(server, path, body) -> socket.socket:
 @pytest.fixture(scope="module")
 def alone():
     """A server with room for one session."""
-    with serving({"max_sessions": 1}) as running:
+    with serving({"max_sessions": 1, "limits": Limits(timeout=600.0)}) as running:
         yield running
 
 
@@ -56,6 +57,14 @@ def test_a_client_that_leaves_amid_a_step_ends_its_session_without_a_fault(
 
     eventually(lambda: session not in server.host.sessions)
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
+def test_an_endless_call_without_a_session_ends_with_its_client(alone) -> None:
+    """Its cell may run for 600 s, and there is room for nobody else."""
+    call = {"name": "execute", "arguments": {"code": "while True: pass"}}
+    with send(alone, "/mcp", {"method": "tools/call", "params": call}):
+        eventually(lambda: any(each.busy for each in alone.host.sessions))
+    eventually(lambda: alone.host.sessions == [] and alone.host.admission.free == 1)
 
 
 @pytest.mark.parametrize(("path", "body"), OPENING.values(), ids=OPENING)
