@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import os
 import pickle
 import signal
+import sys
 import threading
 import tracemalloc
+from collections.abc import Callable
 from contextlib import suppress
+from types import FrameType
 
 import psutil
 import pytest
@@ -25,6 +29,7 @@ from repl_sandbox import (
     SessionClosed,
     TimedOut,
 )
+from repl_sandbox.session.handle import Handle
 from tests.sandbox.conftest import Clock
 from tests.waiting import eventually
 
@@ -200,6 +205,47 @@ def test_another_ctrl_c_while_a_call_is_left_is_no_fault_of_the_next(
         with pytest.raises(KeyboardInterrupt):
             session.run("while True: pass")
     assert session.run("6 * 7").value == "42"
+
+
+class Struck:
+    """Ctrl-C the `count`-th time that the interpreter looks for signals in the code of `Session`.
+
+    It does where a function begins, and after a call of one that is written in C.
+    """
+
+    files = (inspect.getfile(Session), inspect.getfile(Handle))
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        if event in ("call", "c_return") and frame.f_code.co_filename in self.files:
+            self.left -= 1
+            if not self.left:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "use",
+    [lambda s: s.run("6"), lambda s: s.get("kept"), lambda s: s.set("other", 1)],
+    ids=["run", "get", "set"],
+)
+def test_a_session_is_free_again_wherever_ctrl_c_has_struck(
+    session: Session, use: Callable[[Session], object]
+) -> None:
+    session.run("kept = 1")
+    for count in itertools.count(1):
+        struck = Struck(count)
+        with suppress(KeyboardInterrupt):
+            sys.setprofile(struck)
+            try:
+                use(session)
+            finally:
+                sys.setprofile(None)
+        assert session.get("kept") == 1, count
+        if struck.left:
+            break  # it came to its end before
 
 
 def test_an_exception_of_the_callback_reaches_the_caller_and_the_session_goes_on(

@@ -87,7 +87,7 @@ class Core(Incoming):
         self.lent = 0
         self.busy = threading.Lock()  # held by the one caller at a time
         self.holder = 0  # the thread of the last one
-        self._forsaken = False
+        self._forsaken = self._forgone = False
         self._hit: tuple[KillReason, ...] = ()
         self._grace_over: float | None = None
         self._code = b""
@@ -395,6 +395,10 @@ class Core(Incoming):
     def release(self) -> None:
         """The caller who held `busy` leaves."""
         self.busy.release()
+        self.left()
+
+    def left(self) -> None:
+        """The caller who held `busy` has left."""
         if self._forsaken:
             self.forsake()
 
@@ -404,9 +408,15 @@ class Core(Incoming):
         That may be who ends it, in an `on_output` or a handler of signals.
         """
         self._forsaken = True
-        if self.busy.acquire(False):  # for good
-            self.links.close()
-            self.close()
+        if not self.busy.acquire(False):
+            return
+        try:
+            if not self._forgone:
+                self._forgone = True
+                self.links.close()
+                self.close()
+        finally:
+            self.busy.release()
 
     def close(self) -> None:
         """Drop what belongs to the host; the links are the sandbox's to end."""

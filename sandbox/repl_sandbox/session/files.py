@@ -70,11 +70,13 @@ class SessionFiles:
         return self._do(listing(self._handle._core, path, limit))
 
     def _do(self, operation: Callable[[], _T]) -> _T:
-        self._handle._claim()
+        self._handle._check_free()
         try:
-            return operation()
+            with self._handle._core.busy:  # as in `Session.run`
+                self._handle._enter()
+                return operation()
         finally:
-            self._handle._core.release()
+            self._handle._core.left()
 
 
 class AsyncSessionFiles:

@@ -90,12 +90,31 @@ class Handle:
             raise SessionClosed("the session is closed: its sandbox is")
 
     def _claim(self) -> None:
+        self._check_free()
+        if not self._core.busy.acquire(False):
+            raise self._busy()
+        try:
+            self._enter()
+        except BaseException:
+            self._core.release()
+            raise
+
+    def _check_free(self) -> None:
+        """Of a session that is called: raise what `_claim` would, but for who comes meanwhile."""
         if self._closed or _getpid() != self._pid:
             self._check_open()
-        if not self._core.busy.acquire(False):
-            self._check_open()  # an ended session's is held for good
-            raise SessionBusy("the session is busy with another call; use one session per thread")
+        if self._core.busy.locked():
+            raise self._busy()
+
+    def _busy(self) -> SessionBusy:
+        self._check_open()  # it may have ended, and its last caller be on the way out
+        return SessionBusy("the session is busy with another call; use one session per thread")
+
+    def _enter(self) -> None:
+        """What is to be done first by who holds `busy`."""
         self._core.holder = _get_ident()
+        if self._core.ended:
+            self._check_open()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} cannot be pickled: it is a live process")

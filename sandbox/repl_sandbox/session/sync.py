@@ -57,15 +57,19 @@ class Session(Handle):
         data = check_code(code)
         core = self._core
         seconds = check_timeout(timeout, core.limits)
-        self._claim()
+        self._check_free()
         try:
-            core.begin(data, seconds, on_output)
-            return core.at_once(self._poll(seconds)) or self._wait(core.run())
-        except BaseException:
-            self._leave()
-            raise
+            # Ctrl-C can strike between a call that takes a lock and what follows it, but not here.
+            with core.busy:
+                self._enter()
+                try:
+                    core.begin(data, seconds, on_output)
+                    return core.at_once(self._poll(seconds)) or self._wait(core.run())
+                except BaseException:
+                    self._leave()
+                    raise
         finally:
-            core.release()
+            core.left()
 
     def set(self, name: str, value: str | bytes | JSON) -> None:
         """Bind `name` in the namespace to a copy of `value`.
@@ -196,14 +200,17 @@ class Session(Handle):
         self.close()
 
     def _drive(self, operation: Callable[[Core], Generator[float, Any, _T]]) -> _T:
-        self._claim()
+        self._check_free()
         try:
-            return self._wait(operation(self._core))
-        except BaseException:
-            self._leave()
-            raise
+            with self._core.busy:  # as in `run`
+                self._enter()
+                try:
+                    return self._wait(operation(self._core))
+                except BaseException:
+                    self._leave()
+                    raise
         finally:
-            self._core.release()
+            self._core.left()
 
     def _leave(self) -> None:
         """Ctrl-C, or an `on_output` that raised: leave the session as one that can go on."""
@@ -212,14 +219,10 @@ class Session(Handle):
             self._wait(self._core.abandon())
         self._leaving = False
 
-    def _claim(self) -> None:
-        super()._claim()
+    def _enter(self) -> None:
+        super()._enter()
         if self._leaving:  # another Ctrl-C came, while that was being done
-            try:
-                self._leave()
-            except BaseException:
-                self._core.release()
-                raise
+            self._leave()
 
     def _wait(self, steps: Generator[float, Any, _T]) -> _T:
         try:
