@@ -314,18 +314,26 @@ def test_random_numbers_go_on_as_they_would_have(copied: Session) -> None:
     assert copied.run("random.random()").value == expected
 
 
+WAITING_THREAD = """
+import threading
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
+
+
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP", "SIGINT", "SIGALRM", "SIGUSR1", "SIGUSR2"])
-def test_a_signal_of_the_code_s_does_not_end_it(copied: Session, number: str) -> None:
+@pytest.mark.parametrize("held", ["", "file = open('notes', 'w')", WAITING_THREAD])
+def test_a_signal_of_the_code_s_does_not_end_it(copied: Session, held: str, number: str) -> None:
     # A copy is in its worker's session (setsid(2)); nobody else's processes are meant.
     code = f"""
-import contextlib, os, signal
+import contextlib, os, signal, threading
+threads = {{thread.native_id for thread in threading.enumerate()}}  # can be signalled as well
 for pid in range(max(2, os.getpid() - 100), os.getpid() + 100):
     with contextlib.suppress(ProcessLookupError):
-        if pid != os.getpid() and os.getsid(pid) == os.getsid(0):
+        if pid not in {{os.getpid(), *threads}} and os.getsid(pid) == os.getsid(0):
             os.kill(pid, signal.{number})
 os._exit(1)
 """
-    copied.run("x = 7")
+    copied.run(f"x = 7\n{held}")
     for _ in range(3):  # the last two copies are of workers that have taken over
         assert copied.run(code).state == "rolled_back"
         assert copied.run("x").value == "7"

@@ -202,6 +202,7 @@ class Copies:
 
     def _wait(self, lacks: Remains) -> None:
         """In the copy: hold nothing that is not its, then wait until it is woken, however long."""
+        _sigmask(_BLOCK, _ALL)
         with suppress(OSError):  # closed already, where hooks of a fork have run
             _close(self._worker)  # the host must see its end when the worker has closed it
         if lacks.descriptors:
