@@ -13,10 +13,11 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from repl_env import threads
 from repl_env.pools import Pool
 
 T = TypeVar("T")
@@ -28,8 +29,6 @@ AT_ONCE_S = 0.005
 _FEW, _SHORT = 2_000, 200_000
 
 _pool: Final = Pool(2, "repl-aside")
-# Of theirs any number may wait, and for each other: as many as there are calls.
-_theirs: Final = Pool(1 << 14, "repl-blocking")
 _until: ContextVar[float | None] = ContextVar("_until", default=None)
 
 
@@ -66,8 +65,7 @@ async def blocking(work: Callable[[], T]) -> T:
 
     Who is cancelled waits as in `aside`: what such work is done for is nobody else's meanwhile.
     """
-    context = copy_context()
-    return await _to_its_end(_theirs.submit(lambda: context.run(work)))
+    return await _to_its_end(threads.begun(work))
 
 
 async def _to_its_end(doing: Future[T]) -> T:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from repl_env.rlm.threads import in_thread
+from repl_env.threads import in_thread
 
 
 def takes(function: Callable[..., Any], *arguments: Any) -> bool:

@@ -96,7 +96,8 @@ class QuietFork:
         Raises:
             OSError: there is no room for another process.
         """
-        self._closed.value, self._last.value, self._id.value = closed, 0, 0
+        self._closed.value, self._last.value = closed, 0
+        self._id.value = self._heard.value = 0  # this process may have been woken itself
         self._move(self._stacks, self._fresh, self._size)
         self._swap(self._saved, self._begin)
         if self._heard.value == self._wakes:

@@ -42,8 +42,8 @@ _BLOCK, _SETMASK = _signal.SIG_BLOCK, _signal.SIG_SETMASK
 _SIGKILL = _signal.SIGKILL
 _thread_count = _thread._count  # as the tests of threading use it
 
-# Seconds for a copy to get out of its worker's way, which takes it some 50 µs when it runs. Of the
-# worker's own CPU time: where this process is not run for a while, the copy may not be either.
+# Seconds for a copy to get out of its worker's way, which it does first of all. Of the worker's own
+# CPU time: where this process is not run for a while, the copy may not be either.
 _SETTLING = 0.1
 
 _STDERR = 2
@@ -133,15 +133,15 @@ class Copies:
         self.settle()  # not done yet after a cell that had no code to run
         threads = _thread_count() > 0 or _native_threads() > 1
         lacks = remains.look((0, 1, 2, self._worker, self._orders), threads=threads)
-        quiet = not threads and not lacks.descriptors and self._can_be_quiet
-        before = _sigmask(_BLOCK, _ALL if quiet else _HELD)
+        quietly = None if threads or lacks.descriptors else self._quietly()
+        before = _sigmask(_BLOCK, _ALL if quietly else _HELD)
         try:
-            pid = self._fork(quiet=quiet, threads=threads)
+            pid = quietly(self._worker) if quietly else self._fork(threads=threads)
         except OSError:
             pid = -1
         if pid == 0:
             try:
-                if not quiet:
+                if not quietly:
                     self._wait(lacks)
                 return self._take_over(lacks, before)
             # Boundary: a copy that fails must not become a second worker.
@@ -159,16 +159,13 @@ class Copies:
             self._settling = pid
         return None
 
-    @property
-    def _can_be_quiet(self) -> bool:
+    def _quietly(self) -> Callable[[int], int] | None:
+        """The fork of which the copy has waited as in `_wait`, if there is one."""
         # It closes all from the worker's socket on.
-        return self._recovery.fork_quietly is not None and self._orders < self._worker
+        return self._recovery.fork_quietly if self._orders < self._worker else None
 
-    def _fork(self, *, quiet: bool, threads: bool) -> int:
-        """As fork(2); quiet: the copy has waited as `_wait` does."""
+    def _fork(self, *, threads: bool) -> int:
         recovery = self._recovery
-        if quiet and recovery.fork_quietly is not None:
-            return recovery.fork_quietly(self._worker)
         return recovery.fork_beside_threads() if threads else recovery.fork_beside()
 
     def settle(self) -> None:
