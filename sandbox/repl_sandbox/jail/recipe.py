@@ -28,6 +28,7 @@ from . import (
     seccomp,
     users,
 )
+from .tracking import Tracking
 
 
 @dataclass(slots=True)
@@ -51,6 +52,7 @@ class Jail:
     states: int = -1  # how many a session keeps besides the current one; -1: not even that
     kept: set[int] = field(default_factory=set)  # descriptors of the process that is contained
     held: dict[str, int] = field(default_factory=dict)  # what the worker found, before any code
+    tracking: Tracking | None = None  # of the pages that the worker writes, if that is of use
     home: str = ""  # the workspace of a branch; "" for the session's own
 
 
@@ -177,11 +179,19 @@ VIEW: Sequence[Step] = (
     ("covered mounts", _uncover),
 )
 
+
+def _track_pages(jail: Jail) -> None:
+    if jail.tracking is not None:
+        jail.tracking.begin()
+
+
 # In each worker, before any code of the session runs.
 WORKER: Sequence[Step] = (
     # Away from init's: a signal of the code to its group is not for init.
     ("process group", lambda jail: processes.leave_group()),
     ("descriptors", lambda jail: processes.keep_descriptors(jail.kept)),
+    # Before the limit of descriptors, above which its numbers are, and before memory is hidden.
+    ("page tracking", _track_pages),
     ("workspace", _enter_workspace),
     # With a group, clone makes no cgroup namespace: it would begin at the template's group.
     ("cgroup namespace", _close_group_view),

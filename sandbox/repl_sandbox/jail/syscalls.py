@@ -61,6 +61,12 @@ TIOCSTI: Final = 0x5412
 TIOCLINUX: Final = 0x541C
 TIOCCONS: Final = 0x541D
 TIOCSETD: Final = 0x5423
+# uapi/linux/userfaultfd.h: UNREGISTER, WAKE, COPY, ZEROPAGE, MOVE, WRITEPROTECT, CONTINUE, POISON.
+# Not REGISTER, nor API, which the kernel takes once.
+UFFDIO: Final = (
+    *(0x8010AA01, 0x8010AA02, 0xC028AA03, 0xC020AA04, 0xC028AA05, 0xC018AA06, 0xC020AA07),
+    0xC020AA08,
+)
 POSIX_FADV_DONTNEED: Final = 4  # uapi/linux/fadvise.h
 MADV_MERGEABLE: Final = 12  # uapi/asm-generic/mman-common.h
 PR_SET_SECCOMP: Final = 22  # uapi/linux/prctl.h, as the next two
@@ -236,9 +242,10 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("sendmmsg", (NoBits(3, MSG_OOB),), EOPNOTSUPP, _NOT_OUT_OF_BAND),
     Rule(
         "ioctl",
-        (NoneOf(1, (TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD)),),
+        (NoneOf(1, (TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD, *UFFDIO)),),
         EPERM,
-        "these type into a terminal (CVE-2017-5226), take the console, or load line disciplines",
+        "these type into a terminal (CVE-2017-5226), take the console, or load line disciplines; "
+        "and what userfaultfd does but for noting, of which a worker has one",
     ),
     Rule(
         "kill",
@@ -287,6 +294,7 @@ SETUP: Final[tuple[Setup, ...]] = (
     Setup("clone3", "the same into a group of version 2, for which clone has no argument"),
     Setup("unshare", "namespaces that are entered after the ids are mapped"),
     Setup("setns", "the zygote enters a session's network to fork it there, and leaves it"),
+    Setup("userfaultfd", "notes which pages a worker writes, for its waiting copies"),
     Setup("process_madvise", "the pages that each session writes first are copied at once", _BOTH),
     Setup("mount", "tmpfs, proc and bind mounts of the root"),
     Setup("umount2", "the old root is detached after pivot_root"),

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from . import mappings, remains
 from .files import Files
@@ -64,13 +65,30 @@ ORDER = struct.Struct("=iiqI")
 _BRANCH_DESCRIPTORS = 5
 
 
+class Renewal(Protocol):
+    """What `jail.renewal` is to a worker."""
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Those that are open for it."""
+
+    def copy(self, instead: int, closed: int) -> int:
+        """A copy of the state now, which may be `instead`; 0 in the copy when it is woken."""
+
+    def take_over(self) -> None:
+        """In a copy that was woken: what it waited for has come."""
+
+    def end(self) -> None:
+        """Let go of all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recovery:
     """What a session has for its copies, made by its init before the first worker.
 
     `orders` is where init speaks to copies and a worker to init, `kept` how many states before the
     current one are kept, `workspace` the directory whose files go back with the state; the forks
-    are those of `jail.forks` and, where there is one, `jail.quiet_fork`.
+    are those of `jail.forks`; `renewal`, where there is one, makes most copies.
     """
 
     states: States
@@ -79,7 +97,7 @@ class Recovery:
     workspace: str
     fork_beside: Callable[[], int]
     fork_beside_threads: Callable[[], int]
-    fork_quietly: Callable[[int], int] | None
+    renewal: Renewal | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +118,7 @@ class Copies:
 
     def __init__(self, recovery: Recovery, worker: int) -> None:
         self.due = False
+        self.forked = True  # whether the last copy shares its pages with this process
         self.cell = 0  # the last that ran
         self._recovery = recovery
         self._worker = worker
@@ -132,16 +151,27 @@ class Copies:
         self.due = False
         self.settle()  # not done yet after a cell that had no code to run
         threads = _thread_count() > 0 or _native_threads() > 1
-        lacks = remains.look((0, 1, 2, self._worker, self._orders), threads=threads)
-        quietly = None if threads or lacks.descriptors else self._quietly()
-        before = _sigmask(_BLOCK, _ALL if quietly else _HELD)
+        lacks = remains.look(self._own(), threads=threads)
+        renewal = None if threads or lacks.descriptors else self._renewal()
+        # Before the copy counts: no state may be gone back to without its files.
+        mappings.touch(self._recovery.workspace, lacks.descriptors)
+        if self._files.changed(self._recovery.states.files):
+            orders = self._recovery.orders
+            orders.sendall(WORD.pack(KEEP, self.cell))
+            orders.recv(len(KEPT))
+        self._let_go_of_last()
+        before = _sigmask(_BLOCK, _ALL if renewal else _HELD)
         try:
-            pid = quietly(self._worker) if quietly else self._fork(threads=threads)
+            pid = (
+                self._fork(threads=threads)
+                if renewal is None
+                else renewal.copy(self._last(), self._worker)
+            )
         except OSError:
             pid = -1
         if pid == 0:
             try:
-                if not quietly:
+                if renewal is None:
                     self._wait(lacks)
                 return self._take_over(lacks, before)
             # Boundary: a copy that fails must not become a second worker.
@@ -149,20 +179,33 @@ class Copies:
                 os._exit(1)
         _sigmask(_SETMASK, before)
         if pid > 0:
-            # Before the copy counts: no state may be gone back to without its files.
-            mappings.touch(self._recovery.workspace, lacks.descriptors)
-            if self._files.changed(self._recovery.states.files):
-                orders = self._recovery.orders
-                orders.sendall(WORD.pack(KEEP, self.cell))
-                orders.recv(len(KEPT))
+            self.forked = pid != self._last()
             self._keep((pid, self.cell))
             self._settling = pid
         return None
 
-    def _quietly(self) -> Callable[[int], int] | None:
-        """The fork of which the copy has waited as in `_wait`, if there is one."""
+    def _own(self) -> tuple[int, ...]:
+        """The descriptors that are the worker's, and not the session's."""
+        renewal = self._recovery.renewal
+        others = () if renewal is None else renewal.descriptors
+        return (0, 1, 2, self._worker, self._orders, *others)
+
+    def _renewal(self) -> Renewal | None:
+        """What makes a copy that waits as in `_wait`, if it can."""
         # It closes all from the worker's socket on.
-        return self._recovery.fork_quietly if self._orders < self._worker else None
+        return self._recovery.renewal if self._orders < self._worker else None
+
+    def _last(self) -> int:
+        """The copy that is of no use any more when there is another, 0 for none."""
+        rows = self._rows
+        if rows and rows[-1][1] == self.cell:  # before the host set a variable
+            return rows[-1][0]
+        return rows[0][0] if len(rows) > self._recovery.kept else 0
+
+    def _let_go_of_last(self) -> None:
+        """Name the copy no more that may become that of another cell."""
+        if len(self._rows) > 1 and self._last() == self._rows[0][0]:
+            self._recovery.states.write(self._rows[1:])
 
     def _fork(self, *, threads: bool) -> int:
         recovery = self._recovery
@@ -184,16 +227,13 @@ class Copies:
                 pass  # it has died
 
     def _keep(self, row: Row) -> None:
-        rows, ended = self._rows, []
-        if rows and rows[-1][1] == row[1]:  # of the same cell, before the host set a variable
-            ended.append(rows.pop())
-        rows.append(row)
-        while len(rows) > self._recovery.kept + 1:
-            ended.append(rows.pop(0))
-        self._recovery.states.write(rows)
-        for pid, _ in ended:
+        ended = self._last()
+        rows = [each for each in self._rows if each[0] != ended]
+        self._rows = [*rows, row]
+        self._recovery.states.write(self._rows)
+        if ended and ended != row[0]:
             try:
-                _kill(pid, _SIGKILL)
+                _kill(ended, _SIGKILL)
             except OSError:
                 pass  # the session's code was first
 
@@ -202,6 +242,8 @@ class Copies:
         _sigmask(_BLOCK, _ALL)
         with suppress(OSError):  # closed already, where hooks of a fork have run
             _close(self._worker)  # the host must see its end when the worker has closed it
+        if self._recovery.renewal is not None:
+            self._recovery.renewal.end()
         if lacks.descriptors:
             lacks.let_go(os.sysconf("SC_OPEN_MAX"))
         # Away from the worker's process group, which its code may end; but not from its session,
@@ -214,6 +256,8 @@ class Copies:
         """In the copy, which was woken: do what init says; after a branch it waits again."""
         with suppress(OSError):
             _close(self._worker)  # where a quiet fork could not
+        if self._recovery.renewal is not None:
+            self._recovery.renewal.take_over()
         left = self._recovery.workspace
         taken = {held.fd for held in lacks.descriptors}  # they are opened again there
         while True:

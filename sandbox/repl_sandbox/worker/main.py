@@ -206,7 +206,8 @@ class Worker:
             return
         if woken is not None:
             self._take_over(woken)
-        if not self._channel.waits(0):
+        # What was written is this process's own still, if the copy was only brought up to date.
+        if copies.forked and not self._channel.waits(0):
             self._touch_pages()
 
     def _take_over(self, woken: Woken) -> None:

@@ -21,6 +21,7 @@ from typing import NoReturn
 from ..errors import IsolationError
 from ..jail import folders, forks, processes
 from ..jail.recipe import BIRTH, RECIPES, Jail, Step, contain
+from ..jail.tracking import Tracking
 from ..worker.copies import Recovery
 from ..worker.main import Worker
 from ..worker.states import States
@@ -33,6 +34,9 @@ from .working_set import WorkingSets
 # Where the sockets of the worker and of its copies sit: above what code is likely to close in a
 # loop.
 WORKER_FD = 1000
+
+# So far below the worker's socket lies what tracks its pages.
+_TRACKING_BELOW = 50
 
 # Milliseconds between looks whether a worker that is to be ended has made its copy: for so long it
 # may do what nobody waits for.
@@ -294,6 +298,9 @@ def _be_worker(
         high = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, WORKER_FD)
         jail.kept = {0, 1, 2, control_fd, high, jail.contained}
         if revival is not None:
+            if jail.tier == "jailed":
+                # Above all that a copy keeps open, below what the limit of files may be.
+                jail.tracking = Tracking(high - _TRACKING_BELOW)
             recovery = revival.recovery()
             jail.kept.add(recovery.orders.fileno())
         contain(jail, steps)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from ..jail import folders, forks, mounts, processes, quiet_fork
 from ..jail.recipe import Jail
+from ..jail.renewal import Renewal
 from ..worker.copies import BRANCHED, KEEP, ORDER, WAKE, Recovery
 from ..worker.states import Row, States
 from .belonging import is_child, is_stopped
@@ -75,8 +76,13 @@ class Revival:
             self._workspace(),
             forks.fork_beside,
             forks.fork_beside_threads,
-            quiet_fork.prepare(WAKE),
+            self._renewal(),
         )
+
+    def _renewal(self) -> Renewal | None:
+        fork = quiet_fork.prepare(WAKE)
+        tracking = self.jail.tracking
+        return None if fork is None else Renewal(fork, tracking, self._kept + 1)
 
     def _workspace(self) -> str:
         own = f"{self._folder}/{folders.WORKSPACE}" if self._folder else mounts.WORKSPACE

@@ -1,0 +1,109 @@
+"""Chains of calls of the C library, which run without a line of Python: makecontext(3)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask, valid_signals
+from typing import Final
+
+# Bytes of a context, ucontext_t (968 and 4,560), and of its stack: the calls need some hundred, and
+# no signal is handled there.
+_CONTEXT: Final = {"x86_64": 1024, "aarch64": 5120}.get(os.uname().machine, 8192)
+_STACK: Final = 1024
+_ALIGNED: Final = 64
+# Stand for arguments until it is known where makecontext has put those.
+MARKS: Final = tuple(0x5EA1_0000_F00D + (index << 16) for index in range(4))
+
+_libc = ctypes.PyDLL(None)  # the GIL stays with the caller, in a child as well
+_SIGNAL_SET: Final = 128  # bytes of sigset_t
+
+
+class _Context(ctypes.Structure):
+    # How ucontext_t of glibc begins, on all machines: getcontext(3).
+    _fields_ = (
+        ("flags", ctypes.c_ulong),
+        ("link", ctypes.c_void_p),
+        ("stack", ctypes.c_void_p),
+        ("stack_flags", ctypes.c_int),
+        ("stack_size", ctypes.c_size_t),
+    )
+
+
+class Chain:
+    """Calls that follow on one another; what each returns is lost. No signal is handled meanwhile.
+
+    `stacks` is where memory begins that is put back before each run.
+    """
+
+    def __init__(self, area: int, calls: int, saved: int) -> None:
+        """`area`: where `size(calls)` bytes are free. `saved`: where the caller's context is put,
+        and the last call goes on.
+
+        Raises:
+            OSError: the C library has no contexts.
+        """
+        try:
+            self._swap, self._get = _libc["swapcontext"], _libc["getcontext"]
+            self._make = _libc["makecontext"]
+        except AttributeError as error:
+            raise OSError(errno.ENOTSUP, str(error)) from error
+        self._swap.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        self._move = ctypes.memmove
+        self._first = -(-area // _ALIGNED) * _ALIGNED
+        self.stacks = self._first + calls * _CONTEXT
+        self._calls, self._saved, self._size = calls, saved, calls * _STACK
+        self._fresh = b""
+
+    def call(self, index: int, name: str, *arguments: int) -> None:
+        """Let call number `index` be this, of at most six arguments."""
+        context = _Context.from_address(self._first + index * _CONTEXT)
+        before = pthread_sigmask(SIG_BLOCK, valid_signals())  # as it is in a context from then on
+        try:
+            self._get(ctypes.byref(context))
+        finally:
+            pthread_sigmask(SIG_SETMASK, before)
+        following = self._first + (index + 1) * _CONTEXT
+        context.link = following if index + 1 < self._calls else self._saved
+        context.stack, context.stack_size = self.stacks + index * _STACK, _STACK
+        passed = [ctypes.c_long(argument) for argument in arguments]
+        self._make(ctypes.byref(context), _libc[name], len(passed), *passed)
+        self._fresh = ctypes.string_at(self.stacks, self._size)
+
+    def word(self, index: int, mark: int) -> ctypes.c_uint64:
+        """The argument of call number `index` that is `mark` now.
+
+        Raises:
+            OSError: this C library keeps arguments in another way.
+        """
+        context = self._first + index * _CONTEXT
+        laid, sought = ctypes.string_at(context, _CONTEXT), bytes(ctypes.c_uint64(mark))
+        if laid.count(sought) != 1:
+            raise OSError(errno.ENOTSUP, "makecontext keeps its arguments in another way")
+        return ctypes.c_uint64.from_address(context + laid.index(sought))
+
+    def run(self) -> None:
+        """Run them; returns where the last one goes on."""
+        self._move(self.stacks, self._fresh, self._size)
+        self._swap(self._saved, self._first)
+
+
+def size(calls: int) -> int:
+    """Bytes for a chain of so many calls, wherever they begin."""
+    return calls * (_CONTEXT + _STACK) + _ALIGNED
+
+
+def saved() -> tuple[object, int]:
+    """Memory for a context that is left, to be held, and its address."""
+    held = ctypes.create_string_buffer(_CONTEXT + _ALIGNED)
+    return held, -(-ctypes.addressof(held) // _ALIGNED) * _ALIGNED
+
+
+def signals(*numbers: int) -> ctypes.Array[ctypes.c_char]:
+    """A sigset_t of these."""
+    made = (ctypes.c_char * _SIGNAL_SET)()
+    _libc.sigemptyset(made)
+    for number in numbers:
+        _libc.sigaddset(made, number)
+    return made

@@ -1,0 +1,178 @@
+"""When a waiting copy is brought up to date, and when a fork takes its place.
+
+What a process is beside its memory a renewal does not bring: mappings, limits, signal handlers, the
+working directory. While these are as they were when its copy was made, that copy is renewed; else,
+and where the kernel cannot say what was written, the next copy is another fork.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+
+from .delta import MOST_PLACES, Delta, Kept
+from .quiet_fork import QuietFork
+from .tracking import Tracking
+from .written import TooMuchError
+
+# So many copies at most are forks again after one that could not be renewed, of twice as many each
+# time: a session whose mappings change in each cell, and so its copies, need not be tracked.
+_MOST_SKIPPED = 32
+# Where a file without a name counts as one of the session's.
+_PLACE = "/dev/shm"
+# A copy that was renewed less often was not worth it.
+_FEW_TIMES = 2
+# So far below the highest number that code may open lies that file.
+_BELOW = 8
+
+_open, _read, _close, _fstat, _getcwd = os.open, os.read, os.close, os.fstat, os.getcwd
+
+
+class Renewal:
+    """Of the copies of one worker, `most` at a time."""
+
+    def __init__(self, fork: QuietFork, pages: Tracking | None, most: int) -> None:
+        self._fork, self._pages = fork, Tracking(0) if pages is None else pages
+        self._delta: Delta | None = None
+        self._possible = most <= MOST_PLACES
+        self._kept: dict[int, Kept] = {}  # by the process ids of their copies
+        self._surroundings = b""
+        self._skipped, self._skip = 0, 1
+
+    def copy(self, instead: int, closed: int) -> int:
+        """The process id of a copy of the state now: `instead`, which is of no use any more, or
+        another. 0 in the copy, when it is woken. Else as QuietFork.
+        """
+        kept = self._kept.pop(instead, None)
+        closed = min((closed, *self._pages))
+        try:
+            if self._delta is not None and _surroundings() == self._surroundings:
+                return self._renewed(self._delta, kept, closed)
+        except (OSError, TooMuchError):
+            pass
+        self._give_up()
+        if not self._possible or not self._pages.begun or self._skipped < self._skip:
+            self._skipped += 1
+            return self._fork(closed)
+        return self._begin(closed)
+
+    def _begin(self, closed: int) -> int:
+        """Fork the first copy of those that can be renewed."""
+        try:
+            delta = self._new_delta()
+        except OSError:
+            self._skipped, self._skip = 0, min(2 * self._skip, _MOST_SKIPPED)
+            return self._fork(closed)
+        self._delta = delta
+        pid = self._made(delta, closed)
+        if pid:
+            self._surroundings = b""
+            with suppress(OSError):  # then it is not renewed
+                self._surroundings = _surroundings()  # with what is mapped for this
+        return pid
+
+    def _new_delta(self) -> Delta:
+        file = _set_apart(os.open(_PLACE, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        try:
+            return Delta(self._fork, self._pages, file)
+        except OSError:
+            _close(file)
+            raise
+
+    def _made(self, delta: Delta, closed: int) -> int:
+        pid = delta.fork(closed, self._kept.values())
+        with suppress(OSError):  # it has died
+            if pid and (kept := delta.kept(pid)) is not None:
+                self._kept[pid] = kept
+        return pid
+
+    def _renewed(self, delta: Delta, kept: Kept | None, closed: int) -> int:
+        """As `copy`; TooMuchError where what is to be kept is too much as a rule."""
+        if kept is None:
+            return self._made(delta, closed)
+        try:
+            if not delta.renew(kept, self._kept.values()):
+                return 0
+        except TooMuchError:
+            if kept.times < _FEW_TIMES:
+                raise
+            return self._made(delta, closed)
+        self._kept[kept.copy] = kept
+        self._skip = 1
+        return kept.copy
+
+    def _give_up(self) -> None:
+        """Renew none of those that there are."""
+        if self._delta is not None:
+            self._delta.close()
+            self._delta = None
+            self._kept.clear()
+            self._skipped, self._skip = 0, min(2 * self._skip, _MOST_SKIPPED)
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Those that are open for it."""
+        file = () if self._delta is None else (self._delta.descriptor,)
+        return (*file, *self._pages) if self._possible else file
+
+    def take_over(self) -> None:
+        """In a copy that was woken: its own copies are forks.
+
+        Raises:
+            OSError: it has not read all that was written for it.
+        """
+        if self._delta is not None:
+            self._delta.wake()
+        self.end()
+
+    def end(self) -> None:
+        """Let go of all; every copy from now on is a fork."""
+        self._give_up()
+        self._pages.end()
+        self._possible = False
+
+
+def _surroundings() -> bytes:
+    """What a process is beside the pages that it has written, as far as code may change it.
+
+    Raises:
+        OSError: it cannot be told: a standard stream is closed, or the working directory gone.
+    """
+    status = _text("/proc/self/status")
+    # Its name and mask; how much is mapped, as what, in how many tables; signals, filters and
+    # processors. What lies between changes all the time.
+    parts = [
+        status[first : status.find(last, first)]
+        for start, last in _KEPT
+        if (first := status.find(start)) >= 0
+    ]
+    streams = (_fstat(fd) for fd in _STREAMS)
+    files = b"".join(b"%d:%d " % (status.st_dev, status.st_ino) for status in streams)
+    return b"".join((*parts, files, _text("/proc/self/limits"), os.fsencode(_getcwd())))
+
+
+_STREAMS = (0, 1, 2)
+_KEPT = (
+    (b"Name:", b"State:"),
+    (b"VmSize:", b"VmHWM:"),
+    (b"VmData:", b"VmSwap:"),
+    (b"Threads:", b"SigQ:"),
+    (b"SigBlk:", b"Cpus_allowed_list:"),
+)
+
+
+def _text(path: str) -> bytes:
+    fd = _open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return _read(fd, 1 << 16)
+    finally:
+        _close(fd)
+
+
+def _set_apart(fd: int) -> int:
+    """`fd` at one of the highest numbers that code may open: which it hardly takes."""
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, os.sysconf("SC_OPEN_MAX") - _BELOW)
+    finally:
+        _close(fd)

@@ -1,0 +1,286 @@
+"""A waiting copy that is brought up to date stands for the state as one that was just forked."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from repl_sandbox import Killed, Sandbox, Session
+from tests.sandbox.conftest import PATIENT
+
+_USERFAULTFD = {"x86_64": 323, "aarch64": 282}
+_PAGEMAP_SCAN = 0xC0606610
+_USER_MODE_ONLY = 1
+
+
+def _kernel_tells_what_was_written() -> bool:
+    """Whether it has both calls: of Linux 6.7, and what a container may be refused."""
+    number = _USERFAULTFD.get(os.uname().machine)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if number is None or (fd := libc.syscall(number, _USER_MODE_ONLY)) < 0:
+        return False
+    os.close(fd)
+    pagemap = os.open("/proc/self/pagemap", os.O_RDONLY)
+    # struct pm_scan_arg: its size, and nothing that is asked for.
+    asked = (ctypes.c_uint64 * 12)(96)
+    try:
+        return bool(libc.ioctl(pagemap, ctypes.c_ulong(_PAGEMAP_SCAN), asked) == 0)
+    finally:
+        os.close(pagemap)
+
+
+pytestmark = pytest.mark.skipif(
+    not _kernel_tells_what_was_written(), reason="the kernel does not tell what was written"
+)
+
+# So many cells until the copies of a session are renewed, and one more.
+_CELLS = 8
+PROCESSES = "import os\nsorted(int(name) for name in os.listdir('/proc') if name.isdecimal())"
+
+
+@pytest.fixture(scope="module", params=[0, 1, 3])
+def jailed(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    with Sandbox(isolation="jailed", limits=PATIENT, history=request.param) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def session(jailed: Sandbox) -> Iterator[Session]:
+    with jailed.session() as session:
+        session.run("import ctypes, mmap, os, resource, signal, sys")
+        for number in range(_CELLS):
+            session.run(f"x = {number}")
+        yield session
+
+
+def die(session: Session) -> Killed:
+    outcome = session.run("import os; x = 'lost'; os._exit(1)")
+    assert isinstance(outcome, Killed)
+    assert outcome.state == "rolled_back"
+    return outcome
+
+
+def test_it_is_the_same_process_after_each_cell(session: Session) -> None:
+    # Until nothing more is mapped, and all states that are kept have such a copy.
+    for _ in range(30):
+        before = session.run(PROCESSES).value
+        session.run("y = [x] * 10")
+        if session.run(PROCESSES).value == before:
+            return
+    pytest.fail("each copy was another fork")
+
+
+def test_it_has_what_the_last_cell_left(session: Session) -> None:
+    for number in range(5):
+        session.run(f"x = {{'number': {number}, 'all': list(range({number}))}}")
+    die(session)
+    assert session.get("x") == {"number": 4, "all": [0, 1, 2, 3]}
+    session.run("x = 5")
+    die(session)
+    assert session.get("x") == 5
+
+
+@pytest.mark.parametrize("history", [1, 3])
+def test_a_state_before_has_what_that_cell_left(history: int) -> None:
+    with Sandbox(isolation="jailed", limits=PATIENT, history=history) as sandbox:
+        with sandbox.session() as session:
+            for number in range(_CELLS):
+                session.run(f"x = {number}")
+            session.rollback(history)
+            assert session.get("x") == _CELLS - 1 - history
+            session.run("x += 10")
+            die(session)
+            assert session.get("x") == _CELLS + 9 - history
+
+
+# What a cell does to a namespace: to small objects, to large ones, to none.
+_OPERATIONS = (
+    "data[{n} % 40] = list(range({n}))",
+    "data.pop({n} % 40, None)",
+    "text = str({n}) * {n}",
+    "table = bytearray({n} * 4096); table[{n}] = 7",
+    "table[{n} % max(len(table), 1):] = b'!' * {n}",
+    "def f(a={n}): return a + {n}",
+    "numbers = sorted(numbers + [{n}])[-50:]",
+    "objects = [object() for _ in range({n} * 40)]; held = len(objects)",
+    "del objects[len(objects) // 2:]",
+    "import json; text = json.dumps([list(data), numbers])",
+    "exec('g_{n} = {n}'); text += str(g_{n})",
+    "1 / 0",
+    "None",
+)
+_LOOK = "(data, text, bytes(table), f(), numbers, len(objects))"
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_it_is_as_if_nothing_had_died(jailed: Sandbox, number: int) -> None:
+    choice = random.Random(number)
+    begin = "data, text, table, numbers, objects = {}, '', bytearray(), [], []\ndef f(): return 0"
+    with jailed.session() as dying, jailed.session() as living:
+        for session in (dying, living):
+            session.run(begin)
+        for _ in range(60):
+            code = choice.choice(_OPERATIONS).format(n=choice.randrange(1, 400))
+            for session in (dying, living):
+                session.run(code)
+            if choice.random() < 0.1:
+                die(dying)
+                assert dying.run(_LOOK).value == living.run(_LOOK).value
+        assert dying.run(_LOOK).value == living.run(_LOOK).value
+
+
+@pytest.mark.parametrize("size", [16 << 10, 8 << 20], ids=["pages", "tables"])
+def test_memory_that_was_given_back_is_empty(session: Session, size: int) -> None:
+    session.run(f"m = mmap.mmap(-1, {size}, mmap.MAP_PRIVATE)\nm[:] = b'x' * {size}")
+    for _ in range(_CELLS):
+        session.run("m[0] = 1")
+    session.run("m.madvise(mmap.MADV_DONTNEED)")
+    die(session)
+    assert session.run("m[:] == bytes(len(m))").value == "True"
+
+
+def test_memory_that_no_child_gets_is_lost_alone(session: Session) -> None:
+    """The pages of it that are written are none of a copy's."""
+    session.run("m = mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE)\nm.madvise(mmap.MADV_DONTFORK)")
+    for number in range(_CELLS):
+        session.run(f"x = {number}; m[{number} * 4096] = 1")
+    die(session)
+    assert session.get("x") == _CELLS - 1
+
+
+@pytest.mark.parametrize(
+    ("change", "shown", "value"),
+    [
+        ("os.mkdir('a'); os.chdir('a')", "os.path.basename(os.getcwd())", "'a'"),
+        ("os.umask(0o077)", "oct(os.umask(0))", "'0o77'"),
+        (
+            "resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, 1 << 20))",
+            "resource.getrlimit(resource.RLIMIT_STACK)[0]",
+            "1048576",
+        ),
+        (
+            "signal.signal(signal.SIGUSR2, lambda *_: None)",
+            "os.kill(os.getpid(), signal.SIGUSR2)",
+            None,
+        ),
+        (
+            "signal.pthread_sigmask(signal.SIG_BLOCK, [34])",
+            "34 in signal.pthread_sigmask(0, [])",
+            "True",
+        ),
+        (
+            "m = mmap.mmap(-1, 1 << 16, mmap.MAP_PRIVATE); m[0] = 7",
+            "m[0]",
+            "7",
+        ),
+    ],
+    ids=["directory", "mask", "limit", "handler", "blocked", "mapping"],
+)
+def test_what_is_no_memory_is_as_the_last_cell_left_it(
+    session: Session, change: str, shown: str, value: str | None
+) -> None:
+    session.run(change)
+    die(session)
+    assert session.run(shown).value == value
+
+
+@pytest.mark.parametrize("when", ["first", "last"])
+def test_a_small_limit_of_files_ends_nothing(jailed: Sandbox, when: str) -> None:
+    limit = (
+        "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))"
+    )
+    with jailed.session() as session:
+        if when == "first":
+            session.run(limit)
+        for number in range(_CELLS):
+            session.run(f"x = {number}")
+        if when == "last":
+            session.run(limit)
+        session.run("y = x")
+        die(session)
+        assert session.get("y") == _CELLS - 1
+
+
+def test_no_room_for_what_was_written_costs_nothing(session: Session) -> None:
+    session.run(
+        "with open('/dev/shm/full', 'wb') as file:\n"
+        "    try:\n        while True: file.write(bytes(1 << 20)); file.flush()\n"
+        "    except OSError: pass"
+    )
+    for number in range(_CELLS):
+        session.run(f"x = [{number}] * 100_000")
+    die(session)
+    assert session.run("x[-1], len(x)").value == f"({_CELLS - 1}, 100000)"
+
+
+def test_code_that_closes_and_takes_descriptors_harms_nothing_of_its_own(session: Session) -> None:
+    session.run("os.closerange(3, 900)\nheld = [open('/workspace/f', 'w+') for _ in range(200)]")
+    session.run("for file in held: file.write('x'); file.flush()")
+    for number in range(_CELLS):
+        session.run(f"x = {number}")
+    assert session.run("os.path.getsize('/workspace/f')").value == "1"
+    die(session)
+    assert session.get("x") == _CELLS - 1
+
+
+def test_what_cannot_be_tracked_leaves_nothing_open(session: Session) -> None:
+    look = "len(os.listdir('/proc/self/fd'))"
+    # A page between two that are shared is one more piece of memory to ask about.
+    session.run(
+        "pages = [mmap.mmap(-1, 4096, way) for _ in range(40)\n"
+        "         for way in (mmap.MAP_SHARED, mmap.MAP_PRIVATE)]"
+    )
+    held = [int(session.run(look).value or "") for _ in range(20)]
+    assert held[-1] <= held[0]
+    session.run("x = 'last'")
+    die(session)
+    assert session.get("x") == "last"
+
+
+def test_copies_that_are_ended_are_made_again(session: Session) -> None:
+    for number in range(4):
+        session.run(
+            f"x = {number}\nfor pid in {PROCESSES.splitlines()[1]}:\n"
+            "    if pid not in (1, os.getpid()): os.kill(pid, signal.SIGKILL)"
+        )
+        session.run("y = x")
+    die(session)
+    assert (session.get("x"), session.get("y")) == (3, 3)
+
+
+def test_a_branch_and_its_session_go_on_from_the_last_cell(session: Session) -> None:
+    session.run("x = 'both'")
+    with session.branch() as branch:
+        assert branch.get("x") == "both"
+        for number in range(_CELLS):
+            session.run(f"x = {number}")
+            branch.run(f"x = -{number}")
+        for each in (session, branch):
+            die(each)
+        assert (session.get("x"), branch.get("x")) == (_CELLS - 1, 1 - _CELLS)
+
+
+def test_code_may_not_use_what_notes_its_writing(session: Session) -> None:
+    """But for registering: no other request of userfaultfd's reaches the kernel."""
+    outcome = session.run(
+        "import errno, fcntl\n"
+        "held = [f'/proc/self/fd/{name}' for name in os.listdir('/proc/self/fd')]\n"
+        "leads = {path: os.readlink(path) for path in held if os.path.lexists(path)}\n"
+        "fd, = (int(path.split('/')[-1]) for path in leads if 'userfaultfd' in leads[path])\n"
+        "found = set()\n"
+        "for number in range(1, 9):\n"
+        "    for size in range(0, 49, 8):\n"
+        "        for way in (1, 2, 3):\n"
+        "            request = way << 30 | size << 16 | 0xAA << 8 | number\n"
+        "            try: fcntl.ioctl(fd, request, bytes(size))\n"
+        "            except OSError as error: found.add(errno.errorcode[error.errno])\n"
+        "            else: found.add(hex(request))\n"
+        "found"
+    )
+    # What has another size is no request that the kernel knows.
+    assert outcome.value in ("{'EINVAL', 'EPERM'}", "{'EPERM', 'EINVAL'}")
