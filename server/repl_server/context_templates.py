@@ -27,7 +27,7 @@ from .half import Clock
 from .owners import Owner
 from .packing import Item, Packed, packed
 from .references import Reference
-from .refusal import Refusal
+from .refusal import draining
 from .room import Room
 from .uploads import Upload
 
@@ -222,7 +222,7 @@ async def _made(template: Template) -> None:
         await asyncio.shield(template.making)
     except asyncio.CancelledError:
         if template.making.cancelled():
-            raise Refusal("DRAINING", "The server is about to stop.") from None
+            raise draining() from None
         raise
 
 

@@ -224,6 +224,10 @@ class HostedSession:
         """Wait until no request runs and all replies were sent."""
         await self._line.quiet()
 
+    def over(self, code: str) -> Refusal:
+        """What is told of its end: `code`, unless all sessions end."""
+        return draining() if self.ending == "drain" else Refusal(code, "the session has ended")
+
     def end(self, why: str = "closed") -> asyncio.Task[None]:
         """Begin to close it; the task is done when nothing of it is left."""
         if self._closing is None:
@@ -260,7 +264,7 @@ class HostedSession:
             return Reply.refusing(request.refusal)
         try:
             if self._closing is not None:
-                raise self._over("UNKNOWN_SESSION")
+                raise self.over("UNKNOWN_SESSION")
             if request.type in _BEGINS:
                 self._host.check_open()
             return await _HANDLERS[request.type](self, asked, request)
@@ -275,7 +279,7 @@ class HostedSession:
         except Exception as error:  # noqa: BLE001
             if self._closing is not None and isinstance(error, EpisodeAborted):
                 # Its session was taken from under it, by `_close`: no fault for the log.
-                return Reply.refusing(self._over("EPISODE_ABORTED"))
+                return Reply.refusing(self.over("EPISODE_ABORTED"))
             return Reply.refusing(refusal_of(error))
 
     async def _reset(self, asked: Asked, request: Request) -> Reply:
@@ -329,13 +333,9 @@ class HostedSession:
         """Whoever waits for a reply, or holds the session, learns that there is none any more."""
         asked = (*self._line, *filter(None, [self._running, self._telling]))
         waiting = [to for each in asked for to in each.outlets]
-        over = self._over("UNKNOWN_SESSION")
+        over = self.over("UNKNOWN_SESSION")
         for outlet in (*waiting, *filter(None, [self.outlet])):
             outlet.end(over.close or 1000, over.message)
-
-    def _over(self, code: str) -> Refusal:
-        """What is told of its end: `code`, unless all sessions end."""
-        return draining() if self.ending == "drain" else Refusal(code, "the session has ended")
 
     async def _close(self) -> None:
         try:

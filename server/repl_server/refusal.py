@@ -45,7 +45,7 @@ class Refusal(Exception):
 
 def draining() -> Refusal:
     """What whoever asks for something learns when the server is about to stop."""
-    return Refusal("DRAINING", "the server is about to stop")
+    return Refusal("DRAINING", "the server is about to stop, with its sessions; ask again later")
 
 
 def ended(close: int, reason: str) -> Refusal:

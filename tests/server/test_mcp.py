@@ -283,8 +283,31 @@ def test_the_end_of_a_session_answers_whoever_waits_for_it(post, quiet_server):
 
         told, *others = [each.result().json() for each in waiting]
 
-    assert told["result"]["isError"]
+    # Not that a `reset` would help, which is not there any more either.
+    assert told["error"]["data"]["code"] == "EPISODE_ABORTED"
     assert all("error" in each for each in others)
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["of a session", "without one"])
+@pytest.mark.parametrize("accept", ["application/json", "application/json, text/event-stream"])
+def test_a_call_that_a_stopping_server_cuts_off_is_told_so(named, accept):
+    """And not to call `reset`, which the server would refuse as well."""
+    with serving({"drain_s": 0.05}) as server, ThreadPoolExecutor(1) as threads:
+        url, headers = f"{server}/mcp", {"Accept": accept}
+        if named:
+            begun = http("POST", url, json=initialize())
+            headers["Mcp-Session-Id"] = begun.headers["Mcp-Session-Id"]
+            http("POST", url, json=execute("1"), headers=headers)  # what is cut off is a step
+        waiting = threads.submit(
+            http, "POST", url, json=execute("while True: pass"), headers=headers
+        )
+        eventually(lambda: any(each.running for each in server.host.sessions))
+        server.stop()
+        told = waiting.result().text
+
+    error = json.loads(told[told.index("{") :])["error"]
+    assert error["data"]["code"] == "DRAINING"
+    assert "ask again later" in error["message"]
 
 
 def test_a_session_is_its_owner_s_alone(post, quiet_server):

@@ -16,6 +16,7 @@ from repl_env.models import REPLAction, REPLObservation
 
 from ..episodes import Episodes
 from ..faults import refusal_of
+from ..refusal import Refusal
 from ..requests import FollowUp
 from .requests import code_of
 
@@ -89,8 +90,9 @@ class _Hosted:
         except (NotReset, EpisodeDone):
             raise
         except EpisodeAborted as error:
-            if not self._session.closing:  # else its session was taken from under it
-                refusal_of(error)  # for the log
+            if self._session.closing:  # it was taken from under the call, and no reset helps
+                raise _failing(self._session.over("EPISODE_ABORTED")) from error
+            refusal_of(error)  # for the log
             raise
         except Exception as error:
             refusal = refusal_of(error)
@@ -98,4 +100,8 @@ class _Hosted:
                 raise ValueError(refusal.message.removeprefix("data.")) from None
             if refusal.code == "EXECUTION_ERROR":
                 refusal.message = "the environment failed"
-            raise MCPError(code_of(refusal), refusal.message, refusal.data()) from error
+            raise _failing(refusal) from error
+
+
+def _failing(refusal: Refusal) -> MCPError:
+    return MCPError(code_of(refusal), refusal.message, refusal.data())
