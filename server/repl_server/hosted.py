@@ -283,14 +283,15 @@ class HostedSession:
             return Reply.refusing(refusal_of(error))
 
     async def _reset(self, asked: Asked, request: Request) -> Reply:
-        return _observed(await self.begin(request.data), request)
+        return await self._observed(await self.begin(request.data), request)
 
     async def _step(self, asked: Asked, request: Request) -> Reply:
         if not request.stream:
-            return _observed(await self.play(request.data, request.timeout_s, None), request)
+            observation = await self.play(request.data, request.timeout_s, None)
+            return await self._observed(observation, request)
         async with Streamed(asked) as streamed:
             observation = await self.play(request.data, request.timeout_s, streamed.take)
-        return _observed(observation, request)
+        return await self._observed(observation, request)
 
     async def _state(self, asked: Asked, request: Request) -> Reply:
         return Reply("state", text_of(await self._episodes.state()))
@@ -299,7 +300,7 @@ class HostedSession:
         return Reply("variables", text_of({"names": await self._episodes.variables()}))
 
     async def _follow_up(self, asked: Asked, request: Request) -> Reply:
-        return _observed(await self._episodes.follow_up(request.data), request)
+        return await self._observed(await self._episodes.follow_up(request.data), request)
 
     async def _draft(self, asked: Asked, request: Request) -> Reply:
         return Reply("draft", text_of({"value": await self._episodes.draft()}))
@@ -311,6 +312,10 @@ class HostedSession:
 
     async def _mcp(self, asked: Asked, request: Request) -> Reply:
         return await self._host.mcp.about(self, asked)
+
+    async def _observed(self, observation: Any, request: Request) -> Reply:
+        pieces = observation_text(observation, beside=request.id is None)
+        return Reply("observation", await self._host.reading.written(pieces))
 
     # ── the parts ────────────────────────────────────────────────────────────────────────────────
 
@@ -354,10 +359,6 @@ class HostedSession:
             # It is part of cycles, and may be collected late; replies may be large.
             self._last = self._running = self._telling = None
             self._host.gone(self)
-
-
-def _observed(observation: Any, request: Request) -> Reply:
-    return Reply("observation", observation_text(observation, beside=request.id is None))
 
 
 _Handler = Callable[[HostedSession, Asked, Request], Awaitable[Reply]]

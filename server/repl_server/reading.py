@@ -1,9 +1,10 @@
-"""`Reading`: JSON of strangers, read on the event loop without others having to wait for long.
+"""`Reading`: large JSON, read and written on the event loop so that others need not wait for long.
 
-Whoever parses holds the interpreter, in a thread too. A text of 16 MB that is nothing but empty
-arrays takes a second, and would stop every session; so there is a limit to the values in a text,
-large texts are looked at piece by piece and read one at a time, owners in turn, and after each
-piece and each text there is a pause in which others are served.
+Whoever parses holds the interpreter, in a thread too, and so does whoever writes. A text of 16 MB
+that is nothing but empty arrays takes a second, and would stop every session; so there is a limit
+to the values in a text, large texts are looked at piece by piece and read one at a time, owners in
+turn, and after each piece and each text there is a pause in which others are served. Replies have
+such pauses too.
 """
 
 from __future__ import annotations
@@ -57,6 +58,21 @@ class Reading:
                     more = next(checking, None) is not None
             async with _turn():
                 return read(text)
+
+    async def written(self, pieces: Iterator[str]) -> str:
+        """The last of `pieces`, which are made one after another, the others of it before it."""
+        text = next(pieces)
+        if len(text) < LARGE:
+            *_, text = pieces
+            return text
+        await asyncio.sleep(0)  # how large it is, only that piece says
+        more: str | None = text
+        async with self._one:
+            while more is not None:
+                text = more
+                async with _turn():
+                    more = next(pieces, None)
+        return text
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,18 +52,20 @@ def model_text(model: BaseModel, exclude: set[str] | None = None) -> str:
         return text_of(_cleaned(model.model_dump(exclude=exclude)))
 
 
-def observation_text(observation: Any, *, beside: bool) -> str:
-    """An observation as OpenEnv's `StepResponse` has it.
+def observation_text(observation: Any, *, beside: bool) -> Iterator[str]:
+    """An observation as OpenEnv's `StepResponse` has it: the last of these, after what it is of.
 
     `beside`: its metadata once more beside it, where OpenEnv's generic client looks for it.
     """
     inner = model_text(observation, _BESIDE)
+    yield inner
     reward, done = observation.reward, "true" if observation.done else "false"
     number = "null" if reward is None else repr(float(reward))
     outer = ""
     if beside and observation.metadata:
         outer = f',"metadata":{text_of(observation.metadata)}'
-    return f'{{"observation":{inner},"reward":{number},"done":{done}{outer}}}'
+        yield outer
+    yield f'{{"observation":{inner},"reward":{number},"done":{done}{outer}}}'
 
 
 def _cleaned(value: Any) -> Any:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
+from .reading import LARGE
 from .refusal import Refusal
 from .replies import Reply
 
@@ -57,6 +58,8 @@ class SocketOutlet:
             self._refused(reply.refusal)
         frame = self._frame(id, reply)
         if frame is not None:
+            if len(frame) >= LARGE:
+                await asyncio.sleep(0)  # to make it took as long as it takes to send it
             await self._write(frame)
         if reply.refusal is not None:
             self._end_with(reply.refusal)

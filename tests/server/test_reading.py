@@ -6,10 +6,12 @@ from collections import deque
 
 import pytest
 
+from repl_env.models import Observation
 from repl_server import reading
 from repl_server.owners import Owner
 from repl_server.reading import LARGE, MOST_VALUES, Reading, checked_values, values
 from repl_server.refusal import Refusal
+from repl_server.replies import observation_text
 from tests.server.conftest import ask, peer
 
 ANN, BOB = Owner("key", "ann"), Owner("key", "bob")
@@ -74,6 +76,32 @@ async def test_large_texts_are_read_one_at_a_time_and_small_ones_at_once():
     assert await reading.read("c", read, ANN) == "c"
     assert [await each for each in large] == ["a", "b"]
     assert order == ["c", "a", "b"]
+
+
+async def test_large_replies_are_written_one_at_a_time_and_small_ones_at_once():
+    reading, order = Reading(), []
+
+    def pieces(name):
+        for piece in (name * LARGE, f"[{name * LARGE}]", f"{{{name * LARGE}}}"):
+            order.append(name)
+            yield piece
+
+    large = [asyncio.create_task(reading.written(pieces(name))) for name in "ab"]
+    await asyncio.sleep(0)
+    small = await reading.written(iter(["c", "[c]"]))
+    whole = [await each for each in large]
+    assert small == "[c]"
+    assert [each[:2] for each in whole] == ["{a", "{b"]
+    assert "".join(order) == "abaabb"  # how large one is, only its first piece says
+
+
+def test_an_observation_is_written_in_pieces():
+    answer = {"final_answer": "x" * LARGE}
+    observed = Observation(done=True, reward=1.0, metadata=answer)
+    *pieces, whole = observation_text(observed, beside=True)
+    inner = {"metadata": answer}
+    assert json.loads(whole) == {"observation": inner, "reward": 1.0, "done": True, **inner}
+    assert min(map(len, pieces)) > LARGE
 
 
 async def test_many_texts_of_one_owner_keep_another_waiting_for_one():
