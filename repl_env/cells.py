@@ -132,9 +132,9 @@ def giving_up(
 def content(session: Any) -> Turn[Any]:
     """What `answer["content"]` holds in the session, or None."""
     try:
-        answer = yield partial(session.get, "answer")
+        answer = yield partial(session.get, "answer", as_answer=True)
     except (KeyError, TypeError, ValueError, SandboxError):
-        # The policy deleted it, put in what JSON cannot carry, or made a trap of it. The episode
+        # The policy deleted it, put in what no answer may be, or made a trap of it. The episode
         # ends here in any case, and no trap may keep it from being scored.
         return None
     return answer.get("content") if isinstance(answer, dict) else None

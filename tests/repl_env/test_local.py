@@ -145,6 +145,12 @@ def test_what_the_answer_dict_holds_at_the_end_counts(env):
     assert last.observation.result.stdout.endswith("Maximum iterations (1) reached.")
 
 
+def test_what_no_answer_may_be_is_none_at_the_end(env):
+    env.reset(max_iterations=1)
+    last = env.execute("answer['content'] = [0] * 300_000")
+    assert (last.done, last.metadata["final_answer"]) == (True, None)
+
+
 TRAP = """
 class Trap(dict):
     def items(self):

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from repl_sandbox.types import Answer
-from repl_sandbox.worker.answers import ANSWER_LIMIT, Answers
+from repl_sandbox.wire.messages import MAX_ANSWER, MAX_ANSWER_VALUES
+from repl_sandbox.worker.answers import Answers
 from repl_sandbox.worker.cell import Ran, run_cell
 from repl_sandbox.worker.namespace import Namespace
 from repl_sandbox.worker.printed import Form, parse
@@ -137,6 +138,7 @@ def test_every_answer_is_told_in_order(session):
         ),
         ("FINAL('x' * 9_000_000)", "ValueError", "larger than 8 MiB"),
         ("FINAL('é' * 5_000_000)", "ValueError", "larger than 8 MiB"),
+        ("FINAL([0] * 300_000)", "ValueError", "more than 262,144 values"),
         (
             "class C(list):\n    def __str__(self): return 's'\nFINAL(C(['x' * 9_000_000]))",
             "ValueError",
@@ -159,8 +161,10 @@ def test_functions_are_called_by_their_own_names_in_errors_and_when_shown(sessio
 
 
 def test_the_largest_answer_is_sent(session):
-    (answer,) = session.after(f"FINAL('x' * {ANSWER_LIMIT - 2})")
-    assert len(answer.text) == ANSWER_LIMIT - 2
+    (answer,) = session.after(f"FINAL('x' * {MAX_ANSWER - 2})")
+    assert len(answer.text) == MAX_ANSWER - 2
+    (answer,) = session.after(f"FINAL([0] * {MAX_ANSWER_VALUES - 2})")
+    assert len(answer.value) == MAX_ANSWER_VALUES - 2
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from repl_sandbox.errors import RemoteProtocolError
 from repl_sandbox.types import Answer, Change, ErrorInfo, Variable
 from repl_sandbox.wire import frames, messages, parts
+from repl_sandbox.wire.counting import more_values
 from repl_sandbox.wire.frames import Frame, FrameReader
 from repl_sandbox.wire.messages import (
     MAX_CHANGES,
@@ -647,6 +648,24 @@ def test_json_of_too_many_parts_is_refused_on_both_sides_before_it_is_built():
         parse_json(b"[" + b"[]," * (MAX_CONTAINERS - 1) + b"{}]")
     with pytest.raises(ValueError, match="lists and objects"):
         dump_json([[]] * MAX_CONTAINERS)
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [
+        ([1, [2, 3], {}], 6),
+        ({"a": [[], {}], "b": 1}, 6),
+        ([{"k": "[,{"}] * 20, 41),
+        ("a, [b], {c}" * 9, 0),
+        (['say "a, b", [c]\\'] * 9, 10),
+        (["\\", 'x", "y', "\\\\"], 4),
+    ],
+)
+def test_values_are_counted_without_parsing(value, count):
+    for data in (json.dumps(value).encode(), json.dumps(value, ensure_ascii=False).encode()):
+        assert more_values(data, max(0, count - 4)) == (count > 0)
+        assert not more_values(data, count)
+        assert not more_values(data[:-1], count)
 
 
 def test_the_value_of_an_answer_that_json_cannot_carry_is_none_and_its_text_is_kept():

@@ -123,11 +123,13 @@ def test_more_than_a_frame_carries_is_a_clear_error_and_the_session_goes_on(cell
         f"f(context=[b''] * {MAX_PARTS + 1})",
         f"f(context=['x'] * {MAX_PARTS + 1})",
         f"f(context=['x', None] * {MAX_PARTS // 2})",
+        "f(context=[[0] * 300_000] * 4)",
     )
     messages = [outcome.error.message if outcome.error else "" for outcome in outcomes]
     assert "the arguments of f() are 67,108,8" in messages[0]
     assert "the limit is 67,108,864" in messages[1]
     assert outcomes[2].error is not None
+    assert messages[5] == "the arguments of f() have more than 1,048,576 values"
     # As many texts as that are JSON.
     assert [len(context) for context in taken.contexts] == [MAX_PARTS + 1, MAX_PARTS]
 

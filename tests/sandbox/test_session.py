@@ -540,6 +540,10 @@ def test_values_that_cannot_cross_are_refused_by_name(session: Session) -> None:
     session.run("f = open('/dev/null')")
     with pytest.raises(TypeError, match="f: "):
         session.get("f")
+    session.run("many = [0] * 300_000")
+    with pytest.raises(ValueError, match=r"many: .*262,144 values"):
+        session.get("many", as_answer=True)
+    assert len(session.get("many")) == 300_000  # type: ignore[arg-type]
 
 
 def test_variables_are_listed_without_what_is_ours(sandbox: Sandbox) -> None:

@@ -38,8 +38,12 @@ def result(cell, **more):
 def call(number, cell, name, args=b"[[],{}]"):
     return frame(dict(type="call", call=number, cell=cell, name=name, parts=[]), args)
 
-def answered(number, cell, blob):
-    return frame(dict(type="answered", call=number, cell=cell, form="FINAL"), blob)
+def answered(number, cell, value, text=b"t"):
+    sizes = dict(text=len(text), printed=None)
+    return frame(dict(type="answered", call=number, cell=cell, form="FINAL", **sizes), text + value)
+
+def numbers(count):
+    return b"[" + b"0.5," * count + b"0.5]"
 
 def say(data):
     wire.sendall(data)
@@ -100,9 +104,14 @@ def run(sandbox: Sandbox, code: str, timeout: float = PATIENCE, **arguments: Any
         "say(call(1, 1, '_output_text', b'[[], {}]'))",
         """say(call(1, 1, '_output_text', b'[["1", 2, 3, 4], {}]'))""",
         "say(call(1, 1, '_output_length', b'[[null, null], {}]'))",
-        "say(answered(1, 1, b'[]'))",
-        "say(answered(1, 1, b'[1, 2, 3]'))",
-        "say(frame({'type': 'answered', 'call': 1, 'cell': 1, 'form': 'bribe'}, b'[]'))",
+        "say(call(1, 1, 'double', b'[' + numbers(1 << 21) + b', {}]'))",
+        "say(call(1, 1, '_output_length', b'[[1, \"stdout\"' + b' ' * 2000 + b'], {}]'))",
+        "say(answered(1, 1, b'[1, 2'))",
+        "say(answered(1, 1, b''))",
+        "say(answered(1, 1, numbers(1 << 19)))",
+        "say(answered(1, 1, b'\"' + b'x' * (49 << 20) + b'\"'))",
+        "say(answered(1, 1, b'1', b'x' * (9 << 20)))",
+        "say(answered(1, 1, b'1').replace(b'FINAL', b'BRIBE'))",
     ],
 )
 def test_a_worker_that_breaks_the_protocol_is_killed_and_reported(
@@ -121,7 +130,7 @@ def test_deep_nesting_with_a_lone_surrogate_is_no_error_of_the_host(
     nest = f"b'[' * {depth} + b'\"\\\\ud800\"' + b']' * {depth}"
     says = {
         "call": f"say(call(9, 1, 'double', b'[[' + {nest} + b'],{{}}]'))",
-        "answered": f"say(answered(9, 1, b'[\"t\",' + {nest} + b',null]'))",
+        "answered": f"say(answered(9, 1, {nest}))",
         "value": f'say(frame(b\'{{"type":"result","cell":\' + {nest} + b\'}}\'))',
     }
     outcome = run(sandbox, says[message], answers="strict")
@@ -265,8 +274,8 @@ FLOODS = {
     ),
     "answers": (
         3,
-        "for n in range(100): say(answered(n + 100, 3, json.dumps(['x' * 8_000_000, None, None])"
-        ".encode())); wire.recv(1 << 16)",
+        "text = b'x' * 8_000_000\n"
+        "for n in range(100): say(answered(n + 100, 3, b'null', text)); wire.recv(1 << 16)",
     ),
     "a huge frame": (
         3,
@@ -275,9 +284,14 @@ FLOODS = {
     ),
     "many lists": (
         3,
-        "wire.sendall(frame(dict(type='call', call=100, cell=3, name='double'),"
-        " b'[[' + b'[],' * 20_000_000 + b'[]],{}]'))",
+        "say(call(100, 3, 'double', b'[[' + b'[],' * 20_000_000 + b'[]],{}]'))",
     ),
+    "many numbers": (3, "say(call(100, 3, 'double', b'[' + numbers(15_000_000) + b',{}]'))"),
+    "a page of numbers": (
+        3,
+        "say(call(100, 3, '_output_length', b'[' + numbers(15_000_000) + b',{}]'))",
+    ),
+    "an answer of numbers": (3, "say(answered(100, 3, numbers(15_000_000)))"),
 }
 
 

@@ -71,9 +71,9 @@ class AsyncSession(Handle):
         """As `Session.set`."""
         await self._drive(lambda core: store(core, name, value))
 
-    async def get(self, name: str) -> JSON:
+    async def get(self, name: str, *, as_answer: bool = False) -> JSON:
         """As `Session.get`."""
-        return await self._drive(lambda core: fetch(core, name))
+        return await self._drive(lambda core: fetch(core, name, as_answer=as_answer))
 
     async def variables(self) -> list[Variable]:
         """As `Session.variables`."""

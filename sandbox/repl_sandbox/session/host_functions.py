@@ -19,7 +19,7 @@ from typing import Any
 
 from ..errors import RemoteProtocolError
 from ..wire.frames import MAX_BLOB
-from ..wire.messages import Call, Reply, dump_json, parse_json
+from ..wire.messages import Call, Reply, dump_json, parse_arguments
 from ..wire.parts import Place, Raw, each_part
 from ..wire.text import read_text
 from .offers import HostFunction
@@ -43,7 +43,7 @@ def arguments(
         RemoteProtocolError: they are not what the protocol says, or a raw one is at none of
             `places`.
     """
-    parsed = parse_json(call.data)
+    parsed = parse_arguments(call.data)
     if not isinstance(parsed, list) or len(parsed) != 2:
         raise RemoteProtocolError("a call's arguments are not [args, kwargs]")
     args, kwargs = parsed

@@ -13,6 +13,8 @@ from .output import History
 
 # One chunk from a worker can ask for hundreds of pages; so many threads may read at once.
 _MOST_PAGED = 16 * PAGE
+# Bytes of a call's arguments: three numbers and the name of a stream.
+_MOST_ARGUMENTS = 1 << 10
 
 
 def page(history: History, call: Call, unread: int) -> Reply:
@@ -21,6 +23,8 @@ def page(history: History, call: Call, unread: int) -> Reply:
     Raises:
         RemoteProtocolError: it has other arguments than `_out` gives it.
     """
+    if len(call.data) > _MOST_ARGUMENTS or call.parts:
+        _bad_paging(call)
     args, _ = arguments(call)
     if unread > _MOST_PAGED:
         return refusal(call.call, "TooManyCalls", "earlier pages are not read yet")

@@ -19,6 +19,7 @@ from ..wire.messages import (
     Value,
     Variables,
     WorkerMessage,
+    parse_answer,
     parse_json,
 )
 from .core import Core
@@ -115,16 +116,18 @@ def memfd(source: str | bytes) -> tuple[int, int]:
     return fd, size
 
 
-def fetch(core: Core, name: str) -> Generator[float, Any, JSON]:
-    """Read a variable."""
+def fetch(core: Core, name: str, *, as_answer: bool) -> Generator[float, Any, JSON]:
+    """Read a variable; ValueError if it is larger than an answer may be, and is to be one."""
     answer = yield from core.ask(Fetch(check_name(name)))
     if isinstance(answer, Failed):
         raise _FETCH_ERRORS.get(answer.kind, SandboxError)(f"{name}: {answer.message}")
     try:
-        return parse_json(_expect(answer, Value).data)
+        return (parse_answer if as_answer else parse_json)(_expect(answer, Value).data)
     except RemoteProtocolError:
         core.breach("protocol", core.generation)
         raise
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 _FETCH_ERRORS: dict[str, type[Exception]] = {

@@ -80,14 +80,15 @@ class Session(Handle):
         """
         self._drive(lambda core: store(core, name, value))
 
-    def get(self, name: str) -> JSON:
+    def get(self, name: str, *, as_answer: bool = False) -> JSON:
         """The value of the variable `name`, as JSON.
 
         Raises:
             KeyError: there is no such variable.
             TypeError: JSON cannot carry its value.
+            ValueError: it is over 64 MiB, or with `as_answer` more than an answer may be.
         """
-        return self._drive(lambda core: fetch(core, name))
+        return self._drive(lambda core: fetch(core, name, as_answer=as_answer))
 
     def variables(self) -> list[Variable]:
         """The user's variables, in the order in which they were first bound."""

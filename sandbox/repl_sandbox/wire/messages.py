@@ -19,6 +19,7 @@ from typing import Any, TypeAlias, cast, get_args
 
 from ..errors import RemoteProtocolError
 from ..types import JSON, Answer, AnswerForm, Change, ErrorInfo, Variable
+from .counting import more_values
 from .frames import Frame, pack
 from .offered import Offered
 from .offered import read as read_offered
@@ -34,6 +35,7 @@ MAX_CHANGES = 256
 MAX_FIGURES = 16
 # Nobody reads a longer list; the sender cuts it.
 MAX_VARIABLES = 10_000
+_VARIABLE_VALUES = 6  # a list of four, and what is behind it
 # Characters. A cell can bind a name of any length and raise a message of any length; the sender
 # cuts them, so that no cell can make its own worker break the limits of a frame.
 MAX_NAME = 200
@@ -49,6 +51,13 @@ MAX_DEPTH = 128
 # Lists and objects in one JSON text. Three bytes of text can make an object of 72 bytes, and the
 # garbage collector walks each: 64 MiB of `[],` would cost the host 1.5 GB and half a minute.
 MAX_CONTAINERS = 1 << 20
+# Values in the JSON of a call's arguments. Two bytes can make one, which takes a host 32 bytes and
+# a third of a microsecond: 64 MiB of them would hold its event loop for five seconds.
+MAX_ARGUMENT_VALUES = 1 << 20
+# Bytes of an answer's text, and values in it. A host has answers looked at, scored and written
+# down, each of which takes as long as to read them.
+MAX_ANSWER = 8 << 20
+MAX_ANSWER_VALUES = 1 << 18
 # Digits of a number, CPython's own limit for reading one (int's "max_str_digits").
 MAX_DIGITS = 4300
 
@@ -270,6 +279,30 @@ def parse_json(data: bytes) -> JSON:
     if problem := _misshapen(data):
         raise RemoteProtocolError(problem)
     return _parse(data)
+
+
+def parse_arguments(data: bytes) -> JSON:
+    """As `parse_json`, of a call's arguments, which have at most `MAX_ARGUMENT_VALUES`."""
+    if more_values(data, MAX_ARGUMENT_VALUES):
+        raise RemoteProtocolError(f"a call with more than {MAX_ARGUMENT_VALUES:,} values")
+    return parse_json(data)
+
+
+def parse_answer(data: bytes) -> JSON:
+    """As `parse_json`, of an answer, which has at most `MAX_ANSWER_VALUES`.
+
+    Raises:
+        ValueError: it is too large.
+    """
+    if len(data) > _LONGEST_ANSWER or more_values(data, MAX_ANSWER_VALUES):
+        raise ValueError(
+            f"larger than {MAX_ANSWER >> 20} MiB, or more than {MAX_ANSWER_VALUES:,} values"
+        )
+    return parse_json(data)
+
+
+# As JSON: each byte of a text can be an escape, and quotes are around it.
+_LONGEST_ANSWER = 6 * MAX_ANSWER + 2
 
 
 def _parse(data: bytes) -> JSON:
@@ -600,12 +633,14 @@ def _decode_answered(header: _Header, blob: bytes) -> Answered:
     if form not in _FORMS:
         raise ValueError("form")
     start = _int(header, "text")
+    if start > MAX_ANSWER:
+        raise ValueError("the text is too long")
     text, printed = _text(blob[:start]), None
     if header["printed"] is not None:
         size = _int(header, "printed")
         printed = _text(blob[start : start + size])
         start += size
-    answer = Answer(cast(AnswerForm, form), text, parse_json(blob[start:]), printed)
+    answer = Answer(cast(AnswerForm, form), text, parse_answer(blob[start:]), printed)
     return Answered(_int(header, "call"), _int(header, "cell"), answer)
 
 
@@ -652,6 +687,8 @@ def _decode_value(header: _Header, blob: bytes) -> Value:
 
 
 def _decode_variables(header: _Header, blob: bytes) -> Variables:
+    if more_values(blob, MAX_VARIABLES * _VARIABLE_VALUES):
+        raise ValueError("too many values")
     rows = _list({"variables": parse_json(blob)}, "variables", MAX_VARIABLES)
     return Variables(tuple(_variable(row) for row in rows))
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from ..types import JSON, Answer, AnswerForm
+from ..wire.counting import more_values
+from ..wire.messages import MAX_ANSWER, MAX_ANSWER_VALUES
 from .anatomy import MISSING, loaded_class, lookup, plain, type_name
 from .hints import near
 from .namespace import Namespace
@@ -20,7 +22,6 @@ from .tracebacks import describe
 
 # Bytes of the text in UTF-8, and of the value as JSON. An answer is read by people and rubrics;
 # what is larger is data, and would not fit into one message with the rest of a result.
-ANSWER_LIMIT: Final = 8 << 20
 
 _JSON_SCALARS = frozenset({str, int, bool, type(None)})
 
@@ -210,7 +211,7 @@ def _final_answer(answers: Answers) -> Callable[[object], object]:
 
 
 def _as_text(value: object) -> str:
-    text = value if type(value) is str else plain(str(value), ANSWER_LIMIT + 1)
+    text = value if type(value) is str else plain(str(value), MAX_ANSWER + 1)
     _check_size(text, "text")
     return text
 
@@ -225,15 +226,19 @@ def _as_json(value: object) -> JSON:
     except Exception:  # noqa: BLE001
         return None
     _check_size(text, "value")
+    if more_values(text.encode("utf-8", "surrogatepass"), MAX_ANSWER_VALUES):
+        raise ValueError(
+            f"the answer has more than {MAX_ANSWER_VALUES:,} values, the most there can be"
+        )
     found: JSON = _decode(text)
     return found
 
 
 def _check_size(text: str, what: str) -> None:
     size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-    if size > ANSWER_LIMIT:
+    if size > MAX_ANSWER:
         raise ValueError(
-            f"the answer's {what} is larger than {ANSWER_LIMIT >> 20} MiB, the most there can be"
+            f"the answer's {what} is larger than {MAX_ANSWER >> 20} MiB, the most there can be"
         )
 
 

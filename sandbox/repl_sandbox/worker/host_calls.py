@@ -9,8 +9,9 @@ from typing import Any
 
 from ..errors import HostCallError
 from ..types import Answer
+from ..wire.counting import more_values
 from ..wire.frames import MAX_BLOB
-from ..wire.messages import Answered, Call, Reply, dump_json
+from ..wire.messages import MAX_ARGUMENT_VALUES, Answered, Call, Reply, dump_json
 from ..wire.parts import MAX_PARTS, Parts, each_part
 from .channel import Channel
 
@@ -56,6 +57,10 @@ class HostCalls:
             raise ValueError(
                 f"the arguments of {name}() are {len(data):,} bytes of JSON; "
                 f"the limit is {MAX_BLOB:,}"
+            )
+        if more_values(data, MAX_ARGUMENT_VALUES):
+            raise ValueError(
+                f"the arguments of {name}() have more than {MAX_ARGUMENT_VALUES:,} values"
             )
         cell, number = self._begin()
         return self._result(Call(number, cell, name, data, parts))
