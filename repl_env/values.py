@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -84,6 +85,24 @@ def _check_texts(name: str, keys: dict[Any, Any]) -> None:
         if text in seen:
             raise ValueError(f"{name}: the keys {seen[text]!r} and {key!r} are one in JSON")
         seen[text] = key
+
+
+# To the next of what a value but the first stands behind, in no string, or to the end. Behind a key
+# there is one of them, too.
+_NEXT = re.compile(
+    r'(?:[^"\[{,]++|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z))*+(?:[\[{,]|\Z)', re.DOTALL
+)
+
+
+def more_values(text: str, most: int) -> bool:
+    """Whether the JSON `text` has more than `most` values, give or take two; it is not parsed.
+
+    Of one that has, no more is looked at than says so. The engine has the like for bytes
+    (`repl_sandbox.wire.counting`).
+    """
+    if len(text) <= most:
+        return False
+    return next(itertools.islice(_NEXT.finditer(text), most + 2, None), None) is not None
 
 
 # Of messages of strangers: deeper than this, one is made to trouble whoever walks through it.

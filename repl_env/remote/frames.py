@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from repl_env.errors import BadReply
-from repl_env.values import clean
+from repl_env.values import clean, more_values
 
 # What each request is answered with.
 REPLIES: Mapping[str, str] = {
@@ -27,6 +27,9 @@ REPLIES: Mapping[str, str] = {
 }
 # In the lists and objects of one reply; the longest, of variables, has 10,000.
 MOST_VALUES = 100_000
+# In a whole frame: an answer has a quarter at most, and may be told twice. Each takes 60 bytes or
+# more where it takes three on the wire, and 100 MiB may come.
+_MOST_IN_FRAME = 1 << 20
 # The escape of half a character, as JSON has those outside of the first 65,536.
 _SURROGATE = re.compile(r"\\u[dD][89abAB]")
 # Those of them that OpenEnv has.
@@ -145,6 +148,8 @@ def read(frame: str | bytes) -> Frame:
     """What a frame says; BadReply if it says nothing that this client knows."""
     if not isinstance(frame, str):
         raise BadReply("the server sent a binary frame")
+    if more_values(frame, _MOST_IN_FRAME):
+        raise BadReply(f"the server sent a frame of over {_MOST_IN_FRAME:,} values")
     try:
         said = json.loads(frame)
         if _SURROGATE.search(frame):  # perhaps a lone one, which no text of ours has

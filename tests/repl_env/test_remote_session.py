@@ -732,6 +732,29 @@ async def test_a_result_of_too_many_wrong_values_is_an_error_before_they_are_loo
             assert await printed(env) == "the next"
 
 
+async def test_a_frame_of_too_many_values_is_an_error_before_it_is_read():
+    many = "[" + "[]," * 2_000_000 + "[]]"
+
+    async def story(peer):
+        await begun(peer)
+        request = await peer.next("step")
+        head = f'"type": "observation", "id": "{request["id"]}"'
+        await peer.send(f'{{{head}, "data": {{"metadata": {{"a": {many}}}}}}}')
+
+    text = ',[{"\\' * 500_000
+
+    async def resumed(peer):
+        await peer.session()
+        await peer.serve(text)
+
+    with Scripted(story, resumed) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            with pytest.raises(BadReply, match="over 1,048,576 values"):
+                await env.execute("x")
+            assert await printed(env) == text
+
+
 async def test_half_a_character_from_a_server_is_a_question_mark():
     heard = []
 
