@@ -203,7 +203,8 @@ class REPLEnvironment(EpisodeTurns):
             EpisodeDone: the episode is over; the error carries its last result.
             EpisodeAborted: the session is gone, by no fault of the policy.
             RuntimeError: the episode was begun by `reset_async`.
-            TypeError, ValueError: the action or `timeout_s` is not one; nothing was run.
+            TypeError, ValueError: the action or `timeout_s` is not one, or `on_output` no plain
+                function; nothing was run.
         """
         return play(self._stepping("plain", action, timeout_s, kwargs, on_output))
 
@@ -215,7 +216,10 @@ class REPLEnvironment(EpisodeTurns):
         on_output: cells.OnOutput | None = None,
         **kwargs: Any,
     ) -> REPLObservation:
-        """`step` for an episode that was begun by `reset_async`."""
+        """`step` for an episode that was begun by `reset_async`.
+
+        `on_output` is called on the event loop, which waits for it.
+        """
         return await play_async(self._stepping("async", action, timeout_s, kwargs, on_output))
 
     @property

@@ -364,7 +364,10 @@ class AsyncLocalREPLEnv(_Local):
         timeout_s: float | None = None,
         on_output: OnOutput | None = None,
     ) -> Result:
-        """Run the action's code, or submit its answer; see `REPLEnvironment.step`."""
+        """Run the action's code, or submit its answer; see `REPLEnvironment.step`.
+
+        `on_output` is called on the event loop, which waits for it; it is not awaited.
+        """
         return result_of(await self._env.step_async(action, timeout_s, on_output=on_output))
 
     async def execute(

@@ -5,6 +5,7 @@ Here is what they say, checked, and how they ask; `repl_env.rlm.conversation` ha
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -62,7 +63,8 @@ class RLM:
         tools: functions for the sessions of all runs, by name, plain or async; their docstrings are
             shown to the model.
         trajectory: a file to write, or a `TrajectoryWriter`.
-        watch: told of everything that happens, see `repl_env.rlm.events`.
+        watch: told of everything that happens, see `repl_env.rlm.events`. A plain function, called
+            on the event loop of the run, which waits for it.
         system_prompt: in place of `RLM_SYSTEM_PROMPT`.
         manner: more on how runs work; `max_iterations` and `blocks` go before its own.
         gate: how many requests may be in flight; None: that of the process, 64.
@@ -97,6 +99,8 @@ class RLM:
             raise TypeError("environment must be a function that makes one")
         if watch is not None and not callable(watch):
             raise TypeError(f"watch must be a function of events, not {type(watch).__name__}")
+        if inspect.iscoroutinefunction(watch):
+            raise TypeError("watch must be a plain function: it is called, and not awaited")
         _check("system_prompt", system_prompt, str)
         _check("manner", manner, Manner)
         _check("gate", gate, Gate)

@@ -194,3 +194,13 @@ async def test_many_environments_at_once_take_a_plain_sandbox_and_share_their_co
         await envs.areset(context=large)
         found = await envs.astep(["print(len(context), id(context))"] * 2)
         assert len({each.observation.result.stdout for each in found}) == 1
+
+
+async def test_an_on_output_that_nobody_would_await_is_refused_and_nothing_runs(sandbox):
+    async def hear(stream, text): ...
+
+    async with AsyncLocalREPLEnv(sandbox=sandbox) as env:
+        await env.reset()
+        with pytest.raises(TypeError, match="on_output must be a plain function"):
+            await env.execute("x = 1", on_output=hear)
+        assert (await env.state()).iteration == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from repl_env.llm import LLM
@@ -23,6 +25,7 @@ URL = "http://127.0.0.1:1/v1"
         ({"prices": {"m": 3}}, TypeError, "prices.*'m'"),
         ({"trajectory": 3}, TypeError, "trajectory"),
         ({"watch": 3}, TypeError, "watch"),
+        ({"watch": asyncio.sleep}, TypeError, "watch must be a plain function"),
         ({"system_prompt": 3}, TypeError, "system_prompt"),
         ({"manner": {}}, TypeError, "manner"),
         ({"gate": 3}, TypeError, "gate"),

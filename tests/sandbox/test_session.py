@@ -169,6 +169,17 @@ def test_on_output_is_told_of_its_own_cell_alone(session: Session) -> None:
     assert told == []
 
 
+def test_on_output_that_nobody_would_await_is_refused_before_anything_runs(
+    session: Session,
+) -> None:
+    async def hear(stream: str, text: str) -> None: ...
+
+    for wrong, name in ((hear, "coroutine function"), (3, "int")):
+        with pytest.raises(TypeError, match=f"plain function, which is not awaited, and no {name}"):
+            session.run("x = 1", on_output=wrong)  # type: ignore[arg-type]
+    assert session.variables() == []
+
+
 def test_on_output_that_raises_while_a_worker_is_replaced_costs_nothing(session: Session) -> None:
     session.run("import os, signal\nx = 1")
     core = session._core

@@ -16,7 +16,7 @@ from .core import Core
 from .files import AsyncSessionFiles
 from .handle import Handle, Home
 from .offers import HostFunction, check
-from .requests import check_code, check_timeout, fetch, list_variables, store
+from .requests import check_code, check_hearer, check_timeout, fetch, list_variables, store
 from .watch import Watch
 
 _T = TypeVar("_T")
@@ -51,8 +51,13 @@ class AsyncSession(Handle):
         timeout: float | None = None,
         on_output: Callable[[str, str], None] | None = None,
     ) -> AnyOutcome:
-        """As `Session.run`."""
+        """As `Session.run`.
+
+        `on_output` is called on the event loop, which waits for it: what takes long belongs in a
+        thread or a queue.
+        """
         data = check_code(code)
+        check_hearer(on_output)
         core = self._core
         seconds = check_timeout(timeout, core.limits)
         self._claim()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from ..errors import RemoteProtocolError, SandboxError
@@ -45,6 +46,15 @@ def check_code(code: str) -> bytes:
             f"code is {len(data):,} bytes; the limit is {MAX_CODE:,}. Pass data with set()"
         )
     return data
+
+
+def check_hearer(on_output: Callable[[str, str], None] | None) -> None:
+    """TypeError if `on_output` is no function, or one whose coroutines nobody would await."""
+    if on_output is None:
+        return
+    if not callable(on_output) or inspect.iscoroutinefunction(on_output):
+        kind = "coroutine function" if callable(on_output) else type(on_output).__name__
+        raise TypeError(f"on_output must be a plain function, which is not awaited, and no {kind}")
 
 
 def check_timeout(timeout: float | None, limits: Limits) -> float:

@@ -17,7 +17,7 @@ from .core import Core
 from .files import SessionFiles
 from .handle import Handle, Home
 from .offers import HostFunction, check
-from .requests import check_code, check_timeout, fetch, list_variables, store
+from .requests import check_code, check_hearer, check_timeout, fetch, list_variables, store
 
 _T = TypeVar("_T")
 
@@ -47,14 +47,16 @@ class Session(Handle):
         """Run `code` as the session's next cell and return what it came to.
 
         `timeout`: seconds of execution, not counting waits for host calls; default
-        `Limits.timeout`. `on_output("stdout" | "stderr", text)` is called as output comes.
+        `Limits.timeout`. `on_output("stdout" | "stderr", text)` is called as output comes, a plain
+        function in the thread of the caller; what it raises ends the cell.
 
         Raises:
             TypeError, ValueError: `code` is not a str, or is over 8 MiB; `timeout` is no number
-                of seconds.
+                of seconds; `on_output` is no plain function.
             SessionClosed, SessionBusy: the session cannot be used now.
         """
         data = check_code(code)
+        check_hearer(on_output)
         core = self._core
         seconds = check_timeout(timeout, core.limits)
         self._check_free()
