@@ -204,6 +204,16 @@ def test_a_zygote_whose_host_left_before_it_was_ready_ends_without_a_word(
     assert (capfd.readouterr().err, list(tmp_path.iterdir())) == ("", [])
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="has no root to give up")
+@pytest.mark.parametrize("end", ["", "sandbox.close()"], ids=["end of script", "sandbox closed"])
+def test_a_host_that_has_given_up_root_ends_its_sandbox(end: str) -> None:
+    """It may not signal the template any more, nor remove its groups, which a later sweep does."""
+    with host(f"os.setuid(65534)\n{end}") as process, watched(family(process)) as watch:
+        _, errors = process.communicate("\n", timeout=PATIENCE)
+        assert (process.returncode, errors) == (0, "")
+        assert watch.left() == set()
+
+
 def test_an_uncaught_exception_in_the_host_leaves_no_process() -> None:
     with host("raise SystemExit(3)") as process, watched(family(process)) as watch:
         process.communicate("\n", timeout=PATIENCE)

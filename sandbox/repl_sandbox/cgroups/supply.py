@@ -220,10 +220,13 @@ def _clear(folder: str, patience: float) -> None:
 
 
 def _remove(folder: str) -> bool:
-    """Remove an empty group; False if somebody is in it."""
+    """Remove an empty group; False if somebody is in it still.
+
+    One that this process may not remove any more, since it gave up its user, is left to a sweep.
+    """
     try:
         os.rmdir(folder)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         return True
     except OSError:
         return False

@@ -302,9 +302,20 @@ class ZygoteHandle:
                 self._process.wait(_LEAVE_TIMEOUT)
             except subprocess.TimeoutExpired:
                 pass
-        self._process.kill()
-        self._process.wait()
+        self._end_process()
         self._conversation.close()
+
+    def _end_process(self) -> None:
+        """End what was hung up on, whatever it is at."""
+        try:
+            self._process.kill()
+        except PermissionError:
+            # This process has given up the user that it started it as. It ends by itself, but for
+            # one that hangs.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LEAVE_TIMEOUT)
+            return
+        self._process.wait()
 
     def forked(self) -> None:
         """In a child of the host: drop the lifeline, so that it is the host's alone."""
