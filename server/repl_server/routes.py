@@ -27,6 +27,10 @@ from .strict_route import StrictRoute
 SESSION = "X-Session-Id"
 # In a reset: make a session, and say in the answer which.
 NEW = "new"
+_OF_ITS_OWN = (
+    "no episode has begun: a request that names no session has an environment of its own. Reset "
+    f"with the header `{SESSION}: {NEW}`, and send that header of its answer with each step"
+)
 
 
 class Told(BaseModel):
@@ -150,6 +154,10 @@ class Routes:
         opened = await self._host.open(owner_of(request.scope))
         try:
             return _response(await _asked(opened, what))
+        except Refusal as refusal:
+            if refusal.code == "NOT_RESET":  # and would be after any reset, which is not told so
+                refusal.message = _OF_ITS_OWN
+            raise
         finally:
             await opened.close()
 

@@ -40,7 +40,10 @@ def test_a_reset_needs_no_body(server):
 
 
 def test_a_step_without_a_session_is_in_a_fresh_environment(server, adders):
-    assert ask(server, "POST", "/step", {"action": {"code": "1"}})[2]["code"] == "NOT_RESET"
+    told = ask(server, "POST", "/step", {"action": {"code": "1"}})[2]
+    assert told["code"] == "NOT_RESET"
+    assert "`X-Session-Id: new`" in told["message"]  # a reset alone would be of no use
+    assert "X-Session-Id" in ask(server, "GET", "/state")[2]["message"]
     status, _, body = ask(adders, "POST", "/step", {"action": {"number": 1}})
     assert (status, body["code"]) == (409, "EXECUTION_ERROR")
     assert ask(server, "GET", "/state")[::2][0] == 409
