@@ -624,6 +624,17 @@ def forged(*values: Any, **fields: Any) -> bytes:
     return pack(manifest(variables=tuple(rows), **fields), b"".join(pieces))
 
 
+def test_more_names_than_a_checkpoint_has_room_for_are_an_error_and_cost_nothing(
+    sandbox: Sandbox,
+) -> None:
+    with sandbox.session() as session:
+        session.run("x = 1")
+        session.run("for i in range(80_000): globals()[str(i).zfill(150).join('v_')] = i")
+        with pytest.raises(CheckpointError, match=r"names of its variables take .* 4,194,304"):
+            session.checkpoint()
+        assert session.run("x").value == "1"
+
+
 def test_a_namespace_over_the_limit_is_refused_and_kept(sandbox):
     with sandbox.session() as session:
         session.run("small = 1\nlarge = bytes(3_000_000)")

@@ -31,9 +31,9 @@ def frame(header, blob=b""):
     head = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("!II", len(head), len(blob)) + head + blob
 
-def result(cell, **more):
+def result(cell, blob=b"", **more):
     fields = dict(type="result", cell=cell, value=None, error=None, changes=[], figures=[], peak=0)
-    return frame({**fields, **more})
+    return frame({**fields, **more}, blob)
 
 def call(number, cell, name, args=b"[[],{}]"):
     return frame(dict(type="call", call=number, cell=cell, name=name, parts=[]), args)
@@ -97,6 +97,9 @@ def run(sandbox: Sandbox, code: str, timeout: float = PATIENCE, **arguments: Any
         "say(result(1, changes=[['stolen', 'x', 'int', 28, '1']]))",
         "say(result(1, changes=[['new', 'x', 'int', 28, '1']] * 100_000))",
         "say(result(1, figures=[1 << 40]))",
+        "png = b'\\x89PNG\\r\\n\\x1a\\n' + bytes(9 << 20)\n"
+        "say(result(1, blob=png, figures=[len(png)]))",
+        "say(result(1, blob=b'x' * (17 << 20), value=17 << 20))",
         "say(result(1, error=['a', 'b']))",
         "say(call(1, 1, 'double', b'{}'))",
         "say(call(1, 1, 'double', b'[[1], []]'))",

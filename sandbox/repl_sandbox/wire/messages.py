@@ -33,6 +33,10 @@ VERSION = 3
 # More than the worker ever sends; a hostile one cannot make the host build longer tuples.
 MAX_CHANGES = 256
 MAX_FIGURES = 16
+# Bytes of them together, and of a value as it is shown: a million characters, each perhaps an
+# escape. The longest is what a session says that it could not load of a checkpoint.
+MAX_FIGURE_BYTES = 8 << 20
+MAX_SHOWN = 16 << 20
 # Nobody reads a longer list; the sender cuts it.
 MAX_VARIABLES = 10_000
 _VARIABLE_VALUES = 6  # a list of four, and what is behind it
@@ -654,6 +658,8 @@ def _decode_result(header: _Header, blob: bytes) -> Result:
     value, start = None, 0
     if header["value"] is not None:
         start = _int(header, "value")
+        if start > MAX_SHOWN:
+            raise ValueError("the value is too long")
         value = _text(blob[:start])
     figures: tuple[bytes, ...] = ()
     if header["figures"] != []:
@@ -679,6 +685,8 @@ def _figures(sizes: list[Any], blob: bytes, start: int) -> tuple[tuple[bytes, ..
             raise ValueError("a figure is not a PNG")
         figures.append(figure)
         start += size
+    if sum(map(len, figures)) > MAX_FIGURE_BYTES:
+        raise ValueError("the figures are too large")
     return tuple(figures), start
 
 

@@ -7,8 +7,10 @@ import os
 import sys
 from typing import Any
 
+from ..wire.messages import MAX_FIGURE_BYTES
 
-def take_figures(limit: int = 10, max_bytes: int = 8 << 20) -> list[bytes]:
+
+def take_figures(limit: int = 10, max_bytes: int = MAX_FIGURE_BYTES) -> list[bytes]:
     """The open pyplot figures as PNG, oldest first; then all are closed.
 
     At most `limit` figures and `max_bytes` together: a model looks at a few, and what it is sent

@@ -27,6 +27,7 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any
 
+from ..container import MAX_HEADER
 from ..errors import CheckpointError
 from ..wire.messages import MAX_NAME
 from . import sources
@@ -160,7 +161,7 @@ def save(namespace: Namespace, answers: Answers | None, fd: int, most: int) -> s
     """Write at most `most` bytes of pickles into the file `fd`; the report, as JSON.
 
     Raises:
-        CheckpointError: there is more.
+        CheckpointError: there is more, or it has too many names.
     """
     sink = _Sink(fd, most)
     deepest = sys.getrecursionlimit()
@@ -170,7 +171,13 @@ def save(namespace: Namespace, answers: Answers | None, fd: int, most: int) -> s
     finally:
         sys.setrecursionlimit(deepest)
         sink.close()
-    return json.dumps({"packages": _packages(), **report})
+    told = json.dumps({"packages": _packages(), **report})
+    if len(told) > MAX_HEADER:
+        raise CheckpointError(
+            f"the names of its variables take {len(told):,} bytes; a checkpoint has room for "
+            f"{MAX_HEADER:,}"
+        )
+    return told
 
 
 def _written(
