@@ -271,3 +271,13 @@ def test_answers_of_a_cell_are_counted(sandbox: Sandbox) -> None:
     assert len(outcome.answers) == 64
     assert outcome.error is not None
     assert "64 answers" in outcome.error.message
+
+
+def test_values_of_a_cell_s_answers_are_counted_together(sandbox: Sandbox) -> None:
+    with sandbox.session(answers="strict") as session:
+        outcome = session.run("for i in range(10): FINAL([i] * 200_000)")
+        after = session.run("for i in range(60): FINAL('[,' * 100_000)")
+    assert [answer.value[0] for answer in outcome.answers] == [0, 1, 2, 3, 4]
+    assert outcome.error is not None
+    assert "1,048,576 values" in outcome.error.message
+    assert len(after.answers) == 60  # of one value each

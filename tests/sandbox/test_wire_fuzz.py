@@ -134,6 +134,7 @@ DECLARED: dict[type, list[Callable[[object], bool]]] = {
         lambda a: is_a(
             a, Answer, is_one_of(*get_args(AnswerForm)), is_text, is_json, is_optional(is_text)
         ),
+        is_count,
     ],
     Result: [
         is_count,

@@ -145,7 +145,7 @@ class Incoming(Branching):
         if answered.call in self._calls.running:
             raise RemoteProtocolError("a call number is used twice")
         try:
-            verdict = self._answers.offer(answered.call, answered.answer, self._on_answer)
+            verdict = self._answers.offer(answered, self._on_answer)
         except ValueError as error:
             self._send(refusal(answered.call, "ValueError", str(error)))
             return

@@ -14,12 +14,12 @@ import re
 import struct
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast, get_args
 
 from ..errors import RemoteProtocolError
 from ..types import JSON, Answer, AnswerForm, Change, ErrorInfo, Variable
-from .counting import more_values
+from .counting import more_values, values
 from .frames import Frame, pack
 from .offered import Offered
 from .offered import read as read_offered
@@ -173,11 +173,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Worker: the cell gives an answer; the reply says whether it is taken."""
+    """Worker: the cell gives an answer; the reply says whether it is taken.
+
+    `values`: about how many its value has, as it came.
+    """
 
     call: int
     cell: int
     answer: Answer
+    values: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -644,8 +648,9 @@ def _decode_answered(header: _Header, blob: bytes) -> Answered:
         size = _int(header, "printed")
         printed = _text(blob[start : start + size])
         start += size
-    answer = Answer(cast(AnswerForm, form), text, parse_answer(blob[start:]), printed)
-    return Answered(_int(header, "call"), _int(header, "cell"), answer)
+    data = blob[start:]
+    answer = Answer(cast(AnswerForm, form), text, parse_answer(data), printed)
+    return Answered(_int(header, "call"), _int(header, "cell"), answer, values(data))
 
 
 def _decode_result(header: _Header, blob: bytes) -> Result:
