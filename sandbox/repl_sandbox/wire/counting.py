@@ -17,25 +17,18 @@ _NEXT = re.compile(
 )
 
 
-# Bytes; what is shorter is not looked at.
-_SHORT = 1 << 10
-
-
 def more_values(data: bytes, most: int) -> bool:
     """Whether the JSON text `data` has more than `most` values, give or take two.
 
     Of one that has, no more is looked at than says so.
     """
-    return len(data) > most and _found(data, most + 3) > most + 2
+    return len(data) > most and values(data, most) is None
 
 
-def values(data: bytes) -> int:
-    """How many values the JSON text `data` has, about; of a short one, how many it may have."""
-    return len(data) // 2 if len(data) < _SHORT else _found(data, len(data))
-
-
-def _found(data: bytes, most: int) -> int:
-    """How often the search finds something, up to `most` times; no line of Python for each."""
+def values(data: bytes, most: int) -> int | None:
+    """How many values the JSON text `data` has, likewise; None for more than `most`."""
+    # No line of Python for each.
     numbered = zip(itertools.count(1), _NEXT.finditer(data), strict=False)
-    last = deque(itertools.islice(numbered, most), maxlen=1)
-    return last[0][0] if last else 0
+    last = deque(itertools.islice(numbered, most + 3), maxlen=1)
+    found = last[0][0]
+    return found if found < most + 3 else None

@@ -302,15 +302,24 @@ def parse_answer(data: bytes) -> JSON:
     Raises:
         ValueError: it is too large.
     """
-    if len(data) > _LONGEST_ANSWER or more_values(data, MAX_ANSWER_VALUES):
+    _answer_values(data)
+    return parse_json(data)
+
+
+def _answer_values(data: bytes) -> int:
+    """About how many values an answer has; ValueError if it is too large."""
+    # A short one is not looked at: it has no more than so many.
+    found = len(data) // 2 if len(data) < _SHORT_ANSWER else values(data, MAX_ANSWER_VALUES)
+    if found is None or len(data) > _LONGEST_ANSWER:
         raise ValueError(
             f"larger than {MAX_ANSWER >> 20} MiB, or more than {MAX_ANSWER_VALUES:,} values"
         )
-    return parse_json(data)
+    return found
 
 
 # As JSON: each byte of a text can be an escape, and quotes are around it.
 _LONGEST_ANSWER = 6 * MAX_ANSWER + 2
+_SHORT_ANSWER = 1 << 10
 
 
 def _parse(data: bytes) -> JSON:
@@ -649,8 +658,9 @@ def _decode_answered(header: _Header, blob: bytes) -> Answered:
         printed = _text(blob[start : start + size])
         start += size
     data = blob[start:]
-    answer = Answer(cast(AnswerForm, form), text, parse_answer(data), printed)
-    return Answered(_int(header, "call"), _int(header, "cell"), answer, values(data))
+    count = _answer_values(data)
+    answer = Answer(cast(AnswerForm, form), text, parse_json(data), printed)
+    return Answered(_int(header, "call"), _int(header, "cell"), answer, count)
 
 
 def _decode_result(header: _Header, blob: bytes) -> Result:
