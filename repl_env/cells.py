@@ -61,6 +61,11 @@ def starting(source: Source, *, plain: bool, terms: Terms, **arguments: Any) -> 
     return session
 
 
+def branching(session: Any, **arguments: Any) -> Turn[Any]:
+    """A branch of a session, with these arguments."""
+    return (yield partial(session.branch, **arguments))
+
+
 def loading(session: Any, context: Context) -> Turn[None]:
     """Put the context into a session, but for what its sandbox has already."""
     there = {} if context.source is None else context.source.shared

@@ -1,7 +1,8 @@
 """`REPLEnvironment`: episodes on sessions of the engine, plain and asynchronous.
 
 An episode is reset and stepped either by the plain methods or by the asynchronous ones. What they
-do is in `repl_env.episode_turns`, the rules of an episode in `repl_env.episode`.
+do is in `repl_env.episode_turns` and `repl_env.episode_steps`, the rules of an episode in
+`repl_env.episode`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import repl_sandbox
 from repl_env import cells, sandboxes
 from repl_env.contexts import Given, Part
-from repl_env.episode_turns import EpisodeTurns, own_rubric
+from repl_env.episode import Episode
+from repl_env.episode_turns import EpisodeTurns
 from repl_env.errors import REPLError
 from repl_env.interfaces import EnvironmentMetadata, Transform
 from repl_env.llm import LLM
@@ -29,6 +31,7 @@ from repl_env.models import (
 )
 from repl_env.previews import Preview
 from repl_env.rubrics import REPLRubric, Rubric
+from repl_env.scoring import own_rubric
 from repl_env.settings import Request, Settings, checked_tools
 from repl_env.subcalls import GivenProvider, HostFunction, Provider
 from repl_env.turns import play, play_async
@@ -124,13 +127,10 @@ class REPLEnvironment(EpisodeTurns):
             budget=budget,
             prices=prices,
         )
-        self._calling = None
         self._sandboxes = sandboxes.Source(
             sandbox, sandboxes.SandboxSettings.of(isolation, require, limits, preload, policy)
         )
-        self._mode = "plain"
-        self._state, self._executor = None, None
-        self._asked, self._last, self._branches = None, None, 0
+        self._current = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._condition}>"
@@ -138,9 +138,9 @@ class REPLEnvironment(EpisodeTurns):
     @property
     def _condition(self) -> str:
         """In a few words for a repr: whether an episode is open, how it is held, how far it is."""
-        episode = self._state
-        if episode is None:
+        if self._current is None:
             return "without an episode"
+        episode = self._current.episode
         ended = f", done: {episode.stop_reason}" if episode.done else ""
         tier, most = episode.isolation.get("tier"), episode.terms.max_iterations
         return f"{tier}, open, iteration {episode.iteration} of {most}{ended}"
@@ -225,13 +225,22 @@ class REPLEnvironment(EpisodeTurns):
     @property
     def state(self) -> REPLState:
         """The episode so far; NotReset if none has begun."""
-        return self._episode().state()
+        return self._begun().episode.state()
 
     @property
     def session(self) -> Any:
         """The engine's session of this episode; NotReset if none has begun."""
-        self._episode()
-        return self._executor
+        return self._begun().session
+
+    # OpenEnv's names for the two things that an episode is made of; None between episodes.
+
+    @property
+    def _state(self) -> Episode | None:
+        return None if self._current is None else self._current.episode
+
+    @property
+    def _executor(self) -> Any:
+        return None if self._current is None else self._current.session
 
     @property
     def account(self) -> Account:
@@ -241,25 +250,25 @@ class REPLEnvironment(EpisodeTurns):
             NotReset: no episode has begun.
             REPLError: nothing answers sub-calls here, so nothing is counted.
         """
-        self._episode()
-        if self._calling is None:
+        calling = self._begun().calling
+        if calling is None:
             raise REPLError("no sub-calls are configured, so there is no account of them")
-        return self._calling.account
+        return calling.account
 
     @property
     def calling(self) -> Calling | None:
         """The sub-calls of this episode; None if there is none, or nothing answers any."""
-        return self._calling
+        return None if self._current is None else self._current.calling
 
     @property
     def scored(self) -> bool:
         """Whether an answer is expected of the episode that has begun, if one has."""
-        return self._asked is not None and self._asked.expected_answer is not None
+        return self._current is not None and self._current.asked.expected_answer is not None
 
     @property
     def contexts(self) -> tuple[Part, ...]:
         """The context of this episode, variable by variable; NotReset if none has begun."""
-        return self._episode().terms.context.parts
+        return self._begun().episode.terms.context.parts
 
     @property
     def source(self) -> sandboxes.Source:
@@ -277,7 +286,7 @@ class REPLEnvironment(EpisodeTurns):
     @property
     def variables(self) -> list[str]:
         """The names in the session; NotReset if no episode has begun."""
-        return list(self._episode().names)
+        return list(self._begun().episode.names)
 
     @property
     def initial_context(self) -> Given | None:
@@ -386,9 +395,7 @@ class REPLEnvironment(EpisodeTurns):
         other.transform, other.rubric = None, REPLRubric()
         other.settings = replace(self.settings, context=None, task_prompt=None)
         other.answer_by(provider)
-        other._calling = None
-        other._state, other._executor, other._asked, other._last = None, None, None, None
-        other._mode, other._branches = "plain", 0
+        other._current = None
         return AsyncLocalREPLEnv.of(other)
 
     def model(self, llm: LLM) -> ChatModel:
@@ -459,16 +466,12 @@ class REPLEnvironment(EpisodeTurns):
 
     def draft(self) -> JSON:
         """What `answer["content"]` holds in the session, or None; NotReset without an episode."""
-        self._episode()
-        self._check_mode("plain")
-        found: JSON = play(cells.content(self._executor))
+        found: JSON = play(cells.content(self._begun_in("plain").session))
         return found
 
     async def draft_async(self) -> JSON:
         """`draft` of an episode that was begun by `reset_async`."""
-        self._episode()
-        self._check_mode("async")
-        found: JSON = await play_async(cells.content(self._executor))
+        found: JSON = await play_async(cells.content(self._begun_in("async").session))
         return found
 
     async def give_up_async(self) -> REPLObservation:

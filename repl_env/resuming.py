@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, cast
 
-from repl_env.episode import Episode, Terms
+from repl_env.answers import Validator
+from repl_env.current_episode import Asked, CurrentEpisode, Mode
+from repl_env.episode import Episode
 from repl_env.llm import LLM
-from repl_env.models import REPLObservation, StepResult
+from repl_env.models import result_of
 from repl_env.rlm.budget import Spent
 from repl_env.sandboxes import Source
 from repl_env.saved import (
@@ -25,6 +27,7 @@ from repl_env.saved import (
     read,
     write,
 )
+from repl_env.scoring import state_of, takes_expected
 from repl_env.subcalls import SubcallSettings
 from repl_env.turns import Turn
 from repl_env.wire_values import MOST_FILES
@@ -37,33 +40,17 @@ from repl_sandbox.types import Answers, File, Missing
 MOST_BYTES = 256 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What the current episode was begun with and its rules do not know."""
-
-    expected_answer: Any = field(repr=False)
-    answer_schema: Any
-    subcalls: SubcallSettings
-
-
-def snapshot(
-    episode: Episode,
-    asked: Asked,
-    answers: Answers,
-    last: StepResult[REPLObservation] | None,
-    rubric: Any,
-    spent: Spent | None,
-) -> SavedEpisode:
+def snapshot(current: CurrentEpisode, answers: Answers, rubric: Any) -> SavedEpisode:
     """What the host knows of the episode between two steps.
 
     Raises:
         TypeError: the expected answer, or the state of the rubric, is not JSON.
         ValueError: an answer waits for the next step.
     """
+    episode, asked, last, spent = current.episode, current.asked, current.last, current.spent
     if episode.sheet.waiting:
         raise ValueError("an answer of a cancelled step waits for the next one; step, then save")
     terms, final, schema = episode.terms, episode.final, asked.answer_schema
-    tell = getattr(rubric, "state_dict", None)
     return SavedEpisode(
         episode_id=terms.episode_id,
         task_prompt=terms.task_prompt,
@@ -87,7 +74,7 @@ def snapshot(
         names=list(episode.names),
         names_are_known=episode.names_are_known,
         last=None if last is None else last.observation.model_dump(mode="json"),
-        rubric=None if tell is None else exactly(tell(), "rubric"),
+        rubric=exactly(state_of(rubric), "rubric"),
         spent=None if spent is None else SavedSpent(**asdict(spent)),
     )
 
@@ -114,7 +101,7 @@ def asked(
         raise ValueError(f"answers: the episode was begun with {saved.answers!r}, not {answers!r}")
     if saved.needs_schema and schema is None:
         raise ValueError("answer_schema: the episode had a type, which is not saved; give it again")
-    if saved.expected_answer is not None and not hasattr(rubric, "set_expected"):
+    if saved.expected_answer is not None and not takes_expected(rubric):
         raise ValueError(f"{type(rubric).__name__} takes no expected answer; the episode has one")
     if llm.model is None:
         llm = replace(llm, model=saved.llm_model)
@@ -125,22 +112,20 @@ def asked(
     )
 
 
-def known(rubric: Any, asked: Asked | None) -> tuple[Any, Any]:
-    """The answer that a rubric expects, and what else it keeps, if it tells: for `remind`."""
-    tell = getattr(rubric, "state_dict", None)
-    if asked is None:
-        return None, None
-    return asked.expected_answer, None if tell is None else tell()
+def resumed(mode: Mode, file: EpisodeFile, asked: Asked, check: Validator | None) -> CurrentEpisode:
+    """The episode in `file`, not open yet; `check` is of its answer's schema.
+
+    Raises:
+        CheckpointError: what ended it is no observation.
+    """
+    terms = file.episode.terms(file.context, check)
+    last = file.episode.last_observation()
+    return CurrentEpisode(mode, Episode(terms), asked, None if last is None else result_of(last))
 
 
-def remind(rubric: Any, expected: Any, state: Any) -> None:
-    """Tell a rubric that was reset what it, or a saved one, knew."""
-    expect = getattr(rubric, "set_expected", None)
-    if expect is not None:
-        expect(expected)
-    load = getattr(rubric, "load_state_dict", None)
-    if load is not None and state is not None:
-        load(state)
+def spent_in(saved: SavedEpisode) -> Spent | None:
+    """What the episode had spent; None if that was not counted."""
+    return None if saved.spent is None else Spent(**saved.spent.model_dump())
 
 
 def saving(
@@ -152,37 +137,6 @@ def saving(
     file = EpisodeFile(saved, episode.terms.context, files, data)
     yield _aside(lambda: write(path, file.pack()), plain)
     return checkpoint.read_manifest(data).missing + tuple(missing)
-
-
-def copied(episode: Episode, episode_id: str) -> Episode:
-    """The same episode under another id, with what happens to either from here on apart.
-
-    Raises:
-        ValueError: an answer waits for the next step.
-    """
-    if episode.sheet.waiting:
-        raise ValueError("an answer of a cancelled step waits for the next one; step, then branch")
-    other = Episode(replace(episode.terms, episode_id=episode_id))
-    for name in ("iteration", "cells", "stop_reason", "final", "masked", "names_are_known"):
-        setattr(other, name, getattr(episode, name))
-    other.totals = replace(episode.totals)
-    other.names = dict(episode.names)
-    return other
-
-
-def followed(episode: Episode, terms: Terms) -> Episode:
-    """A new episode in the session of `episode`: what the session has and counts goes on.
-
-    Raises:
-        ValueError: an answer waits for the next step.
-    """
-    if episode.sheet.waiting:
-        raise ValueError("an answer of a cancelled step waits for the next one; step first")
-    other = Episode(terms)
-    other.cells, other.masked = episode.cells, False
-    other.names, other.names_are_known = dict(episode.names), episode.names_are_known
-    other.isolation = episode.isolation
-    return other
 
 
 def reading(path: str | os.PathLike[str], plain: bool) -> Turn[EpisodeFile]:

@@ -12,8 +12,9 @@ from collections.abc import Coroutine, Mapping, Sequence, Sized
 from types import TracebackType
 from typing import Any, Self
 
+from repl_env.current_episode import Mode
 from repl_env.environment import REPLEnvironment
-from repl_env.episode_turns import POSITIONAL, Mode
+from repl_env.episode_turns import POSITIONAL
 from repl_env.errors import EpisodeDone, NotReset
 from repl_env.local import LocalREPLEnv, Result
 from repl_env.models import REPLAction, REPLObservation, result_of

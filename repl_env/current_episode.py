@@ -1,0 +1,127 @@
+"""The episode that an environment has now: its rules, its session, its sub-calls, its end."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from repl_env.episode import Episode, Terms
+from repl_env.models import REPLObservation, StepResult
+from repl_env.subcalls import SubcallSettings
+from repl_env.turns import Turn
+from repl_sandbox.types import Answer
+
+if TYPE_CHECKING:
+    from repl_env.rlm.budget import Spent
+    from repl_env.rlm.calling import Calling
+
+Mode: TypeAlias = Literal["plain", "async"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an episode was begun with and its rules do not know."""
+
+    expected_answer: Any = field(repr=False)
+    answer_schema: Any
+    subcalls: SubcallSettings
+
+
+@dataclass(slots=True)
+class CurrentEpisode:
+    """An episode with what it runs on.
+
+    Attributes:
+        mode: whether its calls are plain ones or awaited.
+        episode: its rules. Another's, once it is followed by one in the same session.
+        last: the result that ended it.
+        session: None until it is open.
+        calling: its sub-calls; None too if nothing answers any.
+        branches: how many were made of it.
+    """
+
+    mode: Mode
+    episode: Episode
+    asked: Asked
+    last: StepResult[REPLObservation] | None = None
+    session: Any = None
+    calling: Calling | None = None
+    branches: int = 0
+
+    @property
+    def spent(self) -> Spent | None:
+        """What its sub-calls and cells have cost; None if that is not counted."""
+        return None if self.calling is None else self.calling.account.total
+
+    def branch(self) -> CurrentEpisode:
+        """The same episode under the id of its next branch, without session and sub-calls.
+
+        Raises:
+            ValueError: an answer waits for the next step.
+        """
+        branch = _copied(self.episode, f"{self.episode.terms.episode_id}/{self.branches + 1}")
+        return CurrentEpisode(self.mode, branch, self.asked, copy.deepcopy(self.last))
+
+    def follow(self, episode: Episode, asked: Asked) -> None:
+        """Go on with another episode in the session that is there."""
+        self.episode, self.asked, self.last = episode, asked, None
+
+    def check_mode(self, mode: Mode) -> None:
+        """RuntimeError if it was begun by calls of the other kind."""
+        if mode != self.mode:
+            other = "reset_async, step_async and close_async"
+            plain = "reset, step and close"
+            raise RuntimeError(
+                f"this episode was begun by {'reset' if mode == 'async' else 'reset_async'}; "
+                f"go on with {plain if mode == 'async' else other}"
+            )
+
+    def answered(self, answer: Answer) -> Awaitable[None] | None:
+        """Note an answer that the code gives; what is awaited is its check, where it takes long."""
+        sheet = self.episode.sheet
+        if self.mode == "async" and sheet.judges(answer):
+            return sheet.offer_aside(answer)
+        sheet.offer(answer)
+        return None
+
+    def subcall_failed(self, error: Exception) -> None:
+        """Note that a sub-call failed by no fault of the policy."""
+        self.episode.subcall_failed(error)
+
+    def ending(self) -> Turn[None]:
+        """End what it runs on: its session, and its sub-calls."""
+        try:
+            if self.session is not None:
+                yield self.session.close
+        finally:
+            if self.calling is not None:
+                yield self.calling.close if self.mode == "plain" else self.calling.close_async
+
+
+def _copied(episode: Episode, episode_id: str) -> Episode:
+    """The same episode under another id, with what happens to either from here on apart."""
+    if episode.sheet.waiting:
+        raise ValueError("an answer of a cancelled step waits for the next one; step, then branch")
+    other = Episode(replace(episode.terms, episode_id=episode_id))
+    for name in ("iteration", "cells", "stop_reason", "final", "masked", "names_are_known"):
+        setattr(other, name, getattr(episode, name))
+    other.totals = replace(episode.totals)
+    other.names = dict(episode.names)
+    return other
+
+
+def followed(episode: Episode, terms: Terms) -> Episode:
+    """A new episode in the session of `episode`: what the session has and counts goes on.
+
+    Raises:
+        ValueError: an answer waits for the next step.
+    """
+    if episode.sheet.waiting:
+        raise ValueError("an answer of a cancelled step waits for the next one; step first")
+    other = Episode(terms)
+    other.cells, other.masked = episode.cells, False
+    other.names, other.names_are_known = dict(episode.names), episode.names_are_known
+    other.isolation = episode.isolation
+    return other
