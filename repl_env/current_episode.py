@@ -35,7 +35,7 @@ class CurrentEpisode:
 
     Attributes:
         mode: whether its calls are plain ones or awaited.
-        episode: its rules. Another's, once it is followed by one in the same session.
+        episode: its rules; another's, once it is followed by one in the same session.
         last: the result that ended it.
         session: None until it is open.
         calling: its sub-calls; None too if nothing answers any.
@@ -56,17 +56,24 @@ class CurrentEpisode:
         return None if self.calling is None else self.calling.account.total
 
     def branch(self) -> CurrentEpisode:
-        """The same episode under the id of its next branch, without session and sub-calls.
-
-        Raises:
-            ValueError: an answer waits for the next step.
-        """
+        """The same episode under the id of its next branch, without session and sub-calls."""
+        self.check_settled("branch")
         branch = _copied(self.episode, f"{self.episode.terms.episode_id}/{self.branches + 1}")
         return CurrentEpisode(self.mode, branch, self.asked, copy.deepcopy(self.last))
 
-    def follow(self, episode: Episode, asked: Asked) -> None:
-        """Go on with another episode in the session that is there."""
-        self.episode, self.asked, self.last = episode, asked, None
+    def follow(self, terms: Terms, asked: Asked) -> None:
+        """Go on with a new episode: what the session has and counts goes on in it."""
+        before, self.episode = self.episode, Episode(terms)
+        self.episode.cells, self.episode.isolation = before.cells, before.isolation
+        self.episode.names, self.episode.names_are_known = before.names, before.names_are_known
+        self.asked, self.last = asked, None
+
+    def check_settled(self, then: str) -> None:
+        """ValueError if an answer of a cancelled step waits for the next one."""
+        if self.episode.sheet.waiting:
+            raise ValueError(
+                f"an answer of a cancelled step waits for the next one; step, then {then}"
+            )
 
     def check_mode(self, mode: Mode) -> None:
         """RuntimeError if it was begun by calls of the other kind."""
@@ -102,26 +109,9 @@ class CurrentEpisode:
 
 def _copied(episode: Episode, episode_id: str) -> Episode:
     """The same episode under another id, with what happens to either from here on apart."""
-    if episode.sheet.waiting:
-        raise ValueError("an answer of a cancelled step waits for the next one; step, then branch")
     other = Episode(replace(episode.terms, episode_id=episode_id))
     for name in ("iteration", "cells", "stop_reason", "final", "masked", "names_are_known"):
         setattr(other, name, getattr(episode, name))
     other.totals = replace(episode.totals)
     other.names = dict(episode.names)
-    return other
-
-
-def followed(episode: Episode, terms: Terms) -> Episode:
-    """A new episode in the session of `episode`: what the session has and counts goes on.
-
-    Raises:
-        ValueError: an answer waits for the next step.
-    """
-    if episode.sheet.waiting:
-        raise ValueError("an answer of a cancelled step waits for the next one; step first")
-    other = Episode(terms)
-    other.cells, other.masked = episode.cells, False
-    other.names, other.names_are_known = dict(episode.names), episode.names_are_known
-    other.isolation = episode.isolation
     return other

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from repl_env import cells, resuming, sandboxes, scoring
 from repl_env.answers import validator
 from repl_env.aside import Aside
-from repl_env.current_episode import Asked, CurrentEpisode, Mode, followed
+from repl_env.current_episode import Asked, CurrentEpisode, Mode
 from repl_env.episode import Episode
 from repl_env.episode_steps import EpisodeSteps
 from repl_env.llm import LLM
@@ -110,18 +110,18 @@ class EpisodeTurns(EpisodeSteps):
         self._check_expected(request.expected_answer)
         check = yield Aside(validator, request.answer_schema)
         terms = request.following(current.episode.terms, self.settings, check)
-        yield from self._reminding(mode, request.expected_answer)
-        episode = followed(current.episode, terms)
+        current.check_settled("follow up")
         for name, value in {**variables, "answer": {"content": "", "ready": False}}.items():
             yield partial(current.session.set, name, value)
-            episode.names[name] = None
+            current.episode.names[name] = None
+        yield from self._reminding(mode, request.expected_answer)
         asked = replace(
             current.asked,
             expected_answer=request.expected_answer,
             answer_schema=request.answer_schema,
         )
-        current.follow(episode, asked)
-        return (yield from self._transforming(episode.greet()))
+        current.follow(terms, asked)
+        return (yield from self._transforming(current.episode.greet()))
 
     def _saving(self, mode: Mode, path: str | os.PathLike[str]) -> Turn[tuple[Missing, ...]]:
         current = self._begun_in(mode)
@@ -140,7 +140,6 @@ class EpisodeTurns(EpisodeSteps):
         asked = resuming.asked(saved, helpers, answers, self.rubric, schema, llm)
         check = yield Aside(validator, asked.answer_schema)
         loaded = resuming.resumed(mode, file, asked, check)
-        before, known = self._current, self._known()
         source = file.context.source or self._sandboxes
         start = partial(
             resuming.restoring, source, plain=mode == "plain", answers=answers, file=file
@@ -151,21 +150,12 @@ class EpisodeTurns(EpisodeSteps):
             saved.resume(loaded.episode, missing)
             yield from self._reminding(mode, saved.expected_answer, saved.rubric)
         except BaseException:
-            yield from self._staying(loaded, *known)
+            yield from loaded.ending()
             raise
-        self._current = loaded
+        before, self._current = self._current, loaded
         if before is not None:
             yield from before.ending()
         return missing
-
-    def _staying(self, loaded: CurrentEpisode, expected: Any, state: Any) -> Turn[None]:
-        """End what was loaded; the rubric knows of the current episode again what it knew."""
-        try:
-            yield from loaded.ending()
-        finally:
-            # It is the rubric that has just failed, which is what the caller is told.
-            with suppress(Exception):
-                yield from self._reminding(loaded.mode, expected, state)
 
     def _branching(self, mode: Mode, seed: int | None) -> Turn[Self]:
         current = self._begun_in(mode)
@@ -188,13 +178,23 @@ class EpisodeTurns(EpisodeSteps):
         if expected is not None and not scoring.takes_expected(self.rubric):
             raise TypeError(f"expected_answer: {type(self.rubric).__name__} takes none")
 
-    def _known(self) -> tuple[Any, Any]:
-        """The answer that the rubric expects in the current episode, and what else it keeps."""
-        if self._current is None:
-            return None, None
-        return self._current.asked.expected_answer, scoring.state_of(self.rubric)
-
     def _reminding(self, mode: Mode, expected: Any, state: Any = None) -> Turn[None]:
-        """Have the rubric forget the last episode, and know of this one what is given."""
-        yield self._reset_rubric if mode == "plain" else self._reset_rubric_async
-        scoring.remind(self.rubric, expected, state)
+        """Have the rubric forget the last episode, and know of this one what is given.
+
+        If it fails, it is told again what it knew of the current episode, if there is one.
+        """
+        current = self._current
+        kept = None if current is None else scoring.state_of(self.rubric)
+        try:
+            yield self._rubric_reset(mode)
+            scoring.remind(self.rubric, expected, state)
+        except BaseException:
+            # That it failed is what the caller is told, not what it says to this.
+            with suppress(Exception):
+                if current is not None:
+                    yield self._rubric_reset(mode)
+                    scoring.remind(self.rubric, current.asked.expected_answer, kept)
+            raise
+
+    def _rubric_reset(self, mode: Mode) -> Callable[[], Any]:
+        return self._reset_rubric if mode == "plain" else self._reset_rubric_async

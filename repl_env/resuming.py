@@ -47,9 +47,8 @@ def snapshot(current: CurrentEpisode, answers: Answers, rubric: Any) -> SavedEpi
         TypeError: the expected answer, or the state of the rubric, is not JSON.
         ValueError: an answer waits for the next step.
     """
+    current.check_settled("save")
     episode, asked, last, spent = current.episode, current.asked, current.last, current.spent
-    if episode.sheet.waiting:
-        raise ValueError("an answer of a cancelled step waits for the next one; step, then save")
     terms, final, schema = episode.terms, episode.final, asked.answer_schema
     return SavedEpisode(
         episode_id=terms.episode_id,

@@ -12,7 +12,7 @@ import pytest
 
 from repl_env import AsyncLocalREPLEnv, LocalREPLEnv, REPLAction, REPLVectorEnv, sandboxes
 from repl_env.errors import EpisodeDone, NotReset
-from repl_env.rubrics import REPLRubric, Rubric
+from repl_env.rubrics import ExactMatchRubric, REPLRubric, Rubric
 from repl_sandbox import AsyncSandbox, Limits, Sandbox
 from tests.limits import PATIENT
 
@@ -90,6 +90,46 @@ async def test_a_cancelled_step_leaves_an_episode_that_goes_on_and_is_masked(san
         assert (after.observation.iteration, after.observation.metadata["mask"]) == (1, True)
         assert "_out[2]" in after.observation.result.stdout
         assert (await env.execute("len(_out[2])")).observation.result.value == "101"
+
+
+async def test_an_answer_of_a_cancelled_step_counts_after_a_follow_up_that_it_refuses(sandbox):
+    called = asyncio.Event()
+
+    async def never(prompt):
+        called.set()
+        await asyncio.Event().wait()
+
+    async with AsyncLocalREPLEnv(sandbox=sandbox, llm_query_fn=never) as env:
+        await env.reset(context="c", expected_answer="7")
+        step = asyncio.create_task(env.execute("FINAL(7)\nllm_query(context)"))
+        await called.wait()
+        step.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await step
+        with pytest.raises(ValueError, match="step, then follow up"):
+            await env.follow_up(task_prompt="more", expected_answer="8")
+        assert (await env.execute("1")).reward == 1.0
+
+
+class Forgetful(ExactMatchRubric):
+    """Fails when it is reset for the second time."""
+
+    resets = 0
+
+    def reset(self):
+        super().reset()
+        self.resets += 1
+        if self.resets == 2:
+            raise KeyError("no second time")
+
+
+async def test_a_follow_up_that_its_rubric_refuses_leaves_the_episode(sandbox):
+    async with AsyncLocalREPLEnv(sandbox=sandbox, rubric=Forgetful()) as env:
+        await env.reset(expected_answer="7")
+        with pytest.raises(KeyError, match="no second time"):
+            await env.follow_up(task_prompt="more", expected_answer="8", variables={"x": 7})
+        assert "x" in await env.list_variables()
+        assert (await env.execute("FINAL(x)")).reward == 1.0
 
 
 async def test_an_asynchronous_rubric_scores_asynchronous_steps(sandbox):
