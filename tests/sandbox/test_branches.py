@@ -6,6 +6,8 @@ import asyncio
 import gc
 import os
 import resource
+import select
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -281,6 +283,27 @@ def test_a_crash_of_the_original_leaves_its_branches(session: Session) -> None:
         branch.run("x = 5")
         branch.rollback()
         assert value(branch, "x") == "2"
+
+
+def test_a_worker_that_ends_while_its_copy_is_forked_costs_no_branch(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = session._core
+    tell = core._tell_init
+
+    def shoot_and_tell(order: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
+        if order["op"] == "branch":
+            os.kill(core.links.worker_pid, signal.SIGKILL)
+            select.select([core.links.worker], [], [])
+        tell(order, descriptors)
+
+    session.run("x = 1")
+    with monkeypatch.context() as patch:
+        patch.setattr(core, "_tell_init", shoot_and_tell)
+        branch = session.branch()
+    with branch:
+        session.run("x += 1")
+        assert (value(branch, "x"), value(session, "x")) == ("1", "2")
 
 
 def test_a_timeout_in_one_while_the_other_runs(session: Session) -> None:

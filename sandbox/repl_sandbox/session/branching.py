@@ -35,12 +35,7 @@ class Branching(Questions):
             self._branched, self._branches = None, self._branches + 1
             self._tell_init({**order, "number": self._branches}, tuple(ends.theirs))
             ends.close_theirs()
-            deadline = _monotonic() + REVIVE_TIMEOUT
-            while self._branched is None:
-                self._receive((yield deadline))
-                if self._dead or _monotonic() > deadline:
-                    raise SandboxError("the session's init does not answer; close the session")
-            if not self._branched:
+            if not (yield from self._hear_of_branch()):
                 raise SandboxError(
                     "the session could not be copied: there is no room for another process, or its "
                     "processes ended the copy"
@@ -49,6 +44,17 @@ class Branching(Questions):
             ends.close()
             raise
         return ends.links(self.links)
+
+    def _hear_of_branch(self) -> Generator[float, Ready_, bool]:
+        """Whether init has made the branch; it is of a copy, and the worker may end meanwhile."""
+        deadline = _monotonic() + REVIVE_TIMEOUT
+        while self._branched is None:
+            self._receive((yield deadline))
+            if self._init_is_gone or _monotonic() > deadline:
+                raise SandboxError("the session's init does not answer; close the session")
+            if self._dead:
+                self._turn_from_worker()
+        return self._branched
 
     def begin_line(self) -> Generator[float, Ready_, tuple[str, ...]]:
         """Wait until this branch speaks; what of the session it could not take along."""

@@ -120,6 +120,10 @@ class Exchange:
     def _dead(self) -> bool:
         return self._eof or self._notice is not None
 
+    @property
+    def _init_is_gone(self) -> bool:
+        return self._notice is not None and "init" in self._notice
+
     def _read_worker(self) -> bytes:
         """What the worker sent, once; nothing if there was nothing, or if that was the end."""
         try:
@@ -222,11 +226,14 @@ class Exchange:
                 self._kill_worker()
                 self._eof = True  # nothing more is taken from it
 
-    def _collect_death(self) -> Generator[float, Ready_, None]:
-        """Wait for init's notice that the worker and all that it left are gone."""
-        # Its socket is readable for ever now; who waited for it too would not wait but spin.
+    def _turn_from_worker(self) -> None:
+        """Wait no more for a dead one: its socket is readable for ever, and a wait would spin."""
         self.descriptors = tuple(fd for fd in self.descriptors if fd != self._worker_fd)
         self.outbox = Outbox(self.links.worker)
+
+    def _collect_death(self) -> Generator[float, Ready_, None]:
+        """Wait for init's notice that the worker and all that it left are gone."""
+        self._turn_from_worker()
         deadline = _monotonic() + NOTICE_TIMEOUT
         while self._notice is None:
             self._receive((yield deadline))

@@ -104,7 +104,7 @@ class Revival(Exchange):
     def _revive(self) -> Generator[float, Ready_, State]:
         """Go on in the latest copy of the worker that has died, else with an empty one."""
         assert self._notice is not None
-        if self._notice.get("init"):
+        if self._init_is_gone:
             self.running_since = 0.0  # there is nothing to leave in order
             raise SessionClosed(
                 "the session's init process is gone, or belongs to the process that forked this "
@@ -186,7 +186,7 @@ class Revival(Exchange):
         deadline = _monotonic() + REVIVE_TIMEOUT
         while self._revived is None:
             self._receive((yield deadline))
-            if _monotonic() > deadline or (self._notice is not None and self._notice.get("init")):
+            if self._init_is_gone or _monotonic() > deadline:
                 raise SandboxError("the session's init does not answer; close the session")
         return self._revived
 
