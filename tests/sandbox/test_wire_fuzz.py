@@ -1,16 +1,21 @@
-"""Whatever bytes a worker sends, the host yields a message or raises its protocol error."""
+"""Whatever bytes a worker sends, the host yields a message or raises its protocol error.
+
+And whatever it makes of them, the session goes on.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from repl_sandbox.errors import RemoteProtocolError
+from repl_sandbox import Limits, Session
+from repl_sandbox.errors import RemoteProtocolError, SandboxError
 from repl_sandbox.session.host_functions import arguments
 from repl_sandbox.types import Answer, AnswerForm, Change, ErrorInfo, Variable
 from repl_sandbox.wire.connection import HostConnection, WorkerConnection
@@ -325,3 +330,53 @@ def test_bulk_json_is_json_or_refused(data):
         assert is_json(parse_json(data))
     except RemoteProtocolError:
         pass
+
+
+# ── in sessions ──────────────────────────────────────────────────────────────────────────────────
+
+# How a cell says it, on its worker's socket; what it does then; what the host asks next.
+WAYS = (
+    "os.write(1000, data)",
+    "for byte in data: os.write(1000, bytes([byte]))",
+    "threading.Thread(target=os.write, args=(1000, data)).start()",
+    "if os.fork() == 0: os.write(1000, data); signal.pause()",
+)
+ENDS = (
+    "",
+    "1 / 0",
+    "os._exit(3)",
+    "while True: pass",
+    "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nsignal.pause()",
+    "print('x' * 100_000)",
+)
+QUESTIONS: tuple[Callable[[Session], object], ...] = (
+    lambda session: session.get("x"),
+    lambda session: session.set("x", 1),
+    lambda session: session.variables(),
+    lambda session: session.rollback(1),
+    lambda session: session.branch().close(),
+)
+
+
+@given(
+    turns,
+    mutations | st.just([]),
+    st.sampled_from(WAYS),
+    st.sampled_from(ENDS),
+    st.sampled_from(QUESTIONS),
+)
+@settings(
+    max_examples=30, phases=[Phase.generate]
+)  # each may wait for clocks: none is made smaller
+def test_a_session_goes_on_whatever_its_worker_says(sandbox, turn, changes, way, end, question):
+    data = b"".join(encode(message) for message in TURNS[turn][1])
+    for change in changes:
+        data = mutate(data, *change)
+    code = f"import os, signal, threading\ndata = {data!r}\n{way}\n{end}"
+    with sandbox.session(host={"llm_query": str}, limits=Limits(timeout=60, grace=0.1)) as session:
+        session.run(code, timeout=0.3)
+        session.run("x = 1", timeout=0.3)  # what was begun and never ended, ends here
+        with suppress(SandboxError, KeyError, TypeError, ValueError):
+            question(session)
+        session.run("import os\nos._exit(0)", timeout=0.3)  # and what still runs
+        assert session.run("llm_query(6 * 7)").value == "'42'"

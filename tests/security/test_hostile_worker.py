@@ -49,6 +49,8 @@ def say(data):
     wire.sendall(data)
 """
 
+TIERS = ("jailed", "confined")
+
 WAIT = "\ntime.sleep(600)"
 
 
