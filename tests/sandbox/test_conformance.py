@@ -133,12 +133,13 @@ class Forgetful(Session):
 
 def test_a_backend_that_is_wrong_is_found(sandbox: Sandbox) -> None:
     """Output that differs from what was streamed, and a session that cannot be closed."""
-    opened = []
+    opened: list[Session] = []
 
     def open_session(**options: Any) -> Forgetful:
         session = sandbox.session(**options)
-        opened.append(session)
-        return Forgetful(session._core, session._home)
+        forgetful = Forgetful(session._core, session._home)
+        opened.extend([session, forgetful])
+        return forgetful
 
     checks = [
         Check("prints", "own", (Run("print(1)", shows(stdout="1\n!")),)),

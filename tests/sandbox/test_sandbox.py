@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ import pytest
 import repl_sandbox
 from repl_sandbox import (
     AsyncSandbox,
+    AsyncSession,
     Finished,
     Killed,
     Limits,
@@ -526,7 +528,8 @@ def test_more_sessions_than_end_at_a_time_end_all_the_same() -> None:
                     os.kill(pid, signal.SIGCONT)
         assert all(each.result() is None for each in closing)
         assert not any(map(psutil.pid_exists, inits))
-        inits = [sandbox.session()._core.links.pid for _ in sessions]
+        sessions = [sandbox.session() for _ in sessions]
+        inits = [session._core.links.pid for session in sessions]
     assert not any(map(psutil.pid_exists, inits))
 
 
@@ -641,8 +644,32 @@ def test_the_warning_of_one_that_nobody_closed_names_it() -> None:
         check=True,
     )
     told = [line for line in done.stderr.splitlines() if "unclosed" in line]
-    assert told
-    assert all("unclosed <Sandbox" in line and "`with` statement" in line for line in told)
+    assert all("`with` statement" in line for line in told)
+    named = {name for line in told for name in re.findall("unclosed <([A-Za-z]+)", line)}
+    assert named == {"Sandbox", "Session"}
+
+
+async def test_a_session_that_is_dropped_and_not_closed_is_warned_of_once() -> None:
+    told: list[str] = []
+    with warnings.catch_warnings(record=True) as caught, Sandbox(isolation="process") as sandbox:
+        warnings.simplefilter("always")
+        face = AsyncSandbox.of(sandbox)
+
+        def drop(session: Session | AsyncSession) -> None:
+            told.append(f"unclosed <{type(session).__name__} process>")
+
+        drop(sandbox.session())
+        drop(await face.session())
+        with sandbox.session() as session:
+            drop(session.branch())
+        async with face.session() as waited:
+            pass
+        kept = sandbox.session()
+        sandbox.session().close()
+        assert [str(each.message).partition(":")[0] for each in caught] == told
+        assert {each.category for each in caught} == {ResourceWarning}
+    del session, waited, kept
+    assert len(caught) == len(told) == 3
 
 
 def test_the_repr_says_tier_and_whether_it_is_open() -> None:

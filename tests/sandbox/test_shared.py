@@ -86,10 +86,11 @@ def test_what_one_session_does_to_an_object_no_other_sees(offspring: Sandbox) ->
             ("modified", "number"),
             ("deleted", "data"),
         ]
-        for untouched in (second, offspring.session()):
-            assert value(untouched, "table['a'][-1], number, len(data)") == (
-                f"({-(1 << 70)}, 7, 200000)"
-            )
+        with offspring.session() as later:
+            for untouched in (second, later):
+                assert value(untouched, "table['a'][-1], number, len(data)") == (
+                    f"({-(1 << 70)}, 7, 200000)"
+                )
         assert value(first, "table['a'][-1], number, 'data' in globals()") == "(1, 8, False)"
 
 

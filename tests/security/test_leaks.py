@@ -122,7 +122,8 @@ def _with_shared(sandbox: Sandbox) -> None:
     with sandbox.with_shared(text="x" * 1_000_000) as one, one.with_shared(more=[1]) as two:
         with two.session() as session:
             assert session.run("len(text) + len(more)").value == "1000001"
-        two.session()
+        left = two.session()
+        assert left.run("pass").ok
 
 
 def _shared_in_vain(sandbox: Sandbox) -> None:
@@ -268,7 +269,8 @@ def test_a_closed_sandbox_leaves_nothing_behind() -> None:
     def use(**arguments: Any) -> None:
         with Sandbox(**arguments) as sandbox:
             _with_host_functions(sandbox)
-            sandbox.session()
+            left = sandbox.session()
+            assert left.run("pass").ok
 
     def held() -> tuple[Any, ...]:
         children = psutil.Process().children(recursive=True)

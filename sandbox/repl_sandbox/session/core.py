@@ -87,6 +87,7 @@ class Core(Incoming):
         self.lent = 0
         self.busy = threading.Lock()  # held by the one caller at a time
         self.holder = 0  # the thread of the last one
+        self.owner: object = None  # looks whether who has the session lets go of it before its end
         self._forsaken = self._forgone = False
         self._hit: tuple[KillReason, ...] = ()
         self._grace_over: float | None = None
@@ -408,6 +409,7 @@ class Core(Incoming):
         That may be who ends it, in an `on_output` or a handler of signals.
         """
         self._forsaken = True
+        self.owner = None
         if not self.busy.acquire(False):
             return
         try:

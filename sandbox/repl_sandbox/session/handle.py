@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn
 
 from ..errors import SessionBusy, SessionClosed
@@ -32,6 +35,12 @@ class Home:
     narrow: Callable[[Core], None]
 
 
+def _dropped(session: str, pid: int, _: object) -> None:
+    if os.getpid() == pid:  # else it is the process's that forked this one
+        message = f"unclosed {session}: close it, or use it in a `with` statement"
+        warnings.warn(message, ResourceWarning, stacklevel=2)
+
+
 class Handle:
     """What sync and async sessions share: whose they are and whether they are open."""
 
@@ -43,6 +52,10 @@ class Handle:
         self._lost: tuple[str, ...] = ()
         self._pid = os.getpid()
         self._closed = False
+        # The core is the sandbox's to end, and outlives a handle that nobody closed: from there is
+        # seen that it was let go of.
+        session = f"<{type(self).__name__} {core.links.tier}>"
+        core.owner = weakref.ref(self, partial(_dropped, session, self._pid))
 
     def __repr__(self) -> str:
         gone = self._away or self._core.ended
