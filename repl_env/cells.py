@@ -16,7 +16,7 @@ from repl_env.episode import Episode, Terms
 from repl_env.models import REPLObservation
 from repl_env.sandboxes import Source
 from repl_env.turns import Turn
-from repl_sandbox.errors import SandboxClosed, SandboxError
+from repl_sandbox.errors import SandboxError
 from repl_sandbox.types import AnyOutcome
 
 # Called with "stdout" or "stderr" and a piece of text.
@@ -35,23 +35,14 @@ class Cell(partial[Any]):
         return run.__self__, self.args[0], self.keywords["timeout"]
 
 
-def opening(source: Source, *, plain: bool, **arguments: Any) -> Turn[Any]:
-    """A session with these arguments, from the sandbox that `source` has."""
-    take = source.plain if plain else source.awaited
-    sandbox = yield take
-    try:
-        return (yield partial(sandbox.session, **arguments))
-    except SandboxClosed:
-        # A shared sandbox may have died since the last episode; then there is a new one.
-        if not source.replaces(sandbox):
-            raise
-    sandbox = yield take
-    return (yield partial(sandbox.session, **arguments))
+def made(source: Source, make: Callable[[Any], Any], *, plain: bool) -> Turn[Any]:
+    """A session that `make` makes on the sandbox that `source` has."""
+    return (yield partial(source.make if plain else source.make_async, make))
 
 
 def starting(source: Source, *, plain: bool, terms: Terms, **arguments: Any) -> Turn[Any]:
     """A session as an episode of these terms begins in: with its context and its files."""
-    session = yield from opening(source, plain=plain, **arguments)
+    session = yield from made(source, lambda sandbox: sandbox.session(**arguments), plain=plain)
     try:
         yield from loading(session, terms.context)
         yield from filling(session, terms.files)

@@ -113,8 +113,8 @@ def resolve(
 
     Raises:
         TypeError: a context is none of str, bytes, list, dict and Path, or holds what JSON cannot.
-        ValueError: a context is given twice, or holds a number that is not finite, or an object
-            with two keys that are one text in JSON.
+        ValueError: a context is given twice, or by what is no name, or holds a number that is not
+            finite, or an object with two keys that are one text in JSON.
         OSError: a Path cannot be read.
     """
     if isinstance(context, Context):
@@ -133,6 +133,8 @@ def resolve(
     elif not named and not held:
         named = {NAME: ""}
     for name in named:
+        if not isinstance(name, str):
+            raise ValueError(f"contexts: {name!r} is not a name for a variable")
         if _named(held, name):
             raise ValueError(f"uploads: {name!r} is given as a context as well")
     parts = *(_part(name, value) for name, value in named.items()), *held

@@ -97,7 +97,8 @@ class PythonExecutor:
 
     def _open(self) -> Session:
         if self._session is None:
-            self._session = self._source.plain().session(host={DISPATCH: self._dispatch})
+            host = {DISPATCH: self._dispatch}
+            self._session = self._source.make(lambda sandbox: sandbox.session(host=host))
             self._define(*self._functions)
         return self._session
 

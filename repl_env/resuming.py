@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, cast
 
 from repl_env.answers import Validator
+from repl_env.cells import made
 from repl_env.current_episode import Asked, CurrentEpisode, Mode
 from repl_env.episode import Episode
 from repl_env.llm import LLM
@@ -32,7 +33,7 @@ from repl_env.subcalls import SubcallSettings
 from repl_env.turns import Turn
 from repl_env.wire_values import MOST_FILES
 from repl_sandbox import checkpoint
-from repl_sandbox.errors import CheckpointError, SandboxClosed
+from repl_sandbox.errors import CheckpointError
 from repl_sandbox.types import Answers, File, Missing
 
 # Bytes of the files in a workspace, which are held in memory whole: what a session may have by
@@ -193,13 +194,8 @@ def _unsaved(file: File) -> str | None:
 def restoring(source: Source, *, plain: bool, file: EpisodeFile, **arguments: Any) -> Turn[Any]:
     """A session with what `file` has of one, from the sandbox that `source` has."""
     data, files = file.checkpoint, file.files
-    take = source.plain if plain else source.awaited
-    sandbox = yield take
-    try:
-        return (yield partial(sandbox.restore, data, files=files, **arguments))
-    except SandboxClosed:
-        # As in `cells.opening`.
-        if not source.replaces(sandbox):
-            raise
-    sandbox = yield take
-    return (yield partial(sandbox.restore, data, files=files, **arguments))
+    return (
+        yield from made(
+            source, lambda sandbox: sandbox.restore(data, files=files, **arguments), plain=plain
+        )
+    )

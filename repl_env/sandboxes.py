@@ -10,12 +10,15 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox, arguments, tiers
 from repl_sandbox.arguments import RecoveryMode
+from repl_sandbox.errors import SandboxClosed
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,30 @@ class Source:
             sandbox = await asyncio.to_thread(home.get, self.settings)
         return AsyncSandbox.of(sandbox)
 
-    def replaces(self, sandbox: Sandbox | AsyncSandbox) -> bool:
+    def make(self, how: Callable[[Sandbox], T]) -> T:
+        """What `how` makes on the sandbox for plain episodes; on another if that has died.
+
+        A shared one may have, since it was used last; in place of one that was given is no other.
+        """
+        sandbox = self.plain()
+        try:
+            return how(sandbox)
+        except SandboxClosed:
+            if not self._replaces(sandbox):
+                raise
+        return how(self.plain())
+
+    async def make_async(self, how: Callable[[AsyncSandbox], Awaitable[T]]) -> T:
+        """`make` on the sandbox for asynchronous episodes."""
+        sandbox = await self.awaited()
+        try:
+            return await how(sandbox)
+        except SandboxClosed:
+            if not self._replaces(sandbox):
+                raise
+        return await how(await self.awaited())
+
+    def _replaces(self, sandbox: Sandbox | AsyncSandbox) -> bool:
         """Whether there will be another in place of this one, which turned out to be closed."""
         if self.given is not None:
             return False

@@ -19,7 +19,6 @@ from repl_env.contexts import Context
 from repl_env.environment import REPLEnvironment
 from repl_env.sandboxes import SandboxSettings, Source
 from repl_sandbox import AsyncSandbox, Sandbox
-from repl_sandbox.errors import SandboxClosed
 
 # Characters or bytes, for all who are given it together. To copy less into each session takes less
 # time than a template of its own.
@@ -83,26 +82,13 @@ class SharedContexts:
 
     def make(self) -> None:
         """Make the template that `plan` paused for."""
-        source, objects = self._environment._sandboxes, self._objects()
-        sandbox = source.plain()
-        try:
-            self._hold(sandbox.with_shared(**objects))
-        except SandboxClosed:
-            # As for a session: a shared sandbox may have died since the last reset.
-            if not source.replaces(sandbox):
-                raise
-            self._hold(source.plain().with_shared(**objects))
+        objects = self._objects()
+        self._hold(self._environment.source.make(lambda sandbox: sandbox.with_shared(**objects)))
 
     async def make_async(self) -> None:
         """The same for an event loop."""
-        source, objects = self._environment._sandboxes, self._objects()
-        sandbox = await source.awaited()
-        try:
-            self._hold(await sandbox.with_shared(**objects))
-        except SandboxClosed:
-            if not source.replaces(sandbox):
-                raise
-            self._hold(await (await source.awaited()).with_shared(**objects))
+        objects, source = self._objects(), self._environment.source
+        self._hold(await source.make_async(lambda sandbox: sandbox.with_shared(**objects)))
 
     def _objects(self) -> dict[str, Any]:
         assert self._making is not None
@@ -140,7 +126,8 @@ class SharedContexts:
 
 def _identity(request: Mapping[str, Any]) -> object:
     """Equal for requests of one context: a text, bytes or a path by value, others as objects."""
-    named = {"": request.get("context"), **(request.get("contexts") or {})}
+    several = request.get("contexts")
+    named = {"": request.get("context"), **(several if isinstance(several, Mapping) else {})}
     return tuple(
         (name, type(value), value if isinstance(value, (str, bytes, Path)) else id(value))
         for name, value in named.items()

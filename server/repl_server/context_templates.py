@@ -20,8 +20,6 @@ from repl_env.contexts import Part
 from repl_env.previews import Preview
 from repl_env.sandboxes import Source
 from repl_sandbox import AsyncSandbox
-from repl_sandbox.errors import SandboxClosed
-from repl_sandbox.shared import Parcel
 
 from .half import Clock
 from .owners import Owner
@@ -172,7 +170,9 @@ class Templates:
         async with turn, self._slots, self._packed(template, size) as found:
             self.room.take(template.holding, max(0, found.bytes - size))
             template.parts = found.parts
-            template.sandbox = await _grown(wanted.source, found.parcel)
+            template.sandbox = await wanted.source.make_async(
+                lambda sandbox: sandbox.with_parcel(found.parcel)
+            )
             self.made += 1
 
     def _packed(self, template: Template, size: int) -> AbstractAsyncContextManager[Packed]:
@@ -224,14 +224,3 @@ async def _made(template: Template) -> None:
         if template.making.cancelled():
             raise draining() from None
         raise
-
-
-async def _grown(source: Source, parcel: Parcel) -> AsyncSandbox:
-    sandbox = await source.awaited()
-    try:
-        return await sandbox.with_parcel(parcel)
-    except SandboxClosed:
-        # As for a session: a shared sandbox may have died.
-        if not source.replaces(sandbox):
-            raise
-    return await (await source.awaited()).with_parcel(parcel)

@@ -1,8 +1,14 @@
 """`PythonExecutor` behaves as code written for OpenEnv's class expects."""
 
+import os
+import signal
+
+import psutil
 import pytest
 
+from repl_env import sandboxes
 from repl_env.server.python_executor import PythonExecutor
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -88,3 +94,18 @@ def test_a_long_output_is_cut(sandbox):
         assert result["truncated"]
         assert len(result["stdout"]) < 200
         assert "total 501" in result["stdout"]
+
+
+def test_a_shared_sandbox_that_was_ended_is_replaced(monkeypatch):
+    home = sandboxes.Sandboxes()
+    monkeypatch.setattr(sandboxes, "_of_process", lambda: home)
+    try:
+        with PythonExecutor() as executor:
+            executor.execute("x = 1")
+            zygote = home.get(sandboxes.SandboxSettings())._zygote.pid
+            os.kill(zygote, signal.SIGKILL)
+            eventually(lambda: psutil.Process(zygote).status() == psutil.STATUS_ZOMBIE)
+            executor.reset()
+            assert executor.execute("2 * 3")["value"] == "6"
+    finally:
+        home.close()

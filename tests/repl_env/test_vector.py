@@ -90,6 +90,7 @@ def test_requests_go_before_what_is_the_same_for_all(envs: REPLVectorEnv) -> Non
         ),
         ({"colour": 1}, TypeError, "environment 0: reset takes no colour"),
         ({"context": 7}, TypeError, "context must be"),
+        ({"contexts": ["a"]}, TypeError, "contexts must be a dict"),
         ({"context": [object()] * 9}, TypeError, "context must hold JSON"),
         ({"max_iterations": 0}, ValueError, "max_iterations"),
     ],
