@@ -70,6 +70,8 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
             raise TypeError(f"action must be a REPLAction, not {type(action).__name__}")
         if timeout_s is not None:
             check_seconds(timeout_s, "timeout_s")
+        if on_output is not None and not callable(on_output):
+            raise TypeError(f"on_output must be callable, not {type(on_output).__name__}")
         try:
             observation = yield from _taking(current, action, timeout_s, on_output)
         except SessionBusy:

@@ -46,7 +46,10 @@ def _content(path: str, given: object) -> bytes:
     if isinstance(given, Path):
         return given.read_bytes()
     if isinstance(given, str):
-        return given.encode("utf-8")
+        try:
+            return given.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(f"files: {path!r}: {error}") from None
     if isinstance(given, (bytes, bytearray, memoryview)):
         return bytes(given)
     raise TypeError(f"files: {path!r} must be bytes, str or a Path, not {type(given).__name__}")

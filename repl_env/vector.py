@@ -210,6 +210,8 @@ class REPLVectorEnv:
         self._check_mode(mode)
         if requests is None:
             requests = [None] * len(self)
+        if not isinstance(requests, Sized):
+            raise TypeError(f"requests must be a list, not {type(requests).__name__}")
         if len(requests) != len(self):
             raise ValueError(f"requests: {len(requests)} for {len(self)} environments")
         for index, each in enumerate(requests):

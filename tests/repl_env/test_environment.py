@@ -148,6 +148,16 @@ def test_output_is_told_while_the_code_runs(sandbox):
     environment.close()
 
 
+def test_what_output_cannot_be_told_to_is_refused_and_nothing_is_run(sandbox):
+    environment = REPLEnvironment(sandbox=sandbox)
+    environment.reset()
+    with pytest.raises(TypeError, match="on_output must be callable, not list"):
+        environment.step(REPLAction(code="x = 1\nprint(x)"), on_output=[])
+    observation = environment.step(REPLAction(code="'x' in globals()"))
+    assert (observation.result.value, observation.metadata["mask"]) == ("False", False)
+    environment.close()
+
+
 async def test_output_is_told_on_an_event_loop_too(sandbox):
     heard = {"stdout": "", "stderr": ""}
 

@@ -92,6 +92,7 @@ def test_an_unknown_argument_of_reset_is_a_type_error(env):
         ({"files": {"x": 5}}, TypeError, "files"),
         ({"files": ["x"]}, TypeError, "files"),
         ({"files": {"x" * 300: b""}}, ValueError, "files: path has a name of 300 bytes"),
+        ({"files": {"a": "\ud800"}}, ValueError, "files: 'a'"),
         ({"contexts": ["a"]}, TypeError, "contexts must be a dict"),
         ({"contexts": {1: "a"}}, ValueError, "contexts: 1 is not a name"),
         ({"contexts": {"a b": "a"}}, ValueError, "contexts: 'a b' is not a name"),

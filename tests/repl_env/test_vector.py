@@ -83,6 +83,7 @@ def test_requests_go_before_what_is_the_same_for_all(envs: REPLVectorEnv) -> Non
     ("arguments", "error", "message"),
     [
         ({"requests": [None]}, ValueError, "requests: 1 for 4"),
+        ({"requests": 4}, TypeError, "requests must be a list"),
         (
             {"requests": [None, None, "context", None]},
             TypeError,
