@@ -24,6 +24,7 @@ from repl_env.rlm.plan import Plan
 from repl_env.rlm.recursion import OfRun, Recursion
 from repl_env.rlm.result import RLMRunResult
 from repl_env.values import clean
+from repl_sandbox.types import check_seconds
 
 
 class Conversation:
@@ -68,9 +69,12 @@ class Conversation:
 
         Raises:
             REPLError: the conversation is closed, or at another question.
+            TypeError, ValueError: naming the argument; nothing was asked.
         """
         if not isinstance(question, str):
             raise TypeError(f"question must be a str, not {type(question).__name__}")
+        if timeout_s is not None:
+            check_seconds(timeout_s, "timeout_s")
         if self._asking:
             raise REPLError("the conversation is at another question; ask one after the other")
         self._asking = True

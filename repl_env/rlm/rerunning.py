@@ -23,6 +23,8 @@ from repl_env.rlm.trajectory_writer import digest
 
 _END = ("final_answer", "answer_value", "stop_reason", "error_kind")
 _NO_LIMIT = Budget(calls=None)
+# Seconds for a run that is to be given up; a trajectory may say that it took none.
+_LEAST = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,9 @@ async def _asking(talk: Any, run: Run, begun: asyncio.Event) -> None:
     """Ask what `run` was asked; if it was given up, it is given up again, after as long."""
     ended = run.ended
     if ended is None or ended.stop_reason != "cancelled":
-        limit = ended.seconds if ended is not None and ended.stop_reason == "timeout" else None
+        limit = None
+        if ended is not None and ended.stop_reason == "timeout":
+            limit = max(ended.seconds, _LEAST)
         await talk.ask(run.question, timeout_s=limit)
         return
     begun.clear()

@@ -28,6 +28,17 @@ def test_a_context_file_that_is_missing_is_named_before_anything_is_asked(
     assert runner.run("?").final_answer == "1"  # and it left no file in the way
 
 
+@pytest.mark.parametrize("seconds", ["1", True, 0, -1.0, float("nan"), float("inf")])
+def test_seconds_that_are_none_are_refused_and_nothing_is_asked(rlm, seconds) -> None:
+    """A run of `nan` seconds had no end."""
+    model = ScriptedModel([code("FINAL(1)")])
+
+    with pytest.raises((TypeError, ValueError), match="timeout_s must be"):
+        rlm(model).run("?", timeout_s=seconds)
+
+    assert model.requests == []
+
+
 @pytest.mark.parametrize(
     ("prompts", "named"),
     [
