@@ -67,8 +67,15 @@ class PythonExecutor:
         return [variable.name for variable in self._open().variables()]
 
     def inject_function(self, name: str, func: Callable[..., Any]) -> None:
-        """Let code in the session call `func` on the host, by `name`; JSON in and out."""
+        """Let code in the session call `func` on the host, by `name`; JSON in and out.
+
+        Raises:
+            TypeError, ValueError: `func` is no function, or `name` cannot name one.
+        """
         check_name(name, "inject_function")
+        if not callable(func):
+            kind = type(func).__name__
+            raise TypeError(f"inject_function: {name} must be callable, not {kind}")
         self._functions[name] = func
         self._open()
         self._define(name)

@@ -78,6 +78,9 @@ def test_an_injected_function_outlives_a_crash(executor):
 def test_what_cannot_name_a_function_is_refused(executor):
     with pytest.raises(ValueError, match="inject_function"):
         executor.inject_function("not a name", print)
+    with pytest.raises(TypeError, match="inject_function: f must be callable, not int"):
+        executor.inject_function("f", 5)
+    assert executor.list_variables() == []
 
 
 def test_reset_clears_variables_and_functions(executor):
