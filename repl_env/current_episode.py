@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from weakref import WeakMethod
 
 from repl_env.episode import Episode, Terms
 from repl_env.models import REPLObservation, StepResult
@@ -16,6 +17,9 @@ from repl_sandbox.types import Answer
 if TYPE_CHECKING:
     from repl_env.rlm.budget import Spent
     from repl_env.rlm.calling import Calling
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 Mode: TypeAlias = Literal["plain", "async"]
 
@@ -29,7 +33,7 @@ class Asked:
     subcalls: SubcallSettings
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class CurrentEpisode:
     """An episode with what it runs on.
 
@@ -105,6 +109,20 @@ class CurrentEpisode:
         finally:
             if self.calling is not None:
                 yield self.calling.close if self.mode == "plain" else self.calling.close_async
+
+
+def weakly(method: Callable[[T], R]) -> Callable[[T], R | None]:
+    """`method` for a session or its sub-calls, which the sandbox holds: they keep no episode alive.
+
+    An environment that is dropped goes, with its context; and it is seen that nobody closed it.
+    """
+    held = WeakMethod(method)
+
+    def call(given: T) -> R | None:
+        found = held()
+        return None if found is None else found(given)
+
+    return call
 
 
 def _copied(episode: Episode, episode_id: str) -> Episode:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from repl_env import cells, resuming, sandboxes, scoring
 from repl_env.answers import validator
 from repl_env.aside import Aside
-from repl_env.current_episode import Asked, CurrentEpisode, Mode
+from repl_env.current_episode import Asked, CurrentEpisode, Mode, weakly
 from repl_env.episode import Episode
 from repl_env.episode_steps import EpisodeSteps
 from repl_env.llm import LLM
@@ -90,13 +90,13 @@ class EpisodeTurns(EpisodeSteps):
     ) -> Turn[None]:
         """Open the session of `current` as `start` does it; its sub-calls have `spent` already."""
         try:
-            calling = self._provider.begin(current.asked.subcalls, current.subcall_failed, self)
+            failed = weakly(current.subcall_failed)
+            calling = self._provider.begin(current.asked.subcalls, failed, self)
             current.calling = calling
             if calling is not None and spent is not None:
                 calling.account.begin_with(spent)
-            current.session = yield from start(
-                host={**functions(calling), **self.settings.tools}, on_answer=current.answered
-            )
+            host = {**functions(calling), **self.settings.tools}
+            current.session = yield from start(host=host, on_answer=weakly(current.answered))
             current.episode.held_by(current.session.isolation)
         except BaseException:
             yield from current.ending()

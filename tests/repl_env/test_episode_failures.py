@@ -63,14 +63,14 @@ def test_what_cannot_be_brought_back_is_named(env):
 
 
 def test_a_restarted_session_says_so_and_has_its_context_again(restarting):
-    env = LocalREPLEnv(sandbox=restarting)
-    env.reset(contexts={"doc": "text"})
-    env.execute("x = 1")
-    step = env.execute("import os; os._exit(1)")
-    assert "variables are gone" in step.observation.result.stderr
-    assert "x" not in step.observation.available_variables
-    assert env.execute("doc").observation.result.value == "'text'"
-    assert env.execute("FINAL(doc)").done
+    with LocalREPLEnv(sandbox=restarting) as env:
+        env.reset(contexts={"doc": "text"})
+        env.execute("x = 1")
+        step = env.execute("import os; os._exit(1)")
+        assert "variables are gone" in step.observation.result.stderr
+        assert "x" not in step.observation.available_variables
+        assert env.execute("doc").observation.result.value == "'text'"
+        assert env.execute("FINAL(doc)").done
 
 
 def test_an_error_shows_the_line_of_the_cell(env):

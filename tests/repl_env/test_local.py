@@ -226,6 +226,16 @@ def test_a_shared_sandbox_that_was_ended_is_replaced():
     again.close()
 
 
+@pytest.mark.parametrize("answers", [None, lambda prompt: "a"])
+def test_one_that_is_dropped_and_not_closed_is_warned_of(sandbox, answers):
+    """Its session goes on with its sandbox, which may be the whole process's."""
+    env = LocalREPLEnv(sandbox=sandbox, llm_query_fn=answers)
+    env.reset()
+    env.execute("answer['content'] = 'x'")
+    with pytest.warns(ResourceWarning, match="unclosed <Session"):
+        del env
+
+
 def test_environments_run_side_by_side(make):
     a, b = make(), make()
     a.reset(context="A")
