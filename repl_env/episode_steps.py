@@ -19,6 +19,7 @@ from repl_env.interfaces import Environment
 from repl_env.models import REPLAction, REPLObservation, REPLState, give, result_of
 from repl_env.turns import Turn
 from repl_sandbox.errors import SandboxError, SessionBusy
+from repl_sandbox.session.requests import check_hearer
 from repl_sandbox.types import check_seconds
 
 if TYPE_CHECKING:
@@ -70,8 +71,7 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
             raise TypeError(f"action must be a REPLAction, not {type(action).__name__}")
         if timeout_s is not None:
             check_seconds(timeout_s, "timeout_s")
-        if on_output is not None and not callable(on_output):
-            raise TypeError(f"on_output must be callable, not {type(on_output).__name__}")
+        check_hearer(on_output)
         try:
             observation = yield from _taking(current, action, timeout_s, on_output)
         except SessionBusy:

@@ -151,7 +151,7 @@ def test_output_is_told_while_the_code_runs(sandbox):
 def test_what_output_cannot_be_told_to_is_refused_and_nothing_is_run(sandbox):
     environment = REPLEnvironment(sandbox=sandbox)
     environment.reset()
-    with pytest.raises(TypeError, match="on_output must be callable, not list"):
+    with pytest.raises(TypeError, match="on_output must be a plain function"):
         environment.step(REPLAction(code="x = 1\nprint(x)"), on_output=[])
     observation = environment.step(REPLAction(code="'x' in globals()"))
     assert (observation.result.value, observation.metadata["mask"]) == ("False", False)
