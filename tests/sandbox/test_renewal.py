@@ -97,6 +97,16 @@ def test_a_state_before_has_what_that_cell_left(history: int) -> None:
             assert session.get("x") == _CELLS + 9 - history
 
 
+@pytest.mark.parametrize("history", [0, 8])
+def test_nothing_is_said_to_be_lost(history: int) -> None:
+    with Sandbox(isolation="jailed", limits=PATIENT, history=history) as sandbox:
+        with sandbox.session() as session:
+            for number in range(_CELLS):
+                session.run(f"x = {number}")
+            assert die(session).lost == ()
+            assert session.get("x") == _CELLS - 1
+
+
 # What a cell does to a namespace: to small objects, to large ones, to none.
 _OPERATIONS = (
     "data[{n} % 40] = list(range({n}))",

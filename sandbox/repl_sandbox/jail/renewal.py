@@ -114,7 +114,7 @@ class Renewal:
     def descriptors(self) -> tuple[int, ...]:
         """Those that are open for it."""
         file = () if self._delta is None else (self._delta.descriptor,)
-        return (*file, *self._pages) if self._possible else file
+        return (*file, *self._pages)
 
     def take_over(self) -> None:
         """In a copy that was woken: its own copies are forks.

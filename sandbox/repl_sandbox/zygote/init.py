@@ -20,6 +20,7 @@ from typing import NoReturn
 
 from ..errors import IsolationError
 from ..jail import folders, forks, processes
+from ..jail.delta import MOST_PLACES
 from ..jail.recipe import BIRTH, RECIPES, Jail, Step, contain
 from ..jail.tracking import Tracking
 from ..worker.copies import Recovery
@@ -298,7 +299,7 @@ def _be_worker(
         high = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, WORKER_FD)
         jail.kept = {0, 1, 2, control_fd, high, jail.contained}
         if revival is not None:
-            if jail.tier == "jailed":
+            if jail.tier == "jailed" and jail.states < MOST_PLACES:
                 # Above all that a copy keeps open, below what the limit of files may be.
                 jail.tracking = Tracking(high - _TRACKING_BELOW)
             recovery = revival.recovery()
