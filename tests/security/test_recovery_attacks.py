@@ -34,7 +34,7 @@ SLACK = PATIENCE
 def session(sandbox: Sandbox) -> Iterator[Session]:
     limits = Limits(timeout=PATIENCE, grace=0.2, processes=30, workspace="64MiB", memory="400MiB")
     with sandbox.session(limits=limits) as session:
-        for _ in range(4):  # from the third one on copies are brought up to date
+        for _ in range(6):  # from the fifth one on copies are brought up to date
             session.run("x = 42")
         yield session
 

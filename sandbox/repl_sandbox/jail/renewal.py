@@ -21,6 +21,9 @@ from .written import TooMuchError
 _MOST_SKIPPED = 32
 # Where a file without a name counts as one of the session's.
 _PLACE = "/dev/shm"
+# So many copies are forks before any is tracked: most sessions end by then, and would have had
+# their memory in the file for nothing.
+_FIRST_FORKS = 3
 # A copy that was renewed less often was not worth it.
 _FEW_TIMES = 2
 # So far below the highest number that code may open lies that file.
@@ -38,7 +41,7 @@ class Renewal:
         self._possible = most <= MOST_PLACES
         self._kept: dict[int, Kept] = {}  # by the process ids of their copies
         self._surroundings = b""
-        self._skipped, self._skip = 0, 1
+        self._skipped, self._skip = 0, _FIRST_FORKS
 
     def copy(self, instead: int, closed: int) -> int:
         """The process id of a copy of the state now: `instead`, which is of no use any more, or
