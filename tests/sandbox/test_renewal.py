@@ -153,6 +153,17 @@ def test_memory_that_was_given_back_is_empty(session: Session, size: int) -> Non
     assert session.run("m[:] == bytes(len(m))").value == "True"
 
 
+def test_a_mapping_in_the_place_of_another_is_seen(session: Session) -> None:
+    """As large, and where that was: how much is mapped does not tell."""
+    new = "m = mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE)"
+    session.run(f"{new}\nm[:] = b'x' * len(m)\nheld = m[:]")
+    for number in range(_CELLS):
+        session.run(f"m[0] = {number}")
+    session.run(f"m.close()\n{new}\nm[5000] = 7")
+    die(session)
+    assert session.run("m[:] == bytes(5000) + bytes([7]) + bytes(len(m) - 5001)").value == "True"
+
+
 def test_memory_that_no_child_gets_is_lost_alone(session: Session) -> None:
     """The pages of it that are written are none of a copy's."""
     session.run("m = mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE)\nm.madvise(mmap.MADV_DONTFORK)")

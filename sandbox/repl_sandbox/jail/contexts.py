@@ -1,4 +1,7 @@
-"""Chains of calls of the C library, which run without a line of Python: makecontext(3)."""
+"""Chains of calls of the C library, which run without a line of Python: makecontext(3).
+
+For the main thread, and processes that are forked from it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ class _Context(ctypes.Structure):
 
 
 class Chain:
-    """Calls that follow on one another; what each returns is lost. No signal is handled meanwhile.
+    """Calls that follow on one another. What each returns is lost, and no signal is handled.
 
     `stacks` is where memory begins that is put back before each run.
     """
@@ -46,11 +49,13 @@ class Chain:
         """
         try:
             self._swap, self._get = _libc["swapcontext"], _libc["getcontext"]
-            self._make = _libc["makecontext"]
+            self._make, where = _libc["makecontext"], _libc["__errno_location"]
         except AttributeError as error:
             raise OSError(errno.ENOTSUP, str(error)) from error
+        where.restype = ctypes.c_void_p
         self._swap.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         self._move = ctypes.memmove
+        self._errno = ctypes.c_int.from_address(where())
         self._first = -(-area // _ALIGNED) * _ALIGNED
         self.stacks = self._first + calls * _CONTEXT
         self._calls, self._saved, self._size = calls, saved, calls * _STACK
@@ -83,10 +88,12 @@ class Chain:
             raise OSError(errno.ENOTSUP, "makecontext keeps its arguments in another way")
         return ctypes.c_uint64.from_address(context + laid.index(sought))
 
-    def run(self) -> None:
-        """Run them; returns where the last one goes on."""
+    def run(self) -> int:
+        """Run them; where the last one goes on, the errno of one that has failed, 0 if none has."""
         self._move(self.stacks, self._fresh, self._size)
+        self._errno.value = 0
         self._swap(self._saved, self._first)
+        return self._errno.value
 
 
 def size(calls: int) -> int:

@@ -177,10 +177,11 @@ class Delta:
         for _ in range(_MOST_TRIES):
             self._lay_runs(kept, side, half, data)
             self._words[(half + _NUMBER) // 8] = self._last
-            self._written.clear()
-            self._chain.run()
+            failed = self._chain.run()
             if self._fork.is_woken(self._process):
                 return False
+            if failed:  # there is no room, or what is mapped is another
+                raise OSError(failed, os.strerror(failed))
             if not self._keep_new(copies):
                 break
         else:

@@ -28,7 +28,7 @@ class TooMuchError(Exception):
 
 
 class Written:
-    """Of this process, from when it is made. `scans`: what the next `find` is to be told before."""
+    """Of this process, from when it is made. `scans`: what is to be asked before `find`."""
 
     def __init__(self, pages: Tracking, found: memoryview, address: int) -> None:
         """`found`: `ROOM` bytes at `address` that are not tracked.
@@ -54,14 +54,16 @@ class Written:
     def _forget(self) -> None:
         self._known: set[bytes] = set()
         self._seen = [_NO_REGION] * len(self.scans)
+        self._clear()
 
-    def clear(self) -> None:
-        """Before `scans` are asked: what is found is to be all that stands there."""
+    def _clear(self) -> None:
         for at in range(0, len(self.scans) * _FOUND, _FOUND):
             self._found[at : at + _FOUND] = _NOTHING
 
     def find(self) -> list[range]:
         """The pages that `scans` have found, and none of them since all were protected.
+
+        What they found before may stand behind it, which is known.
 
         Raises:
             TooMuchError: there are too many places, and what is found later lacks these.
@@ -90,7 +92,7 @@ class Written:
             TooMuchError: that is not told, for there are too many.
             OSError: not all memory is tracked. It is not protected then.
         """
-        self.clear()
+        self._clear()
         try:
             self._scan(self._protecting if asked else self._all)
             return self.find()
