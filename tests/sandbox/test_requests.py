@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import os
 import re
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
-import pytest
-
 import repl_sandbox
-from repl_sandbox.jail import forks, libc
 from repl_sandbox.zygote import control, requests
 from repl_sandbox.zygote.lines import Line
 
@@ -65,21 +63,29 @@ def test_an_answer_is_for_its_own_number() -> None:
     assert (number, json.loads(said)) == (3, {"failed": "a b"})
 
 
-def test_a_fork_looks_no_function_up(monkeypatch: pytest.MonkeyPatch) -> None:
+# In a process of its own, which has no other threads: the fork is for such.
+_LOOKS_NOTHING_UP = """
+import ctypes, os, sys
+from repl_sandbox.jail import forks, libc
+
+def look_up(library, name):
+    raise AssertionError(f"{name} was looked up")
+
+ctypes.CDLL.__getattr__ = look_up
+pid = forks.fork()
+if pid == 0:
+    status = 1
+    try:
+        # The host's name stays as it is, whoever runs this: the size is past what can be set.
+        libc.sethostname("x" * 1000)
+    except OSError:
+        status = 0
+    finally:
+        os._exit(status)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_fork_looks_no_function_up() -> None:
     """ctypes searches all libraries for a function's first use: once in each session, if late."""
-
-    def look_up(library: ctypes.CDLL, name: str) -> None:
-        raise AssertionError(f"{name} was looked up")
-
-    monkeypatch.setattr(ctypes.CDLL, "__getattr__", look_up)
-    pid = forks.fork()
-    if pid == 0:
-        status = 1
-        try:
-            # The host's name stays as it is, whoever runs this: the size is past what can be set.
-            libc.sethostname("x" * 1000)
-        except OSError:
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    subprocess.run([sys.executable, "-c", _LOOKS_NOTHING_UP], check=True, timeout=60)
