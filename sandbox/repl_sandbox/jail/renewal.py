@@ -11,7 +11,7 @@ import fcntl
 import os
 from contextlib import suppress
 
-from .delta import MOST_PLACES, Delta, Kept
+from .delta import Delta, Kept
 from .quiet_fork import QuietFork
 from .tracking import Tracking
 from .written import TooMuchError
@@ -33,12 +33,12 @@ _open, _read, _close, _fstat, _getcwd = os.open, os.read, os.close, os.fstat, os
 
 
 class Renewal:
-    """Of the copies of one worker, `most` at a time."""
+    """Of the copies of one worker."""
 
-    def __init__(self, fork: QuietFork, pages: Tracking | None, most: int) -> None:
+    def __init__(self, fork: QuietFork, pages: Tracking | None) -> None:
+        """`pages`: what tracks those of the worker, None where that is of no use."""
         self._fork, self._pages = fork, Tracking(0) if pages is None else pages
         self._delta: Delta | None = None
-        self._possible = most <= MOST_PLACES
         self._kept: dict[int, Kept] = {}  # by the process ids of their copies
         self._surroundings = b""
         self._skipped, self._skip = 0, _FIRST_FORKS
@@ -55,7 +55,7 @@ class Renewal:
         except (OSError, TooMuchError):
             pass
         self._give_up()
-        if not self._possible or not self._pages.begun or self._skipped < self._skip:
+        if not self._pages.begun or self._skipped < self._skip:
             self._skipped += 1
             return self._fork(closed)
         return self._begin(closed)
@@ -133,7 +133,6 @@ class Renewal:
         """Let go of all; every copy from now on is a fork."""
         self._give_up()
         self._pages.end()
-        self._possible = False
 
 
 def _surroundings() -> bytes:

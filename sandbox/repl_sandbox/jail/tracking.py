@@ -22,7 +22,8 @@ from typing import Final, NamedTuple, TypeAlias
 from . import libc
 from .libc import Call
 
-# uapi/linux/userfaultfd.h; code of sessions may use but `UFFDIO_REGISTER`, see syscalls.RULES.
+# uapi/linux/userfaultfd.h; of its requests code of sessions may use `UFFDIO_REGISTER` alone: see
+# syscalls.RULES.
 _UFFD_USER_MODE_ONLY: Final = 1
 _UFFD_API: Final = 0xAA
 _UFFD_FEATURE_WP_ASYNC: Final = 1 << 15

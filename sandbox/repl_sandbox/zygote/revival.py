@@ -81,8 +81,7 @@ class Revival:
 
     def _renewal(self) -> Renewal | None:
         fork = quiet_fork.prepare(WAKE)
-        tracking = self.jail.tracking
-        return None if fork is None else Renewal(fork, tracking, self._kept + 1)
+        return None if fork is None else Renewal(fork, self.jail.tracking)
 
     def _workspace(self) -> str:
         own = f"{self._folder}/{folders.WORKSPACE}" if self._folder else mounts.WORKSPACE
