@@ -37,6 +37,25 @@ def drop_steps(*names: str) -> None:
         recipe.RECIPES[tier] = recipe.Recipe(*kept)
 
 
+def change_init(name: str, apply: Callable[[Any], None]) -> None:
+    """Have init do something else in the step of this name."""
+    recipe = module("jail.recipe")
+    for tier, lists in dict(recipe.RECIPES).items():
+        steps = [(each, apply if each == name else step) for each, step in lists.init]
+        recipe.RECIPES[tier] = lists._replace(init=steps)
+
+
+def in_python() -> None:
+    """Have init do its steps in Python."""
+    module("jail.quiet_init").prepare = lambda *_, **__: None
+
+
+def drop_descriptors() -> None:
+    """Close none."""
+    drop_steps("descriptors")
+    in_python()  # a quiet init has blanks for this step
+
+
 def share_network() -> None:
     """Leave sessions in the network of the template, which is the host's."""
     networks = module("zygote.networks").Networks
@@ -53,7 +72,8 @@ def drop_namespace(name: str) -> None:
         be_users_of_the_host()
     if name == "pid":
         # It ends all that it may signal: never where that is not the session alone.
-        module("zygote.init").Init._kill_all = lambda init: None
+        module("zygote.lines").Line.kill_all = lambda line: None
+        in_python()  # a quiet init takes the worker for process 2
 
 
 def be_users_of_the_host() -> None:
@@ -62,6 +82,7 @@ def be_users_of_the_host() -> None:
     become = users.become
     users.map_session = lambda pid, slot: None
     users.become = lambda number: become(users.FIRST_OUTER_ID + number)
+    change_init("init user", lambda jail: users.become(users.INIT_ID))
 
 
 def drop_root() -> None:
@@ -100,6 +121,7 @@ def drop_capabilities() -> None:
         become(number)
 
     users.become = become_with_capabilities
+    change_init("init user", lambda jail: users.become(users.INIT_ID))
     drop_steps("capabilities")
 
 
@@ -107,6 +129,7 @@ def show_memory() -> None:
     """As a process shows it, where no change of users has hidden it before."""
     libc, processes = module("jail.libc"), module("jail.processes")
     processes.hide_memory = lambda: libc.prctl(libc.PR_SET_DUMPABLE, 1)
+    change_init("memory access", lambda jail: processes.hide_memory())
 
 
 def drop_no_new_privileges() -> None:
@@ -116,8 +139,11 @@ def drop_no_new_privileges() -> None:
 
 def drop_group() -> None:
     """Start sessions in the group of the template."""
-    main = module("zygote.main")
-    main._clone = lambda jail, version, groups: main.fork_into(main.FLAGS)
+    zygote = module("zygote.main").Zygote
+    spawn = zygote._spawn_apart
+    zygote._spawn_apart = lambda self, number, birth, version, *rest: spawn(
+        self, number, birth, 0, *rest
+    )
 
 
 LACKS: Mapping[str, Callable[[], None]] = {
@@ -136,7 +162,7 @@ LACKS: Mapping[str, Callable[[], None]] = {
     "resource limits": lambda: drop_steps("resource limits"),
     "cgroup": drop_group,
     "process group": lambda: drop_steps("process group"),
-    "descriptors": lambda: drop_steps("descriptors"),
+    "descriptors": drop_descriptors,
     "memory access": show_memory,
 }
 

@@ -9,10 +9,10 @@ import ctypes
 import errno
 import os
 from signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask, valid_signals
-from typing import Final
+from typing import Any, Final
 
 # Bytes of a context, ucontext_t (968 and 4,560), and of its stack: the calls need some hundred, and
-# no signal is handled there.
+# no signal is handled there; what needs more finds it below: see `Chain`.
 _CONTEXT: Final = {"x86_64": 1024, "aarch64": 5120}.get(os.uname().machine, 8192)
 _STACK: Final = 1024
 _ALIGNED: Final = 64
@@ -37,39 +37,40 @@ class _Context(ctypes.Structure):
 class Chain:
     """Calls that follow on one another. What each returns is lost, and no signal is handled.
 
-    `stacks` is where memory begins that is put back before each run.
+    `stacks` is where memory begins that is put back before each run; `first` where the context of
+    the first call is, for who goes there by setcontext(3).
     """
 
-    def __init__(self, area: int, calls: int, saved: int) -> None:
-        """`area`: where `size(calls)` bytes are free. `saved`: where the caller's context is put,
-        and the last call goes on.
+    def __init__(self, area: int, calls: int, saved: int, headroom: int = 0) -> None:
+        """`area`: where `size(calls, headroom)` bytes are free. `saved`: where the caller's context
+        is put, and the last call goes on. `headroom`: bytes below all stacks, for a call that needs
+        more than the stacks of those before it, which are over.
 
         Raises:
             OSError: the C library has no contexts.
         """
         try:
             self._swap, self._get = _libc["swapcontext"], _libc["getcontext"]
-            self._make, where = _libc["makecontext"], _libc["__errno_location"]
+            self._make = _libc["makecontext"]
         except AttributeError as error:
             raise OSError(errno.ENOTSUP, str(error)) from error
-        where.restype = ctypes.c_void_p
         self._swap.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         self._move = ctypes.memmove
-        self._errno = ctypes.c_int.from_address(where())
-        self._first = -(-area // _ALIGNED) * _ALIGNED
-        self.stacks = self._first + calls * _CONTEXT
+        self._errno = ctypes.c_int.from_address(errno_at())
+        self.first = -(-area // _ALIGNED) * _ALIGNED
+        self.stacks = self.first + calls * _CONTEXT + headroom
         self._calls, self._saved, self._size = calls, saved, calls * _STACK
         self._fresh = b""
 
     def call(self, index: int, name: str, *arguments: int) -> None:
         """Let call number `index` be this, of at most six arguments."""
-        context = _Context.from_address(self._first + index * _CONTEXT)
+        context = _Context.from_address(self.first + index * _CONTEXT)
         before = pthread_sigmask(SIG_BLOCK, valid_signals())  # as it is in a context from then on
         try:
             self._get(ctypes.byref(context))
         finally:
             pthread_sigmask(SIG_SETMASK, before)
-        following = self._first + (index + 1) * _CONTEXT
+        following = self.first + (index + 1) * _CONTEXT
         context.link = following if index + 1 < self._calls else self._saved
         context.stack, context.stack_size = self.stacks + index * _STACK, _STACK
         passed = [ctypes.c_long(argument) for argument in arguments]
@@ -82,7 +83,7 @@ class Chain:
         Raises:
             OSError: this C library keeps arguments in another way.
         """
-        context = self._first + index * _CONTEXT
+        context = self.first + index * _CONTEXT
         laid, sought = ctypes.string_at(context, _CONTEXT), bytes(ctypes.c_uint64(mark))
         if laid.count(sought) != 1:
             raise OSError(errno.ENOTSUP, "makecontext keeps its arguments in another way")
@@ -92,13 +93,29 @@ class Chain:
         """Run them; where the last one goes on, the errno of one that has failed, 0 if none has."""
         self._move(self.stacks, self._fresh, self._size)
         self._errno.value = 0
-        self._swap(self._saved, self._first)
+        self._swap(self._saved, self.first)
         return self._errno.value
 
 
-def size(calls: int) -> int:
+def errno_at() -> int:
+    """Where this thread's errno is; OSError as of `Chain`."""
+    where = function("__errno_location")
+    where.restype = ctypes.c_void_p
+    address: int = where()
+    return address
+
+
+def function(name: str) -> Any:
+    """A function of the C library; OSError where it has none of that name."""
+    try:
+        return _libc[name]
+    except AttributeError as error:
+        raise OSError(errno.ENOTSUP, str(error)) from error
+
+
+def size(calls: int, headroom: int = 0) -> int:
     """Bytes for a chain of so many calls, wherever they begin."""
-    return calls * (_CONTEXT + _STACK) + _ALIGNED
+    return calls * (_CONTEXT + _STACK) + headroom + _ALIGNED
 
 
 def saved() -> tuple[object, int]:

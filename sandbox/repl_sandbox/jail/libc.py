@@ -64,6 +64,9 @@ _NUMBERS: Final = {
     "userfaultfd": (323, 282),
     "pread64": (17, 67),
     "preadv": (295, 69),
+    "ppoll": (271, 73),
+    "write": (1, 64),
+    "getpid": (39, 172),
     "pwritev": (296, 70),
     "mount_setattr": (442, 442),
     "seccomp": (317, 277),
@@ -125,6 +128,11 @@ class Call:
         """Raise OSError for a call of `raw` that has just failed."""
         number(self._name)  # which raises where there is none
         fail(self._name)
+
+
+def call(name: str, *arguments: int) -> None:
+    """Function `name` of the C library, which returns -1 where it fails: then OSError."""
+    check(_libc[name](*map(_long, arguments)), name)
 
 
 def unshare(flags: int) -> None:

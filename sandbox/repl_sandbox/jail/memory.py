@@ -6,13 +6,16 @@ import ctypes
 import os
 from typing import Final
 
-from .libc import Call
+from .calls import Row
+from .libc import Call, number
 
 # uapi/asm-generic/mman-common.h
 _MADV_DONTNEED: Final = 4
 _MADV_HUGEPAGE: Final = 14
 _MADV_NOHUGEPAGE: Final = 15
 _MADV_POPULATE_WRITE: Final = 23
+# uapi/linux/pidfd.h: in the place of a descriptor, the one who calls. Linux 6.15.
+_PIDFD_SELF: Final = -10_000
 
 _libc = ctypes.CDLL(None)
 _libc.malloc.restype = ctypes.c_void_p
@@ -38,6 +41,14 @@ def _madvise(address: int, size: int, *advices: int) -> None:
 _process_madvise: Final = Call(
     "process_madvise", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint
 )
+
+
+def populating(runs: str, count: str) -> Row | None:
+    """`populate` as a call with the arguments of these names; None if this kernel is too old."""
+    if _process_madvise.raw(_PIDFD_SELF, None, 0, _MADV_POPULATE_WRITE, 0):
+        return None
+    call = "syscall", number("process_madvise")
+    return *call, _PIDFD_SELF, runs, count, _MADV_POPULATE_WRITE, 0
 
 
 def populate(runs: int, count: int) -> None:

@@ -12,6 +12,12 @@ import signal
 from collections.abc import Callable, Container, Iterable, Iterator
 
 from . import libc
+from .calls import Calls
+
+# `leave_group`, `die_with_parent` and `hide_memory`, as data.
+LEAVE_GROUP = Calls((("setsid",),))
+DIE_WITH_PARENT = Calls((("prctl", libc.PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0),))
+HIDE_MEMORY = Calls((("prctl", libc.PR_SET_DUMPABLE, 0, 0, 0, 0),))
 
 
 def forbid_new_privileges() -> None:
@@ -157,12 +163,18 @@ def hide_memory() -> None:
 
 def keep_descriptors(kept: set[int]) -> None:
     """Close every descriptor but those of `kept`."""
+    for first, last in stretches(kept):
+        libc.close_range(first, last)
+
+
+def stretches(kept: set[int]) -> Iterator[tuple[int, int]]:
+    """First and last of what lies below, between and above the descriptors `kept`."""
     start = 0
     for fd in sorted(kept):
         if fd > start:
-            libc.close_range(start, fd - 1)
+            yield start, fd - 1
         start = fd + 1
-    libc.close_range(start, _LAST_DESCRIPTOR)
+    yield start, _LAST_DESCRIPTOR
 
 
 # close_range(2) takes an unsigned int; this is the largest.

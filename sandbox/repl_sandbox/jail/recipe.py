@@ -58,6 +58,9 @@ class Jail:
 
 Step: TypeAlias = tuple[str, Callable[[Jail], None]]
 
+# What is said between the processes of a new session when one need wait no longer: no errno.
+DONE: Final = bytes(4)
+
 
 def _join_group(jail: Jail) -> None:
     if jail.groups is not None:
@@ -74,11 +77,6 @@ def _be_first_to_go(jail: Jail) -> None:
         membership.be_first_to_go()
 
 
-def _become_init(jail: Jail) -> None:
-    if jail.slot is not None:
-        users.become(users.INIT_ID)
-
-
 def _become_code(jail: Jail) -> None:
     # An ordinary user's session has one uid only, and starts with it.
     if jail.slot is not None:
@@ -90,15 +88,22 @@ def _act_as_code(jail: Jail) -> None:
         users.act_as(users.CODE_ID if jail.tier == "jailed" else users.own_id(jail.slot))
 
 
-def _wait_for_maps(jail: Jail) -> None:
-    # End of file: the zygote could not write them, and has told the host why.
-    if os.read(jail.mapped, 1) != b"1":
+def keep_descriptors(jail: Jail) -> None:
+    """Close all others."""
+    processes.keep_descriptors(jail.kept)
+
+
+def wait_for_maps(jail: Jail) -> None:
+    """Wait until the zygote has written the id maps, and says so by a word of zeros."""
+    # End of file: it could not, and has told the host why.
+    if os.read(jail.mapped, len(DONE)) != DONE:
         raise OSError(0, "they were not written")
     os.close(jail.mapped)
 
 
 def _wait_for_init(jail: Jail) -> None:
-    if os.read(jail.contained, 1) != b"1":
+    if os.read(jail.contained, len(DONE)) != DONE:
+        os.read(jail.contained, 1)  # it has failed, and ends when it has told the host in what
         raise OSError(0, "it failed")
     os.close(jail.contained)
 
@@ -106,7 +111,8 @@ def _wait_for_init(jail: Jail) -> None:
 def _uncover(jail: Jail) -> None:
     if jail.covered:
         # To make directories there, this process must be somebody in the session.
-        _become_init(jail)
+        if jail.slot is not None:
+            users.become(users.INIT_ID)
         mounts.uncover(jail.covered)
 
 
@@ -155,18 +161,19 @@ def _empty_bounding_set(jail: Jail) -> None:
         capabilities.empty_bounding_set(jail.last_capability)
 
 
-# In init, pid 1 of the new namespaces, with every capability in them and none outside.
+# In init, pid 1 of the new namespaces, with every capability in them and none outside. As data, for
+# where it can, init makes these calls without a line of Python (`quiet_init`).
 INIT: Sequence[Step] = (
     # Process groups reach across pid namespaces, and an ordinary user's sessions have one uid: a
     # signal to "my group" would meet the template and all of them.
-    ("process group", lambda jail: processes.leave_group()),
-    ("descriptors", lambda jail: processes.keep_descriptors(jail.kept)),
+    ("process group", processes.LEAVE_GROUP),
+    ("descriptors", keep_descriptors),
     # The maps are written by the zygote meanwhile; uids mean nothing before.
-    ("id maps", _wait_for_maps),
-    ("init user", _become_init),
+    ("id maps", wait_for_maps),
+    ("init user", users.BECOME_INIT),
     # After the last change of credentials, which would clear both.
-    ("parent death signal", lambda jail: processes.die_with_parent()),
-    ("memory access", lambda jail: processes.hide_memory()),
+    ("parent death signal", processes.DIE_WITH_PARENT),
+    ("memory access", processes.HIDE_MEMORY),
 )
 
 # In the first worker, which is in init's namespaces and still has its capabilities there. It, and
@@ -174,7 +181,7 @@ INIT: Sequence[Step] = (
 VIEW: Sequence[Step] = (
     ("hostname", lambda jail: namespaces.set_hostname()),
     ("proc", lambda jail: mounts.mount_proc()),
-    ("id maps", _wait_for_maps),
+    ("id maps", wait_for_maps),
     ("private mounts", lambda jail: mounts.mount_private(jail.workspace, users.CODE_ID)),
     ("covered mounts", _uncover),
 )
@@ -189,7 +196,7 @@ def _track_pages(jail: Jail) -> None:
 WORKER: Sequence[Step] = (
     # Away from init's: a signal of the code to its group is not for init.
     ("process group", lambda jail: processes.leave_group()),
-    ("descriptors", lambda jail: processes.keep_descriptors(jail.kept)),
+    ("descriptors", keep_descriptors),
     # Before the limit of descriptors, above which its numbers are, and before memory is hidden.
     ("page tracking", _track_pages),
     ("workspace", _enter_workspace),
@@ -214,7 +221,7 @@ WORKER: Sequence[Step] = (
 # it is to end processes of others and to remove what they leave.
 PROCESS_INIT: Sequence[Step] = (
     ("process group", lambda jail: processes.leave_group()),
-    ("descriptors", lambda jail: processes.keep_descriptors(jail.kept)),
+    ("descriptors", keep_descriptors),
     ("orphans", lambda jail: processes.adopt_orphans()),
     # Not by SIGKILL: it has to end the others first.
     ("parent death signal", lambda jail: processes.die_with_parent(SIGTERM)),
@@ -229,7 +236,7 @@ FOLDER: Sequence[Step] = (("folder", _make_folder),)
 
 CONFINED_WORKER: Sequence[Step] = (
     ("process group", lambda jail: processes.leave_group()),
-    ("descriptors", lambda jail: processes.keep_descriptors(jail.kept)),
+    ("descriptors", keep_descriptors),
     ("bounding set", _empty_bounding_set),
     ("resource limits", lambda jail: rlimits.apply(jail.rlimits)),
     ("code user", _become_code),
@@ -247,7 +254,7 @@ CONFINED_WORKER: Sequence[Step] = (
 
 PROCESS_WORKER: Sequence[Step] = (
     ("process group", lambda jail: processes.leave_group()),
-    ("descriptors", lambda jail: processes.keep_descriptors(jail.kept)),
+    ("descriptors", keep_descriptors),
     ("resource limits", lambda jail: rlimits.apply(jail.rlimits)),
     ("workspace", _enter_folder),
     ("parent death signal", lambda jail: processes.die_with_parent()),
@@ -255,7 +262,7 @@ PROCESS_WORKER: Sequence[Step] = (
 
 # In a process of init's code that opens files of the session for the host.
 CLERK: Sequence[Step] = (
-    ("descriptors", lambda jail: processes.keep_descriptors(jail.kept)),
+    ("descriptors", keep_descriptors),
     # So that files are the code's, and what it may not do cannot be done for it by mistake.
     ("file user", _act_as_code),
     ("capabilities", lambda jail: capabilities.drop_all()),
@@ -265,7 +272,7 @@ CLERK: Sequence[Step] = (
 )
 
 PROCESS_CLERK: Sequence[Step] = (
-    ("descriptors", lambda jail: processes.keep_descriptors(jail.kept)),
+    ("descriptors", keep_descriptors),
     ("parent death signal", lambda jail: processes.die_with_parent()),
 )
 

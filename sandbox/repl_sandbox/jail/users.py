@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 
 from . import libc
+from .calls import Calls
 
 INIT_ID = 0
 CODE_ID = 1000
@@ -59,6 +60,13 @@ def become(number: int) -> None:
     os.setgroups([])
     os.setresgid(number, number, number)
     os.setresuid(number, number, number)
+
+
+# `become`, of init.
+BECOME_INIT = Calls(
+    (("setgroups", 0, 0), *((name, *[INIT_ID] * 3) for name in ("setresgid", "setresuid"))),
+    of_own_ids=True,
+)
 
 
 def act_as(number: int) -> None:

@@ -9,7 +9,6 @@ ends all of the session. In the others it does that itself, and removes the sess
 from __future__ import annotations
 
 import _signal  # the public module's enums are a hundred pages to copy in each session
-import fcntl
 import itertools
 import os
 import select
@@ -18,26 +17,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NoReturn
 
-from ..errors import IsolationError
 from ..jail import folders, forks, processes
-from ..jail.delta import MOST_PLACES
-from ..jail.recipe import BIRTH, RECIPES, Jail, Step, contain
-from ..jail.tracking import Tracking
-from ..worker.copies import Recovery
+from ..jail.recipe import RECIPES, Jail
 from ..worker.main import Worker
 from ..worker.states import States
-from ..worker.tracebacks import show_files_below
 from . import belonging, control
+from .generation import be_worker
 from .lines import Line, Streams
 from .revival import Revival
-from .working_set import WorkingSets
-
-# Where the sockets of the worker and of its copies sit: above what code is likely to close in a
-# loop.
-WORKER_FD = 1000
-
-# So far below the worker's socket lies what tracks its pages.
-_TRACKING_BELOW = 50
 
 # Milliseconds between looks whether a worker that is to be ended has made its copy: for so long it
 # may do what nobody waits for.
@@ -160,7 +147,7 @@ class Init:
             os.dup2(line.streams.stderr, 2)
         steps = RECIPES[line.jail.tier].worker
         fds = line.control_fd, fd
-        _be_worker(line.jail, steps, *fds, self._template, line.states, line.revival)
+        be_worker(line.jail, steps, *fds, self._template, line.states, line.revival)
 
     # ── branches ──────────────────────────────────────────────────────────────────────────────
 
@@ -225,51 +212,6 @@ class Init:
         )
 
 
-def be_session(
-    jail: Jail,
-    descriptors: tuple[int, int, int, int],
-    done: int,
-    states: States,
-    template: Worker,
-    working_sets: WorkingSets | None,
-) -> NoReturn:
-    """Be the first process of a new session: fork its first worker at once, then be its init.
-
-    `descriptors`: control, worker socket, stdout, stderr. `done` is the other end of
-    `jail.contained`, `states` the page to share with the worker. `template` is a worker that was
-    made before the fork and serves in a fork of this process. Nothing but `BIRTH` is done before
-    that fork, because every page that this process writes first, the worker would have to copy
-    again.
-    """
-    control_fd, worker_fd, stdout, stderr = descriptors
-    try:
-        contain(jail, BIRTH)
-        revival = None if jail.states < 0 else Revival(jail, WORKER_FD, states)
-        worker = forks.fork()
-        if working_sets is not None:
-            (working_sets.init if worker else working_sets.worker).bring()
-        os.dup2(stdout, 1)
-        os.dup2(stderr, 2)
-        if worker == 0:
-            os.close(done)
-            steps = RECIPES[jail.tier].first_worker
-            fds = control_fd, worker_fd
-            has_pages = working_sets is not None
-            _be_worker(jail, steps, *fds, template, states, revival, has_pages=has_pages)
-        jail.kept = {0, 1, 2, control_fd, jail.mapped, done, *(revival or ())}
-        contain(jail, RECIPES[jail.tier].init)
-        os.write(done, b"1")
-        os.close(done)
-        jail.contained = -1  # its number may be another descriptor's by the next worker
-        Init(jail, control_fd, template, worker, states, revival).serve()
-    # Boundary: this process has nowhere else to say what went wrong in it.
-    except Exception as error:  # noqa: BLE001
-        _report(control_fd, jail.tier, "init", error)
-    finally:
-        # Whatever happened, this process must not return into the zygote's code.
-        os._exit(1)
-
-
 def _first_dead() -> int:
     """The child to collect next, 0 if there is none; it makes nothing where there is none."""
     try:
@@ -277,54 +219,3 @@ def _first_dead() -> int:
     except ChildProcessError:
         return 0
     return 0 if ended is None else ended.si_pid
-
-
-def _be_worker(
-    jail: Jail,
-    steps: Sequence[Step],
-    control_fd: int,
-    worker_fd: int,
-    template: Worker,
-    states: States,
-    revival: Revival | None,
-    *,
-    has_pages: bool = False,
-) -> NoReturn:
-    recovery: Recovery | None = None
-    try:
-        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
-        if jail.folder:
-            _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
-            _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGTERM])
-        high = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, WORKER_FD)
-        jail.kept = {0, 1, 2, control_fd, high, jail.contained}
-        if revival is not None:
-            if jail.tier == "jailed" and jail.states < MOST_PLACES:
-                # Above all that a copy keeps open, below what the limit of files may be.
-                jail.tracking = Tracking(high - _TRACKING_BELOW)
-            recovery = revival.recovery()
-            jail.kept.add(recovery.orders.fileno())
-        contain(jail, steps)
-        # What it found, while nobody else can speak for it: no code of the session has run.
-        os.write(control_fd, control.held(jail.held))
-        os.close(control_fd)
-        if jail.folder:
-            show_files_below(jail.home or f"{jail.folder}/{folders.WORKSPACE}")
-    # Boundary: as in be_session.
-    except Exception as error:  # noqa: BLE001
-        _report(control_fd, jail.tier, "worker", error)
-        os._exit(1)
-    try:
-        template.serve(high, states, recovery, has_pages=has_pages)
-    # Boundary: the session ends with its worker, and its own standard error is what is left to it.
-    except Exception as error:  # noqa: BLE001
-        os.write(2, f"the session's worker failed: {type(error).__name__}: {error}\n".encode())
-    finally:
-        os._exit(1)
-
-
-def _report(control_fd: int, tier: str, who: str, error: Exception) -> None:
-    """Tell the host which step failed."""
-    if not isinstance(error, IsolationError):
-        error = IsolationError(tier, who, f"{type(error).__name__}: {error}")
-    control.send(control.open_end(control_fd), control.failure(error))

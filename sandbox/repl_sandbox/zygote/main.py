@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Callable
 from dataclasses import replace
 from errno import EACCES, EBUSY, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP
 from typing import NoReturn
@@ -21,12 +20,15 @@ from ..jail import folders, processes, remedies, rlimits, users
 from ..jail.forks import fork, fork_into, fork_into_group
 from ..jail.libc import CLONE_NEWCGROUP
 from ..jail.namespaces import FLAGS
-from ..jail.recipe import Jail
+from ..jail.quiet_init import QuietInit
+from ..jail.recipe import DONE, Jail
 from ..worker.states import States
 from . import control, requests
+from .birth import Birth
 from .endings import Endings
-from .init import be_session
+from .generation import WORKER_FD
 from .networks import Networks
+from .revival import Revival
 from .template import Template
 from .working_set import WorkingSet, WorkingSets
 
@@ -183,60 +185,56 @@ class Zygote:
             states=self._states,
         )
         control_fd, worker_fd, stdout, stderr, *groups = descriptors
+        links = control_fd, worker_fd, stdout, stderr
         # What can be made here is: where the code of it has run before, and copies no page.
         states = States()
         jail.contained, done = os.pipe2(os.O_CLOEXEC)
-
-        def be_born() -> NoReturn:
-            links = (control_fd, worker_fd, stdout, stderr)
-            be_session(jail, links, done, states, template.worker, template.working_sets)
-
+        written, revival = -1, None
         try:
+            if self._states >= 0:
+                revival = Revival(jail, WORKER_FD, states)
+            if self._networks is not None:
+                jail.mapped, written = os.pipe2(os.O_CLOEXEC)
+            birth = Birth(
+                jail, links, written, done, states, revival, template.worker, template.working_sets
+            )
             if self._networks is None:
                 self._end_strays()
                 pid = fork_into(0)
                 if pid == 0:
-                    be_born()
+                    birth.be_session(None)
                 self._sessions[number] = pid
             else:
-                self._spawn_apart(number, jail, be_born, int(group), groups, self._networks)
+                self._spawn_apart(number, birth, int(group), groups, self._networks)
         finally:
-            os.close(jail.contained)
-            os.close(done)
+            for fd in (jail.contained, done, jail.mapped, written):
+                if fd >= 0:
+                    os.close(fd)
+            if revival is not None:
+                revival.close()
             states.close()
 
     def _spawn_apart(
-        self,
-        number: int,
-        jail: Jail,
-        be_born: Callable[[], NoReturn],
-        version: int,
-        groups: list[int],
-        networks: Networks,
+        self, number: int, birth: Birth, version: int, groups: list[int], networks: Networks
     ) -> None:
         """Fork a session into namespaces of its own, and write its id maps."""
-        jail.mapped, written = os.pipe2(os.O_CLOEXEC)
+        quiet, jail = self._template.quiet, birth.jail
+        jail.groups = None if not version else () if version == 2 else tuple(groups)
+        if quiet is not None:
+            birth.prepare(quiet)
         try:
             networks.enter(number)
-            pid = _clone(jail, version, groups)
+            pid = _clone(version, groups, quiet)
         except OSError as error:
-            os.close(jail.mapped)
-            os.close(written)
             networks.forget(number)
             networks.leave()
             step = "cgroup" if error.errno in _NOT_INTO_GROUP else "namespaces"
             raise remedies.failed(step, error) from error
         if pid == 0:
-            # Else it would wait for ever, if the zygote were killed before it had written the maps.
-            os.close(written)
-            be_born()
+            birth.be_session(quiet)
         self._sessions[number] = pid
         networks.leave()
-        os.close(jail.mapped)
-        try:
-            self._map(number, jail.slot, written)
-        finally:
-            os.close(written)
+        self._map(number, jail.slot, birth.written)
 
     def _plan(self, settings: bytes) -> None:
         """Read what is the same for most sessions of a template."""
@@ -257,7 +255,7 @@ class Zygote:
                 self._networks.forget(session)
             raise remedies.failed("id maps", error) from error
         try:
-            os.write(written, b"11")  # for init and for the first worker
+            os.write(written, 2 * DONE)  # for init and for the first worker
         except BrokenPipeError:
             pass  # init failed in an earlier step, and has told the host which
 
@@ -322,17 +320,13 @@ class Zygote:
         os._exit(0)
 
 
-def _clone(jail: Jail, version: int, groups: list[int]) -> int:
+def _clone(version: int, groups: list[int], quiet: QuietInit | None) -> int:
     """Clone a session; `groups` is what leads to its cgroup of `version`, 0 for none."""
-    if not version:
-        return fork_into(FLAGS)
     # Its cgroup namespace each worker takes itself, once it is in the group.
-    flags = FLAGS & ~CLONE_NEWCGROUP
+    flags = FLAGS & ~CLONE_NEWCGROUP if version else FLAGS
     if version == 2:
-        jail.groups = ()
         return fork_into_group(flags, groups[0])
-    jail.groups = tuple(groups)
-    return fork_into(flags)
+    return fork_into(flags) if quiet is None else quiet.clone(flags)
 
 
 def _tell(control_fd: int, error: IsolationError) -> None:

@@ -11,7 +11,8 @@ import os
 from ..jail.recipe import Jail, contain
 from ..worker.main import Worker
 from ..worker.states import States
-from .init import WORKER_FD, Init
+from .generation import WORKER_FD
+from .init import Init
 from .revival import Revival
 
 # CPython 3.11 specialises at the 8th run, later versions earlier.

@@ -62,6 +62,11 @@ class Revival:
     def __iter__(self) -> Iterator[int]:
         return iter(self._orders)
 
+    @property
+    def awaited(self) -> int:
+        """The descriptor on which workers are heard, before any was."""
+        return next(iter(self._orders))
+
     def close(self) -> None:
         """Let go of what connects init to workers and copies."""
         self._orders.close()

@@ -14,7 +14,7 @@ from ..errors import IsolationError, SandboxError
 from ..jail import remedies, rlimits
 from ..types import Policy
 from . import control, requests
-from .init import WORKER_FD
+from .generation import WORKER_FD
 from .main import Zygote
 from .networks import Networks
 from .template import build

@@ -23,9 +23,11 @@ from ..jail import (
     memory,
     mounts,
     processes,
+    quiet_init,
     seccomp,
 )
-from ..jail.recipe import Jail
+from ..jail.quiet_init import QuietInit
+from ..jail.recipe import RECIPES, Jail
 from ..types import Policy
 from ..worker.main import Worker
 from ..worker.warmth import warm_up
@@ -58,6 +60,7 @@ class Template:
     worker: Worker  # made here once, so that a session has nothing left to build
     data_segment: int  # bytes of private writable memory before a session has done anything
     working_sets: WorkingSets | None = None  # once they are known
+    quiet: QuietInit | None = None  # where inits can do without Python
     nested: bool = False  # forked from another, whose directory `base` is
 
 
@@ -111,6 +114,8 @@ def _seal(
     worker = Worker(rules)
     worker.follow_forks()
     rehearse(Jail(None, 0, [], 0, b"", ground.files, tier, states=0), worker)
+    recipe = RECIPES[tier].init
+    quiet = quiet_init.prepare(recipe, own_ids=privileged) if tier == "jailed" else None
     gc.collect()
     immortalise()
     gc.freeze()
@@ -134,6 +139,7 @@ def _seal(
         ground.pinned,
         worker,
         grown,
+        quiet=quiet,
     )
 
 

@@ -27,14 +27,13 @@ class WorkingSet:
 
     def __init__(self, runs: bytes) -> None:
         self._runs = ctypes.create_string_buffer(runs, len(runs))
-        self._address = ctypes.addressof(self._runs)
-        self._count = len(runs) // RUN.size
-        memory.populate(self._address, min(1, self._count))
+        self.runs = ctypes.addressof(self._runs), len(runs) // RUN.size
+        memory.populate(self.runs[0], min(1, self.runs[1]))
 
     def bring(self) -> None:
         """Have these pages for this process alone."""
         try:
-            memory.populate(self._address, self._count)
+            memory.populate(*self.runs)
         except OSError:
             pass  # no memory for all of them: each is copied when it is written to, or is not
 

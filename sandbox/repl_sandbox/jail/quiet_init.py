@@ -1,0 +1,279 @@
+"""init from its birth until something is asked of it, without a line of Python.
+
+Whatever a process writes to after a fork is copied, page by page. Most sessions' inits fork the
+first worker, close themselves off and then wait until the session ends: in Python that is a hundred
+pages and more, of each session. Here the C library does it all, in chains of contexts:
+
+1. In the zygote: clone(3), whose child begins with setcontext(3) to the next chain.
+2. The birth: what both processes need, then fork(3), then setcontext to the last chain. That lies
+   in memory which a child does not have (madvise(2), MADV_DONTFORK). So in the worker it fails; the
+   worker has its working set brought, and comes back to where the zygote left Python.
+3. The closing: the steps of init as `recipe` has them, and after each memcpy(3) of errno, which
+   says what has failed first; write(2) of errno to the worker, which goes on if it is none;
+   ppoll(2) until there is something to hear or a child has died. Its time limit is a pointer, into
+   which errno is copied as well: it waits for ever or, after a failure, not at all. Then init, too,
+   comes back to where the zygote left Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import select
+from _signal import SIGCHLD  # a plain number, which the public module's is not
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from . import contexts, memory, processes, remedies
+from .calls import Calls, Row
+from .forms import Form
+from .libc import CLONE_PARENT_SETTID, number
+from .recipe import BIRTH, Jail, Step, keep_descriptors, wait_for_maps
+
+# Room, for blanks are laid out beforehand. A session has a group in each of some hierarchies of
+# version 1, keeps eight descriptors, and has two sockets to wait for.
+_GROUPS: Final = 8
+_STRETCHES: Final = 9
+_SOCKETS: Final = 4
+_STEPS: Final = 16
+# What is done besides the steps of init, as its failures are named.
+_BESIDES: Final = ("streams", "worker")
+# Bytes of stack: for handlers of signals, before which the kernel saves registers of up to 11 KiB,
+# and for what libraries do when a process forks, pthread_atfork(3).
+_HEADROOM: Final = 64 << 10
+_SIGNALS: Final = 8  # bytes of the kernel's sigset_t
+# The id of no process: /proc/sys/kernel/pid_max is less.
+_NOBODY: Final = 0x7FFF_FFFF
+# close_range(2) takes an unsigned int; this is the largest, and no descriptor.
+_LAST: Final = 0xFFFF_FFFF
+_WORD: Final = ctypes.sizeof(ctypes.c_int)
+# The first process that an init makes in its new pid namespace.
+_WORKER: Final = 2
+
+
+class _Awaited(ctypes.Structure):
+    # poll(2), struct pollfd
+    _fields_ = (("fd", ctypes.c_int), ("events", ctypes.c_short), ("found", ctypes.c_short))
+
+
+class _Notes(ctypes.Structure):
+    _fields_ = (
+        ("failures", ctypes.c_int * _STEPS),  # errno after each step
+        ("no_worker", ctypes.c_int),  # errno of the fork, if it has failed
+        ("first", ctypes.c_int),  # in the zygote, the id of the session's first process
+        ("is_session", ctypes.c_int),  # whether this process is of the session
+        ("is_init", ctypes.c_int),
+        ("awaited", _Awaited * _SOCKETS),
+        ("no_signals", ctypes.c_uint64),
+        ("yes", ctypes.c_int),
+        ("myself", ctypes.c_char),  # what is written to join a group
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Descriptors of a session that is being made."""
+
+    stdout: int
+    stderr: int
+    written: int  # the zygote's end of the pipe that says that the id maps are written
+    done: int  # init's end of the pipe to the worker
+    awaited: Sequence[int]  # what init listens to
+
+
+class QuietInit:
+    """Laid out once, in a template, for all that are forked from it."""
+
+    def __init__(self, steps: Sequence[Step], *, own_ids: bool) -> None:
+        """`steps`: those of init. `own_ids`: whether sessions have uids of their own.
+
+        Raises:
+            OSError: this machine or its C library has not what it takes, or a step is not of calls.
+        """
+        self._steps = (*(name for name, _ in BIRTH), *_BESIDES, *(name for name, _ in steps))
+        if len(self._steps) > _STEPS:
+            raise OSError(errno.E2BIG, "init has more steps than there is room for")
+        self._memory = mmap.mmap(-1, ctypes.sizeof(_Notes), mmap.MAP_PRIVATE)
+        self._notes = _Notes.from_buffer(self._memory)
+        self._notes.myself, self._notes.yes = b"0", 1
+        self._chosen: tuple[object, ...] = ()
+        self._errno = contexts.errno_at()
+        self._populating = memory.populating("runs", "count")
+        self._held, saved = contexts.saved()
+        self._closing = Form(list(self._closing_rows(steps, own_ids)), saved, _HEADROOM)
+        self._birth = Form(list(self._birth_rows()), saved, _HEADROOM)
+        self._stack = mmap.mmap(-1, _HEADROOM, mmap.MAP_PRIVATE)
+        self._cloning = Form([self._clone_row()], saved, _HEADROOM)
+        for writing, blank, at_first in (("maps at", "maps", _NOBODY), ("limit at", "limit", 0)):
+            self._closing.fill_in(writing, self._closing.where(blank))
+            self._closing.fill_in(blank, at_first)
+
+    # ── what is laid out ──────────────────────────────────────────────────────────────────────
+
+    def _clone_row(self) -> Row:
+        child = ctypes.cast(contexts.function("setcontext"), ctypes.c_void_p).value or 0
+        stack = ctypes.addressof(ctypes.c_char.from_buffer(self._stack)) + _HEADROOM
+        return "clone", child, stack, "flags", self._birth.first, self._at("first")
+
+    def _birth_rows(self) -> Iterator[Row]:
+        yield self._mark("is_session")
+        for group in range(_GROUPS):
+            yield "syscall", f"join {group}", f"group {group}", self._at("myself"), 1
+        yield self._note("cgroup")
+        yield "close", "written"
+        yield "dup2", "stdout", 1
+        yield "dup2", "stderr", 2
+        apart = self._closing
+        yield "madvise", apart.address, len(apart.area), mmap.MADV_DONTFORK
+        yield self._note("streams")
+        yield ("fork",)
+        yield "setcontext", apart.first
+        if self._populating is not None:
+            yield self._populating
+
+    def _closing_rows(self, steps: Sequence[Step], own_ids: bool) -> Iterator[Row]:
+        yield self._mark("is_init")
+        # What libraries do when a process forks may leave an errno where nothing has failed.
+        yield "memcpy", self._at("no_worker"), self._errno, _WORD
+        yield "memcpy", self._errno, self._failure("streams"), _WORD
+        yield "kill", _WORKER, 0
+        yield self._note("worker")
+        for name, step in steps:
+            yield from self._calls(step, own_ids)
+            yield self._note(name)
+        yield "write", "done", self._errno, _WORD
+        yield "close", "done"
+        yield "memcpy", "limit at", self._errno, _WORD
+        waiting = self._at("awaited"), "sockets", "limit", self._at("no_signals"), _SIGNALS
+        yield "syscall", number("ppoll"), *waiting
+
+    def _calls(self, step: Callable[[Jail], None], own_ids: bool) -> Iterator[Row]:
+        if isinstance(step, Calls):
+            if own_ids or not step.of_own_ids:
+                yield from step.rows
+        elif step is keep_descriptors:
+            for index in range(_STRETCHES):
+                yield "syscall", number("close_range"), f"first {index}", f"last {index}", 0
+        elif step is wait_for_maps:
+            # What comes is "this process", of which there is a process group. If it is the end of
+            # the file, there remains nobody, and getpgid fails.
+            yield "read", "mapped", "maps at", _WORD
+            yield "getpgid", "maps"
+            yield "close", "mapped"
+        else:
+            raise OSError(errno.ENOTSUP, "a step of init is not of calls")
+
+    def _mark(self, name: str) -> Row:
+        return "memcpy", self._at(name), self._at("yes"), _WORD
+
+    def _note(self, step: str) -> Row:
+        return "memcpy", self._failure(step), self._errno, _WORD
+
+    def _failure(self, step: str) -> int:
+        return self._at("failures") + self._steps.index(step) * _WORD
+
+    def _at(self, field: str) -> int:
+        return ctypes.addressof(self._notes) + int(getattr(_Notes, field).offset)
+
+    # ── what is filled in ─────────────────────────────────────────────────────────────────────
+
+    @property
+    def populates(self) -> bool:
+        """Whether the worker has its working set brought before it runs a line of Python."""
+        return self._populating is not None
+
+    def prepare(self, jail: Jail, ends: Ends, runs: tuple[int, int] = (0, 0)) -> None:
+        """In the template: lay out what is the next session's.
+
+        `runs`: as of `memory.populate`, what the worker has brought, if it `populates`.
+
+        Raises:
+            OSError: it has more of something than there is room for.
+        """
+        if self.populates:
+            self._birth.fill_in("runs", runs[0])
+            self._birth.fill_in("count", runs[1])
+        chosen = jail.groups, jail.mapped, frozenset(jail.kept), ends
+        if chosen == self._chosen:
+            return
+        groups, stretches = jail.groups or (), list(processes.stretches(jail.kept))
+        if len(groups) > _GROUPS or len(stretches) > _STRETCHES or len(ends.awaited) > _SOCKETS:
+            raise OSError(errno.E2BIG, "there is no room for so many descriptors")
+        self._chosen = chosen
+        self._fill_in_birth(groups, ends)
+        self._fill_in_closing(jail.mapped, stretches, ends)
+
+    def _fill_in_birth(self, groups: Sequence[int], ends: Ends) -> None:
+        fill_in = self._birth.fill_in
+        for index in range(_GROUPS):
+            joins = index < len(groups)
+            fill_in(f"join {index}", number("write" if joins else "getpid"))
+            fill_in(f"group {index}", groups[index] if joins else 0)
+        for name in ("written", "stdout", "stderr"):
+            fill_in(name, getattr(ends, name))
+
+    def _fill_in_closing(
+        self, mapped: int, stretches: Sequence[tuple[int, int]], ends: Ends
+    ) -> None:
+        fill_in = self._closing.fill_in
+        nothing = [(_LAST, _LAST)] * (_STRETCHES - len(stretches))
+        for index, (first, last) in enumerate((*stretches, *nothing)):
+            fill_in(f"first {index}", first)
+            fill_in(f"last {index}", last)
+        fill_in("mapped", mapped)
+        fill_in("done", ends.done)
+        fill_in("sockets", len(ends.awaited))
+        for awaited, fd in zip(self._notes.awaited, ends.awaited, strict=False):
+            awaited.fd, awaited.events = fd, select.POLLIN
+
+    # ── what happens ──────────────────────────────────────────────────────────────────────────
+
+    def clone(self, flags: int) -> int:
+        """clone(2) of a session's first process, which begins at once: its id, 0 in the session.
+
+        Of that there are two processes then, which have to call `begin`; in init this comes back
+        when there is something to do.
+
+        Raises:
+            OSError: as of clone(2).
+        """
+        notes = self._notes
+        self._cloning.fill_in("flags", flags | SIGCHLD | CLONE_PARENT_SETTID)
+        notes.first = 0
+        failure = self._cloning.chain.run()
+        if notes.is_session:
+            return 0
+        if notes.first == 0:
+            raise OSError(failure, f"clone: {os.strerror(failure)}")
+        return int(notes.first)
+
+    def begin(self, tier: str) -> int:
+        """In a session's first process: fork its worker, be its init, and wait.
+
+        Returns 0 in the worker at once, and in init the worker's id when there is something to do.
+
+        Raises:
+            IsolationError: a step of init has failed.
+        """
+        notes = self._notes
+        if not notes.is_session:
+            self._birth.chain.run()
+        if not notes.is_init:
+            return 0
+        for step, failure in zip(self._steps, notes.failures, strict=False):
+            if failure:
+                why = notes.no_worker if step == "worker" and notes.no_worker else failure
+                error = OSError(why, os.strerror(why))
+                raise remedies.failed(step, error, tier) from error
+        return _WORKER
+
+
+def prepare(steps: Sequence[Step], *, own_ids: bool) -> QuietInit | None:
+    """None where it cannot be: then init does the same in Python."""
+    try:
+        return QuietInit(steps, own_ids=own_ids)
+    except OSError:
+        return None

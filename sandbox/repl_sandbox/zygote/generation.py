@@ -1,0 +1,88 @@
+"""How a process becomes a worker of a session: it contains itself, says what it found, and serves.
+
+The first one is a fork of the session's first process, each later one a fork of its init.
+"""
+
+from __future__ import annotations
+
+import _signal  # the public module's enums are a hundred pages to copy in each session
+import fcntl
+import os
+from collections.abc import Sequence
+from typing import NoReturn
+
+from ..errors import IsolationError
+from ..jail import folders
+from ..jail.delta import MOST_PLACES
+from ..jail.recipe import Jail, Step, contain
+from ..jail.tracking import Tracking
+from ..worker.copies import Recovery
+from ..worker.main import Worker
+from ..worker.states import States
+from ..worker.tracebacks import show_files_below
+from . import control
+from .revival import Revival
+
+# Where the sockets of the worker and of its copies sit: above what code is likely to close in a
+# loop.
+WORKER_FD = 1000
+
+# So far below the worker's socket lies what tracks its pages.
+_TRACKING_BELOW = 50
+
+
+def be_worker(
+    jail: Jail,
+    steps: Sequence[Step],
+    control_fd: int,
+    worker_fd: int,
+    template: Worker,
+    states: States,
+    revival: Revival | None,
+    *,
+    has_pages: bool = False,
+) -> NoReturn:
+    """Apply `steps` to this process, and obey the host on `worker_fd` until it ends.
+
+    `control_fd`: init's, for the case that a step fails; closed before any code runs. `template`: a
+    worker that was made before the fork. `states`, `revival`: what is shared with init.
+    `has_pages`: as of `Worker.serve`.
+    """
+    recovery: Recovery | None = None
+    try:
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+        if jail.folder:
+            _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
+            _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGTERM])
+        high = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, WORKER_FD)
+        jail.kept = {0, 1, 2, control_fd, high, jail.contained}
+        if revival is not None:
+            if jail.tier == "jailed" and jail.states < MOST_PLACES:
+                # Above all that a copy keeps open, below what the limit of files may be.
+                jail.tracking = Tracking(high - _TRACKING_BELOW)
+            recovery = revival.recovery()
+            jail.kept.add(recovery.orders.fileno())
+        contain(jail, steps)
+        # What it found, while nobody else can speak for it: no code of the session has run.
+        os.write(control_fd, control.held(jail.held))
+        os.close(control_fd)
+        if jail.folder:
+            show_files_below(jail.home or f"{jail.folder}/{folders.WORKSPACE}")
+    # Boundary: the host is to be told, and there is nobody else here to do it.
+    except Exception as error:  # noqa: BLE001
+        report(control_fd, jail.tier, "worker", error)
+        os._exit(1)
+    try:
+        template.serve(high, states, recovery, has_pages=has_pages)
+    # Boundary: the session ends with its worker, and its own standard error is what is left to it.
+    except Exception as error:  # noqa: BLE001
+        os.write(2, f"the session's worker failed: {type(error).__name__}: {error}\n".encode())
+    finally:
+        os._exit(1)
+
+
+def report(control_fd: int, tier: str, who: str, error: Exception) -> None:
+    """Tell the host which step of `who` failed."""
+    if not isinstance(error, IsolationError):
+        error = IsolationError(tier, who, f"{type(error).__name__}: {error}")
+    control.send(control.open_end(control_fd), control.failure(error))
