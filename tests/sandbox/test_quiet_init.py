@@ -22,6 +22,7 @@ import json, os, resource, signal, socket, sys
 from repl_sandbox.errors import IsolationError
 from repl_sandbox.jail import landlock
 from repl_sandbox.jail.calls import Calls
+from repl_sandbox.jail.forks import fork_into
 from repl_sandbox.jail.namespaces import FLAGS
 from repl_sandbox.jail.quiet_init import Ends, QuietInit, prepare
 from repl_sandbox.jail.recipe import INIT, Jail
@@ -52,7 +53,7 @@ jail.kept = {{0, 1, 2, control, jail.mapped, done, told}}
 quiet.prepare(jail, Ends(out, err, written, done, (control,)))
 {before}
 try:
-    pid = quiet.clone(FLAGS)
+    pid = {clone}(FLAGS)
 except OSError as error:
     print(json.dumps([error.errno]))
     sys.exit()
@@ -86,9 +87,14 @@ _BROKEN = '[("broken", Calls((("setsid",),)))]'
 
 
 def _said(
-    *, more: str = "[]", before: str = "", then: str = "pass", after: str = _MAPPED
+    *,
+    more: str = "[]",
+    before: str = "",
+    clone: str = "quiet.clone",
+    then: str = "pass",
+    after: str = _MAPPED,
 ) -> list[Any]:
-    script = _ZYGOTE.format(more=more, before=before, then=then, after=after)
+    script = _ZYGOTE.format(more=more, before=before, clone=clone, then=then, after=after)
     run = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=LONG
     )
@@ -98,8 +104,10 @@ def _said(
     return said
 
 
-def test_both_are_there_and_init_comes_back_when_its_worker_has_died() -> None:
-    assert _said() == [["init", 2, 1, True], ["worker", 2, [0, 0, 0, 0]]]
+@pytest.mark.parametrize("clone", ["quiet.clone", "fork_into"])
+def test_both_are_there_and_init_comes_back_when_its_worker_has_died(clone: str) -> None:
+    """Also where Python has to make the first process, as into a group of version 2."""
+    assert _said(clone=clone) == [["init", 2, 1, True], ["worker", 2, [0, 0, 0, 0]]]
 
 
 def test_init_comes_back_when_there_is_something_to_hear() -> None:
