@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from repl_sandbox import (
@@ -14,6 +19,7 @@ from repl_sandbox import (
     Session,
 )
 from tests.sandbox.conftest import PATIENT
+from tests.waiting import LONG
 
 
 def value(session: Session, code: str) -> str | None:
@@ -337,3 +343,65 @@ os._exit(1)
     for _ in range(3):  # the last two copies are of workers that have taken over
         assert copied.run(code).state == "rolled_back"
         assert copied.run("x").value == "7"
+
+
+# Copies of a worker that has nothing else open, by a renewal or by forks that say what the table
+# names when they are asked for a copy, and when one becomes another. Prints that of the last cell,
+# and the table after it.
+_NAMED = """
+import json, os, socket, sys
+from repl_sandbox.worker.copies import Copies, Recovery
+from repl_sandbox.worker.states import States
+
+states, seen = States(), []
+orders, init = socket.socketpair()
+init.sendall(b"k" * 8)
+worker = os.dup2(orders.fileno(), 500)
+kept_open = init.detach()
+numbers = iter(range(1 << 22, 1 << 23))  # of no process: the largest is less
+
+class Renewal:
+    descriptors = (kept_open,)
+    def copy(self, instead, closed, exchange):
+        if not instead:
+            return fork()
+        seen.append(states.read())
+        exchange(lambda: seen.append(states.read()))
+        return instead
+
+def fork():
+    seen.append(states.read())
+    return next(numbers)
+
+copies = Copies(Recovery(states, orders, {kept}, sys.argv[1], fork, fork, {renewal}), worker)
+for copies.cell in {cells}:
+    seen.clear()
+    copies.make()
+print(json.dumps([[cell for _, cell in rows] for rows in (*seen, states.read())]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("renewal", "kept", "cells", "named"),
+    [
+        ("Renewal()", 1, [1, 2, 3], [[1, 2], [2], [2, 3]]),
+        ("Renewal()", 1, [1, 2, 2], [[1, 2], [1, 2], [1, 2]]),
+        ("Renewal()", 0, [1, 2], [[1], [1], [2]]),
+        ("Renewal()", 1, [1, 2], [[1], [1, 2]]),
+        ("None", 1, [1, 2, 3], [[1, 2], [2, 3]]),
+    ],
+    ids=["of another cell", "of the same", "the only one", "a new one", "forks alone"],
+)
+def test_a_copy_is_named_until_another_is_there(
+    renewal: str, kept: int, cells: list[int], named: list[list[int]], tmp_path: Path
+) -> None:
+    """So that a worker that is ended meanwhile takes no state with it."""
+    script = _NAMED.format(renewal=renewal, kept=kept, cells=cells)
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        capture_output=True,
+        check=False,
+        timeout=LONG,
+    )
+    assert run.returncode == 0, run.stderr.decode()
+    assert json.loads(run.stdout) == named

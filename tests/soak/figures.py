@@ -15,6 +15,7 @@ class Figures:
         self.steps: Counter[str] = Counter()
         self.kills = 0
         self.lates = 0
+        self.shallows = 0
         self._recoveries: list[float] = []
         self._lock = threading.Lock()
 
@@ -34,6 +35,14 @@ class Figures:
             self.kills += 1
             self.lates += 1
 
+    def shallow(self) -> None:
+        """A state could not be gone back to, of a session that was shot amid the making of a copy.
+
+        It is as it was.
+        """
+        with self._lock:
+            self.shallows += 1
+
     def recovery(self, seconds: float) -> None:
         """The time from before the end of a worker until the host had its outcome."""
         with self._lock:
@@ -46,6 +55,7 @@ class Figures:
             "steps": self.steps.total(),
             "kills": self.kills,
             "interrupts too late": self.lates,
+            "states lost to shots amid a copy": self.shallows,
             "recoveries timed": len(self._recoveries),
             "recovery p50 ms": round(parts[49] * 1e3, 2),
             "recovery p99 ms": round(parts[98] * 1e3, 2),

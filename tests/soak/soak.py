@@ -29,6 +29,9 @@ _PROCESSES = 3
 # Of so many interrupts or more, those that may take longer than the grace period on a machine with
 # much to do. Fewer say nothing of how often.
 _ENOUGH, _LATE = 100, 0.2
+# Shots at any moment that may take the state before with them: they have to strike within
+# microseconds.
+_SHALLOW = 0.01
 # What a host may hold more than before, figures of a long soak among it; and a zygote, of which
 # only its pages are known.
 _GROWTH = 4 << 20
@@ -87,6 +90,9 @@ def soak(plan: Plan) -> Report:
     interrupts = report.figures.steps["interrupted"]
     if interrupts >= _ENOUGH and report.figures.lates > interrupts * _LATE:
         report.faults.append(f"{report.figures.lates} interrupts came to nothing")
+    shots = report.figures.steps["shot_amid"]
+    if report.figures.shallows > 1 + shots * _SHALLOW:
+        report.faults.append(f"{report.figures.shallows} states lost to {shots} shots")
     if max(report.growth) > _GROWTH:
         report.faults.append(f"memory grew by {report.growth} bytes")
     return report

@@ -11,7 +11,7 @@ import fcntl
 import os
 from contextlib import suppress
 
-from .delta import Delta, Kept
+from .delta import Delta, Exchange, Kept
 from .quiet_fork import QuietFork
 from .tracking import Tracking
 from .written import TooMuchError
@@ -43,15 +43,18 @@ class Renewal:
         self._surroundings = b""
         self._skipped, self._skip = 0, _FIRST_FORKS
 
-    def copy(self, instead: int, closed: int) -> int:
+    def copy(self, instead: int, closed: int, exchange: Exchange) -> int:
         """The process id of a copy of the state now: `instead`, which is of no use any more, or
         another. 0 in the copy, when it is woken. Else as QuietFork.
+
+        `exchange` is called with what makes `instead` that copy, by one word: before, it is what it
+        was.
         """
         kept = self._kept.pop(instead, None)
         closed = min((closed, *self._pages))
         try:
             if self._delta is not None and _surroundings() == self._surroundings:
-                return self._renewed(self._delta, kept, closed)
+                return self._renewed(self._delta, kept, closed, exchange)
         except (OSError, TooMuchError):
             pass
         self._give_up()
@@ -90,12 +93,12 @@ class Renewal:
                 self._kept[pid] = kept
         return pid
 
-    def _renewed(self, delta: Delta, kept: Kept | None, closed: int) -> int:
+    def _renewed(self, delta: Delta, kept: Kept | None, closed: int, exchange: Exchange) -> int:
         """As `copy`; TooMuchError where what is to be kept is too much as a rule."""
         if kept is None:
             return self._made(delta, closed)
         try:
-            if not delta.renew(kept, self._kept.values()):
+            if not delta.renew(kept, self._kept.values(), exchange):
                 return 0
         except TooMuchError:
             if kept.times < _FEW_TIMES:

@@ -65,6 +65,9 @@ ORDER = struct.Struct("=iiqI")
 _BRANCH_DESCRIPTORS = 5
 
 
+Exchange = Callable[[Callable[[], None]], None]
+
+
 class Renewal(Protocol):
     """What `jail.renewal` is to a worker."""
 
@@ -72,8 +75,11 @@ class Renewal(Protocol):
     def descriptors(self) -> tuple[int, ...]:
         """Those that are open for it."""
 
-    def copy(self, instead: int, closed: int) -> int:
-        """A copy of the state now, which may be `instead`; 0 in the copy when it is woken."""
+    def copy(self, instead: int, closed: int, exchange: Exchange) -> int:
+        """A copy of the state now, which may be `instead`; 0 in the copy when it is woken.
+
+        If it is `instead`, `exchange` is called with what makes it one, which takes no time.
+        """
 
     def take_over(self) -> None:
         """In a copy that was woken: what it waited for has come."""
@@ -159,13 +165,13 @@ class Copies:
             orders = self._recovery.orders
             orders.sendall(WORD.pack(KEEP, self.cell))
             orders.recv(len(KEPT))
-        self._let_go_of_last()
+        last = self._last()
         before = _sigmask(_BLOCK, _ALL if renewal else _HELD)
         try:
             pid = (
                 self._fork(threads=threads)
                 if renewal is None
-                else renewal.copy(self._last(), self._worker)
+                else renewal.copy(last, self._worker, self._exchange)
             )
         except OSError:
             pid = -1
@@ -179,8 +185,9 @@ class Copies:
                 os._exit(1)
         _sigmask(_SETMASK, before)
         if pid > 0:
-            self.forked = pid != self._last()
-            self._keep((pid, self.cell))
+            self.forked = pid != last
+            if self.forked:
+                self._keep((pid, self.cell))
             self._settling = pid
         return None
 
@@ -202,11 +209,6 @@ class Copies:
             return rows[-1][0]
         return rows[0][0] if len(rows) > self._recovery.kept else 0
 
-    def _let_go_of_last(self) -> None:
-        """Name the copy no more that may become that of another cell."""
-        if len(self._rows) > 1 and self._last() == self._rows[0][0]:
-            self._recovery.states.write(self._rows[1:])
-
     def _fork(self, *, threads: bool) -> int:
         recovery = self._recovery
         return recovery.fork_beside_threads() if threads else recovery.fork_beside()
@@ -226,12 +228,23 @@ class Copies:
             except OSError:
                 pass  # it has died
 
+    def _exchange(self, renew: Callable[[], None]) -> None:
+        """Let the last copy be that of this cell, by `renew`; it is none of either meanwhile."""
+        copy, states = self._last(), self._recovery.states
+        others = [row for row in self._rows if row[0] != copy]
+        rows = [*others, (copy, self.cell)]
+        if others and rows != self._rows:
+            states.write(others)
+        renew()
+        states.write(rows)
+        self._rows = rows
+
     def _keep(self, row: Row) -> None:
         ended = self._last()
         rows = [each for each in self._rows if each[0] != ended]
         self._rows = [*rows, row]
         self._recovery.states.write(self._rows)
-        if ended and ended != row[0]:
+        if ended:
             try:
                 _kill(ended, _SIGKILL)
             except OSError:
