@@ -36,8 +36,8 @@ from .quiet_fork import QuietFork
 from .tracking import PAGE, Tracking
 from .written import ROOM, TooMuchError, Written
 
-# Pages that are kept: beyond so many a new copy is cheaper, which shares all of them. Four copies in
-# turn come to 650 on CPython 3.11.
+# Pages that are kept: beyond so many a new copy is cheaper, which shares all of them. Those of four
+# copies in turn are 650 on CPython 3.11.
 _MOST_PAGES: Final = 896
 _MOST_RUNS: Final = 768  # UIO_MAXIOV is 1,024
 MOST_PLACES: Final = 4
