@@ -10,10 +10,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
+from repl_env.arguments import at_least, check_callable
 from repl_env.models import DEFAULT_MAX_OUTPUT_LENGTH
 from repl_env.observations import failure, render
 from repl_env.sandboxes import SandboxSettings, Source
-from repl_env.settings import at_least, check_name
+from repl_env.settings import check_name
 from repl_sandbox import Sandbox, Session
 from repl_sandbox.types import JSON
 
@@ -73,9 +74,7 @@ class PythonExecutor:
             TypeError, ValueError: `func` is no function, or `name` cannot name one.
         """
         check_name(name, "inject_function")
-        if not callable(func):
-            kind = type(func).__name__
-            raise TypeError(f"inject_function: {name} must be callable, not {kind}")
+        check_callable(func, f"inject_function: {name}")
         self._functions[name] = func
         self._open()
         self._define(name)

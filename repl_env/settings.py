@@ -13,6 +13,7 @@ from typing import Any
 
 from repl_env import contexts
 from repl_env.answers import Validator
+from repl_env.arguments import at_least, check_callable, of_kind, one_of
 from repl_env.contexts import Context, Given
 from repl_env.episode import Terms
 from repl_env.files import Files, contents
@@ -149,21 +150,6 @@ class Request:
 REQUEST_NAMES = frozenset(each.name for each in fields(Request))
 
 
-def at_least(value: int, least: int, name: str) -> int:
-    """`value`, or TypeError / ValueError naming the argument."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, not {value}")
-    return value
-
-
-def one_of(value: str, allowed: tuple[str, ...], name: str) -> None:
-    """ValueError naming the argument, unless `value` is one of `allowed`."""
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
-
-
 def checked_tools(tools: Mapping[str, Callable[..., Any]] | None) -> dict[str, Callable[..., Any]]:
     """A copy of `tools`; TypeError or ValueError naming the one that a session cannot have."""
     if not isinstance(tools, Mapping | None):
@@ -172,8 +158,7 @@ def checked_tools(tools: Mapping[str, Callable[..., Any]] | None) -> dict[str, C
         check_name(name, "tools")
         if name.startswith("_"):  # the session keeps these for functions of its own
             raise ValueError(f"tools: {name!r} must not begin with an underscore")
-        if not callable(tool):
-            raise TypeError(f"tools: {name} must be callable, not {type(tool).__name__}")
+        check_callable(tool, f"tools: {name}")
     return dict(tools or {})
 
 
@@ -196,8 +181,8 @@ def check_variables(variables: object, taken: Mapping[str, object]) -> None:
 
 
 def _text(value: str | None, name: str) -> str:
-    if not isinstance(value, str | None):
-        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    if value is not None:
+        of_kind(value, str, name)
     return clean(value or "")
 
 

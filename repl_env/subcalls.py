@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from repl_env.arguments import check_callable
 from repl_env.llm import LLM
 
 if TYPE_CHECKING:
@@ -93,8 +94,8 @@ class GivenProvider:
             "subcall_batch_fn": subcall_batch_fn,
         }
         for name, function in self._given.items():
-            if function is not None and not callable(function):
-                raise TypeError(f"{name} must be callable, not {type(function).__name__}")
+            if function is not None:
+                check_callable(function, name)
         self._budget, self._prices, self._shortens = budget, prices, shortens
         if budget is not None or prices is not None:
             self._account()  # what is wrong is told now, not at the first reset

@@ -12,6 +12,7 @@ from collections.abc import Coroutine, Mapping, Sequence, Sized
 from types import TracebackType
 from typing import Any, Self
 
+from repl_env.arguments import at_least
 from repl_env.current_episode import Mode
 from repl_env.environment import REPLEnvironment
 from repl_env.episode_turns import POSITIONAL
@@ -19,7 +20,7 @@ from repl_env.errors import EpisodeDone, NotReset
 from repl_env.local import LocalREPLEnv, Result
 from repl_env.models import REPLAction, REPLObservation, result_of
 from repl_env.pools import Pool
-from repl_env.settings import REQUEST_NAMES, at_least
+from repl_env.settings import REQUEST_NAMES
 from repl_env.shared_contexts import SharedContexts
 from repl_env.together import play_together
 from repl_env.turns import Turn

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from repl_env.settings import at_least
+from repl_env.arguments import at_least, of_kind
 from repl_sandbox.types import check_seconds
 
 
@@ -25,29 +25,24 @@ def check(
     Raises:
         TypeError, ValueError: naming the argument, without a key, a header or a login in it.
     """
-    _check_text(model, "model")
+    of_kind(model, str, "model")
     if not model:
         raise ValueError("model must not be empty")
     if base_url is not None:
         _check_url(base_url)
     if key is not None:
-        _check_text(key, key_name)
+        of_kind(key, str, key_name)
     if not isinstance(headers, Mapping):
         raise TypeError(f"headers must be a mapping, not {type(headers).__name__}")
     for name, value in headers.items():
-        _check_text(name, "headers: a name")
-        _check_text(value, f"headers: {name}")
+        of_kind(name, str, "headers: a name")
+        of_kind(value, str, f"headers: {name}")
     check_seconds(timeout, "timeout")
     at_least(max_retries, 0, "max_retries")
 
 
-def _check_text(value: object, name: str) -> None:
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
-
-
 def _check_url(value: object) -> None:
-    _check_text(value, "base_url")
+    of_kind(value, str, "base_url")
     try:
         parts = urlsplit(str(value))
     except ValueError:  # its text may repeat a login

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Literal
 
+from repl_env.arguments import at_least
 from repl_env.rlm.line import Line
 
 # What the connection pools of common clients serve without queueing themselves (httpx: 100), and
@@ -28,7 +29,7 @@ class Gate:
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit = _checked(limit)
+        self._limit = at_least(limit, 1, "limit")
         self._in_flight = 0
         self._lock = threading.RLock()
         self._line: Line[None, Literal[True]] = Line(self._lock, self._serve, self._take_back)
@@ -41,7 +42,7 @@ class Gate:
     @limit.setter
     def limit(self, limit: int) -> None:
         with self._lock:
-            self._limit = _checked(limit)
+            self._limit = at_least(limit, 1, "limit")
             self._line.move()
 
     @property
@@ -73,14 +74,6 @@ class Gate:
     def _take_back(self, _: Literal[True]) -> None:
         self._in_flight -= 1
         self._line.move()
-
-
-def _checked(limit: int) -> int:
-    if isinstance(limit, bool) or not isinstance(limit, int):
-        raise TypeError(f"limit must be an int, not {type(limit).__name__}")
-    if limit < 1:
-        raise ValueError(f"limit must be at least 1, not {limit}")
-    return limit
 
 
 REQUESTS = Gate(_REQUESTS)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from repl_env.arguments import at_least, check_callable, one_of
 from repl_env.rlm.budget import Budget
 from repl_env.rlm.transcript import Measure
-from repl_env.settings import at_least, one_of
 from repl_sandbox.types import check_seconds
 
 Blocks: TypeAlias = Literal["all", "first", "until_done", "until_error"]
@@ -51,8 +51,8 @@ class Manner:
         one_of(self.blocks, BLOCKS, "blocks")
         for name in ("max_iterations", "max_outcome", "max_prompt"):
             at_least(getattr(self, name), 1, name)
-        if self.measure is not None and not callable(self.measure):
-            raise TypeError(f"measure must be callable, not {type(self.measure).__name__}")
+        if self.measure is not None:
+            check_callable(self.measure, "measure")
         if self.timeout_s is not None:
             check_seconds(self.timeout_s, "timeout_s")
         if self.max_output_tokens is not None:

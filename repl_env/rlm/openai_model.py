@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import urlsplit
 
+from repl_env.arguments import one_of
 from repl_env.errors import ModelError
 from repl_env.rlm import endpoint_arguments
 from repl_env.rlm import openai_sdk as sdk
@@ -20,7 +21,6 @@ from repl_env.rlm.failures import Secrets, bare
 from repl_env.rlm.model import ChatModel, Completion, ModelRequest
 from repl_env.rlm.replies import Reply
 from repl_env.rlm.sampling import bound, checked, messages_of
-from repl_env.settings import one_of
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from repl_env.arguments import at_least, of_kind
 from repl_env.background import RUNS
 from repl_env.contexts import Given
 from repl_env.files import Files
@@ -24,7 +25,7 @@ from repl_env.rlm.manner import Blocks, Manner
 from repl_env.rlm.model import ChatModel, ModelFunction
 from repl_env.rlm.plan import MakeEnvironment, Plan, model_given
 from repl_env.rlm.result import RLMRunResult
-from repl_env.settings import at_least, checked_tools
+from repl_env.settings import checked_tools
 from repl_env.subcalls import Provider
 
 if TYPE_CHECKING:
@@ -101,9 +102,13 @@ class RLM:
             raise TypeError(f"watch must be a function of events, not {type(watch).__name__}")
         if inspect.iscoroutinefunction(watch):
             raise TypeError("watch must be a plain function: it is called, and not awaited")
-        _check("system_prompt", system_prompt, str)
-        _check("manner", manner, Manner)
-        _check("gate", gate, Gate)
+        for name, given, kind in (
+            ("system_prompt", system_prompt, str),
+            ("manner", manner, Manner),
+            ("gate", gate, Gate),
+        ):
+            if given is not None:
+                of_kind(given, kind, name)
         _check_trajectory(trajectory)
         max_depth = at_least(max_depth, 1, "max_depth")
         budget = Budget() if budget is None else budget
@@ -229,11 +234,6 @@ class _Local:
         from repl_env.local import AsyncLocalREPLEnv
 
         return AsyncLocalREPLEnv.with_provider(provider, **self._arguments)
-
-
-def _check(name: str, given: object, kind: type) -> None:
-    if given is not None and not isinstance(given, kind):
-        raise TypeError(f"{name} must be a {kind.__name__}, not {type(given).__name__}")
 
 
 def _check_trajectory(given: object) -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
 
+from repl_env.arguments import at_least
 from repl_env.llm import LLM
 from repl_env.rlm.budget import Budget
 from repl_env.sandboxes import SandboxSettings
-from repl_env.settings import at_least
 from repl_sandbox import Limits, Policy
 from repl_sandbox.arguments import RecoveryMode, check_states
 
