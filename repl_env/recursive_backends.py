@@ -6,17 +6,22 @@ typed answers and cancellation, and new code does better with it.
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
+from repl_env.arguments import at_least, check_callable
+from repl_env.background import RUNS
 from repl_env.interfaces import Message
 from repl_env.rlm.given_functions import takes
+from repl_env.rlm.model import ModelFunction, as_completion
 from repl_env.rlm.result import ChildTrace
+from repl_sandbox.types import check_seconds
 
 __all__ = [
     "BackendLimits",
@@ -27,9 +32,19 @@ __all__ = [
     "RecursiveBackend",
 ]
 
-ChatFn: TypeAlias = Callable[..., str]
+ChatFn: TypeAlias = ModelFunction
+T = TypeVar("T")
 OnStart: TypeAlias = Callable[[int, str, str], None]
 OnComplete: TypeAlias = Callable[[int, str, float, "str | None"], None]
+
+# The least that each of the limits may be; those of children and results may also be None.
+_LEAST = {
+    "max_depth": 1,
+    "max_batch_workers": 1,
+    "max_children_total": 0,
+    "max_children_per_batch": 0,
+    "result_truncation_limit": 0,
+}
 
 # Characters of prompts and results in traces.
 _PREVIEW = 80
@@ -61,6 +76,9 @@ class BackendLimits:
 
     `max_children_per_batch` shortens a batch, and with it the list of its results.
     `result_truncation_limit` is in characters, `per_child_timeout_s` in seconds.
+
+    Raises:
+        TypeError, ValueError: naming the field.
     """
 
     max_depth: int = 1
@@ -70,6 +88,14 @@ class BackendLimits:
     result_truncation_limit: int | None = None
     per_child_timeout_s: float | None = None
 
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None or name in ("max_depth", "max_batch_workers"):
+                at_least(value, least, name)
+        if self.per_child_timeout_s is not None:
+            check_seconds(self.per_child_timeout_s, "per_child_timeout_s")
+
 
 class DirectLMBackend:
     """A chat function answers everything; recursive questions are plain ones."""
@@ -77,19 +103,25 @@ class DirectLMBackend:
     def __init__(
         self, llm_chat_fn: ChatFn, *, depth: int = 0, limits: BackendLimits | None = None
     ) -> None:
+        check_callable(llm_chat_fn, "llm_chat_fn")
         self.llm_chat_fn = llm_chat_fn
-        self.depth = depth
+        self.depth = at_least(depth, 0, "depth")
         self.limits = limits or BackendLimits()
         self.max_depth = self.limits.max_depth
         self.child_traces: list[ChildTrace] = []
         self._takes_model = takes(llm_chat_fn, [], None)
 
     def query(self, prompt: str, model: str | None = None) -> str:
-        """Ask the chat function one question; what it raises is raised."""
+        """Ask the chat function one question; what it raises is raised.
+
+        Raises:
+            ModelError: what it returned is no answer.
+        """
         messages: list[Message] = [{"role": "user", "content": prompt}]
-        if self._takes_model:
-            return self._cut(self.llm_chat_fn(messages, model))
-        return self._cut(self.llm_chat_fn(messages))
+        answer = self.llm_chat_fn(messages, *((model,) if self._takes_model else ()))
+        if inspect.isawaitable(answer):
+            answer = RUNS.wait_for(_awaited(answer))
+        return self._cut(as_completion(answer).text)
 
     def query_batched(self, prompts: list[str], model: str | None = None) -> list[str]:
         """Ask it several at once; one that fails is the text of its error."""
@@ -139,6 +171,8 @@ class LocalChildRLMBackend(DirectLMBackend):
         on_subcall_complete: OnComplete | None = None,
     ) -> None:
         super().__init__(llm_chat_fn, depth=depth, limits=limits)
+        check_callable(runner_factory, "runner_factory")
+        check_listeners(on_subcall_start, on_subcall_complete)
         self.runner_factory = runner_factory
         self.system_prompt = system_prompt
         self.max_iterations = max_iterations
@@ -226,3 +260,15 @@ class LocalChildRLMBackend(DirectLMBackend):
         if listener is not None:
             with suppress(Exception):  # one who listens must not cost an answer
                 listener(*facts)
+
+
+def check_listeners(start: OnStart | None, complete: OnComplete | None) -> None:
+    """TypeError naming the argument, for what sub-calls cannot be told to."""
+    if start is not None:
+        check_callable(start, "on_subcall_start")
+    if complete is not None:
+        check_callable(complete, "on_subcall_complete")
+
+
+async def _awaited(answer: Awaitable[T]) -> T:
+    return await answer

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from repl_env.arguments import at_least, check_callable, of_kind
 from repl_env.prompts import RLM_SYSTEM_PROMPT
 from repl_env.recursive_backends import (
     BackendLimits,
@@ -45,7 +46,15 @@ def create_server_recursive_controller(
     per_child_timeout_s: float | None = None,
     env_max_iterations_multiplier: int = STEPS_PER_TURN,
 ) -> RecursiveController:
-    """The functions that `chat_fn` answers, with runs below the root if `max_depth` is over 1."""
+    """The functions that `chat_fn` answers, with runs below the root if `max_depth` is over 1.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+    check_callable(chat_fn, "chat_fn")
+    of_kind(system_prompt, str, "system_prompt")
+    at_least(max_iterations, 1, "max_iterations")
+    at_least(env_max_iterations_multiplier, 1, "env_max_iterations_multiplier")
     limits = BackendLimits(
         max_depth=max_depth,
         max_batch_workers=max_batch_workers,

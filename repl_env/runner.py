@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from repl_env.arguments import at_least, check_callable, of_kind
 from repl_env.background import RUNS
+from repl_env.contexts import Given
 from repl_env.prompts import RLM_SYSTEM_PROMPT
 from repl_env.recursive_backends import (
     BackendLimits,
@@ -19,26 +21,39 @@ from repl_env.recursive_backends import (
     OnComplete,
     OnStart,
     RecursiveBackend,
+    check_listeners,
 )
 from repl_env.rlm.events import AnyEvent, ContextNote, ModelReplied
 from repl_env.rlm.loop import Run
 from repl_env.rlm.manner import Manner
-from repl_env.rlm.model import CallableModel
+from repl_env.rlm.model import as_model
 from repl_env.rlm.result import RLMRunResult
 from repl_env.rlm.system import opening
 from repl_env.subcalls import GivenProvider
+from repl_env.values import clean
+from repl_sandbox.types import check_seconds
+
+if TYPE_CHECKING:
+    from repl_env.local import AsyncLocalREPLEnv
 
 __all__ = ["LocalRLMRunner", "RLMRunResult"]
+
+# What a backend is asked by, in the order of `GivenProvider`'s arguments.
+_ASKED = ("query", "query_batched", "recursive_query", "recursive_query_batched")
 
 
 class LocalRLMRunner:
     """Runs a chat function as a recursive language model, in sessions on this machine.
 
-    `llm_chat_fn(messages, model)` or `(messages)` returns text. `max_children_total`,
-    `max_children_per_batch`, `result_truncation_limit` (characters) and `per_child_timeout_s`
-    limit the runs below; `env_max_iterations_multiplier` is the steps allowed for each turn.
+    `llm_chat_fn(messages, model)` or `(messages)` returns text; it may be asynchronous, or a
+    `ChatModel`. `max_children_total`, `max_children_per_batch`, `result_truncation_limit`
+    (characters) and `per_child_timeout_s` limit the runs below; `env_max_iterations_multiplier` is
+    the steps allowed for each turn.
     `on_subcall_start(depth, model, prompt)` and `on_subcall_complete(depth, model, seconds, error)`
     are told of them. `verbose` prints a line for each turn.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
     """
 
     def __init__(
@@ -60,17 +75,12 @@ class LocalRLMRunner:
         on_subcall_complete: OnComplete | None = None,
         verbose: bool = False,
     ) -> None:
-        self.llm_chat_fn = llm_chat_fn
-        self.system_prompt = system_prompt
-        self.max_iterations = max_iterations
-        self.max_depth = max_depth
-        self.depth = depth
-        self.env_max_iterations_multiplier = env_max_iterations_multiplier
-        self.backend_factory = backend_factory or self._default_backend
-        self.on_subcall_start = on_subcall_start
-        self.on_subcall_complete = on_subcall_complete
-        self.verbose = verbose
-        self._model = CallableModel(llm_chat_fn)
+        self._model = as_model(llm_chat_fn, "llm_chat_fn")
+        of_kind(system_prompt, str, "system_prompt")
+        of_kind(verbose, bool, "verbose")
+        if backend_factory is not None:
+            check_callable(backend_factory, "backend_factory")
+        check_listeners(on_subcall_start, on_subcall_complete)
         self._limits = BackendLimits(
             max_depth=max_depth,
             max_batch_workers=max_batch_workers,
@@ -79,30 +89,63 @@ class LocalRLMRunner:
             result_truncation_limit=result_truncation_limit,
             per_child_timeout_s=per_child_timeout_s,
         )
+        self.llm_chat_fn = llm_chat_fn
+        self.system_prompt = system_prompt
+        self.max_iterations = at_least(max_iterations, 1, "max_iterations")
+        self.max_depth = max_depth
+        self.depth = at_least(depth, 0, "depth")
+        self.env_max_iterations_multiplier = at_least(
+            env_max_iterations_multiplier, 1, "env_max_iterations_multiplier"
+        )
+        self.backend_factory = backend_factory or self._default_backend
+        self.on_subcall_start = on_subcall_start
+        self.on_subcall_complete = on_subcall_complete
+        self.verbose = verbose
 
     def run(
         self,
-        context: str,
+        context: Given,
         task_prompt: str,
         *,
         model: str | None = None,
         timeout_s: float | None = None,
     ) -> RLMRunResult:
-        """Answer `task_prompt` about `context`.
+        """Answer `task_prompt` about `context`, which may be what that of `LocalREPLEnv.reset` may.
 
         When `timeout_s` seconds are over, the answer is the text "Error: child timeout after ...".
 
         Raises:
             ModelError: the chat function raised.
+            EpisodeAborted: the session was lost.
+            TypeError, ValueError, OSError: naming the argument; nothing was asked.
         """
         return RUNS.wait_for(self._run(context, task_prompt, model, timeout_s))
 
     async def _run(
-        self, context: str, task_prompt: str, model: str | None, timeout_s: float | None
+        self, context: Given, task_prompt: str, model: str | None, timeout_s: float | None
     ) -> RLMRunResult:
         from repl_env.local import AsyncLocalREPLEnv
 
-        backend = self.backend_factory(
+        of_kind(task_prompt, str, "task_prompt")
+        if timeout_s is not None:
+            check_seconds(timeout_s, "timeout_s")
+        backend = self._backend()
+        async with AsyncLocalREPLEnv.with_provider(self._provider(backend)) as environment:
+            await environment.reset(
+                context=context,
+                task_prompt=task_prompt,
+                max_iterations=self.max_iterations * self.env_max_iterations_multiplier,
+                llm_model=model,
+            )
+            result = await self._run_in(environment, clean(task_prompt), model).play(timeout_s)
+        answer = result.final_answer
+        if result.stop_reason == "timeout" and answer is None:
+            answer = f"Error: child timeout after {timeout_s:.3f}s"
+        traces = list(getattr(backend, "child_traces", []))
+        return replace(result, final_answer=answer, depth=self.depth, child_traces=traces)
+
+    def _backend(self) -> RecursiveBackend:
+        return self.backend_factory(
             self.llm_chat_fn,
             system_prompt=self.system_prompt,
             max_iterations=self.max_iterations,
@@ -110,38 +153,32 @@ class LocalRLMRunner:
             depth=self.depth,
             env_max_iterations_multiplier=self.env_max_iterations_multiplier,
         )
-        provider = GivenProvider(
-            backend.query,
-            backend.query_batched,
-            backend.recursive_query,
-            backend.recursive_query_batched,
-            shortens=self._limits.max_children_per_batch is not None,
+
+    def _provider(self, backend: RecursiveBackend) -> GivenProvider:
+        """What answers the sub-calls of a run: the functions of its backend."""
+        missing = [name for name in _ASKED if not callable(getattr(backend, name, None))]
+        if missing:
+            kind, names = type(backend).__name__, ", ".join(missing)
+            raise TypeError(f"backend_factory must return a backend; {kind} has no {names}")
+        shortens = self._limits.max_children_per_batch is not None
+        return GivenProvider(*(getattr(backend, name) for name in _ASKED), shortens=shortens)
+
+    def _run_in(self, environment: AsyncLocalREPLEnv, question: str, model: str | None) -> Run:
+        """The run of the episode that has begun there."""
+        notes = tuple(
+            ContextNote(part.name, part.type, part.length) for part in environment.contexts
         )
-        async with AsyncLocalREPLEnv.with_provider(provider) as environment:
-            first = await environment.reset(
-                context=context,
-                task_prompt=task_prompt,
-                max_iterations=self.max_iterations * self.env_max_iterations_multiplier,
-                llm_model=model,
-            )
-            note = ContextNote("context", "str", first.observation.context_length)
-            children = self.depth + 1 < self.max_depth
-            run = Run(
-                question=task_prompt,
-                opening=opening(task_prompt, (note,), prompt=self.system_prompt, children=children),
-                model=self._model,
-                environment=environment,
-                manner=Manner(max_iterations=self.max_iterations),
-                model_name=model,
-                contexts=(note,),
-                watch=self._print if self.verbose else None,
-            )
-            result = await run.play(timeout_s)
-        answer = result.final_answer
-        if result.stop_reason == "timeout" and answer is None:
-            answer = f"Error: child timeout after {timeout_s:.3f}s"
-        traces = list(getattr(backend, "child_traces", []))
-        return replace(result, final_answer=answer, depth=self.depth, child_traces=traces)
+        children = self.depth + 1 < self.max_depth
+        return Run(
+            question=question,
+            opening=opening(question, notes, prompt=self.system_prompt, children=children),
+            model=self._model,
+            environment=environment,
+            manner=Manner(max_iterations=self.max_iterations),
+            model_name=model,
+            contexts=notes,
+            watch=self._print if self.verbose else None,
+        )
 
     def _default_backend(self, llm_chat_fn: ChatFn, **arguments: Any) -> RecursiveBackend:
         return LocalChildRLMBackend(

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from repl_env.errors import ModelError
 from repl_env.recursive_backends import (
     BackendLimits,
     ChildTrace,
@@ -12,6 +13,7 @@ from repl_env.recursive_backends import (
     LocalChildRLMBackend,
 )
 from repl_env.recursive_controller import create_server_recursive_controller
+from repl_env.rlm import ScriptedModel
 from repl_env.runner import LocalRLMRunner, RLMRunResult
 
 
@@ -143,6 +145,88 @@ def test_each_turn_is_printed_if_asked_for(capsys):
     assert "[depth=0] iteration=1" in capsys.readouterr().out
 
 
+def model(text):
+    """A chat function that is to be called once, or not at all."""
+    return lambda messages: code(f"FINAL({text!r})")
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"llm_chat_fn": None}, TypeError),
+        ({"llm_chat_fn": "gpt-5-mini"}, TypeError),
+        ({"system_prompt": None}, TypeError),
+        ({"max_iterations": 0}, ValueError),
+        ({"max_iterations": True}, TypeError),
+        ({"max_depth": 0}, ValueError),
+        ({"max_depth": 1.0}, TypeError),
+        ({"depth": -1}, ValueError),
+        ({"env_max_iterations_multiplier": 0}, ValueError),
+        ({"max_batch_workers": 0}, ValueError),
+        ({"max_batch_workers": None}, TypeError),
+        ({"backend_factory": 3}, TypeError),
+        ({"max_children_total": -1}, ValueError),
+        ({"max_children_per_batch": -1}, ValueError),
+        ({"result_truncation_limit": -1}, ValueError),
+        ({"result_truncation_limit": "100"}, TypeError),
+        ({"per_child_timeout_s": 0}, ValueError),
+        ({"per_child_timeout_s": float("nan")}, ValueError),
+        ({"per_child_timeout_s": "10"}, TypeError),
+        ({"on_subcall_start": "print"}, TypeError),
+        ({"on_subcall_complete": 3}, TypeError),
+        ({"verbose": "no"}, TypeError),
+    ],
+)
+def test_a_wrong_argument_of_a_runner_is_refused_by_name(given, error):
+    with pytest.raises(error, match=f"^{next(iter(given))} must be"):
+        LocalRLMRunner(**{"llm_chat_fn": model(1), **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"task_prompt": None}, TypeError),
+        ({"task_prompt": 3}, TypeError),
+        ({"context": 3}, TypeError),
+        ({"model": 3}, TypeError),
+        ({"timeout_s": 0}, ValueError),
+        ({"timeout_s": float("nan")}, ValueError),
+        ({"timeout_s": "10"}, TypeError),
+    ],
+)
+def test_a_wrong_argument_of_a_run_is_refused_by_name_and_nothing_is_asked(given, error):
+    asked = []
+    runner = LocalRLMRunner(asked.append)
+    with pytest.raises(error, match=f"{next(iter(given))} must be"):
+        runner.run(**{"context": "c", "task_prompt": "t", **given})
+    assert asked == []
+
+
+def test_a_factory_that_makes_no_backend_is_named():
+    runner = LocalRLMRunner(model(1), backend_factory=lambda chat_fn, **arguments: None)
+    with pytest.raises(TypeError, match="backend_factory must return a backend; NoneType"):
+        runner.run("c", "root")
+
+
+@pytest.mark.parametrize("context", [["a", "b"], {"a": 1}, b"ab"])
+def test_the_model_is_told_what_kind_of_context_there_is(context):
+    seen = []
+
+    def answer(messages):
+        seen.extend(messages)
+        return code("FINAL(type(context).__name__)")
+
+    kind = type(context).__name__
+    assert LocalRLMRunner(answer).run(context, "root").final_answer == kind
+    assert f"Your context is a {kind} with" in str(seen[0]["content"])
+
+
+def test_a_model_answers_turns_and_the_questions_of_code():
+    """A model is a function too, and an asynchronous one; its code's questions had no answer."""
+    scripted = ScriptedModel([code("FINAL([llm_query('a'), *llm_batch(['b'])])"), "A", "B"])
+    assert LocalRLMRunner(scripted).run("c", "root").answer_value == ["A", "B"]
+
+
 # ── backends and controller by themselves ────────────────────────────────────────────────────────
 
 
@@ -152,6 +236,26 @@ def test_a_direct_backend_asks_the_chat_function():
     assert backend.recursive_query("ab") == "abab"
     assert backend.query_batched([]) == []
     assert (backend.depth, backend.max_depth, backend.child_traces) == (0, 1, [])
+
+
+@pytest.mark.parametrize("answer", [None, 3, b"text"])
+def test_an_answer_that_is_no_text_is_named(answer):
+    with pytest.raises(ModelError, match=f"returned {type(answer).__name__}, not str"):
+        DirectLMBackend(lambda messages: answer).query("a")
+
+
+@pytest.mark.parametrize("field", ["max_depth", "max_batch_workers", "max_children_total"])
+def test_limits_of_a_backend_are_checked_when_they_are_set(field):
+    with pytest.raises(TypeError, match=f"{field} must be an int"):
+        BackendLimits(**{field: "1"})
+
+
+def test_a_controller_refuses_a_wrong_argument_by_name():
+    for given in ({"chat_fn": 3}, {"max_iterations": 0}, {"max_depth": 0}):
+        for depth in (1, 2):
+            arguments = {"chat_fn": str, "max_depth": depth, "max_iterations": 3, **given}
+            with pytest.raises((TypeError, ValueError), match=f"{next(iter(given))} must be"):
+                create_server_recursive_controller(**arguments)
 
 
 def test_a_failure_in_a_batch_stays_in_its_place():
