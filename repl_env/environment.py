@@ -392,12 +392,16 @@ class REPLEnvironment(EpisodeTurns):
         """
         from repl_env.local import AsyncLocalREPLEnv
 
+        other = self._home()
+        other.answer_by(provider)
+        return AsyncLocalREPLEnv.of(other)
+
+    def _home(self) -> REPLEnvironment:
         other = copy.copy(self)
         other.transform, other.rubric = None, REPLRubric()
         other.settings = replace(self.settings, context=None, task_prompt=None)
-        other.answer_by(provider)
         other._current = None
-        return AsyncLocalREPLEnv.of(other)
+        return other
 
     def model(self, llm: LLM) -> ChatModel:
         """The model that `llm`, which a reset was given, speaks of; see `model_of`.

@@ -29,9 +29,8 @@ from repl_env.turns import Turn
 from repl_sandbox.types import Missing
 
 if TYPE_CHECKING:
-    from repl_env.local import AsyncLocalREPLEnv
     from repl_env.rlm.budget import Spent
-    from repl_env.rlm.model import ChatModel
+    from repl_env.rlm.recursion import Home
 
 # The arguments of a reset that OpenEnv has by position.
 POSITIONAL = ("seed", "episode_id", "context", "task_prompt", "hf_token", "llm_model")
@@ -45,12 +44,11 @@ class EpisodeTurns(EpisodeSteps):
     _sandboxes: sandboxes.Source
 
     @abstractmethod
-    def child(self, provider: Provider) -> AsyncLocalREPLEnv:
-        """An environment like this one, without an episode, whose sub-calls `provider` answers."""
+    def _home(self) -> Home:
+        """Where runs below an episode of this environment have their sessions.
 
-    @abstractmethod
-    def model(self, llm: LLM) -> ChatModel:
-        """The model that `llm`, which a reset was given, speaks of."""
+        It knows of no episode: the session holds it, and would keep the environment alive.
+        """
 
     def _resetting(
         self, mode: Mode, given: tuple[Any, ...], more: Mapping[str, Any]
@@ -91,7 +89,7 @@ class EpisodeTurns(EpisodeSteps):
         """Open the session of `current` as `start` does it; its sub-calls have `spent` already."""
         try:
             failed = weakly(current.subcall_failed)
-            calling = self._provider.begin(current.asked.subcalls, failed, self)
+            calling = self._provider.begin(current.asked.subcalls, failed, self._home())
             current.calling = calling
             if calling is not None and spent is not None:
                 calling.account.begin_with(spent)

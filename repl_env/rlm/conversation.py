@@ -27,6 +27,26 @@ from repl_env.values import clean
 from repl_sandbox.types import check_seconds
 
 
+class Record:
+    """What happened in a conversation: kept, written to its trajectory, told to who watches.
+
+    The session holds this for its sub-calls. It knows nothing of the conversation, which it would
+    keep alive.
+    """
+
+    def __init__(self, watch: Watcher | None) -> None:
+        self.events: list[AnyEvent] = []
+        self.writer: Watcher | None = None
+        self._watch = watch
+
+    def __call__(self, event: AnyEvent) -> None:
+        self.events.append(event)
+        if self.writer is not None:
+            self.writer(event)
+        if self._watch is not None:
+            self._watch(event)
+
+
 class Conversation:
     """Questions on one live session, one after the other. `async with`, or plain `with`.
 
@@ -42,9 +62,8 @@ class Conversation:
     def __init__(self, plan: Plan, about: Mapping[str, Any], llm: LLM | None) -> None:
         self._plan = plan
         self._about = about
-        self._events: list[AnyEvent] = []
+        self._record = Record(plan.watch)
         self._held = AsyncExitStack()
-        self._writer: Watcher | None = None
         self._models = plan.models(llm)
         self._recursion: Recursion | None = None
         self._llm = llm
@@ -113,15 +132,16 @@ class Conversation:
         )
 
     async def _played(self, run: Run, timeout_s: float | None) -> RLMRunResult:
-        first = len(self._events)
+        events = self._record.events
+        first = len(events)
         try:
             result = await run.play(timeout_s)
         except (ModelError, EpisodeAborted) as error:
-            whole = tuple(self._events[first:])
+            whole = tuple(events[first:])
             error.result = replace(error.result, _events=whole)  # type: ignore[union-attr]
             raise
         self._asked.append((run.question, result.final_answer or "(no answer)"))
-        return replace(result, _events=tuple(self._events[first:]))
+        return replace(result, _events=tuple(events[first:]))
 
     def ask_plain(
         self,
@@ -158,7 +178,7 @@ class Conversation:
             raise REPLError("the conversation is closed")
         if self._recursion is None:
             model, sub_model = map(self._taken, self._models)
-            self._recursion = self._plan.recursion(model, sub_model, self._told)
+            self._recursion = self._plan.recursion(model, sub_model, self._record)
         return self._recursion
 
     def _taken(self, model: ChatModel | NamedModel) -> ChatModel:
@@ -186,7 +206,7 @@ class Conversation:
         from repl_env.rlm.trajectory_writer import TrajectoryWriter
 
         if isinstance(given, TrajectoryWriter):
-            self._writer = given
+            self._record.writer = given
             return
         named = dict(self._about["contexts"] or {})
         if self._about["context"] is not None:
@@ -197,14 +217,7 @@ class Conversation:
             settings=self._plan.settings(self._about["seed"]),
             secrets=_secrets(self._plan.given, self._llm),
         )
-        self._writer = self._held.enter_context(writer)
-
-    def _told(self, event: AnyEvent) -> None:
-        self._events.append(event)
-        if self._writer is not None:
-            self._writer(event)
-        if self._plan.watch is not None:
-            self._plan.watch(event)
+        self._record.writer = self._held.enter_context(writer)
 
     async def __aenter__(self) -> Self:
         return self

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from repl_env import LocalREPLEnv, REPLVectorEnv, sandboxes
+from repl_env import LocalREPLEnv, REPLEnvironment, REPLVectorEnv, sandboxes
 from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
 from repl_sandbox import Limits
 
@@ -234,6 +234,25 @@ def test_one_that_is_dropped_and_not_closed_is_warned_of(sandbox, answers):
     env.execute("answer['content'] = 'x'")
     with pytest.warns(ResourceWarning, match="unclosed <Session"):
         del env
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_one_whose_sub_calls_a_model_answers_is_let_go_of_too(sandbox, monkeypatch, depth):
+    """What runs below its episode are made of held the environment, and its session held them."""
+
+    def chat(hf_token, llm_model=None):
+        return lambda messages: "```repl\nFINAL(context)\n```"
+
+    monkeypatch.setattr(REPLEnvironment, "_build_hf_chat_fn", staticmethod(chat))
+    env = LocalREPLEnv(sandbox=sandbox)
+    env.reset(hf_token="hf", llm_model="m", rlm_max_depth=depth)
+    assert env.execute("rlm_query('q', context='c')").observation.result.success
+    branch = env.branch()
+    with pytest.warns(ResourceWarning, match="unclosed <Session"):
+        del env
+    assert branch.execute("rlm_query('q', context='c')").observation.result.success
+    with pytest.warns(ResourceWarning, match="unclosed <Session"):
+        del branch
 
 
 def test_environments_run_side_by_side(make):

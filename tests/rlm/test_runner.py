@@ -586,3 +586,12 @@ async def test_a_conversation_is_at_one_question_at_a_time(rlm, sandbox):
         assert (await first).final_answer == "1"
         assert (await talk.ask("?")).final_answer == "1"
     assert sandbox.statistics().open == before
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_conversation_that_is_dropped_and_not_closed_is_let_go_of_and_warned_of(rlm, depth):
+    """Its session told it of sub-calls, and so kept it."""
+    talk = rlm(ScriptedModel([code("FINAL(len(context))")]), max_depth=depth).conversation("abc")
+    assert talk.ask_plain("How long?").final_answer == "3"
+    with pytest.warns(ResourceWarning, match="unclosed <AsyncSession"):
+        del talk
