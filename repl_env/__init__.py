@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from repl_env.first_use import on_first_use
 
 if TYPE_CHECKING:
+    from repl_env.async_local import AsyncLocalREPLEnv
     from repl_env.client import ReplAction, REPLEnv, ReplEnv, ReplObservation
     from repl_env.environment import REPLEnvironment
     from repl_env.errors import (
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
         TooLarge,
     )
     from repl_env.llm import LLM
-    from repl_env.local import AsyncLocalREPLEnv, LocalREPLEnv
+    from repl_env.local import LocalREPLEnv
     from repl_env.models import (
         CodeBlockResult,
         REPLAction,
@@ -118,6 +119,7 @@ __all__ = [
 ]
 
 _NAMES_BY_MODULE = {
+    "async_local": ("AsyncLocalREPLEnv",),
     "client": ("REPLEnv", "ReplAction", "ReplEnv", "ReplObservation"),
     "environment": ("REPLEnvironment",),
     "errors": (
@@ -140,7 +142,7 @@ _NAMES_BY_MODULE = {
         "TooLarge",
     ),
     "llm": ("LLM",),
-    "local": ("AsyncLocalREPLEnv", "LocalREPLEnv"),
+    "local": ("LocalREPLEnv",),
     "models": ("CodeBlockResult", "REPLAction", "REPLObservation", "REPLState", "StepResult"),
     "parsing": ("extract_code_blocks",),
     "prompts": (

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import repl_sandbox
 from repl_env import cells, sandboxes
 from repl_env.arguments import check_callable
+from repl_env.children import Children
 from repl_env.contexts import Given, Part
 from repl_env.episode import Episode
 from repl_env.episode_turns import EpisodeTurns
@@ -31,7 +32,7 @@ from repl_env.models import (
     REPLState,
 )
 from repl_env.previews import Preview
-from repl_env.rubrics import REPLRubric, Rubric
+from repl_env.rubrics import Rubric
 from repl_env.scoring import own_rubric
 from repl_env.settings import Request, Settings, checked_tools
 from repl_env.subcalls import GivenProvider, HostFunction, Provider
@@ -40,11 +41,9 @@ from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
 from repl_sandbox.types import JSON, Answers, Missing
 
 if TYPE_CHECKING:
-    from repl_env.local import AsyncLocalREPLEnv
     from repl_env.rlm.budget import Budget, Price
     from repl_env.rlm.calling import Calling
     from repl_env.rlm.ledger import Account
-    from repl_env.rlm.model import ChatModel
 
 
 class REPLEnvironment(EpisodeTurns):
@@ -384,42 +383,12 @@ class REPLEnvironment(EpisodeTurns):
         """`branch` of an episode that was begun by `reset_async`."""
         return await play_async(self._branching("async", seed))
 
-    def child(self, provider: Provider) -> AsyncLocalREPLEnv:
-        """An environment like this one, without an episode, whose sub-calls `provider` answers.
-
-        Its sessions are from the same sandbox, and have no context of their own accord; it is
-        stepped asynchronously, and scores nothing.
-        """
-        from repl_env.local import AsyncLocalREPLEnv
-
-        other = self._home()
-        other.answer_by(provider)
-        return AsyncLocalREPLEnv.of(other)
-
-    def _home(self) -> REPLEnvironment:
-        other = copy.copy(self)
-        other.transform, other.rubric = None, REPLRubric()
-        other.settings = replace(self.settings, context=None, task_prompt=None)
-        other._current = None
-        return other
-
-    def model(self, llm: LLM) -> ChatModel:
-        """The model that `llm`, which a reset was given, speaks of; see `model_of`.
-
-        Raises:
-            ImportError: its library is not installed; says what to install.
-            ValueError: `llm` does not say enough.
-        """
-        from repl_env.rlm.model import as_model
-
-        if llm.base_url is None and not llm.headers and not llm.sampling:
-            return as_model(self._build_hf_chat_fn(llm.api_key, llm.model))
-        from repl_env.rlm.endpoints import model_of
-
-        found = model_of(llm)
-        if found is None:
-            raise ValueError("llm says neither where a model is nor with which key to ask for it")
-        return found
+    def _children(self) -> Children:
+        like = copy.copy(self)
+        like.transform, like.rubric = None, None
+        like.settings = replace(self.settings, context=None, task_prompt=None)
+        like._current = None
+        return Children(like, self._build_hf_chat_fn)
 
     @staticmethod
     def _build_hf_chat_fn(hf_token: str | None, llm_model: str | None = None) -> Any:

@@ -29,8 +29,8 @@ from repl_env.turns import Turn
 from repl_sandbox.types import Missing
 
 if TYPE_CHECKING:
+    from repl_env.children import Children
     from repl_env.rlm.budget import Spent
-    from repl_env.rlm.recursion import Home
 
 # The arguments of a reset that OpenEnv has by position.
 POSITIONAL = ("seed", "episode_id", "context", "task_prompt", "hf_token", "llm_model")
@@ -44,11 +44,8 @@ class EpisodeTurns(EpisodeSteps):
     _sandboxes: sandboxes.Source
 
     @abstractmethod
-    def _home(self) -> Home:
-        """Where runs below an episode of this environment have their sessions.
-
-        It knows of no episode: the session holds it, and would keep the environment alive.
-        """
+    def _children(self) -> Children:
+        """What makes the environments of the runs below an episode of this one."""
 
     def _resetting(
         self, mode: Mode, given: tuple[Any, ...], more: Mapping[str, Any]
@@ -89,7 +86,7 @@ class EpisodeTurns(EpisodeSteps):
         """Open the session of `current` as `start` does it; its sub-calls have `spent` already."""
         try:
             failed = weakly(current.subcall_failed)
-            calling = self._provider.begin(current.asked.subcalls, failed, self._home())
+            calling = self._provider.begin(current.asked.subcalls, failed, self._children())
             current.calling = calling
             if calling is not None and spent is not None:
                 calling.account.begin_with(spent)

@@ -34,7 +34,7 @@ from repl_env.values import clean
 from repl_sandbox.types import check_seconds
 
 if TYPE_CHECKING:
-    from repl_env.local import AsyncLocalREPLEnv
+    from repl_env.async_local import AsyncLocalREPLEnv
 
 __all__ = ["LocalRLMRunner", "RLMRunResult"]
 
@@ -124,7 +124,7 @@ class LocalRLMRunner:
     async def _run(
         self, context: Given, task_prompt: str, model: str | None, timeout_s: float | None
     ) -> RLMRunResult:
-        from repl_env.local import AsyncLocalREPLEnv
+        from repl_env.async_local import AsyncLocalREPLEnv
 
         of_kind(task_prompt, str, "task_prompt")
         if timeout_s is not None:

@@ -223,7 +223,7 @@ class _Local:
     """Makes environments on this machine."""
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
-        from repl_env.local import AsyncLocalREPLEnv
+        from repl_env.async_local import AsyncLocalREPLEnv
 
         self._arguments = dict(arguments)
         if self._arguments.get("sandbox") is None and self._arguments.get("limits") is None:
@@ -231,7 +231,7 @@ class _Local:
         AsyncLocalREPLEnv(**self._arguments)  # wrong arguments are told now, not at the first run
 
     def __call__(self, provider: Provider) -> Any:
-        from repl_env.local import AsyncLocalREPLEnv
+        from repl_env.async_local import AsyncLocalREPLEnv
 
         return AsyncLocalREPLEnv.with_provider(provider, **self._arguments)
 

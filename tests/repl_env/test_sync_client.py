@@ -12,9 +12,9 @@ import threading
 import pytest
 
 from repl_env import EpisodeDone, LocalREPLEnv, NotReset
+from repl_env.async_local import AsyncLocalREPLEnv
 from repl_env.client import REPLEnv
 from repl_env.errors import REPLError, SessionLost
-from repl_env.local import AsyncLocalREPLEnv
 from repl_env.remote.parcels import LARGE
 from repl_env.sync_client import SyncREPLEnv
 from tests.repl_env.scripted_server import Scripted, begun, observation
