@@ -234,6 +234,21 @@ class Episode:
     # ── what is shown ────────────────────────────────────────────────────────────────────────────
 
     def _observe(self, result: CodeBlockResult, kind: str | None, usage: Usage) -> REPLObservation:
+        terms = self.terms
+        return trusted(
+            REPLObservation,
+            result=result,
+            context_preview=terms.context.preview,
+            context_length=terms.context.length,
+            available_variables=list(self.names),
+            iteration=self.iteration,
+            max_iterations=terms.max_iterations,
+            done=self.done,
+            reward=0.0,
+            metadata=self._metadata(result, kind, usage),
+        )
+
+    def _metadata(self, result: CodeBlockResult, kind: str | None, usage: Usage) -> dict[str, Any]:
         terms, final = self.terms, self.final
         metadata: dict[str, Any] = {
             "task_prompt": terms.task_prompt,
@@ -257,18 +272,7 @@ class Episode:
         if self.done:
             metadata["total_execution_time"] = self.totals.execution_seconds
             metadata["total_iterations"] = self.iteration
-        return trusted(
-            REPLObservation,
-            result=result,
-            context_preview=terms.context.preview,
-            context_length=terms.context.length,
-            available_variables=list(self.names),
-            iteration=self.iteration,
-            max_iterations=terms.max_iterations,
-            done=self.done,
-            reward=0.0,
-            metadata=metadata,
-        )
+        return metadata
 
     def state(self) -> REPLState:
         """The episode so far."""

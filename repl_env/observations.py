@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
+from typing import Any
 
 from repl_env.models import CodeBlockResult, trusted
 from repl_env.values import clean
 from repl_sandbox.types import (
     AnyOutcome,
+    Change,
     Finished,
     Killed,
     KillReason,
@@ -151,19 +153,14 @@ def render(
         stderr = f"{on_new_line(stderr)}{failed.text}"
     elif before := _died_before(outcome):
         stderr = f"{on_new_line(stderr)}{before}"
-    snapshot: dict[str, str] = {}
-    changes: list[dict[str, str | int]] = []
-    for change in outcome.changes:
-        text = clean(change.preview)
-        row = {"kind": change.kind, "name": change.name, "type": clean(change.type)}
-        changes.append({**row, "size": change.size, "preview": text})
-        if change.kind != "deleted":
-            snapshot[change.name] = text
+    changes = [_shown(change) for change in outcome.changes]
     return trusted(
         CodeBlockResult,
         stdout=clip(stdout, limit, cell),
         stderr=clip(stderr, limit, cell),
-        locals_snapshot=snapshot,
+        locals_snapshot={
+            row["name"]: row["preview"] for row in changes if row["kind"] != "deleted"
+        },
         execution_time=outcome.usage.execution_seconds,
         success=failed is None,
         exception=None if failed is None else clip(failed.text, limit, cell),
@@ -172,6 +169,16 @@ def render(
         figures=[base64.b64encode(figure).decode("ascii") for figure in outcome.figures],
         truncated=len(stdout) > limit or len(stderr) > limit,
     )
+
+
+def _shown(change: Change) -> dict[str, Any]:
+    return {
+        "kind": change.kind,
+        "name": change.name,
+        "type": clean(change.type),
+        "size": change.size,
+        "preview": clean(change.preview),
+    }
 
 
 def message_result(stdout: str, error: str | None = None) -> CodeBlockResult:

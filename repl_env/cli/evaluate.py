@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -107,9 +107,6 @@ def evaluate(
     as_json: AsJSON = False,
 ) -> None:
     """Run a model over a dataset and score its answers; interrupted, the same call goes on."""
-    from repl_env.evaluation import Evaluation, read_dataset
-    from repl_sandbox.errors import IsolationError
-
     if (solver is None) == (model is None):
         raise typer.BadParameter("is wanted, or else --solver", param_hint="--model")
     metric, rubric_settings = metric_of(rubric)
@@ -133,22 +130,35 @@ def evaluate(
             limits=limits,
         )
         solving, settings = rlm_solver(runs, _folder(trajectory))
-    settings |= rubric_settings
+    how = {
+        "metric": metric,
+        "settings": settings | rubric_settings,
+        "concurrency": concurrency,
+        "give_up_after": give_up_after,
+    }
+    evaluation, status = _evaluated(dataset, limit, solving, how, out, fresh=fresh)
+    raise typer.Exit(report(evaluation, status, out, as_json))
+
+
+def _evaluated(
+    dataset: Path,
+    limit: int | None,
+    solving: Solver,
+    how: Mapping[str, Any],
+    out: Path | None,
+    *,
+    fresh: bool,
+) -> tuple[Evaluation, Status]:
+    """The evaluation of `solving` on a dataset, as far as it came; what ended it, else OK."""
+    from repl_env.evaluation import Evaluation, read_dataset
+    from repl_sandbox.errors import IsolationError
+
+    note = {"dataset": str(dataset), "settings": how["settings"]}
     with _files():
         tasks = read_dataset(dataset, limit)
-        with _results(out, fresh, {"dataset": str(dataset), "settings": settings}) as results:
-            evaluation = Evaluation(
-                tasks,
-                solving,
-                metric=metric,
-                settings=settings,
-                results=results,
-                concurrency=concurrency,
-                give_up_after=give_up_after,
-                fatal=(IsolationError,),
-            )
-            status = _run(evaluation, solving, concurrency)
-    raise typer.Exit(report(evaluation, status, out, as_json))
+        with _results(out, fresh, note) as results:
+            evaluation = Evaluation(tasks, solving, results=results, fatal=(IsolationError,), **how)
+            return evaluation, _run(evaluation, solving, how["concurrency"])
 
 
 def _folder(path: Path | None) -> Path | None:

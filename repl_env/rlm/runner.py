@@ -98,10 +98,7 @@ class RLM:
         answerer = None if sub_model is None else model_given(sub_model, "sub_model")
         if environment is not None and not callable(environment):
             raise TypeError("environment must be a function that makes one")
-        if watch is not None and not callable(watch):
-            raise TypeError(f"watch must be a function of events, not {type(watch).__name__}")
-        if inspect.iscoroutinefunction(watch):
-            raise TypeError("watch must be a plain function: it is called, and not awaited")
+        _check_watch(watch)
         for name, given, kind in (
             ("system_prompt", system_prompt, str),
             ("manner", manner, Manner),
@@ -234,6 +231,13 @@ class _Local:
         from repl_env.async_local import AsyncLocalREPLEnv
 
         return AsyncLocalREPLEnv.with_provider(provider, **self._arguments)
+
+
+def _check_watch(given: object) -> None:
+    if given is not None and not callable(given):
+        raise TypeError(f"watch must be a function of events, not {type(given).__name__}")
+    if inspect.iscoroutinefunction(given):
+        raise TypeError("watch must be a plain function: it is called, and not awaited")
 
 
 def _check_trajectory(given: object) -> None:

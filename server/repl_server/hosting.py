@@ -89,22 +89,7 @@ class Host:
         self.shared_uploads = SharedUploads(self.uploads, room)
         self.reading = Reading()
         self.sandboxes = Sandboxes()
-        self.source = Source(
-            None,
-            SandboxSettings(
-                isolation=settings.isolation,
-                require=settings.require,
-                limits=settings.limits,
-                preload=settings.preload,
-                policy=settings.policy,
-                recovery=settings.recovery,
-                ready=settings.pool,
-                # No request goes back a cell; a process less for each session.
-                history=0,
-                yielding=settings.yielding,
-            ),
-            self.sandboxes,
-        )
+        self.source = Source(None, _sandbox_settings(settings), self.sandboxes)
         self.mcp = Answers(self)
         # One that blocks must not keep another waiting; threads start only when none is idle.
         self._threads = ThreadPoolExecutor(most, "repl-environment")
@@ -313,3 +298,18 @@ class Host:
 def _name(token: str) -> bytes:
     # Compared by its hash: how long the search takes says nothing about the token.
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
+
+
+def _sandbox_settings(settings: Settings) -> SandboxSettings:
+    return SandboxSettings(
+        isolation=settings.isolation,
+        require=settings.require,
+        limits=settings.limits,
+        preload=settings.preload,
+        policy=settings.policy,
+        recovery=settings.recovery,
+        ready=settings.pool,
+        # No request goes back a cell; a process less for each session.
+        history=0,
+        yielding=settings.yielding,
+    )
