@@ -151,7 +151,12 @@ class _Loop:
     def _turn(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
-            self.loop.run_forever()
+            while True:
+                try:
+                    self.loop.run_forever()
+                except (KeyboardInterrupt, SystemExit):
+                    continue  # a task's, and its caller's to be told of; the others go on
+                break
             left = asyncio.all_tasks(self.loop)
             for task in left:
                 task.cancel()

@@ -14,15 +14,19 @@ T = TypeVar("T")
 
 
 def carried(work: Callable[[], T]) -> T:
-    """What `work()` returns or raises, of which a StopIteration becomes a RuntimeError.
+    """What `work()` returns or raises; what would harm who awaits it becomes a RuntimeError.
 
-    As that of a coroutine does: a future of asyncio cannot carry it, and up to CPython 3.11 whoever
-    awaits one is never told.
+    A StopIteration, as that of a coroutine does: a future of asyncio cannot carry it, and up to
+    CPython 3.11 whoever awaits one is never told. And what is no `Exception`: a `sys.exit` would
+    end the event loop with all others on it, a CancelledError says that somebody cancelled.
     """
     try:
         return work()
-    except StopIteration as error:
-        raise RuntimeError("StopIteration was raised where nothing iterates") from error
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise
+        told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise RuntimeError(f"{told}, raised by a function that others wait for") from error
 
 
 class Pool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from repl_env.threads import in_thread
@@ -30,6 +30,14 @@ async def called(function: Callable[..., Any], *arguments: Any) -> Any:
     Not in one of the loop's own threads: a loop that ends waits for what they are at.
     """
     if is_async(function):
-        return await function(*arguments)
+        return await _awaited(function(*arguments))
     answer = await in_thread(function, *arguments)
-    return await answer if inspect.isawaitable(answer) else answer
+    return await _awaited(answer) if inspect.isawaitable(answer) else answer
+
+
+async def _awaited(answer: Awaitable[Any]) -> Any:
+    """What `answer` comes to. A `sys.exit` in it ends no loop, which others are on."""
+    try:
+        return await answer
+    except SystemExit as error:
+        raise RuntimeError(f"SystemExit: {error}, raised by a function of the user's") from error

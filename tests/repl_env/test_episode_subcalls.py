@@ -1,5 +1,7 @@
 """Code in the session asks models and tools of the host."""
 
+import asyncio
+import sys
 import threading
 
 import pytest
@@ -138,6 +140,32 @@ def test_typed_answers_in_a_plain_episode(make):
     assert step.observation.result.value == "('42', 42, True)"
     step = env.execute("h = rlm_spawn('x')\nh.result()")
     assert step.observation.result.value == "'deep x'"
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
+def test_a_function_that_would_end_the_process_is_a_failure_of_ours_and_no_wait(make, error):
+    """`sys.exit` ended the loop that all sub-calls are on, and every later one waited."""
+
+    def leave(prompt):
+        raise error
+
+    env = make(llm_query_fn=leave)
+    env.reset()
+    for _ in range(2):
+        step = env.execute("llm_query('x')")
+        assert f"Error: RuntimeError: {type(error).__name__}" in step.observation.result.value
+        assert step.metadata["error_kind"] == "llm"
+
+
+def test_a_coroutine_function_that_leaves_the_process_is_a_failure_of_ours_too(make):
+    async def leave(prompt):
+        sys.exit(3)
+
+    env = make(llm_query_fn=leave)
+    env.reset()
+    for _ in range(2):
+        step = env.execute("llm_batch(['x', 'y'])")
+        assert step.observation.result.value.count("RuntimeError: SystemExit: 3") == 2
 
 
 def test_the_model_of_a_reset_answers_and_recurses(make, monkeypatch):

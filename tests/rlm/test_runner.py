@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sys
 import threading
 from pathlib import Path
 
@@ -338,6 +339,20 @@ def test_a_model_that_fails_is_an_error_and_never_a_score(rlm):
         rlm(broken).run("?", expected_answer="x")
     assert (caught.value.result.final_answer, caught.value.result.reward) == (None, None)
     assert (caught.value.result.stop_reason, caught.value.result.error_kind) == ("error", "llm")
+
+
+def test_a_model_that_leaves_the_process_ends_its_run_and_no_other(rlm):
+    """The loop of all plain runs ended with it, and those that came waited for ever."""
+
+    def leave(request):
+        sys.exit(3)
+
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            rlm(ScriptedModel(leave)).run("?")
+        with pytest.raises(ModelError, match="SystemExit: 3"):
+            rlm(leave).run("?")
+    assert rlm(ScriptedModel([code("FINAL(1)")])).run("?").final_answer == "1"
 
 
 async def test_a_model_whose_replies_are_at_their_end_is_an_error_and_no_wait_for_ever(rlm):

@@ -50,6 +50,33 @@ def test_an_exception_of_the_host_carries_type_and_message_only(sandbox: Sandbox
         assert outcome.stdout == "LookupError | no such thing | None\n"
 
 
+class _Stop(BaseException):
+    """What nobody expects."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), _Stop()],
+)
+def test_a_function_that_would_end_the_process_is_an_error_and_no_wait(
+    sandbox: Sandbox, error: BaseException
+) -> None:
+    """One that parses arguments calls `sys.exit`: the cell waited until its time was up."""
+
+    def plain() -> None:
+        raise error
+
+    async def coroutine() -> None:
+        raise error
+
+    with sandbox.session(host={"plain": plain, "coroutine": coroutine, "ok": lambda: 1}) as session:
+        for function in ("plain", "coroutine", "plain", "coroutine"):
+            outcome = session.run(f"{function}()")
+            assert outcome.error is not None
+            assert outcome.error.type.endswith(HostCallError.__name__)
+        assert session.run("ok()").value == "1"
+
+
 def test_a_result_that_json_cannot_carry_is_an_error_in_the_cell(sandbox: Sandbox) -> None:
     with sandbox.session(host={"bad": lambda: object()}) as session:
         outcome = session.run("bad()")

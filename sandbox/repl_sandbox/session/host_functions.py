@@ -201,8 +201,9 @@ class Executor:
                     loop.call_soon_threadsafe(_begin, loop, value, call, running, done)
                     return
                 reply = success(call, value)
-            # Boundary: whatever the host's function raises is the session's to know, as text.
-            except Exception as error:  # noqa: BLE001
+            # Boundary: whatever the host's function raises is the session's to know, as text; what
+            # would end a process, as `sys.exit`, too, or the cell would wait for a reply.
+            except BaseException as error:  # noqa: BLE001
                 reply = refusal(call.call, type(error).__name__, str(error))
             done(reply)
 
@@ -243,7 +244,12 @@ class Executor:
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     """Turn `loop` until it is stopped; what still waits on it is cancelled."""
     try:
-        loop.run_forever()
+        while True:
+            try:
+                loop.run_forever()
+            except (KeyboardInterrupt, SystemExit):
+                continue  # a task's, which has it; the others go on
+            break
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()
@@ -293,9 +299,13 @@ async def _finish(begin: Callable[[], Any], call: Call, done: Done) -> None:
         # Of the call's end, and then this goes nowhere; or the host's own doing.
         done(refusal(call.call, "Cancelled", "the host has cancelled this call"))
         raise
-    # Boundary: as in Executor.start.
-    except Exception as error:  # noqa: BLE001
-        reply = refusal(call.call, type(error).__name__, str(error))
+    # Boundary: as in Executor.start. Ctrl-C, which strikes the main thread, is the caller's too.
+    except BaseException as error:
+        done(refusal(call.call, type(error).__name__, str(error)))
+        main = threading.current_thread() is threading.main_thread()
+        if isinstance(error, KeyboardInterrupt) and main:
+            raise
+        return
     done(reply)
 
 
