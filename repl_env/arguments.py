@@ -5,6 +5,7 @@ Seconds are checked by the engine's `repl_sandbox.types.check_seconds`. Nothing 
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 
@@ -27,6 +28,12 @@ def of_kind(value: object, kind: type, name: str) -> None:
     """TypeError naming the argument, unless `value` is a `kind`."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, not {type(value).__name__}")
+
+
+def check_path(value: object, name: str) -> None:
+    """TypeError naming the argument, unless `value` is a path."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{name} must be a str or a Path, not {type(value).__name__}")
 
 
 def check_callable(value: object, name: str) -> None:

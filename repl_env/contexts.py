@@ -137,7 +137,8 @@ def resolve(
             raise ValueError(f"contexts: {name!r} is not a name for a variable")
         if _named(held, name):
             raise ValueError(f"uploads: {name!r} is given as a context as well")
-    parts = *(_part(name, value) for name, value in named.items()), *held
+    alone = NAME if given is not None else None
+    parts = *(_part(name, value, alone) for name, value in named.items()), *held
     shown = _preview(parts, mode, preview_length)
     return Context(parts, None if shown is None else clean(shown), origin)
 
@@ -146,7 +147,9 @@ def _named(parts: tuple[Part, ...], name: str) -> bool:
     return any(part.name == name for part in parts)
 
 
-def _part(name: str, value: Given) -> Part:
+def _part(name: str, value: Given, alone: str | None) -> Part:
+    """A variable; `alone` is the name of the one that is given by `context`."""
+    said = name if name == alone else f"contexts: {name}"
     if isinstance(value, Path):
         value = text_or_bytes(value.read_bytes())
     if isinstance(value, str):
@@ -154,8 +157,8 @@ def _part(name: str, value: Given) -> Part:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return Part(name, bytes(value), len(value), "bytes")
     if isinstance(value, (list, dict)):
-        return Part(name, value, len(json_text(name, value)), "chars of JSON")
-    raise _refused(name, value)
+        return Part(name, value, len(json_text(said, value)), "chars of JSON")
+    raise _refused(said, value)
 
 
 def check_kind(name: str, value: object) -> None:

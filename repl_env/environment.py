@@ -423,7 +423,7 @@ class REPLEnvironment(EpisodeTurns):
             SandboxError: the session is gone.
         """
         request = _following(task_prompt, max_iterations, expected_answer, answer_schema)
-        return play(self._following("plain", request, variables or {}))
+        return play(self._following("plain", request, variables))
 
     async def follow_up_async(
         self,
@@ -436,7 +436,7 @@ class REPLEnvironment(EpisodeTurns):
     ) -> REPLObservation:
         """`follow_up` of an episode that was begun by `reset_async`."""
         request = _following(task_prompt, max_iterations, expected_answer, answer_schema)
-        return await play_async(self._following("async", request, variables or {}))
+        return await play_async(self._following("async", request, variables))
 
     def draft(self) -> JSON:
         """What `answer["content"]` holds in the session, or None; NotReset without an episode."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from repl_env import cells, resuming, sandboxes, scoring
 from repl_env.answers import validator
+from repl_env.arguments import check_path
 from repl_env.aside import Aside
 from repl_env.current_episode import Asked, CurrentEpisode, Mode, weakly
 from repl_env.episode import Episode
@@ -98,9 +99,10 @@ class EpisodeTurns(EpisodeSteps):
             raise
 
     def _following(
-        self, mode: Mode, request: Request, variables: Mapping[str, Any]
+        self, mode: Mode, request: Request, given: Mapping[str, Any] | None
     ) -> Turn[REPLObservation]:
         current = self._begun_in(mode)
+        variables = {} if given is None else given
         check_variables(variables, self.settings.tools)
         self._check_expected(request.expected_answer)
         check = yield Aside(validator, request.answer_schema)
@@ -119,6 +121,7 @@ class EpisodeTurns(EpisodeSteps):
         return (yield from self._transforming(current.episode.greet()))
 
     def _saving(self, mode: Mode, path: str | os.PathLike[str]) -> Turn[tuple[Missing, ...]]:
+        check_path(path, "path")
         current = self._begun_in(mode)
         saved = resuming.snapshot(current, self.settings.answers, self.rubric)
         plain = mode == "plain"
@@ -127,6 +130,7 @@ class EpisodeTurns(EpisodeSteps):
     def _loading(
         self, mode: Mode, path: str | os.PathLike[str], schema: Any, llm: LLM
     ) -> Turn[tuple[Missing, ...]]:
+        check_path(path, "path")
         if mode == "plain":
             self._check_mode(mode)
         file = yield from resuming.reading(path, mode == "plain")

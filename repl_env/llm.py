@@ -45,7 +45,7 @@ class LLM:
         without a name in the reset means nothing, for it is there for other things as well.
 
         Raises:
-            TypeError: both forms were given, or `llm` is none.
+            TypeError: both forms were given, or one is of another kind.
         """
         check_forms(llm, llm_model, hf_token)
         if llm is not None:
@@ -56,7 +56,10 @@ class LLM:
 
 
 def check_forms(llm: LLM | None, llm_model: str | None, hf_token: str | None) -> None:
-    """TypeError if both forms were given, or `llm` is none."""
+    """TypeError naming the argument if both forms were given, or one is of another kind."""
+    for name, given in (("llm_model", llm_model), ("hf_token", hf_token)):
+        if not isinstance(given, str | None):
+            raise TypeError(f"{name} must be a str, not {type(given).__name__}")
     if not isinstance(llm, LLM | None):
         raise TypeError(f"llm must be a repl_env.LLM, not {type(llm).__name__}")
     if llm is not None and (llm_model is not None or hf_token is not None):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from keyword import iskeyword
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 from pydantic import (
@@ -228,6 +229,6 @@ def showing(name: str) -> str:
     """The code that shows a variable; TypeError or ValueError if `name` is no name or path."""
     if not isinstance(name, str):
         raise TypeError(f"name must be a str, not {type(name).__name__}")
-    if not all(part.isidentifier() for part in name.split(".")):
+    if not all(part.isidentifier() and not iskeyword(part) for part in name.split(".")):
         raise ValueError(f"{name!r} is not the name of a variable; use execute() for expressions")
     return f"print(repr({name}))"

@@ -138,6 +138,13 @@ class Source:
         """The objects that sessions of the sandbox that was given begin with."""
         return {} if self.given is None else self.given.shared
 
+    @property
+    def limits(self) -> Limits:
+        """Those of the sessions."""
+        if self.given is not None:
+            return self.given.limits
+        return self.settings.limits or Limits()
+
     def plain(self) -> Sandbox:
         """The sandbox for plain episodes; RuntimeError if an asynchronous one was given."""
         if self.given is None:

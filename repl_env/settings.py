@@ -6,6 +6,7 @@ Everything is checked here, before a session is started or the last episode is t
 from __future__ import annotations
 
 import keyword
+import unicodedata
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -85,7 +86,7 @@ class Request:
         self,
         settings: Settings,
         helpers: tuple[str, ...],
-        source: Source | None,
+        source: Source,
         check: Validator | None,
     ) -> Terms:
         """The episode's terms, if its session is from `source`; `check` is of `answer_schema`.
@@ -109,7 +110,7 @@ class Request:
             episode_id=_text(self.episode_id, "episode_id") or uuid.uuid4().hex,
             task_prompt=_text(task_prompt, "task_prompt"),
             context=resolved,
-            files=contents(self.files),
+            files=contents(self.files, source.limits),
             max_iterations=at_least(
                 _given(self.max_iterations, settings.max_iterations), 1, "max_iterations"
             ),
@@ -166,6 +167,10 @@ def check_name(name: object, argument: str, taken: Mapping[str, object] | None =
     """ValueError unless `name` can name a variable of the session that is not ours already."""
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
         raise ValueError(f"{argument}: {name!r} is not a name for a variable")
+    if (read := unicodedata.normalize("NFKC", name)) != name:  # as Python does with names in code
+        raise ValueError(f"{argument}: {name!a} is read as {read!a} in code; give it that")
+    if name in ("_", "_out") or name[:2] == "__" == name[-2:]:
+        raise ValueError(f"{argument}: {name!r} is the session's own")
     if name in RESERVED or name in (taken or {}):
         raise ValueError(f"{argument}: the name {name!r} is taken; the session has it already")
 

@@ -101,9 +101,16 @@ class GivenProvider:
             self._account()  # what is wrong is told now, not at the first reset
 
     def names(self, settings: SubcallSettings) -> frozenset[str]:
-        """Those functions of the session that can answer."""
+        """Those functions of the session that can answer.
+
+        Raises:
+            ImportError, TypeError, ValueError: the model of `settings` cannot be asked.
+        """
         if not any(self._given.values()):
-            return frozenset((*NAMES, BUDGET)) if settings.llm.answers else frozenset()
+            if not settings.llm.answers:
+                return frozenset()
+            _check_endpoint(settings.llm)
+            return frozenset((*NAMES, BUDGET))
         plain = self._given["llm_query_fn"] or self._given["llm_batch_fn"]
         return frozenset((*(name for name in NAMES if plain or name.startswith("rlm_")), BUDGET))
 
@@ -162,6 +169,14 @@ class GivenProvider:
             Either.of(single, batch),
             Either.of(deep or single, deep_batch or (None if deep else batch)),
         )
+
+
+def _check_endpoint(llm: LLM) -> None:
+    """What is wrong with it is told before the last episode is left."""
+    if llm.base_url is not None or llm.headers or llm.sampling:
+        from repl_env.rlm.endpoints import model_of
+
+        model_of(llm)
 
 
 def _unconfigured(name: str) -> HostFunction:

@@ -67,6 +67,13 @@ class AsyncSandbox:
         """The `Sandbox` that this is a face of; None before it has started."""
         return self._sandbox
 
+    @property
+    def limits(self) -> Limits:
+        """As `Sandbox.limits`."""
+        if self._sandbox is not None:
+            return self._sandbox.limits
+        return self._arguments.get("limits") or Limits()
+
     async def __aenter__(self) -> AsyncSandbox:
         await self.start()
         return self

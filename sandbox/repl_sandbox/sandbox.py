@@ -119,6 +119,11 @@ class Sandbox:
         template, self.refusals = strongest(tiers, start)
         self._live_on(template)
 
+    @property
+    def limits(self) -> Limits:
+        """Those of its sessions, but for such as are given others."""
+        return self._limits
+
     def _begin_life(self) -> None:
         """What a sandbox has of its own, whatever its settings are: nothing yet."""
         self._pid = os.getpid()

@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
+from repl_env import LocalREPLEnv
 from repl_env.llm import LLM
-from repl_sandbox import Limits
+from repl_sandbox import Limits, Sandbox
 
 
 @pytest.mark.parametrize(
@@ -59,11 +60,24 @@ def test_files_are_not_kept_beside_the_session(env):
     assert sys.getrefcount(data) == before
 
 
-def test_a_file_that_does_not_fit_is_an_error_of_the_reset(env):
+def test_a_file_on_the_callers_side_that_does_not_fit_is_not_read(make, tmp_path):
+    """One of holes takes no room there, and would here."""
+    with (tmp_path / "holes").open("wb") as file:
+        file.truncate(1 << 40)
+    env = make()
+    env.reset(context="kept")
     with pytest.raises(OSError, match=r"File too large; .*file_size.*'big'"):
-        env.reset(files={"big": b"x" * (300 << 20)})
-    env.reset()
-    assert env.execute("1 + 1").observation.result.value == "2"
+        env.reset(files={"big": tmp_path / "holes"})
+    assert env.execute("context").observation.result.value == "'kept'"
+
+
+def test_files_that_a_sandbox_of_the_callers_cannot_hold_are_refused_before_the_last_episode_ends():
+    with Sandbox(limits=Limits(file_size="1MiB")) as sandbox, LocalREPLEnv(sandbox=sandbox) as env:
+        env.reset(context="kept")
+        with pytest.raises(OSError, match=r"File too large; the limit is 1,048,576 bytes"):
+            env.reset(files={"big": b"x" * ((1 << 20) + 1)})
+        assert env.execute("context").observation.result.value == "'kept'"
+        env.reset(files={"fits": b"x" * (1 << 20)})
 
 
 def test_an_unknown_argument_of_reset_is_a_type_error(env):
@@ -76,7 +90,7 @@ def test_an_unknown_argument_of_reset_is_a_type_error(env):
     [
         ({"context": 5}, TypeError, "context"),
         ({"context": [float("nan")]}, ValueError, "context must hold JSON values only"),
-        ({"contexts": {"a": {"b": float("inf")}}}, ValueError, "a must hold JSON values only"),
+        ({"contexts": {"a": {"b": float("inf")}}}, ValueError, "contexts: a must hold JSON"),
         ({"context": [object()]}, TypeError, "context must hold JSON values only"),
         ({"context": [{"a": ({1: "x", "1": "y"},)}]}, ValueError, "context: the keys 1 and '1'"),
         ({"context": {None: "x", "null": "y"}}, ValueError, "context: the keys None and 'null'"),
@@ -104,6 +118,31 @@ def test_an_unknown_argument_of_reset_is_a_type_error(env):
         ({"answer_schema": 5}, TypeError, "answer_schema"),
         ({"rlm_max_depth": 0}, ValueError, "rlm_max_depth"),
         ({"llm": LLM(), "llm_model": "m"}, TypeError, "llm"),
+        ({"llm": LLM(base_url="http://127.0.0.1:1")}, ValueError, "llm.model is missing"),
+        ({"llm": LLM("m", "models.example")}, ValueError, "base_url must begin with http"),
+        (
+            {"llm": LLM("m", api_key="k", headers=dict.fromkeys("a"))},
+            TypeError,
+            "headers: a must be",
+        ),
+        ({"hf_token": 3}, TypeError, "hf_token must be a str"),
+        ({"llm_model": 3}, TypeError, "llm_model must be a str"),
+        ({"contexts": {"a b": 3}}, TypeError, "contexts: a b must be"),
+        ({"contexts": {"a": {1}}}, TypeError, "contexts: a must be"),
+        ({"contexts": {"a": [{1}]}}, TypeError, "contexts: a must hold JSON values only"),
+        ({"contexts": {"__builtins__": "x"}}, ValueError, "'__builtins__' is the session's own"),
+        ({"contexts": {"_out": "x"}}, ValueError, "'_out' is the session's own"),
+        ({"contexts": {"\ufb01": "x"}}, ValueError, r"'\\ufb01' is read as 'fi'"),
+        ({"contexts": {"e\u0301": "x"}}, ValueError, r"'e\\u0301' is read as '\\xe9'"),
+        ({"files": {"a": "x", "a/b": "y"}}, ValueError, "files: 'a' is a file, and 'a/b' is below"),
+        ({"files": {"a/b": "y", "a": "x"}}, ValueError, "files: 'a' is a file, and 'a/b' is below"),
+        ({"files": {"a//b": "x", "a/b": "y"}}, ValueError, "files: 'a/b' is given twice"),
+        ({"files": {"big": b"x" * (300 << 20)}}, OSError, "File too large; .*file_size.*'big'"),
+        (
+            {"files": dict.fromkeys("ab", b"x" * (200 << 20))},
+            OSError,
+            "No space left on device; .*workspace.*'b'",
+        ),
     ],
 )
 def test_a_bad_argument_is_named_and_leaves_the_episode_alone(env, arguments, error, named):
@@ -126,6 +165,7 @@ def test_a_bad_argument_is_named_and_leaves_the_episode_alone(env, arguments, er
         ({"tools": {"a b": print}}, ValueError),
         ({"tools": {"_private": print}}, ValueError),
         ({"tools": {"t": 5}}, TypeError),
+        ({"tools": {"\ufb01": print}}, ValueError),
         ({"llm_query_fn": "model"}, TypeError),
         ({"limits": Limits(memory="1GiB")}, TypeError),
         ({"limits": {"memory": "1GiB"}}, TypeError),
@@ -159,6 +199,9 @@ def test_keys_that_are_no_texts_become_texts(env):
         ({"a": 1, "b": {1, 2}}, TypeError, "variables: b must hold JSON values only"),
         ({"a": 1, "b": {1: 2, "1": 3}}, ValueError, "variables: b: the keys 1 and '1'"),
         (["a"], TypeError, "variables must be a dict"),
+        ([], TypeError, "variables must be a dict"),
+        ({"a": 1, "__name__": 2}, ValueError, "variables: '__name__' is the session's own"),
+        ({"a": 1, "\ufb01": 2}, ValueError, r"variables: '\\ufb01' is read as 'fi'"),
     ],
 )
 def test_a_bad_variable_is_named_and_leaves_the_episode_alone(env, variables, error, named):
@@ -167,3 +210,20 @@ def test_a_bad_variable_is_named_and_leaves_the_episode_alone(env, variables, er
         env.follow_up(task_prompt="more", expected_answer="8", variables=variables)
     assert "a" not in env.list_variables()
     assert env.execute("FINAL(7)").reward == 1.0
+
+
+@pytest.mark.parametrize("name", ["class", "a.class", "", "a b", "x[0]"])
+def test_what_is_no_variable_costs_no_step(env, name):
+    env.reset()
+    with pytest.raises(ValueError, match="is not the name of a variable"):
+        env.get_variable(name)
+    assert env.state().iteration == 0
+
+
+@pytest.mark.parametrize("path", [None, 3, b"x"])
+def test_a_path_of_a_saved_episode_is_named_if_it_is_none(env, path):
+    env.reset(context="kept")
+    for call in (env.save, env.load):
+        with pytest.raises(TypeError, match="path must be a str or a Path"):
+            call(path)
+    assert env.execute("context").observation.result.value == "'kept'"
