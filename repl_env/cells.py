@@ -118,19 +118,27 @@ def giving_up(
     session: Any, episode: Episode, observation: REPLObservation, used_up: str | None = None
 ) -> Turn[REPLObservation]:
     """End the episode without an answer; what the answer dict holds counts if it is any."""
-    draft = yield from content(session)
+    held = yield from content(session)
     weighed = None
-    if draft not in (None, "", [], {}):
-        weighed = yield Aside(episode.weighed, draft)
+    if held not in (None, "", [], {}):
+        weighed = yield Aside(episode.weighed, held)
     return episode.give_up(observation, weighed, used_up)
 
 
 def content(session: Any) -> Turn[Any]:
-    """What `answer["content"]` holds in the session, or None."""
+    """What `answer["content"]` holds in the session at the end of an episode, or None."""
+    try:
+        return (yield from draft(session))
+    except SandboxError:
+        # The policy made a trap of it. The episode ends here in any case, and no trap may keep it
+        # from being scored.
+        return None
+
+
+def draft(session: Any) -> Turn[Any]:
+    """What `answer["content"]` holds so far, or None."""
     try:
         answer = yield partial(session.get, "answer", as_answer=True)
-    except (KeyError, TypeError, ValueError, SandboxError):
-        # The policy deleted it, put in what no answer may be, or made a trap of it. The episode
-        # ends here in any case, and no trap may keep it from being scored.
-        return None
+    except (KeyError, TypeError, ValueError):
+        return None  # the policy deleted it, or put in what no answer may be
     return answer.get("content") if isinstance(answer, dict) else None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from weakref import WeakMethod
@@ -12,6 +13,7 @@ from repl_env.episode import Episode, Terms
 from repl_env.models import REPLObservation, StepResult
 from repl_env.subcalls import SubcallSettings
 from repl_env.turns import Turn
+from repl_sandbox.errors import SessionBusy
 from repl_sandbox.types import Answer
 
 if TYPE_CHECKING:
@@ -53,6 +55,18 @@ class CurrentEpisode:
     session: Any = None
     calling: Calling | None = None
     branches: int = 0
+    _stepping: bool = False
+
+    @contextmanager
+    def at_step(self) -> Iterator[None]:
+        """One step is taken inside, from its code to its score; SessionBusy amid another."""
+        if self._stepping:
+            raise SessionBusy("the episode is at another step; take one after the other")
+        self._stepping = True
+        try:
+            yield
+        finally:
+            self._stepping = False
 
     @property
     def spent(self) -> Spent | None:

@@ -387,7 +387,7 @@ class REPLEnvironment(EpisodeTurns):
         like = copy.copy(self)
         like.transform, like.rubric = None, None
         like.settings = replace(self.settings, context=None, task_prompt=None)
-        like._current = None
+        like._current, like._at_reset = None, False
         return Children(like, self._build_hf_chat_fn)
 
     @staticmethod
@@ -439,13 +439,16 @@ class REPLEnvironment(EpisodeTurns):
         return await play_async(self._following("async", request, variables))
 
     def draft(self) -> JSON:
-        """What `answer["content"]` holds in the session, or None; NotReset without an episode."""
-        found: JSON = play(cells.content(self._begun_in("plain").session))
+        """What `answer["content"]` holds in the session, or None; NotReset without an episode.
+
+        SessionBusy while a cell runs.
+        """
+        found: JSON = play(cells.draft(self._begun_in("plain").session))
         return found
 
     async def draft_async(self) -> JSON:
         """`draft` of an episode that was begun by `reset_async`."""
-        found: JSON = await play_async(cells.content(self._begun_in("async").session))
+        found: JSON = await play_async(cells.draft(self._begun_in("async").session))
         return found
 
     async def give_up_async(self) -> REPLObservation:

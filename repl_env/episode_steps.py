@@ -72,23 +72,25 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
         if timeout_s is not None:
             check_seconds(timeout_s, "timeout_s")
         check_hearer(on_output)
-        try:
-            observation = yield from _taking(current, action, timeout_s, on_output)
-        except SessionBusy:
-            raise
-        except SandboxError as error:
-            yield from self._abandoning()
-            raise EpisodeAborted("sandbox", str(error)) from error
-        if more:
-            observation.metadata["ignored"] = sorted(more)
-        return (yield from self._scoring(current, action, observation))
+        with current.at_step():
+            try:
+                observation = yield from _taking(current, action, timeout_s, on_output)
+            except SessionBusy:
+                raise
+            except SandboxError as error:
+                yield from self._abandoning(current)
+                raise EpisodeAborted("sandbox", str(error)) from error
+            if more:
+                observation.metadata["ignored"] = sorted(more)
+            return (yield from self._scoring(current, action, observation))
 
     def _giving_up(self, mode: Mode) -> Turn[REPLObservation]:
         """The end of the episode, as when the iterations are used up."""
         current = self._going_on_in(mode)
-        observation = current.episode.going_no_further()
-        observation = yield from cells.giving_up(current.session, current.episode, observation)
-        return (yield from self._scoring(current, REPLAction(code=""), observation))
+        with current.at_step():
+            observation = current.episode.going_no_further()
+            observation = yield from cells.giving_up(current.session, current.episode, observation)
+            return (yield from self._scoring(current, REPLAction(code=""), observation))
 
     def _scoring(
         self, current: CurrentEpisode, action: REPLAction, observation: REPLObservation
@@ -122,7 +124,9 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
         if current is not None:
             yield from current.ending()
 
-    def _abandoning(self) -> Turn[None]:
+    def _abandoning(self, current: CurrentEpisode) -> Turn[None]:
+        if self._current is not current:
+            return  # it was left meanwhile, for another or for none
         try:
             yield from self._leaving()
         except SandboxError:

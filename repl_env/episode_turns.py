@@ -9,8 +9,8 @@ from __future__ import annotations
 import copy
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -20,13 +20,14 @@ from repl_env.answers import validator
 from repl_env.arguments import check_path
 from repl_env.aside import Aside
 from repl_env.current_episode import Asked, CurrentEpisode, Mode, weakly
-from repl_env.episode import Episode
+from repl_env.episode import Episode, Terms
 from repl_env.episode_steps import EpisodeSteps
 from repl_env.llm import LLM
 from repl_env.models import REPLObservation
 from repl_env.settings import REQUEST_NAMES, Request, Settings, check_variables
 from repl_env.subcalls import Provider, SubcallSettings, functions
 from repl_env.turns import Turn
+from repl_sandbox.errors import SessionBusy
 from repl_sandbox.types import Missing
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class EpisodeTurns(EpisodeSteps):
     settings: Settings
     _provider: Provider
     _sandboxes: sandboxes.Source
+    _at_reset = False
 
     @abstractmethod
     def _children(self) -> Children:
@@ -59,6 +61,27 @@ class EpisodeTurns(EpisodeSteps):
         self._check_expected(request.expected_answer)
         if mode == "plain":
             self._check_mode(mode)
+        with self._at_one_reset():
+            current = yield from self._beginning(mode, request, terms, subcalls)
+        observation = current.episode.greet()
+        observation.metadata["ignored"] = sorted(more.keys() - known.keys())
+        return (yield from self._transforming(observation))
+
+    @contextmanager
+    def _at_one_reset(self) -> Iterator[None]:
+        """One episode is begun inside; of two at once, nobody would end the session of one."""
+        if self._at_reset:
+            raise SessionBusy("the environment is at another reset or load; wait for that")
+        self._at_reset = True
+        try:
+            yield
+        finally:
+            self._at_reset = False
+
+    def _beginning(
+        self, mode: Mode, request: Request, terms: Terms, subcalls: SubcallSettings
+    ) -> Turn[CurrentEpisode]:
+        """The episode of these terms as the current one, in place of the last."""
         yield from self._leaving()
         yield from self._reminding(mode, request.expected_answer)
         asked = Asked(request.expected_answer, request.answer_schema, subcalls)
@@ -74,9 +97,7 @@ class EpisodeTurns(EpisodeSteps):
         )
         yield from self._opening(current, start)
         self._current = current
-        observation = current.episode.greet()
-        observation.metadata["ignored"] = sorted(more.keys() - known.keys())
-        return (yield from self._transforming(observation))
+        return current
 
     def _opening(
         self,
@@ -108,16 +129,17 @@ class EpisodeTurns(EpisodeSteps):
         check = yield Aside(validator, request.answer_schema)
         terms = request.following(current.episode.terms, self.settings, check)
         current.check_settled("follow up")
-        for name, value in {**variables, "answer": {"content": "", "ready": False}}.items():
-            yield partial(current.session.set, name, value)
-            current.episode.names[name] = None
-        yield from self._reminding(mode, request.expected_answer)
-        asked = replace(
-            current.asked,
-            expected_answer=request.expected_answer,
-            answer_schema=request.answer_schema,
-        )
-        current.follow(terms, asked)
+        with current.at_step():
+            for name, value in {**variables, "answer": {"content": "", "ready": False}}.items():
+                yield partial(current.session.set, name, value)
+                current.episode.names[name] = None
+            yield from self._reminding(mode, request.expected_answer)
+            asked = replace(
+                current.asked,
+                expected_answer=request.expected_answer,
+                answer_schema=request.answer_schema,
+            )
+            current.follow(terms, asked)
         return (yield from self._transforming(current.episode.greet()))
 
     def _saving(self, mode: Mode, path: str | os.PathLike[str]) -> Turn[tuple[Missing, ...]]:
@@ -143,15 +165,16 @@ class EpisodeTurns(EpisodeSteps):
         start = partial(
             resuming.restoring, source, plain=mode == "plain", answers=answers, file=file
         )
-        yield from self._opening(loaded, start, resuming.spent_in(saved))
-        missing: tuple[Missing, ...] = loaded.session.missing
-        try:
-            saved.resume(loaded.episode, missing)
-            yield from self._reminding(mode, saved.expected_answer, saved.rubric)
-        except BaseException:
-            yield from loaded.ending()
-            raise
-        before, self._current = self._current, loaded
+        with self._at_one_reset():
+            yield from self._opening(loaded, start, resuming.spent_in(saved))
+            missing: tuple[Missing, ...] = loaded.session.missing
+            try:
+                saved.resume(loaded.episode, missing)
+                yield from self._reminding(mode, saved.expected_answer, saved.rubric)
+            except BaseException:
+                yield from loaded.ending()
+                raise
+            before, self._current = self._current, loaded
         if before is not None:
             yield from before.ending()
         return missing
@@ -159,7 +182,7 @@ class EpisodeTurns(EpisodeSteps):
     def _branching(self, mode: Mode, seed: int | None) -> Turn[Self]:
         current = self._begun_in(mode)
         other = copy.copy(self)
-        other.rubric = scoring.own_rubric(self.rubric)
+        other.rubric, other._at_reset = scoring.own_rubric(self.rubric), False
         branch = current.branch()
         start = partial(cells.branching, current.session, seed=seed)
         yield from other._opening(branch, start, current.spent)

@@ -27,6 +27,7 @@ from repl_env.turns import Turn
 from repl_env.vector_results import last_of, unrewarded
 from repl_sandbox.errors import SandboxError
 from repl_sandbox.session.batch import Batch
+from repl_sandbox.types import check_seconds
 
 # What is no session is waited for in threads: openings, and rubrics that ask somebody.
 _MOST_THREADS = 32
@@ -114,7 +115,7 @@ class REPLVectorEnv:
                 others have taken their steps (`results`, `errors`).
         """
         self._check_mode("plain")
-        taken = self._taken(actions)
+        taken = self._taken(actions, timeout_s)
         turns = [
             self._inner(index)._stepping("plain", action, timeout_s, {})
             for index, action in taken.items()
@@ -138,7 +139,7 @@ class REPLVectorEnv:
     ) -> list[Result | None]:
         """`step` for episodes that were begun by `areset`."""
         self._check_mode("async")
-        taken = self._taken(actions)
+        taken = self._taken(actions, timeout_s)
         coming = [
             self._inner(index).step_async(action, timeout_s) for index, action in taken.items()
         ]
@@ -244,8 +245,12 @@ class REPLVectorEnv:
         self._raise(f" of {len(self)}")
         return [result for result in self.results if result is not None]
 
-    def _taken(self, actions: Sequence[str | REPLAction | None]) -> dict[int, REPLAction]:
+    def _taken(
+        self, actions: Sequence[str | REPLAction | None], timeout_s: float | None
+    ) -> dict[int, REPLAction]:
         """The actions to take, by environment."""
+        if timeout_s is not None:
+            check_seconds(timeout_s, "timeout_s")
         wrong = isinstance(actions, str) or not isinstance(actions, Sized)
         if wrong or len(actions) != len(self):
             raise ValueError(f"actions must be a list of {len(self)}, one for each environment")

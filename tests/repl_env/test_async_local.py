@@ -13,7 +13,7 @@ import pytest
 from repl_env import AsyncLocalREPLEnv, LocalREPLEnv, REPLAction, REPLVectorEnv, sandboxes
 from repl_env.errors import EpisodeDone, NotReset
 from repl_env.rubrics import ExactMatchRubric, REPLRubric, Rubric
-from repl_sandbox import AsyncSandbox, Limits, Sandbox
+from repl_sandbox import AsyncSandbox, Limits, Sandbox, SessionBusy
 from tests.limits import PATIENT
 
 
@@ -244,3 +244,74 @@ async def test_an_on_output_that_nobody_would_await_is_refused_and_nothing_runs(
         with pytest.raises(TypeError, match="on_output must be a plain function"):
             await env.execute("x = 1", on_output=hear)
         assert (await env.state()).iteration == 0
+
+
+async def test_an_answer_amid_a_step_is_refused_and_nothing_is_scored_twice(sandbox):
+    """It was taken, and the step that ran ended with a reward as well."""
+    running, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait():
+        running.set()
+        await go_on.wait()
+
+    async with AsyncLocalREPLEnv(sandbox=sandbox, tools={"wait": wait}) as env:
+        await env.reset(expected_answer="7")
+        step = asyncio.create_task(env.execute("answer['content'] = 1\nwait()\nFINAL(7)"))
+        await running.wait()
+        calls = [
+            env.submit_final_answer(7),
+            env.execute("1"),
+            env.give_up(),
+            env.follow_up(task_prompt="more"),
+            env.draft(),
+            env.branch(),
+        ]
+        for call in calls:
+            with pytest.raises(SessionBusy):
+                await call
+        go_on.set()
+        assert ((await step).reward, (await env.state()).iteration) == (1.0, 1)
+        with pytest.raises(EpisodeDone):
+            await env.submit_final_answer(7)
+
+
+async def test_a_step_amid_the_scoring_of_another_is_refused(sandbox):
+    scoring, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(Rubric):
+        def __deepcopy__(self, memo):
+            return self
+
+        async def forward(self, action, observation):
+            scoring.set()
+            await go_on.wait()
+            return 1.0
+
+    async with AsyncLocalREPLEnv(sandbox=sandbox, rubric=Slow()) as env:
+        await env.reset()
+        step = asyncio.create_task(env.execute("1"))
+        await scoring.wait()
+        with pytest.raises(SessionBusy, match="at another step"):
+            await env.execute("2")
+        step.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await step
+        go_on.set()
+        assert (await env.execute("3")).observation.result.value == "3"
+
+
+async def test_of_resets_at_the_same_time_one_begins_an_episode_and_no_session_is_left(sandbox):
+    before = sandbox.statistics().open
+    async with AsyncLocalREPLEnv(sandbox=sandbox) as env:
+        resets = [env.reset(context=str(n)) for n in range(4)]
+        results = await asyncio.gather(*resets, return_exceptions=True)
+        assert [type(each) for each in results[1:]] == [SessionBusy] * 3
+        assert "at another reset" in str(results[1])
+        assert (await env.execute("context")).observation.result.value == "'0'"
+        reset = asyncio.create_task(env.reset())
+        await asyncio.sleep(0)
+        reset.cancel()
+        await asyncio.wait({reset})
+        await env.reset(context="after")
+        assert (await env.execute("context")).observation.result.value == "'after'"
+    assert sandbox.statistics().open == before

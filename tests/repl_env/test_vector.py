@@ -324,6 +324,15 @@ def test_bad_actions_run_nothing(
     assert [env.state().iteration for env in envs.environments] == [0] * 4
 
 
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), "1"])
+def test_a_time_that_is_none_is_one_error_and_runs_nothing(envs: REPLVectorEnv, seconds) -> None:
+    envs.reset()
+    with pytest.raises((TypeError, ValueError), match="timeout_s must be") as raised:
+        envs.step(["x = 1"] * 4, timeout_s=seconds)
+    assert not hasattr(raised.value, "__notes__")
+    assert [env.state().iteration for env in envs.environments] == [0] * 4
+
+
 def test_what_was_not_reset_cannot_be_stepped(envs: REPLVectorEnv) -> None:
     with pytest.raises(NotReset):
         envs.step(["1"] * 4)
