@@ -16,7 +16,7 @@ from repl_env.episode import Episode, Terms
 from repl_env.models import REPLObservation
 from repl_env.sandboxes import Source
 from repl_env.turns import Turn
-from repl_sandbox.errors import SandboxError
+from repl_sandbox.errors import SandboxError, SessionBusy
 from repl_sandbox.types import AnyOutcome
 
 # Called with "stdout" or "stderr" and a piece of text.
@@ -129,16 +129,18 @@ def content(session: Any) -> Turn[Any]:
     """What `answer["content"]` holds in the session at the end of an episode, or None."""
     try:
         return (yield from draft(session))
-    except SandboxError:
-        # The policy made a trap of it. The episode ends here in any case, and no trap may keep it
-        # from being scored.
-        return None
+    except SessionBusy:
+        return None  # the episode ends here in any case
 
 
 def draft(session: Any) -> Turn[Any]:
-    """What `answer["content"]` holds so far, or None."""
+    """What `answer["content"]` holds so far, or None; SessionBusy while a cell runs."""
     try:
         answer = yield partial(session.get, "answer", as_answer=True)
-    except (KeyError, TypeError, ValueError):
-        return None  # the policy deleted it, or put in what no answer may be
+    except SessionBusy:
+        raise
+    except (KeyError, TypeError, ValueError, SandboxError):
+        # The policy deleted it, put in what no answer may be, or made a trap of it, which may not
+        # keep an episode from being scored.
+        return None
     return answer.get("content") if isinstance(answer, dict) else None
