@@ -71,8 +71,8 @@ def filling(session: Any, files: dict[str, bytes]) -> Turn[None]:
     Raises:
         OSError: there is no room for one; has its path.
     """
-    for path, data in files.items():
-        yield partial(session.files.put, path, data)
+    if files:
+        yield partial(session.files.put_all, files)
 
 
 def running(

@@ -153,8 +153,7 @@ class AsyncSandbox:
                 host=host, limits=limits, answers=answers, on_answer=on_answer
             )
             try:
-                for path, content in (files or {}).items():
-                    await session.files.put(path, content)
+                await session.files.put_all(files or {})
                 await session._load(saved, timeout)
             except BaseException:
                 await asyncio.shield(session.close())

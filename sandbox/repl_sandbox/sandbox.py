@@ -264,8 +264,7 @@ class Sandbox:
         saved = self._readable(parse(data))
         session = self.session(host=host, limits=limits, answers=answers, on_answer=on_answer)
         try:
-            for path, content in (files or {}).items():
-                session.files.put(path, content)
+            session.files.put_all(files or {})
             session._load(saved, timeout)
         except BaseException:
             session.close()

@@ -103,6 +103,54 @@ def test_a_list_tells_what_is_there_and_its_rows_are_frozen(held: Session) -> No
         held.files.list("d/e/f")
 
 
+def test_many_files_are_put_as_one(held: Session) -> None:
+    """Each cost a process of its own, and a look at all that were there before it."""
+    files = {f"{n % 7}/{n % 10}/{n}.txt": str(n) for n in range(300)}
+    files |= {"large": "x" * (1 << 20), "last": ""}
+    held.files.put("0/0/0.txt", "before")
+    held.files.put_all(files)
+    count = "sum(len(names) for _, _, names in os.walk('.'))"
+    assert do(held, f"import os; {count}, os.path.getsize('large')") == f"(302, {1 << 20})"
+    assert do(held, "open('3/4/94.txt').read(), open('0/0/0.txt').read()") == ("('94', '0')")
+    held.run("import os; os._exit(1)")
+    assert do(held, f"import os; {count}") == "302"
+    held.files.put_all({})
+
+
+def test_what_is_put_before_one_that_cannot_be_is_there(held: Session) -> None:
+    do(held, "import os; os.mkdir('taken')")
+    with pytest.raises(IsADirectoryError) as raised:
+        held.files.put_all({"a": "1", "b/c": b"2", "taken": "3", "d": "4"})
+    assert raised.value.filename == "taken"
+    assert paths(held) == ["a", "b", "b/c", "taken"]
+    held.run("os._exit(1)")
+    assert paths(held) == ["a", "b", "b/c", "taken"]
+
+
+@pytest.mark.parametrize(
+    ("files", "error", "named"),
+    [
+        (["a"], TypeError, "files must be a dict"),
+        ({"a": "1", "b": 3}, TypeError, "'b' must be bytes or str"),
+        ({"a": "1", "../b": "2"}, ValueError, "path"),
+        ({"a": "1", 3: "2"}, TypeError, "path must be a str"),
+        ({"a": "1", "b": b"x" * (4 << 20)}, OSError, "file_size"),
+    ],
+)
+def test_what_is_wrong_with_one_of_many_is_said_first(
+    held: Session, files: Any, error: type[Exception], named: str
+) -> None:
+    with pytest.raises(error, match=named):
+        held.files.put_all(files)
+    assert paths(held) == []
+
+
+def test_of_many_that_do_not_fit_the_first_that_does_not_is_named(held: Session) -> None:
+    with pytest.raises(OSError, match=r"workspace.*'b'"):
+        held.files.put_all(dict.fromkeys("ab", b"x" * (3 << 20)))
+    assert "b" not in paths(held)
+
+
 def test_names_may_have_newlines_and_bytes_that_are_no_utf8(held: Session) -> None:
     do(held, "open(b'\\xff\\n\\x01\"', 'w').write('odd')")
     (file,) = held.files.list()

@@ -65,7 +65,7 @@ class Clerk:
 
 def ask(
     core: Core,
-    path: str,
+    paths: Sequence[str],
     request: control.Message,
     take: Callable[[control.Message, Clerk, int], _T],
     given: Sequence[int] = (),
@@ -76,7 +76,7 @@ def ask(
     It has so many seconds `longer` than for anything that is small.
 
     Raises:
-        OSError: what the clerk was refused, with `path`.
+        OSError: what the clerk was refused, with that of `paths` at which it was.
         SandboxError, SessionClosed: it does not answer, or init is gone.
     """
     for _ in range(_ATTEMPTS):
@@ -87,12 +87,14 @@ def ask(
             message, fd = clerk.receive()
             try:
                 if "errno" in message:
-                    raise refusal(core, message["errno"], path)
+                    raise refusal(core, message["errno"], paths[message.get("at", 0)])
                 return take(message, clerk, fd)
             finally:
                 if fd >= 0:
                     os.close(fd)
-    raise SandboxError(f"{path}: processes of the session ended the one that works on its files")
+    raise SandboxError(
+        f"{paths[0]}: processes of the session ended the one that works on its files"
+    )
 
 
 @contextmanager

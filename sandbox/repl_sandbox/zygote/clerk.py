@@ -47,20 +47,24 @@ def refuse(fd: int, error: OSError) -> None:
 
 
 def _serve(host: socket.socket, jail: Jail, request: control.Message, given: list[int]) -> None:
+    at = 0  # of several files, the one that it works on
     try:
         root = workspace.root(jail)
-        names = request["names"]
         if request["op"] == "get":
-            control.send(host, {}, (workspace.open_file(root, names),))
+            control.send(host, {}, (workspace.open_file(root, request["names"]),))
         elif request["op"] == "put":
-            workspace.store(root, names, given[0], request["token"])
+            offset = 0
+            for names, size in request["files"]:
+                content = workspace.Content(given[0], offset, size)
+                workspace.store(root, names, content, request["token"])
+                offset, at = offset + size, at + 1
             control.send(host, {})
         else:
-            _list(host, workspace.Listing(root, names, request["limit"]))
+            _list(host, workspace.Listing(root, request["names"], request["limit"]))
     except (BrokenPipeError, ConnectionResetError):
         pass  # the caller has left
     except OSError as error:
-        control.send(host, {"errno": error.errno or EIO})
+        control.send(host, {"errno": error.errno or EIO, "at": at})
 
 
 def _list(host: socket.socket, listing: workspace.Listing) -> None:

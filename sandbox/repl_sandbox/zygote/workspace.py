@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from errno import EINVAL, EISDIR, ELOOP
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..jail import folders, mounts
 from ..jail.recipe import Jail
@@ -60,18 +60,27 @@ def open_file(root: int, names: Sequence[str]) -> int:
     return fd
 
 
-def store(root: int, names: Sequence[str], source: int, token: str) -> None:
-    """Make what is in file `source` the regular file at `names`, all of it or nothing.
+class Content(NamedTuple):
+    """What is to be a file: `size` bytes of file `source` from `offset` on."""
+
+    source: int
+    offset: int
+    size: int
+
+
+def store(root: int, names: Sequence[str], content: Content, token: str) -> None:
+    """Make `content` the regular file at `names`, all of it or nothing.
 
     It is written beside its place, under a name made of `token`, and renamed. A file that is
     replaced leaves its permissions; what other links to it hold stays as it was.
     """
     made: list[tuple[int, str]] = []
+    opened: list[int] = []
     try:
-        folder, name = descend(root, names[:-1], made), names[-1]
+        folder, name = descend(root, names[:-1], made, opened), names[-1]
         part = f".{token}.part"
         try:
-            _copy(source, folder, part, _replaced(folder, name))
+            _copy(content, folder, part, _replaced(folder, name))
             os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError:
             with suppress(OSError):
@@ -82,16 +91,27 @@ def store(root: int, names: Sequence[str], source: int, token: str) -> None:
             with suppress(OSError):
                 os.rmdir(new, dir_fd=parent)
         raise
+    finally:
+        for fd in opened:
+            os.close(fd)
 
 
-def descend(root: int, names: Sequence[str], made: list[tuple[int, str]] | None = None) -> int:
+def descend(
+    root: int,
+    names: Sequence[str],
+    made: list[tuple[int, str]] | None = None,
+    opened: list[int] | None = None,
+) -> int:
     """A descriptor of the directory `names` below `root`.
 
-    With a list `made`, directories that are not there are made, and noted in it.
+    With a list `made`, directories that are not there are made, and noted in it. `opened`: takes
+    the descriptors of those on the way and of the last, for who goes on after it.
     """
     fd = root
     for name in names:
         fd = os.open(name, PLACE, dir_fd=fd) if made is None else _enter(fd, name, made)
+        if opened is not None:
+            opened.append(fd)
     return fd
 
 
@@ -122,18 +142,20 @@ def _replaced(folder: int, name: str) -> int | None:
     return stat.S_IMODE(status.st_mode) & 0o777
 
 
-def _copy(source: int, folder: int, name: str, mode: int | None) -> None:
+def _copy(content: Content, folder: int, name: str, mode: int | None) -> None:
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)  # of a clerk that was ended, when this one is sent again
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | PLAIN, 0o666, dir_fd=folder)
     if mode is not None:
         os.fchmod(fd, mode)
-    offset = 0
-    while piece := os.pread(source, _PIECE, offset):
-        offset += len(piece)
-        while piece:
-            piece = piece[os.write(fd, piece) :]
-    os.close(fd)
+    try:
+        offset, end = content.offset, content.offset + content.size
+        while piece := os.pread(content.source, min(_PIECE, end - offset), offset):
+            offset += len(piece)
+            while piece:
+                piece = piece[os.write(fd, piece) :]
+    finally:
+        os.close(fd)
 
 
 class Listing:
