@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from repl_env.arguments import at_least, check_callable
 from repl_env.background import RUNS
 from repl_env.interfaces import Message
-from repl_env.rlm.given_functions import takes
+from repl_env.rlm.given_functions import check_takes, takes
 from repl_env.rlm.model import ModelFunction, as_completion
 from repl_env.rlm.result import ChildTrace
 from repl_sandbox.types import check_seconds
@@ -104,6 +104,7 @@ class DirectLMBackend:
         self, llm_chat_fn: ChatFn, *, depth: int = 0, limits: BackendLimits | None = None
     ) -> None:
         check_callable(llm_chat_fn, "llm_chat_fn")
+        check_takes(llm_chat_fn, "messages", "llm_chat_fn")
         self.llm_chat_fn = llm_chat_fn
         self.depth = at_least(depth, 0, "depth")
         self.limits = limits or BackendLimits()

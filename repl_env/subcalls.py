@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from repl_env.arguments import check_callable
 from repl_env.llm import LLM
+from repl_env.rlm.given_functions import check_takes
 
 if TYPE_CHECKING:
     from repl_env.rlm.answerers import Answerer
@@ -96,6 +97,7 @@ class GivenProvider:
         for name, function in self._given.items():
             if function is not None:
                 check_callable(function, name)
+                check_takes(function, "prompts" if "batch" in name else "prompt", name)
         self._budget, self._prices, self._shortens = budget, prices, shortens
         if budget is not None or prices is not None:
             self._account()  # what is wrong is told now, not at the first reset

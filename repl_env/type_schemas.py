@@ -25,4 +25,6 @@ def type_adapter(schema: Any) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(schema)
     except PydanticUserError as error:
-        raise TypeError(f"answer_schema must be a JSON schema or a type: {error}") from error
+        # Behind its first line pydantic tells how to write types of one's own.
+        told = str(error).partition("\n")[0]
+        raise TypeError(f"answer_schema must be a JSON schema or a type: {told}") from error

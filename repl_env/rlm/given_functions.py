@@ -18,6 +18,19 @@ def takes(function: Callable[..., Any], *arguments: Any) -> bool:
     return True
 
 
+def check_takes(function: Callable[..., Any], what: str, name: str) -> None:
+    """TypeError naming the argument, if calls by `(what)` and by `(what, model)` both fail.
+
+    One whose signature tells nothing may be right.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    if not any(takes(function, *given) for given in ((None,), (None, None))):
+        raise TypeError(f"{name} must take ({what}) or ({what}, model), not {signature}")
+
+
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling `function` gives a coroutine."""
     call = getattr(function, "__call__", function)  # noqa: B004 (its kind, not whether it is)

@@ -16,7 +16,7 @@ from typing import Any, Literal, Self, TypeAlias
 from repl_env.background import RUNS
 from repl_env.errors import ModelError
 from repl_env.interfaces import Message
-from repl_env.rlm.given_functions import called, takes
+from repl_env.rlm.given_functions import called, check_takes, takes
 from repl_env.values import clean
 
 Purpose: TypeAlias = Literal["turn", "last", "query", "repair"]
@@ -203,10 +203,16 @@ def as_completion(answer: object) -> Completion:
 
 
 def as_model(given: object, name: str = "model") -> ChatModel:
-    """`given` as a model; TypeError naming the argument `name` if it cannot be one."""
+    """`given` as a model; TypeError naming the argument `name` if it cannot be one.
+
+    A function must take what a model is asked with: what does not is told now, not in a run.
+    """
     if isinstance(given, ChatModel):
         return given
+    if isinstance(given, type) and issubclass(given, ChatModel):
+        raise TypeError(f"{name} must be a model, not the class {given.__name__}: make one of it")
     if callable(given):
+        check_takes(given, "messages", name)
         return CallableModel(given)
     raise TypeError(f"{name} must be a model or a function, not {type(given).__name__}")
 

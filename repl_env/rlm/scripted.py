@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
@@ -34,9 +35,19 @@ class ScriptedModel(ChatModel):
         script: the answers, or what makes them.
         name: as of any model.
         delay: seconds before each answer, as an endpoint would take.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
     """
 
     def __init__(self, script: Script, *, name: str | None = "scripted", delay: float = 0) -> None:
+        if not callable(script) and (isinstance(script, str) or not isinstance(script, Iterable)):
+            kind = type(script).__name__
+            raise TypeError(f"script must be a list of answers or a function, not {kind}")
+        if isinstance(delay, bool) or not isinstance(delay, (int, float)):
+            raise TypeError(f"delay must be a number of seconds, not {type(delay).__name__}")
+        if not 0 <= delay < math.inf:
+            raise ValueError(f"delay must be a finite number of seconds from 0 on, not {delay}")
         self.name = name
         self.requests: list[ModelRequest] = []
         self._delay = delay

@@ -18,6 +18,8 @@ _WRONG = [
     ({"limits": 5}, TypeError, "limits"),
     ({"policy": "lint"}, TypeError, "policy"),
     ({"tools": [print]}, TypeError, "tools"),
+    ({"llm_query_fn": lambda: ""}, TypeError, r"llm_query_fn must take \(prompt\)"),
+    ({"llm_batch_fn": lambda a, b, c: ""}, TypeError, r"llm_batch_fn must take \(prompts\)"),
     ({"budget": {"calls": 1}}, TypeError, "budget"),
     ({"budget": 0}, TypeError, "budget"),
     ({"prices": 5}, TypeError, "prices"),

@@ -32,11 +32,40 @@ URL = "http://127.0.0.1:1/v1"
         ({"blocks": "some"}, ValueError, "blocks"),
         ({"max_iterations": 0}, ValueError, "max_iterations"),
         ({"sub_model": LLM("m", "models.example")}, ValueError, "base_url"),
+        ({"sub_model": OpenAIModel}, TypeError, "sub_model must be a model, not the class OpenAI"),
+        (
+            {"sub_model": lambda: "x"},
+            TypeError,
+            r"sub_model must take \(messages\) .*, not \(\)",
+        ),
+        ({"sub_model": lambda *, messages: "x"}, TypeError, "sub_model must take"),
     ],
 )
 def test_a_wrong_argument_of_runs_is_refused_by_name(given, error, named) -> None:
     with pytest.raises(error, match=named):
         RLM(ScriptedModel([]), **given)
+
+
+@pytest.mark.parametrize("function", [str, dict, print, lambda m: "x", lambda m, n=1, *, o=2: "x"])
+def test_a_function_that_may_take_messages_is_no_error(function) -> None:
+    assert "RLM model" in repr(RLM(function))
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"script": "FINAL(1)"}, TypeError),
+        ({"script": None}, TypeError),
+        ({"script": 3}, TypeError),
+        ({"delay": "1"}, TypeError),
+        ({"delay": -1}, ValueError),
+        ({"delay": float("nan")}, ValueError),
+    ],
+)
+def test_a_wrong_argument_of_a_script_is_refused_by_name(given, error) -> None:
+    """One text was taken for answers of one character each."""
+    with pytest.raises(error, match=f"{next(iter(given))} must be"):
+        ScriptedModel(**{"script": [], **given})
 
 
 @pytest.mark.parametrize(
