@@ -5,6 +5,7 @@ Seconds are checked by the engine's `repl_sandbox.types.check_seconds`. Nothing 
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -15,6 +16,15 @@ def at_least(value: Any, least: int, name: str) -> int:
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, not {value}")
+    return value
+
+
+def finite(value: Any, name: str) -> float:
+    """`value`, or TypeError / ValueError naming the argument."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, not {type(value).__name__}")
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be finite, not {value}")
     return value
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import repl_sandbox
 from repl_env import cells, sandboxes
-from repl_env.arguments import check_callable
 from repl_env.children import Children
 from repl_env.contexts import Given, Part
 from repl_env.episode import Episode
@@ -104,8 +103,6 @@ class REPLEnvironment(EpisodeTurns):
         preview: Preview = "head",
         transform: Transform[REPLObservation] | None = None,
     ) -> None:
-        if transform is not None:
-            check_callable(transform, "transform")
         super().__init__(transform, own_rubric(rubric))
         self.settings = Settings(
             context=context,

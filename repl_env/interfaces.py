@@ -16,10 +16,11 @@ from typing import Any, Generic, NotRequired, Protocol, TypedDict, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from repl_env.arguments import check_callable
 from repl_env.aside import blocking
 from repl_env.models import Action, Observation, State
 from repl_env.pools import carried
-from repl_env.rubrics import Rubric, is_pending, is_prompt
+from repl_env.rubrics import Rubric, check_rubric, is_pending, is_prompt
 
 ActT = TypeVar("ActT", bound=Action)
 ObsT = TypeVar("ObsT", bound=Observation)
@@ -77,6 +78,9 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         rubric: scores steps through `_apply_rubric`, or None.
         SUPPORTS_CONCURRENT_SESSIONS: whether several instances may run in one process.
         REQUIRES_SINGLE_THREAD_EXECUTOR: whether calls must stay on the caller's thread.
+
+    Raises:
+        TypeError: `transform` is no function, or `rubric` no rubric.
     """
 
     SUPPORTS_CONCURRENT_SESSIONS = False
@@ -85,6 +89,10 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     def __init__(
         self, transform: Transform[ObsT] | None = None, rubric: Rubric | None = None
     ) -> None:
+        if transform is not None:
+            check_callable(transform, "transform")
+        if rubric is not None:
+            check_rubric(rubric, "rubric")
         self.transform = transform
         self.rubric = rubric
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from repl_env.comparing import RESULT, comparable
-from repl_env.errors import EpisodeDone
+from repl_env.errors import EpisodeDone, NotReset
 from repl_env.models import REPLAction, REPLObservation, StepResult
 
 # Of the arguments of a reset, those that are or hold secrets; who replays gives them again.
@@ -30,11 +30,22 @@ class Recording:
     """An episode: the arguments of its reset, its actions, and what each came to.
 
     `observations` has one more than `actions`: the first is that of the reset.
+
+    Raises:
+        ValueError: it has not.
     """
 
     reset: Mapping[str, Any]
     actions: tuple[REPLAction, ...]
     observations: tuple[REPLObservation, ...]
+
+    def __post_init__(self) -> None:
+        actions, observations = len(self.actions), len(self.observations)
+        if observations != actions + 1:
+            raise ValueError(
+                f"this is no recording: of {actions} actions there are {actions + 1} "
+                f"observations, not {observations}"
+            )
 
     def to_json(self) -> str:
         """The recording as text.
@@ -116,7 +127,9 @@ class Recorder:
 
     @property
     def recording(self) -> Recording:
-        """The episode so far."""
+        """The episode so far; NotReset if none has begun."""
+        if not self._observations:
+            raise NotReset
         return Recording(self._arguments, tuple(self._actions), tuple(self._observations))
 
 

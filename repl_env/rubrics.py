@@ -13,6 +13,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from typing import Any, TypeAlias, TypeGuard
 
+from repl_env.arguments import check_callable, finite
+
 Score: TypeAlias = "float | Awaitable[float]"
 ForwardHook: TypeAlias = Callable[["Rubric", Any, Any, float], None]
 ForwardPreHook: TypeAlias = Callable[["Rubric", Any, Any], None]
@@ -61,10 +63,12 @@ class Rubric:
 
     def register_forward_hook(self, hook: ForwardHook) -> None:
         """Call `hook(rubric, action, observation, score)` after each scoring."""
+        check_callable(hook, "hook")
         self._hooks = (*self._hooks, hook)
 
     def register_forward_pre_hook(self, hook: ForwardPreHook) -> None:
         """Call `hook(rubric, action, observation)` before each scoring."""
+        check_callable(hook, "hook")
         self._pre_hooks = (*self._pre_hooks, hook)
 
     def named_children(self) -> Iterator[tuple[str, Rubric]]:
@@ -177,10 +181,15 @@ class FuzzyMatchRubric(OutcomeRubric):
 
 
 class CustomMetricRubric(OutcomeRubric):
-    """`metric_fn(expected, predicted)`, both as text, as the outcome."""
+    """`metric_fn(expected, predicted)`, both as text, as the outcome.
+
+    Raises:
+        TypeError: `metric_fn` is no function.
+    """
 
     def __init__(self, metric_fn: Callable[[str, str], float]) -> None:
         super().__init__()
+        check_callable(metric_fn, "metric_fn")
         self._metric_fn = metric_fn
 
     def compare(self, expected: Any, text: str, value: Any) -> float:
@@ -189,12 +198,16 @@ class CustomMetricRubric(OutcomeRubric):
 
 
 class CodeExecutionRubric(Rubric):
-    """A reward for each step by whether its code ran: `success_reward` or `error_penalty`."""
+    """A reward for each step by whether its code ran: `success_reward` or `error_penalty`.
+
+    Raises:
+        TypeError, ValueError: naming the one that is no finite number.
+    """
 
     def __init__(self, success_reward: float = 0.0, error_penalty: float = -0.05) -> None:
         super().__init__()
-        self.success_reward = success_reward
-        self.error_penalty = error_penalty
+        self.success_reward = finite(success_reward, "success_reward")
+        self.error_penalty = finite(error_penalty, "error_penalty")
 
     def forward(self, action: Any, observation: Any) -> float:
         """The reward of the observation's `result`; 0.0 if it has none."""
@@ -208,6 +221,9 @@ class REPLRubric(Rubric):
     """The default: `process` scores each step, `outcome` the last one.
 
     An episode that ends without an answer scores `failure_reward`.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
     """
 
     def __init__(
@@ -217,9 +233,12 @@ class REPLRubric(Rubric):
         failure_reward: float = -0.1,
     ) -> None:
         super().__init__()
+        for name, part in (("outcome", outcome), ("process", process)):
+            if part is not None:
+                check_rubric(part, name)
         self.outcome = ExactMatchRubric() if outcome is None else outcome
         self.process = CodeExecutionRubric() if process is None else process
-        self.failure_reward = failure_reward
+        self.failure_reward = finite(failure_reward, "failure_reward")
         self._part = "process"
 
     def set_expected(self, expected: Any) -> None:
@@ -250,6 +269,14 @@ class REPLRubric(Rubric):
         self._part = "outcome"
         outcome: Score = self.outcome(action, observation)
         return outcome
+
+
+def check_rubric(given: Any, name: str) -> None:
+    """TypeError naming the argument, unless `given` is a rubric, of this package or another."""
+    if isinstance(given, type) or not (callable(given) and hasattr(given, "reset")):
+        kind = getattr(given, "__name__", repr(given))
+        hint = "CustomMetricRubric(function) makes one of a function"
+        raise TypeError(f"{name} must be a rubric, as ExactMatchRubric() is, not {kind}; {hint}")
 
 
 # Of these a call is over at once. Others are the user's, or go through texts again and again.

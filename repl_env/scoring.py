@@ -10,17 +10,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from repl_env.rubrics import REPLRubric, Rubric
+from repl_env.rubrics import REPLRubric, Rubric, check_rubric
 
 
 def own_rubric(rubric: Rubric | None) -> Rubric:
     """A copy of `rubric` for one environment; TypeError if it is none or cannot be copied."""
     if rubric is None:
         return REPLRubric()
-    if isinstance(rubric, type) or not hasattr(rubric, "reset"):
-        name = getattr(rubric, "__name__", repr(rubric))
-        hint = "CustomMetricRubric(function) makes one of a function"
-        raise TypeError(f"rubric must be a rubric, as ExactMatchRubric() is, not {name}; {hint}")
+    check_rubric(rubric, "rubric")
     try:
         return copy.deepcopy(rubric)
     except Exception as error:

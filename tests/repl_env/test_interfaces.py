@@ -212,3 +212,13 @@ def test_the_second_environment_runs_as_a_program():
     )
     assert "found" in done.stdout
     assert done.stdout.strip().splitlines()[-1].startswith("reward 0.")
+
+
+@pytest.mark.parametrize("given", [{"transform": 3}, {"rubric": 3}, {"rubric": Rubric}])
+def test_a_transform_or_rubric_that_is_none_is_refused_at_once(given):
+    class Given(Echo):
+        def __init__(self, **arguments):
+            Environment.__init__(self, **arguments)
+
+    with pytest.raises(TypeError, match=f"{next(iter(given))} must be"):
+        Given(**given)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from repl_env import LLM, LocalREPLEnv, Recorder, Recording, REPLAction, replay
+from repl_env import LLM, LocalREPLEnv, NotReset, Recorder, Recording, REPLAction, replay
 from repl_sandbox import Sandbox
 
 CELLS = (
@@ -90,3 +92,16 @@ def test_what_was_recorded_does_not_change_with_its_observation(env):
     result = recorder.step(REPLAction(code="x = 1"))
     result.observation.available_variables.clear()
     assert "x" in recorder.recording.observations[1].available_variables
+
+
+def test_before_a_reset_there_is_no_recording():
+    with LocalREPLEnv() as env, pytest.raises(NotReset):
+        _ = Recorder(env).recording
+
+
+def test_a_recording_that_lacks_an_observation_is_none(seeded):
+    one, _ = seeded
+    fields = json.loads(record(one, "1", "2").to_json())
+    del fields["observations"][1]
+    with pytest.raises(ValueError, match="of 2 actions there are 3 observations, not 2"):
+        Recording.from_json(json.dumps(fields))

@@ -198,3 +198,27 @@ async def test_an_asynchronous_child_makes_its_parents_awaitable():
 def test_a_rubric_without_forward_says_so():
     with pytest.raises(NotImplementedError, match="forward"):
         Rubric()(ACTION, going_on())
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "error"),
+    [
+        (CustomMetricRubric, {"metric_fn": None}, TypeError),
+        (CodeExecutionRubric, {"success_reward": "1"}, TypeError),
+        (CodeExecutionRubric, {"error_penalty": float("nan")}, ValueError),
+        (CodeExecutionRubric, {"error_penalty": True}, TypeError),
+        (REPLRubric, {"outcome": ExactMatchRubric}, TypeError),
+        (REPLRubric, {"outcome": lambda action, observation: 1.0}, TypeError),
+        (REPLRubric, {"process": 3}, TypeError),
+        (REPLRubric, {"failure_reward": float("inf")}, ValueError),
+    ],
+)
+def test_what_would_not_score_is_refused_when_it_is_given(kind, given, error):
+    with pytest.raises(error, match=f"{next(iter(given))} must be"):
+        kind(**given)
+
+
+def test_a_hook_that_cannot_be_called_is_refused():
+    for register in (Rubric().register_forward_hook, Rubric().register_forward_pre_hook):
+        with pytest.raises(TypeError, match="hook must be callable"):
+            register(3)
