@@ -158,23 +158,20 @@ def _files(session: Any) -> Turn[tuple[dict[str, bytes], list[Missing]]]:
             f"the workspace cannot be listed whole: it has more than {MOST_FILES:,} entries, is "
             "too deep, or has a directory that is closed to its owner"
         )
-    files: dict[str, bytes] = {}
+    wanted = [file for file in listing if _unsaved(file) is None]
+    if sum(file.size for file in wanted) > MOST_BYTES:
+        raise CheckpointError(f"the workspace has files of more than {MOST_BYTES:,} bytes")
+    paths = [file.path for file in wanted]
+    found = yield partial(session.files.get_all, paths, limit=MOST_BYTES)
     missing = []
-    room = MOST_BYTES
     for file in listing:
         reason = _unsaved(file)
-        if reason is None:
-            if file.size > room:
-                raise CheckpointError(f"the workspace has files of more than {MOST_BYTES:,} bytes")
-            try:
-                data = yield partial(session.files.get, file.path, limit=max(1, room))
-                files[file.path] = data
-                room -= len(data)
-            except OSError as error:
-                reason = error.strerror or type(error).__name__
+        if isinstance(error := found.get(file.path), OSError):
+            reason = error.strerror or type(error).__name__
         if reason:
             path = file.path.encode("utf-8", "replace").decode()
             missing.append(Missing(path, file.kind, reason))
+    files = {path: data for path, data in found.items() if isinstance(data, bytes)}
     return files, missing
 
 

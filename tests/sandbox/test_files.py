@@ -145,6 +145,31 @@ def test_what_is_wrong_with_one_of_many_is_said_first(
     assert paths(held) == []
 
 
+def test_many_files_are_read_as_one_and_each_that_is_not_says_why(held: Session) -> None:
+    files = {f"{n % 7}/{n}.txt": str(n).encode() for n in range(200)}
+    held.files.put_all(files)
+    do(held, "import os; os.symlink('0/0.txt', 'link')")
+    assert held.files.get_all(files) == files
+    found = held.files.get_all(["0/0.txt", "0", "absent/x", "link", "1/1.txt"])
+    assert [found["0/0.txt"], found["1/1.txt"]] == [b"0", b"1"]
+    refused = [found[path] for path in ("0", "absent/x", "link")]
+    assert list(map(type, refused)) == [IsADirectoryError, FileNotFoundError, OSError]
+    assert [error.filename for error in refused if isinstance(error, OSError)] == [
+        "0", "absent/x", "link",
+    ]  # fmt: skip
+    assert held.files.get_all([]) == {}
+    assert do(held, "len(os.listdir('.'))") == "8"
+
+
+def test_of_many_files_so_much_is_read_as_the_limit_says(held: Session) -> None:
+    held.files.put_all({"a": b"x" * 100, "b": b"x" * 100, "c": b"x" * 20})
+    found = held.files.get_all("abc", limit=130)
+    assert (found["a"], found["c"]) == (b"x" * 100, b"x" * 20)
+    assert isinstance(found["b"], OSError) and found["b"].errno == EFBIG
+    with pytest.raises(ValueError, match="path"):
+        held.files.get_all(["a", "../b"])
+
+
 def test_of_many_that_do_not_fit_the_first_that_does_not_is_named(held: Session) -> None:
     with pytest.raises(OSError, match=r"workspace.*'b'"):
         held.files.put_all(dict.fromkeys("ab", b"x" * (3 << 20)))

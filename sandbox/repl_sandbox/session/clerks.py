@@ -46,6 +46,14 @@ class Clerk:
         self._socket, self._patience = ours, patience
         self._until = time.monotonic() + patience
 
+    def next(self, request: control.Message) -> tuple[control.Message, int]:
+        """The answer to one more request."""
+        try:
+            control.send(self._socket, request)
+        except (BrokenPipeError, ConnectionResetError):
+            raise _NoAnswer from None
+        return self.receive()
+
     def receive(self) -> tuple[control.Message, int]:
         """The next message, and the descriptor that came with it or -1."""
         # Zero would not wait at all, and say so in other words.

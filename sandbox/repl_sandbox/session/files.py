@@ -73,6 +73,16 @@ class SessionFiles:
         """
         return self._do(getting(self._handle._core, path, limit))
 
+    def get_all(
+        self, paths: Iterable[str], *, limit: int | str = "64MiB"
+    ) -> dict[str, bytes | OSError]:
+        """The contents of these regular files, much faster than one by one.
+
+        In place of one that cannot be read is the OSError that says why; of one, too, with which
+        it would be more than `limit` bytes in all.
+        """
+        return self._do(getting_all(self._handle._core, paths, limit))
+
     def list(self, path: str = "", *, limit: int = 10_000) -> Listing:
         """What is below directory `path`, 64 levels deep, at most `limit` entries.
 
@@ -107,6 +117,12 @@ class AsyncSessionFiles:
     async def get(self, path: str, *, limit: int | str = "64MiB") -> bytes:
         """As `SessionFiles.get`."""
         return await self._do(getting(self._handle._core, path, limit))
+
+    async def get_all(
+        self, paths: Iterable[str], *, limit: int | str = "64MiB"
+    ) -> dict[str, bytes | OSError]:
+        """As `SessionFiles.get_all`."""
+        return await self._do(getting_all(self._handle._core, paths, limit))
 
     async def list(self, path: str = "", *, limit: int = 10_000) -> Listing:
         """As `SessionFiles.list`."""
@@ -203,6 +219,30 @@ def getting(core: Core, path: str, limit: int | str) -> Callable[[], bytes]:
     return lambda: ask(core, [path], {"op": "get", "names": names}, read)
 
 
+def getting_all(
+    core: Core, paths: Iterable[str], limit: int | str
+) -> Callable[[], dict[str, bytes | OSError]]:
+    """What `get_all` does, once its arguments are checked."""
+    named = [(path, _named(core, path)) for path in paths]
+    most = parse_size(limit, "limit")
+
+    def read(message: control.Message, clerk: Clerk, fd: int) -> dict[str, bytes | OSError]:
+        found: dict[str, bytes | OSError] = {}
+        left = most
+        for path, names in named:
+            found[path] = content = _read_next(clerk, path, names, left)
+            left -= len(content) if isinstance(content, bytes) else 0
+        return found
+
+    def get() -> dict[str, bytes | OSError]:
+        if not named:
+            return {}
+        longer = most / _SLOWEST + len(named) / _SLOWEST_ROWS
+        return ask(core, [named[0][0]], {"op": "each"}, read, (), longer)
+
+    return get
+
+
 def listing(core: Core, path: str, limit: int) -> Callable[[], Listing]:
     """What `list` does, once its arguments are checked."""
     names = parse(path, core.links.tier)
@@ -253,6 +293,19 @@ def _check_room(core: Core, coming: Iterable[_Coming]) -> None:
 
 def _done(message: control.Message, clerk: Clerk, fd: int) -> None:
     return None
+
+
+def _read_next(clerk: Clerk, path: str, names: Sequence[str], most: int) -> bytes | OSError:
+    message, fd = clerk.next({"names": names})
+    try:
+        if "errno" in message:
+            return error_of(message["errno"], path)
+        return _read(path, fd, most)
+    except OSError as error:
+        return error
+    finally:
+        if fd >= 0:
+            os.close(fd)
 
 
 def _read(path: str, fd: int, most: int) -> bytes:

@@ -52,6 +52,8 @@ def _serve(host: socket.socket, jail: Jail, request: control.Message, given: lis
         root = workspace.root(jail)
         if request["op"] == "get":
             control.send(host, {}, (workspace.open_file(root, request["names"]),))
+        elif request["op"] == "each":
+            _open_each(host, root)
         elif request["op"] == "put":
             offset = 0
             for names, size in request["files"]:
@@ -65,6 +67,23 @@ def _serve(host: socket.socket, jail: Jail, request: control.Message, given: lis
         pass  # the caller has left
     except OSError as error:
         control.send(host, {"errno": error.errno or EIO, "at": at})
+
+
+def _open_each(host: socket.socket, root: int) -> None:
+    """Open files as the host asks for them, one after the other."""
+    answer: control.Message = {}
+    opened: tuple[int, ...] = ()
+    while True:
+        control.send(host, answer, opened)
+        for fd in opened:
+            os.close(fd)
+        request, _ = control.receive_with_descriptors(host)
+        if request is None:
+            return
+        try:
+            answer, opened = {}, (workspace.open_file(root, request["names"]),)
+        except OSError as error:
+            answer, opened = {"errno": error.errno or EIO}, ()
 
 
 def _list(host: socket.socket, listing: workspace.Listing) -> None:

@@ -52,11 +52,20 @@ def own(folder: str, name: str) -> int:
 
 def open_file(root: int, names: Sequence[str]) -> int:
     """A descriptor, to read, of the regular file at `names` below `root`."""
-    folder, name = descend(root, names[:-1]), names[-1]
-    # First by name, so that nothing but a file is opened, unless it is put there just now.
-    _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False))
-    fd = os.open(name, os.O_RDONLY | PLAIN, dir_fd=folder)
-    _check_regular(os.fstat(fd))
+    opened: list[int] = []
+    try:
+        folder, name = descend(root, names[:-1], opened=opened), names[-1]
+        # First by name, so that nothing but a file is opened, unless it is put there just now.
+        _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False))
+        fd = os.open(name, os.O_RDONLY | PLAIN, dir_fd=folder)
+    finally:
+        for way in opened:
+            os.close(way)
+    try:
+        _check_regular(os.fstat(fd))
+    except OSError:
+        os.close(fd)
+        raise
     return fd
 
 
