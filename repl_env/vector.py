@@ -8,7 +8,8 @@ share is the context, where several are given the same one: it is in memory once
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence, Sized
+from collections.abc import Coroutine, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,7 +26,7 @@ from repl_env.shared_contexts import SharedContexts
 from repl_env.together import play_together
 from repl_env.turns import Turn
 from repl_env.vector_results import last_of, unrewarded
-from repl_sandbox.errors import SandboxError
+from repl_sandbox.errors import SandboxError, SessionBusy
 from repl_sandbox.session.batch import Batch
 from repl_sandbox.types import check_seconds
 
@@ -67,6 +68,7 @@ class REPLVectorEnv:
         self._batch = Batch()
         self._threads = Pool(min(n, _MOST_THREADS), "repl-vector")
         self._mode: Mode | None = None
+        self._calling = False
         self._last: list[Result | None] = [None] * n
         self._why_not: dict[int, str] = {}  # of environments without an episode, if a reset failed
         self.results: list[Result | None] = [None] * n
@@ -93,13 +95,16 @@ class REPLVectorEnv:
             TypeError, ValueError, OSError, SandboxError: as `LocalREPLEnv.reset`, with the number
                 of the environment as a note; the others were reset (`results`, `errors`).
         """
-        resets = self._beginning("plain", requests, shared)
-        for _ in self._shared.plan(resets):
-            self._shared.make()
-        ended = self._play([self._resetting("plain", i, each) for i, each in enumerate(resets)])
-        results = self._begun("plain", ended)
-        self._shared.drop()
-        return results
+        with self._at_call():
+            resets = self._beginning("plain", requests, shared)
+            for _ in self._shared.plan(resets):
+                self._shared.make()
+            with self._leaving_episodes():
+                turns = [self._resetting("plain", i, each) for i, each in enumerate(resets)]
+                ended = self._play(turns)
+            results = self._begun("plain", ended)
+            self._shared.drop()
+            return results
 
     def step(
         self, actions: Sequence[str | REPLAction | None], *, timeout_s: float | None = None
@@ -115,35 +120,40 @@ class REPLVectorEnv:
                 others have taken their steps (`results`, `errors`).
         """
         self._check_mode("plain")
-        taken = self._taken(actions, timeout_s)
-        turns = [
-            self._inner(index)._stepping("plain", action, timeout_s, {})
-            for index, action in taken.items()
-        ]
-        return self._results(taken, self._play(turns))
+        with self._at_call():
+            taken = self._taken(actions, timeout_s)
+            turns = [
+                self._inner(index)._stepping("plain", action, timeout_s, {})
+                for index, action in taken.items()
+            ]
+            return self._results(taken, self._play(turns))
 
     async def areset(
         self, requests: Sequence[Mapping[str, Any] | None] | None = None, **shared: Any
     ) -> list[Result]:
         """`reset` for an event loop; the episodes are then stepped by `astep`."""
-        resets = self._beginning("async", requests, shared)
-        for _ in self._shared.plan(resets):
-            await self._shared.make_async()
-        coming = [self._inner(i).reset_async(**each) for i, each in enumerate(resets)]
-        results = self._begun("async", await _gather(coming))
-        await self._shared.drop_async()
-        return results
+        with self._at_call():
+            resets = self._beginning("async", requests, shared)
+            for _ in self._shared.plan(resets):
+                await self._shared.make_async()
+            with self._leaving_episodes():
+                coming = [self._inner(i).reset_async(**each) for i, each in enumerate(resets)]
+                ended = await _gather(coming)
+            results = self._begun("async", ended)
+            await self._shared.drop_async()
+            return results
 
     async def astep(
         self, actions: Sequence[str | REPLAction | None], *, timeout_s: float | None = None
     ) -> list[Result | None]:
         """`step` for episodes that were begun by `areset`."""
         self._check_mode("async")
-        taken = self._taken(actions, timeout_s)
-        coming = [
-            self._inner(index).step_async(action, timeout_s) for index, action in taken.items()
-        ]
-        return self._results(taken, await _gather(coming))
+        with self._at_call():
+            taken = self._taken(actions, timeout_s)
+            coming = [
+                self._inner(index).step_async(action, timeout_s) for index, action in taken.items()
+            ]
+            return self._results(taken, await _gather(coming))
 
     def close(self) -> None:
         """Close all sessions. RuntimeError after `areset`, which `aclose` is for."""
@@ -193,6 +203,28 @@ class REPLVectorEnv:
             plain, awaited = "reset, step and close", "areset, astep and aclose"
             begun, other = ("areset", awaited) if mode == "plain" else ("reset", plain)
             raise RuntimeError(f"these episodes were begun by {begun}; go on with {other}")
+
+    @contextmanager
+    def _at_call(self) -> Iterator[None]:
+        """One call is carried out inside; of two at once each would take some of the steps."""
+        if self._calling:
+            raise SessionBusy("the environments are at another reset or step; wait for that")
+        self._calling = True
+        try:
+            yield
+        finally:
+            self._calling = False
+
+    @contextmanager
+    def _leaving_episodes(self) -> Iterator[None]:
+        """Note which environments have no episode any more, if their resets are interrupted."""
+        try:
+            yield
+        except BaseException:
+            for index in range(len(self)):
+                if self._inner(index)._state is None:
+                    self._last[index], self._why_not[index] = None, "it was interrupted"
+            raise
 
     def _end(self) -> None:
         self._mode, self._last, self._why_not = None, [None] * len(self), {}

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import psutil
@@ -21,7 +22,7 @@ from repl_env.rubrics import Rubric
 from repl_env.together import play_together
 from repl_env.turns import Turn
 from repl_sandbox import Sandbox, Session
-from repl_sandbox.errors import SandboxError
+from repl_sandbox.errors import SandboxError, SessionBusy
 from repl_sandbox.session.batch import Batch
 from tests.limits import GROWING
 from tests.waiting import LONG
@@ -501,3 +502,47 @@ def test_a_forked_child_begins_episodes_of_its_own() -> None:
         [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=LONG, check=False
     )
     assert done.stdout == "5\n['42\\n', '42\\n', '42\\n']\n", done.stderr
+
+
+async def test_calls_at_the_same_time_are_refused_and_one_is_carried_out(sandbox: Sandbox) -> None:
+    """Each took some of the steps, and both failed."""
+    async with REPLVectorEnv(3, sandbox=sandbox) as envs:
+        for call in (envs.areset, partial(envs.astep, ["n = 1"] * 3)):
+            first, second = await asyncio.gather(call(), call(), return_exceptions=True)
+            assert isinstance(first, list) and len(first) == 3
+            assert isinstance(second, SessionBusy) and "another reset or step" in str(second)
+        assert [env.state().iteration for env in envs.environments] == [1] * 3
+
+
+async def test_after_a_cancelled_reset_there_is_no_episode_and_that_is_said(
+    sandbox: Sandbox,
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(Rubric):
+        def __deepcopy__(self, memo: Any) -> Slow:
+            return self
+
+        def forward(self, action: Any, observation: Any) -> float:
+            return 0.0
+
+        def reset(self) -> None:
+            begun.set()
+            go_on.wait(LONG)
+
+    go_on.set()
+    async with REPLVectorEnv(2, sandbox=sandbox, rubric=Slow()) as envs:
+        await envs.areset()
+        go_on.clear()
+        begun.clear()
+        reset = asyncio.create_task(envs.areset())
+        assert await asyncio.to_thread(begun.wait, LONG)
+        reset.cancel()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await reset
+        with pytest.raises(NotReset, match="interrupted") as raised:
+            await envs.astep(["1", "1"])
+        assert not hasattr(raised.value, "__notes__")
+        await envs.areset()
+        assert shown(await envs.astep(["1", "1"])) == ["1", "1"]
