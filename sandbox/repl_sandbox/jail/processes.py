@@ -174,11 +174,11 @@ def stretches(kept: set[int]) -> Iterator[tuple[int, int]]:
         if fd > start:
             yield start, fd - 1
         start = fd + 1
-    yield start, _LAST_DESCRIPTOR
+    yield start, LAST_DESCRIPTOR
 
 
 # close_range(2) takes an unsigned int; this is the largest.
-_LAST_DESCRIPTOR = 0xFFFF_FFFF
+LAST_DESCRIPTOR = 0xFFFF_FFFF
 
 
 def thread_count() -> int:

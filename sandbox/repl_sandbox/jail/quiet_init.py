@@ -47,8 +47,6 @@ _HEADROOM: Final = 64 << 10
 _SIGNALS: Final = 8  # bytes of the kernel's sigset_t
 # The id of no process: /proc/sys/kernel/pid_max is less.
 _NOBODY: Final = 0x7FFF_FFFF
-# close_range(2) takes an unsigned int; this is the largest, and no descriptor.
-_LAST: Final = 0xFFFF_FFFF
 _WORD: Final = ctypes.sizeof(ctypes.c_int)
 # The first process that an init makes in its new pid namespace.
 _WORKER: Final = 2
@@ -219,7 +217,7 @@ class QuietInit:
         self, mapped: int, stretches: Sequence[tuple[int, int]], ends: Ends
     ) -> None:
         fill_in = self._closing.fill_in
-        nothing = [(_LAST, _LAST)] * (_STRETCHES - len(stretches))
+        nothing = [(processes.LAST_DESCRIPTOR,) * 2] * (_STRETCHES - len(stretches))
         for index, (first, last) in enumerate((*stretches, *nothing)):
             fill_in(f"first {index}", first)
             fill_in(f"last {index}", last)
