@@ -11,10 +11,13 @@ import os
 from signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask, valid_signals
 from typing import Any, Final
 
-# Bytes of a context, ucontext_t (968 and 4,560), and of its stack: the calls need some hundred, and
-# no signal is handled there; what needs more finds it below: see `Chain`.
+# Bytes of a context, ucontext_t (968 and 4,560), and of its stack. No signal is handled there, and a
+# system call needs few; what needs more goes on in the stacks below, of calls that are over. So
+# little, because each page of them that is written is copied, in each process.
 _CONTEXT: Final = {"x86_64": 1024, "aarch64": 5120}.get(os.uname().machine, 8192)
-_STACK: Final = 1024
+_STACK: Final = 128
+# Below the first: functions of the C library that are little more than a call need some hundred.
+_LEAST_HEADROOM: Final = 2048
 _ALIGNED: Final = 64
 # Stand for arguments until it is known where makecontext has put those.
 MARKS: Final = tuple(0x5EA1_0000_F00D + (index << 16) for index in range(4))
@@ -58,7 +61,7 @@ class Chain:
         self._move = ctypes.memmove
         self._errno = ctypes.c_int.from_address(errno_at())
         self.first = -(-area // _ALIGNED) * _ALIGNED
-        self.stacks = self.first + calls * _CONTEXT + headroom
+        self.stacks = self.first + calls * _CONTEXT + max(headroom, _LEAST_HEADROOM)
         self._calls, self._saved, self._size = calls, saved, calls * _STACK
         self._fresh = b""
 
@@ -115,7 +118,7 @@ def function(name: str) -> Any:
 
 def size(calls: int, headroom: int = 0) -> int:
     """Bytes for a chain of so many calls, wherever they begin."""
-    return calls * (_CONTEXT + _STACK) + headroom + _ALIGNED
+    return calls * (_CONTEXT + _STACK) + max(headroom, _LEAST_HEADROOM) + _ALIGNED
 
 
 def saved() -> tuple[object, int]:
