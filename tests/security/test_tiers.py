@@ -239,7 +239,7 @@ if child:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 libc.mount("none", "/", "", libc.MS_REC | libc.MS_PRIVATE)
 libc.mount("proc", "/proc", "proc", libc.MS_NOSUID, "{option}")
-capabilities.drop_all()
+capabilities.DROP_ALL(None)
 try:
     with Sandbox(isolation="confined") as sandbox, sandbox.session() as session:
         print(json.dumps([session.isolation.tier]))

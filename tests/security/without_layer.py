@@ -37,12 +37,14 @@ def drop_steps(*names: str) -> None:
         recipe.RECIPES[tier] = recipe.Recipe(*kept)
 
 
-def change_init(name: str, apply: Callable[[Any], None]) -> None:
-    """Have init do something else in the step of this name."""
+def change_step(name: str, apply: Callable[[Any], None], tier: str = "jailed") -> None:
+    """Have init and workers do something else in the step of this name."""
     recipe = module("jail.recipe")
-    for tier, lists in dict(recipe.RECIPES).items():
-        steps = [(each, apply if each == name else step) for each, step in lists.init]
-        recipe.RECIPES[tier] = lists._replace(init=steps)
+    lists = (
+        [(each, apply if each == name else step) for each, step in steps]
+        for steps in recipe.RECIPES[tier]
+    )
+    recipe.RECIPES[tier] = recipe.Recipe(*lists)
 
 
 def in_python() -> None:
@@ -82,7 +84,14 @@ def be_users_of_the_host() -> None:
     become = users.become
     users.map_session = lambda pid, slot: None
     users.become = lambda number: become(users.FIRST_OUTER_ID + number)
-    change_init("init user", lambda jail: users.become(users.INIT_ID))
+    become_as_told()
+
+
+def become_as_told() -> None:
+    """Have users taken by the function for it, whatever that does."""
+    users = module("jail.users")
+    for name, number in (("init user", users.INIT_ID), ("code user", users.CODE_ID)):
+        change_step(name, lambda jail, number=number: users.become(number))  # type: ignore[misc]
 
 
 def drop_root() -> None:
@@ -121,7 +130,7 @@ def drop_capabilities() -> None:
         become(number)
 
     users.become = become_with_capabilities
-    change_init("init user", lambda jail: users.become(users.INIT_ID))
+    become_as_told()
     drop_steps("capabilities")
 
 
@@ -129,12 +138,14 @@ def show_memory() -> None:
     """As a process shows it, where no change of users has hidden it before."""
     libc, processes = module("jail.libc"), module("jail.processes")
     processes.hide_memory = lambda: libc.prctl(libc.PR_SET_DUMPABLE, 1)
-    change_init("memory access", lambda jail: processes.hide_memory())
+    for tier in ("jailed", "confined"):
+        change_step("memory access", lambda jail: processes.hide_memory(), tier)
 
 
 def drop_no_new_privileges() -> None:
     """Nowhere, for what the template has set its sessions would inherit."""
     module("jail.processes").forbid_new_privileges = lambda: None
+    drop_steps("no new privileges")
 
 
 def drop_group() -> None:

@@ -7,6 +7,7 @@ Does not cover: what any user may do (seccomp, mounts).
 from __future__ import annotations
 
 from . import libc
+from .calls import Calls
 
 
 def last_capability() -> int:
@@ -22,7 +23,10 @@ def empty_bounding_set(last: int) -> None:
     libc.empty_bounding_set(last)
 
 
-def drop_all() -> None:
-    """Give up every capability that this process holds."""
-    libc.prctl(libc.PR_CAP_AMBIENT, libc.PR_CAP_AMBIENT_CLEAR_ALL)
-    libc.capset_none()
+# Give up every capability that this process holds: ambient, then effective, permitted, inheritable.
+DROP_ALL = Calls(
+    (
+        ("prctl", libc.PR_CAP_AMBIENT, libc.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0),
+        ("capset", libc.CAP_HEADER, libc.CAP_NONE),
+    )
+)

@@ -11,8 +11,8 @@ import os
 from signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask, valid_signals
 from typing import Any, Final
 
-# Bytes of a context, ucontext_t (968 and 4,560), and of its stack. No signal is handled there, and a
-# system call needs few; what needs more goes on in the stacks below, of calls that are over. So
+# Bytes of a context, ucontext_t (968 and 4,560), and of its stack. No signal is handled there, and
+# a system call needs few; what needs more goes on in the stacks below, of calls that are over. So
 # little, because each page of them that is written is copied, in each process.
 _CONTEXT: Final = {"x86_64": 1024, "aarch64": 5120}.get(os.uname().machine, 8192)
 _STACK: Final = 128

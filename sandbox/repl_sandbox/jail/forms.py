@@ -33,13 +33,25 @@ class Form:
         self.first = self.chain.first
         self._blanks: dict[str, list[ctypes.c_uint64]] = {}
         self._values: dict[str, int] = {}
+        self._held: list[object] = []  # what is passed by its address
         for index, (function, *arguments) in enumerate(rows):
             names = [each for each in arguments if isinstance(each, str)]
             marks = dict(zip(names, MARKS, strict=False))
             passed = [marks[each] if isinstance(each, str) else each for each in arguments]
-            self.chain.call(index, str(function), *passed)
+            self.chain.call(index, str(function), *map(self._number, passed))
             for name, mark in marks.items():
                 self._blanks.setdefault(name, []).append(self.chain.word(index, mark))
+
+    def _number(self, passed: int | bytes) -> int:
+        if isinstance(passed, int):
+            return passed
+        text = ctypes.create_string_buffer(passed)
+        self._held.append(text)
+        return ctypes.addressof(text)
+
+    def has(self, name: str) -> bool:
+        """Whether there are arguments of this name."""
+        return name in self._blanks
 
     def fill_in(self, name: str, value: int) -> None:
         """Let the arguments of this name be `value`."""

@@ -23,7 +23,7 @@ from typing import Final
 from .libc import AT_FDCWD, Call
 
 _VERSION_FLAG: Final = 1  # LANDLOCK_CREATE_RULESET_VERSION: tells the ABI, makes nothing
-_PATH_BENEATH: Final = 1  # LANDLOCK_RULE_PATH_BENEATH
+PATH_BENEATH: Final = 1  # LANDLOCK_RULEPATH_BENEATH
 
 
 class Files(IntFlag):
@@ -130,7 +130,9 @@ class _RulesetAttr(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("files", "net", "scope")]
 
 
-class _PathBeneathAttr(ctypes.Structure):
+class Rule(ctypes.Structure):
+    """struct landlock_path_beneath_attr: `files` is given below what is open as `fd`."""
+
     _pack_ = 1
     _layout_ = "ms"  # CPython 3.14 wants it said; the packing is what counts
     _fields_ = [("files", ctypes.c_uint64), ("fd", ctypes.c_int32)]
@@ -151,7 +153,7 @@ class Plan:
     trial: str
 
 
-_rule = _PathBeneathAttr()
+_rule = Rule()
 _rule_address = ctypes.addressof(_rule)
 
 _create_ruleset: Final = Call(
@@ -216,7 +218,7 @@ def restrict(plan: Plan, more: Iterable[tuple[str, int]] = ()) -> bool:
     for path, files in (*plan.rules, *more):
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         _rule.files, _rule.fd = files & handled, fd
-        if _add_rule.raw(ruleset, _PATH_BENEATH, _rule_address, 0):
+        if _add_rule.raw(ruleset, PATH_BENEATH, _rule_address, 0):
             _add_rule.failed()
         os.close(fd)
     _restrict_self(ruleset, 0)
@@ -239,9 +241,19 @@ def _holds(trial: str) -> bool:
         return False
     # Not os.open, because it is always refused, and an exception is a dozen pages to copy.
     fd = _open.raw(AT_FDCWD, trial.encode(), os.O_WRONLY | os.O_CLOEXEC, 0)
-    if fd == -1:
-        if ctypes.get_errno() in (errno.EACCES, errno.EPERM):
-            return True
-        _open.failed()
-    os.close(fd)
+    if fd != -1:
+        os.close(fd)
+    return refused(trial, 0 if fd != -1 else ctypes.get_errno())
+
+
+def refused(trial: str, failure: int) -> bool:
+    """What it means that opening `trial` to write failed with that errno, 0 for that it did not.
+
+    Raises:
+        OSError: the ruleset is loaded, and does not hold.
+    """
+    if failure in (errno.EACCES, errno.EPERM):
+        return True
+    if failure:
+        raise OSError(failure, f"{trial}: {os.strerror(failure)}")
     raise OSError(errno.ENOTRECOVERABLE, f"the ruleset is loaded, and {trial} can be written")

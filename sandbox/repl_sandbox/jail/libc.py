@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NoReturn
@@ -58,7 +59,6 @@ _NUMBERS: Final = {
     "openat": (257, 56),
     "clone3": (435, 435),
     "pivot_root": (155, 41),
-    "capset": (126, 91),
     "close_range": (436, 436),
     "process_madvise": (440, 440),
     "userfaultfd": (323, 282),
@@ -67,6 +67,9 @@ _NUMBERS: Final = {
     "ppoll": (271, 73),
     "write": (1, 64),
     "getpid": (39, 172),
+    "prctl": (157, 167),
+    "close": (3, 57),
+    "unshare": (272, 97),
     "pwritev": (296, 70),
     "mount_setattr": (442, 442),
     "seccomp": (317, 277),
@@ -81,8 +84,6 @@ _long = ctypes.c_long
 # Declared once, so that a call does not have to make its arguments' types.
 _prctl_of_ints = ctypes.CDLL(None, use_errno=True).prctl
 _libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
-# Looked up here, once: in a forked process the search through all libraries copies some 60 pages.
-_sethostname = _libc.sethostname
 
 
 def number(name: str) -> int:
@@ -130,9 +131,12 @@ class Call:
         fail(self._name)
 
 
-def call(name: str, *arguments: int) -> None:
-    """Function `name` of the C library, which returns -1 where it fails: then OSError."""
-    check(_libc[name](*map(_long, arguments)), name)
+def bound(name: str, *arguments: int | bytes) -> partial[int]:
+    """Function `name` of the C library with these arguments; it returns -1 where it fails."""
+    # By a library object of its own, because a function's types belong to the function.
+    function = ctypes.CDLL(None, use_errno=True)[name]
+    passed = (_long(each) if isinstance(each, int) else each for each in arguments)
+    return partial(function, *passed)
 
 
 def unshare(flags: int) -> None:
@@ -205,13 +209,6 @@ def empty_bounding_set(last: int) -> None:
             fail(f"prctl {PR_CAPBSET_DROP}")
 
 
-def sethostname(name: str) -> None:
-    """sethostname(2)."""
-    encoded = name.encode()
-    if _sethostname(encoded, ctypes.c_size_t(len(encoded))):
-        fail("sethostname")
-
-
 _close_range: Final = Call("close_range", ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)
 
 
@@ -221,22 +218,8 @@ def close_range(first: int, last: int) -> None:
         _close_range.failed()
 
 
-class _CapHeader(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
-
-
-class _CapData(ctypes.Structure):
-    _fields_ = [(n, ctypes.c_uint32) for n in ("effective", "permitted", "inheritable")]
-
-
+# capset(2), struct __user_cap_header_struct of this process, and twice __user_cap_data_struct:
+# none effective, permitted or inheritable.
 _LINUX_CAPABILITY_VERSION_3: Final = 0x20080522
-_cap_header = _CapHeader(_LINUX_CAPABILITY_VERSION_3, 0)
-_cap_none = (_CapData * 2)()
-_cap_addresses: Final = ctypes.addressof(_cap_header), ctypes.addressof(_cap_none)
-_capset: Final = Call("capset", ctypes.c_void_p, ctypes.c_void_p)
-
-
-def capset_none() -> None:
-    """capset(2): give up every effective, permitted and inheritable capability."""
-    if _capset.raw(*_cap_addresses):
-        _capset.failed()
+CAP_HEADER: Final = struct.pack("=Ii", _LINUX_CAPABILITY_VERSION_3, 0)
+CAP_NONE: Final = bytes(2 * 3 * 4)

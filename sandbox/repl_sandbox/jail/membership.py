@@ -12,8 +12,9 @@ from collections.abc import Iterable
 
 from . import libc
 
-# proc_pid_oom_score_adj(5): the largest, which outweighs any size.
-_FIRST_TO_GO = b"1000"
+# proc_pid_oom_score_adj(5), and the largest of what is written there, which outweighs any size.
+OOM_SCORE = "/proc/self/oom_score_adj"
+FIRST_TO_GO = b"1000"
 
 
 def join(groups: Iterable[int]) -> None:
@@ -38,8 +39,8 @@ def be_first_to_go() -> None:
     # The file belongs to nobody here while the process hides its memory; it does so again before
     # any code runs.
     libc.prctl(libc.PR_SET_DUMPABLE, 1)
-    fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    fd = os.open(OOM_SCORE, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        os.write(fd, _FIRST_TO_GO)
+        os.write(fd, FIRST_TO_GO)
     finally:
         os.close(fd)

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from . import libc
+from .calls import Calls
 
 WORKSPACE = "/workspace"
 PRIVATE = ("/tmp", WORKSPACE, "/dev/shm")
@@ -144,10 +145,10 @@ def _bind(outside: str, inside: str) -> None:
     libc.mount_setattr(target, attributes, recursive=True)
 
 
-def mount_proc() -> None:
-    """Show the processes of this pid namespace, and only those."""
-    flags = libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC
-    libc.mount("proc", "/proc", "proc", flags)
+# Shows the processes of this pid namespace, and only those.
+MOUNT_PROC = Calls(
+    (("mount", b"proc", b"/proc", b"proc", libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC, 0),)
+)
 
 
 @contextmanager
@@ -187,8 +188,18 @@ def capacity(workspace_size: int) -> int:
 
 def mount_private(workspace_size: int, owner: int) -> None:
     """The session's own writable places, empty, owned by uid `owner` of this namespace."""
-    flags = libc.MS_NOSUID | libc.MS_NODEV
-    options = f"nr_inodes={_INODES},uid={owner},gid={owner}"
-    libc.mount("tmpfs", "/tmp", "tmpfs", flags, f"mode=1777,size={workspace_size},{options}")
-    libc.mount("tmpfs", WORKSPACE, "tmpfs", flags, f"mode=700,size={workspace_size},{options}")
-    libc.mount("tmpfs", "/dev/shm", "tmpfs", flags, f"mode=1777,size={_SHM_SIZE},{options}")
+    for path, options in private_options(workspace_size, owner):
+        libc.mount("tmpfs", path, "tmpfs", PRIVATE_FLAGS, options)
+
+
+PRIVATE_FLAGS = libc.MS_NOSUID | libc.MS_NODEV
+
+
+def private_options(workspace_size: int, owner: int) -> tuple[tuple[str, str], ...]:
+    """Where `mount_private` mounts, and what it says of each."""
+    inside = f"nr_inodes={_INODES},uid={owner},gid={owner}"
+    return (
+        ("/tmp", f"mode=1777,size={workspace_size},{inside}"),
+        (WORKSPACE, f"mode=700,size={workspace_size},{inside}"),
+        ("/dev/shm", f"mode=1777,size={_SHM_SIZE},{inside}"),
+    )

@@ -8,6 +8,7 @@ who the users are outside (users), kernel bugs (seccomp narrows what can be reac
 from __future__ import annotations
 
 from . import libc
+from .calls import Calls
 
 # user first in the list because it is what allows the others to an ordinary user.
 SESSION: dict[str, int] = {
@@ -23,7 +24,6 @@ SESSION: dict[str, int] = {
 # Those that are made for each session with its first process; networks are used again.
 FLAGS = sum(SESSION.values()) & ~libc.CLONE_NEWNET
 
-
-def set_hostname() -> None:
-    """The session's host name says nothing about the host."""
-    libc.sethostname("repl")
+_HOSTNAME = b"repl"
+# The session's host name says nothing about the host.
+SET_HOSTNAME = Calls((("sethostname", _HOSTNAME, len(_HOSTNAME)),))

@@ -14,8 +14,10 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from . import libc
 from .calls import Calls
 
-# `leave_group`, `die_with_parent` and `hide_memory`, as data.
+# Own session and process group, without a terminal.
 LEAVE_GROUP = Calls((("setsid",),))
+# `forbid_new_privileges`, `die_with_parent` and `hide_memory`, as data.
+FORBID_NEW_PRIVILEGES = Calls((("prctl", libc.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),))
 DIE_WITH_PARENT = Calls((("prctl", libc.PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0),))
 HIDE_MEMORY = Calls((("prctl", libc.PR_SET_DUMPABLE, 0, 0, 0, 0),))
 
@@ -149,11 +151,6 @@ def _one_child() -> list[int]:
     except ChildProcessError:
         return []
     return [] if ended is None else [ended.si_pid]
-
-
-def leave_group() -> None:
-    """Own session and process group, setsid(2), without a terminal."""
-    os.setsid()
 
 
 def hide_memory() -> None:

@@ -27,16 +27,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from . import contexts, memory, processes, remedies
+from . import contexts, memory, remedies
 from .calls import Calls, Row
 from .forms import Form
 from .libc import CLONE_PARENT_SETTID, number
+from .quiet_rows import closing, fill_in_maps, fill_in_stretches, waiting_for_maps
 from .recipe import BIRTH, Jail, Step, keep_descriptors, wait_for_maps
 
 # Room, for blanks are laid out beforehand. A session has a group in each of some hierarchies of
 # version 1, keeps eight descriptors, and has two sockets to wait for.
 _GROUPS: Final = 8
-_STRETCHES: Final = 9
 _SOCKETS: Final = 4
 _STEPS: Final = 16
 # What is done besides the steps of init, as its failures are named.
@@ -45,8 +45,6 @@ _BESIDES: Final = ("streams", "worker")
 # and for what libraries do when a process forks, pthread_atfork(3).
 _HEADROOM: Final = 64 << 10
 _SIGNALS: Final = 8  # bytes of the kernel's sigset_t
-# The id of no process: /proc/sys/kernel/pid_max is less.
-_NOBODY: Final = 0x7FFF_FFFF
 _WORD: Final = ctypes.sizeof(ctypes.c_int)
 # The first process that an init makes in its new pid namespace.
 _WORKER: Final = 2
@@ -105,9 +103,9 @@ class QuietInit:
         self._birth = Form(list(self._birth_rows()), saved, _HEADROOM)
         self._stack = mmap.mmap(-1, _HEADROOM, mmap.MAP_PRIVATE)
         self._cloning = Form([self._clone_row()], saved, _HEADROOM)
-        for writing, blank, at_first in (("maps at", "maps", _NOBODY), ("limit at", "limit", 0)):
-            self._closing.fill_in(writing, self._closing.where(blank))
-            self._closing.fill_in(blank, at_first)
+        fill_in_maps(self._closing)
+        self._closing.fill_in("limit at", self._closing.where("limit"))
+        self._closing.fill_in("limit", 0)
 
     # ── what is laid out ──────────────────────────────────────────────────────────────────────
 
@@ -153,14 +151,9 @@ class QuietInit:
             if own_ids or not step.of_own_ids:
                 yield from step.rows
         elif step is keep_descriptors:
-            for index in range(_STRETCHES):
-                yield "syscall", number("close_range"), f"first {index}", f"last {index}", 0
+            yield from closing()
         elif step is wait_for_maps:
-            # What comes is "this process", of which there is a process group. If it is the end of
-            # the file, there remains nobody, and getpgid fails.
-            yield "read", "mapped", "maps at", _WORD
-            yield "getpgid", "maps"
-            yield "close", "mapped"
+            yield from waiting_for_maps()
         else:
             raise OSError(errno.ENOTSUP, "a step of init is not of calls")
 
@@ -197,12 +190,13 @@ class QuietInit:
         chosen = jail.groups, jail.mapped, frozenset(jail.kept), ends
         if chosen == self._chosen:
             return
-        groups, stretches = jail.groups or (), list(processes.stretches(jail.kept))
-        if len(groups) > _GROUPS or len(stretches) > _STRETCHES or len(ends.awaited) > _SOCKETS:
+        groups = jail.groups or ()
+        if len(groups) > _GROUPS or len(ends.awaited) > _SOCKETS:
             raise OSError(errno.E2BIG, "there is no room for so many descriptors")
-        self._chosen = chosen
+        self._chosen = ()
         self._fill_in_birth(groups, ends)
-        self._fill_in_closing(jail.mapped, stretches, ends)
+        self._fill_in_closing(jail.mapped, jail.kept, ends)
+        self._chosen = chosen
 
     def _fill_in_birth(self, groups: Sequence[int], ends: Ends) -> None:
         fill_in = self._birth.fill_in
@@ -213,14 +207,9 @@ class QuietInit:
         for name in ("written", "stdout", "stderr"):
             fill_in(name, getattr(ends, name))
 
-    def _fill_in_closing(
-        self, mapped: int, stretches: Sequence[tuple[int, int]], ends: Ends
-    ) -> None:
+    def _fill_in_closing(self, mapped: int, kept: set[int], ends: Ends) -> None:
         fill_in = self._closing.fill_in
-        nothing = [(processes.LAST_DESCRIPTOR,) * 2] * (_STRETCHES - len(stretches))
-        for index, (first, last) in enumerate((*stretches, *nothing)):
-            fill_in(f"first {index}", first)
-            fill_in(f"last {index}", last)
+        fill_in_stretches(self._closing, kept)
         fill_in("mapped", mapped)
         fill_in("done", ends.done)
         fill_in("sockets", len(ends.awaited))

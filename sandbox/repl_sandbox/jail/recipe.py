@@ -67,20 +67,42 @@ def _join_group(jail: Jail) -> None:
         membership.join(jail.groups)
 
 
-def _close_group_view(jail: Jail) -> None:
+def close_group_view(jail: Jail) -> None:
+    """Where it has a group, see what is below that alone."""
     if jail.groups is not None:
         membership.close_view()
 
 
-def _be_first_to_go(jail: Jail) -> None:
+def be_first_to_go(jail: Jail) -> None:
+    """Where it has a group."""
     if jail.groups is not None:
         membership.be_first_to_go()
+
+
+def mount_private(jail: Jail) -> None:
+    """The session's own places, as large as it may have them."""
+    mounts.mount_private(jail.workspace, users.CODE_ID)
+
+
+def empty_bounding_set(jail: Jail) -> None:
+    """All of it."""
+    capabilities.empty_bounding_set(jail.last_capability)
+
+
+def limit_resources(jail: Jail) -> None:
+    """As the session's limits come to."""
+    rlimits.apply(jail.rlimits)
+
+
+def load_filter(jail: Jail) -> None:
+    """What the template's own filter leaves open."""
+    seccomp.load(jail.seal)
 
 
 def _become_code(jail: Jail) -> None:
     # An ordinary user's session has one uid only, and starts with it.
     if jail.slot is not None:
-        users.become(users.CODE_ID if jail.tier == "jailed" else users.own_id(jail.slot))
+        users.become(users.own_id(jail.slot))
 
 
 def _act_as_code(jail: Jail) -> None:
@@ -108,7 +130,8 @@ def _wait_for_init(jail: Jail) -> None:
     os.close(jail.contained)
 
 
-def _uncover(jail: Jail) -> None:
+def uncover(jail: Jail) -> None:
+    """Show what the private places hide."""
     if jail.covered:
         # To make directories there, this process must be somebody in the session.
         if jail.slot is not None:
@@ -121,7 +144,8 @@ def _uncover(jail: Jail) -> None:
 BIRTH: Sequence[Step] = (("cgroup", _join_group),)
 
 
-def _restrict_files(jail: Jail) -> None:
+def restrict_files(jail: Jail) -> None:
+    """By Landlock, where the kernel has it."""
     own = [(jail.folder, int(grants.OWN))] if jail.folder else []
     if landlock.restrict(jail.files, own):
         jail.held["landlock"] = jail.files.abi
@@ -131,7 +155,8 @@ def _make_folder(jail: Jail) -> None:
     folders.make(jail.folder, None if jail.slot is None else users.own_id(jail.slot))
 
 
-def _enter_workspace(jail: Jail) -> None:
+def enter_workspace(jail: Jail) -> None:
+    """Be in it."""
     if jail.home:
         os.environ["HOME"] = jail.home
     os.chdir(jail.home or mounts.WORKSPACE)
@@ -179,11 +204,11 @@ INIT: Sequence[Step] = (
 # In the first worker, which is in init's namespaces and still has its capabilities there. It, and
 # not init, because what a process touches after a fork is copied, and the worker will need it.
 VIEW: Sequence[Step] = (
-    ("hostname", lambda jail: namespaces.set_hostname()),
-    ("proc", lambda jail: mounts.mount_proc()),
+    ("hostname", namespaces.SET_HOSTNAME),
+    ("proc", mounts.MOUNT_PROC),
     ("id maps", wait_for_maps),
-    ("private mounts", lambda jail: mounts.mount_private(jail.workspace, users.CODE_ID)),
-    ("covered mounts", _uncover),
+    ("private mounts", mount_private),
+    ("covered mounts", uncover),
 )
 
 
@@ -195,32 +220,32 @@ def _track_pages(jail: Jail) -> None:
 # In each worker, before any code of the session runs.
 WORKER: Sequence[Step] = (
     # Away from init's: a signal of the code to its group is not for init.
-    ("process group", lambda jail: processes.leave_group()),
+    ("process group", processes.LEAVE_GROUP),
     ("descriptors", keep_descriptors),
     # Before the limit of descriptors, above which its numbers are, and before memory is hidden.
     ("page tracking", _track_pages),
-    ("workspace", _enter_workspace),
+    ("workspace", enter_workspace),
     # With a group, clone makes no cgroup namespace: it would begin at the template's group.
-    ("cgroup namespace", _close_group_view),
+    ("cgroup namespace", close_group_view),
     # While it still may.
-    ("bounding set", lambda jail: capabilities.empty_bounding_set(jail.last_capability)),
-    ("memory kill", _be_first_to_go),
-    ("resource limits", lambda jail: rlimits.apply(jail.rlimits)),
-    ("code user", _become_code),
-    ("capabilities", lambda jail: capabilities.drop_all()),
-    ("no new privileges", lambda jail: processes.forbid_new_privileges()),
-    ("memory access", lambda jail: processes.hide_memory()),
+    ("bounding set", empty_bounding_set),
+    ("memory kill", be_first_to_go),
+    ("resource limits", limit_resources),
+    ("code user", users.BECOME_CODE),
+    ("capabilities", capabilities.DROP_ALL),
+    ("no new privileges", processes.FORBID_NEW_PRIVILEGES),
+    ("memory access", processes.HIDE_MEMORY),
     # All that it names is mounted by now, and it forbids to mount more.
-    ("Landlock", _restrict_files),
+    ("Landlock", restrict_files),
     # Last: it forbids what the steps above need.
-    ("seccomp", lambda jail: seccomp.load(jail.seal)),
+    ("seccomp", load_filter),
 )
 
 # Without namespaces init is one process among the host's. What it would get from a pid namespace it
 # does itself: adopt whatever the session leaves, and end it. It keeps the host's user, whose right
 # it is to end processes of others and to remove what they leave.
 PROCESS_INIT: Sequence[Step] = (
-    ("process group", lambda jail: processes.leave_group()),
+    ("process group", processes.LEAVE_GROUP),
     ("descriptors", keep_descriptors),
     ("orphans", lambda jail: processes.adopt_orphans()),
     # Not by SIGKILL: it has to end the others first.
@@ -229,33 +254,33 @@ PROCESS_INIT: Sequence[Step] = (
 
 CONFINED_INIT: Sequence[Step] = (
     *PROCESS_INIT,
-    ("memory access", lambda jail: processes.hide_memory()),
+    ("memory access", processes.HIDE_MEMORY),
 )
 
 FOLDER: Sequence[Step] = (("folder", _make_folder),)
 
 CONFINED_WORKER: Sequence[Step] = (
-    ("process group", lambda jail: processes.leave_group()),
+    ("process group", processes.LEAVE_GROUP),
     ("descriptors", keep_descriptors),
     ("bounding set", _empty_bounding_set),
-    ("resource limits", lambda jail: rlimits.apply(jail.rlimits)),
+    ("resource limits", limit_resources),
     ("code user", _become_code),
     # As who will need them.
     ("interpreter", _read_interpreter),
     ("workspace", _enter_folder),
-    ("capabilities", lambda jail: capabilities.drop_all()),
-    ("no new privileges", lambda jail: processes.forbid_new_privileges()),
+    ("capabilities", capabilities.DROP_ALL),
+    ("no new privileges", processes.FORBID_NEW_PRIVILEGES),
     ("parent death signal", lambda jail: processes.die_with_parent()),
-    ("memory access", lambda jail: processes.hide_memory()),
-    ("Landlock", _restrict_files),
+    ("memory access", processes.HIDE_MEMORY),
+    ("Landlock", restrict_files),
     # Last: it forbids what the steps above need.
-    ("seccomp", lambda jail: seccomp.load(jail.seal)),
+    ("seccomp", load_filter),
 )
 
 PROCESS_WORKER: Sequence[Step] = (
-    ("process group", lambda jail: processes.leave_group()),
+    ("process group", processes.LEAVE_GROUP),
     ("descriptors", keep_descriptors),
-    ("resource limits", lambda jail: rlimits.apply(jail.rlimits)),
+    ("resource limits", limit_resources),
     ("workspace", _enter_folder),
     ("parent death signal", lambda jail: processes.die_with_parent()),
 )
@@ -265,10 +290,10 @@ CLERK: Sequence[Step] = (
     ("descriptors", keep_descriptors),
     # So that files are the code's, and what it may not do cannot be done for it by mistake.
     ("file user", _act_as_code),
-    ("capabilities", lambda jail: capabilities.drop_all()),
+    ("capabilities", capabilities.DROP_ALL),
     # After the last change of credentials, which would clear both.
     ("parent death signal", lambda jail: processes.die_with_parent()),
-    ("memory access", lambda jail: processes.hide_memory()),
+    ("memory access", processes.HIDE_MEMORY),
 )
 
 PROCESS_CLERK: Sequence[Step] = (

@@ -75,10 +75,17 @@ Accepted: TypeAlias = tuple[Verdict, ...]
 _UNKNOWN: Final = SECCOMP_RET_ERRNO | ENOSYS
 
 
-class _Fprog(ctypes.Structure):
-    # struct sock_fprog. A buffer made for each program would do too, but costs a session 0.1 ms:
+class Program(ctypes.Structure):
+    """struct sock_fprog."""
+
+    # A buffer made for each program would do too, but costs a session 0.1 ms:
     # ctypes makes a class for every length.
     _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
+
+    @classmethod
+    def of(cls, instructions: bytes) -> Program:
+        """The one of these."""
+        return cls(len(instructions) // INSTRUCTION.size, instructions)
 
 
 _seccomp: Final = Call("seccomp", ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p)
@@ -134,7 +141,7 @@ def load(program: bytes) -> None:
     Needs `no_new_privs` or CAP_SYS_ADMIN. OSError with the kernel's errno; ESRCH if a thread runs
     under other filters.
     """
-    fprog = _Fprog(len(program) // INSTRUCTION.size, program)
+    fprog = Program.of(program)
     thread = _seccomp(SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, ctypes.addressof(fprog))
     if thread:
         raise OSError(ESRCH, f"thread {thread} runs under other filters")

@@ -62,11 +62,13 @@ def become(number: int) -> None:
     os.setresuid(number, number, number)
 
 
-# `become`, of init.
-BECOME_INIT = Calls(
-    (("setgroups", 0, 0), *((name, *[INIT_ID] * 3) for name in ("setresgid", "setresuid"))),
-    of_own_ids=True,
-)
+def _becoming(number: int) -> Calls:
+    """`become`, where the host may assign ids."""
+    taking = ((name, *[number] * 3) for name in ("setresgid", "setresuid"))
+    return Calls((("setgroups", 0, 0), *taking), of_own_ids=True)
+
+
+BECOME_INIT, BECOME_CODE = _becoming(INIT_ID), _becoming(CODE_ID)
 
 
 def act_as(number: int) -> None:

@@ -11,10 +11,11 @@ from typing import NamedTuple, NoReturn
 
 from ..jail import forks
 from ..jail.quiet_init import Ends, QuietInit
+from ..jail.quiet_steps import QuietSteps
 from ..jail.recipe import BIRTH, DONE, RECIPES, Jail, contain
 from ..worker.main import Worker
 from ..worker.states import States
-from .generation import be_worker, report
+from .generation import be_worker, kept_by_worker, report
 from .init import Init
 from .revival import Revival
 from .working_set import WorkingSets
@@ -30,15 +31,20 @@ class Birth(NamedTuple):
     states: States  # the page that init and worker share
     revival: Revival | None
     worker: Worker  # made before the fork, to serve in one of this process
+    steps: QuietSteps | None  # of that worker, where they can do without Python
     working_sets: WorkingSets | None
 
-    def prepare(self, quiet: QuietInit) -> None:
-        """In the zygote: have the session's init begin without a line of Python."""
-        self._keep()
+    def prepare(self, quiet: QuietInit | None) -> None:
+        """In the zygote: have the session's processes begin without a line of Python."""
         control_fd, _, stdout, stderr = self.descriptors
-        awaited = (control_fd,) if self.revival is None else (control_fd, self.revival.awaited)
-        runs = (0, 0) if self.working_sets is None else self.working_sets.worker.runs
-        quiet.prepare(self.jail, Ends(stdout, stderr, self.written, self.done, awaited), runs)
+        if quiet is not None:
+            self._keep()
+            awaited = (control_fd,) if self.revival is None else (control_fd, self.revival.awaited)
+            runs = (0, 0) if self.working_sets is None else self.working_sets.worker.runs
+            ends = Ends(stdout, stderr, self.written, self.done, awaited)
+            quiet.prepare(self.jail, ends, runs)
+        if self.steps is not None:
+            self.steps.prepare(self.jail, kept_by_worker(self.jail, control_fd, self.revival))
 
     def be_session(self, quiet: QuietInit | None) -> NoReturn:
         """Be the first process of a new session: fork its first worker at once, then be its init.
@@ -95,5 +101,6 @@ class Birth(NamedTuple):
             self.worker,
             self.states,
             self.revival,
+            quiet=self.steps,
             has_pages=self.working_sets is not None,
         )

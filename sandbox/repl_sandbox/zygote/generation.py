@@ -14,6 +14,7 @@ from typing import NoReturn
 from ..errors import IsolationError
 from ..jail import folders
 from ..jail.delta import MOST_PLACES
+from ..jail.quiet_steps import QuietSteps
 from ..jail.recipe import Jail, Step, contain
 from ..jail.tracking import Tracking
 from ..worker.copies import Recovery
@@ -40,12 +41,14 @@ def be_worker(
     states: States,
     revival: Revival | None,
     *,
+    quiet: QuietSteps | None = None,
     has_pages: bool = False,
 ) -> NoReturn:
     """Apply `steps` to this process, and obey the host on `worker_fd` until it ends.
 
     `control_fd`: init's, for the case that a step fails; closed before any code runs. `template`: a
     worker that was made before the fork. `states`, `revival`: what is shared with init.
+    `quiet`: what can apply them without Python, prepared for this process.
     `has_pages`: as of `Worker.serve`.
     """
     recovery: Recovery | None = None
@@ -55,14 +58,16 @@ def be_worker(
             _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
             _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGTERM])
         high = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, WORKER_FD)
-        jail.kept = {0, 1, 2, control_fd, high, jail.contained}
+        jail.kept = kept_by_worker(jail, control_fd, revival, high)
         if revival is not None:
             if jail.tier == "jailed" and jail.states < MOST_PLACES:
                 # Above all that a copy keeps open, below what the limit of files may be.
                 jail.tracking = Tracking(high - _TRACKING_BELOW)
             recovery = revival.recovery()
-            jail.kept.add(recovery.orders.fileno())
-        contain(jail, steps)
+        if quiet is None or high != WORKER_FD:
+            contain(jail, steps)
+        else:
+            quiet.contain(jail)
         # What it found, while nobody else can speak for it: no code of the session has run.
         os.write(control_fd, control.held(jail.held))
         os.close(control_fd)
@@ -79,6 +84,14 @@ def be_worker(
         os.write(2, f"the session's worker failed: {type(error).__name__}: {error}\n".encode())
     finally:
         os._exit(1)
+
+
+def kept_by_worker(
+    jail: Jail, control_fd: int, revival: Revival | None, worker: int = WORKER_FD
+) -> set[int]:
+    """Descriptors of a worker whose socket is at `worker`."""
+    orders = () if revival is None else (revival.theirs,)
+    return {0, 1, 2, control_fd, worker, jail.contained, *orders}
 
 
 def report(control_fd: int, tier: str, who: str, error: Exception) -> None:

@@ -196,7 +196,8 @@ class Zygote:
             if self._networks is not None:
                 jail.mapped, written = os.pipe2(os.O_CLOEXEC)
             birth = Birth(
-                jail, links, written, done, states, revival, template.worker, template.working_sets
+                *(jail, links, written, done, states, revival),
+                *(template.worker, template.steps, template.working_sets),
             )
             if self._networks is None:
                 self._end_strays()
@@ -220,8 +221,7 @@ class Zygote:
         """Fork a session into namespaces of its own, and write its id maps."""
         quiet, jail = self._template.quiet, birth.jail
         jail.groups = None if not version else () if version == 2 else tuple(groups)
-        if quiet is not None:
-            birth.prepare(quiet)
+        birth.prepare(quiet)
         try:
             networks.enter(number)
             pid = _clone(version, groups, quiet)

@@ -67,6 +67,11 @@ class Revival:
         """The descriptor on which workers are heard, before any was."""
         return next(iter(self._orders))
 
+    @property
+    def theirs(self) -> int:
+        """The descriptor of workers and copies."""
+        return self._orders.theirs.fileno()
+
     def close(self) -> None:
         """Let go of what connects init to workers and copies."""
         self._orders.close()

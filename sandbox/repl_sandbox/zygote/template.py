@@ -24,9 +24,11 @@ from ..jail import (
     mounts,
     processes,
     quiet_init,
+    quiet_steps,
     seccomp,
 )
 from ..jail.quiet_init import QuietInit
+from ..jail.quiet_steps import QuietSteps
 from ..jail.recipe import RECIPES, Jail
 from ..types import Policy
 from ..worker.main import Worker
@@ -61,6 +63,7 @@ class Template:
     data_segment: int  # bytes of private writable memory before a session has done anything
     working_sets: WorkingSets | None = None  # once they are known
     quiet: QuietInit | None = None  # where inits can do without Python
+    steps: QuietSteps | None = None  # likewise of first workers
     nested: bool = False  # forked from another, whose directory `base` is
 
 
@@ -114,8 +117,7 @@ def _seal(
     worker = Worker(rules)
     worker.follow_forks()
     rehearse(Jail(None, 0, [], 0, b"", ground.files, tier, states=0), worker)
-    recipe = RECIPES[tier].init
-    quiet = quiet_init.prepare(recipe, own_ids=privileged) if tier == "jailed" else None
+    quiet, steps = _quiet(ground, privileged=privileged) if tier == "jailed" else (None, None)
     gc.collect()
     immortalise()
     gc.freeze()
@@ -140,6 +142,17 @@ def _seal(
         worker,
         grown,
         quiet=quiet,
+        steps=steps,
+    )
+
+
+def _quiet(ground: Ground, *, privileged: bool) -> tuple[QuietInit | None, QuietSteps | None]:
+    """What has a session's processes do without Python, where it can be."""
+    recipe, last = RECIPES["jailed"], capabilities.last_capability()
+    facts = quiet_steps.Facts(privileged, last, ground.files, ground.seal, ground.covered)
+    return (
+        quiet_init.prepare(recipe.init, own_ids=privileged),
+        quiet_steps.prepare(recipe.first_worker, facts),
     )
 
 

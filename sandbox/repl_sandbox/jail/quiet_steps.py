@@ -1,0 +1,262 @@
+"""The steps of a session's first worker as chains of calls: see `quiet_init`, and as there.
+
+In Python each step costs some ten microseconds more, most of them for pages that are copied because
+the interpreter has counted references there. What is no call, or not known when the template is
+made, stays in Python, between two chains: so the order is that of the recipe.
+
+Covers: tier `jailed`. A step that fails is known by errno after it; the others of its chain run
+all the same, but no code of a session does: `contain` raises.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from . import contexts, landlock, membership, mounts, recipe, remedies, seccomp, users
+from .calls import Calls, Row
+from .forms import Form
+from .libc import CLONE_NEWCGROUP, PR_CAPBSET_DROP, PR_SET_DUMPABLE, number
+from .quiet_rows import closing, fill_in_maps, fill_in_stretches, waiting_for_maps
+from .recipe import Jail, Step
+
+_WORD: Final = ctypes.sizeof(ctypes.c_int)
+_TEXT: Final = 128  # bytes for the options of a mount, of which there are some 60
+_MOST_LIMITS: Final = 16  # RLIM_NLIMITS
+_MOST_STEPS: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is the same for all sessions of a template."""
+
+    own_ids: bool
+    last_capability: int
+    files: landlock.Plan
+    seal: bytes
+    covered: Mapping[str, str]
+
+
+class _Limit(ctypes.Structure):
+    # getrlimit(2), struct rlimit
+    _fields_ = (("soft", ctypes.c_uint64), ("hard", ctypes.c_uint64))
+
+
+class _Notes(ctypes.Structure):
+    _fields_ = (
+        ("failures", ctypes.c_int * _MOST_STEPS),  # errno after each step
+        ("before_trial", ctypes.c_int),
+        ("may_write", ctypes.c_int),  # errno of access(2)
+        ("writes", ctypes.c_int),  # errno of open(2)
+        ("options", (ctypes.c_char * _TEXT) * 3),
+        ("limits", _Limit * _MOST_LIMITS),
+    )
+
+
+class _Chained(NamedTuple):
+    """Steps that follow on one another in one chain; `first` is the number of the first of them."""
+
+    first: int
+    names: Sequence[str]
+    form: Form
+
+
+_Rows: TypeAlias = Callable[[], Iterator[Row]]
+
+
+class QuietSteps:
+    """Laid out once, in a template, for the first worker of each session."""
+
+    def __init__(self, steps: Sequence[Step], facts: Facts) -> None:
+        """OSError: this C library has not what it takes, or there is too much of something."""
+        if len(steps) > _MOST_STEPS:
+            raise OSError(errno.E2BIG, "a worker has more steps than there is room for")
+        if not any(step is recipe.keep_descriptors for _, step in steps):
+            raise OSError(errno.ENOTSUP, "where others are open, no number of one is known")
+        self._facts = facts
+        self._notes = _Notes()
+        self._errno = contexts.errno_at()
+        self._held, self._saved = contexts.saved()
+        self._rules = [landlock.Rule(files, -1) for _, files in facts.files.rules]
+        self._program = seccomp.Program.of(facts.seal)
+        self._rows: Mapping[object, _Rows] = {
+            recipe.wait_for_maps: waiting_for_maps,
+            recipe.mount_private: self._private_mounts,
+            recipe.keep_descriptors: closing,
+            recipe.enter_workspace: lambda: iter([("chdir", mounts.WORKSPACE.encode())]),
+            recipe.close_group_view: lambda: self._if_grouped("unshare", CLONE_NEWCGROUP),
+            recipe.empty_bounding_set: self._bounding_set,
+            recipe.be_first_to_go: self._first_to_go,
+            recipe.limit_resources: self._limits,
+            recipe.restrict_files: self._restriction,
+            recipe.load_filter: self._filter,
+            **({} if facts.covered else {recipe.uncover: lambda: iter(())}),
+        }
+        self._tries = False  # whether a chain restricts files, and sees whether that holds
+        self._parts = list(self._lay_out(steps))
+        for form in self._forms():
+            if form.has("maps"):
+                fill_in_maps(form)
+        self._chosen: tuple[object, ...] = ()
+
+    # ── what is laid out ──────────────────────────────────────────────────────────────────────
+
+    def _lay_out(self, steps: Sequence[Step]) -> Iterator[_Chained | Step]:
+        names: list[str] = []
+        rows: list[Row] = []
+        first = 0
+        for index, (name, step) in enumerate(steps):
+            calls = self._calls(step)
+            if calls is not None:
+                names.append(name)
+                rows += [*calls, ("memcpy", self._failure(index), self._errno, _WORD)]
+                continue
+            if names:
+                yield _Chained(first, names, Form(rows, self._saved, 0))
+            yield name, step
+            names, rows, first = [], [], index + 1
+        if names:
+            yield _Chained(first, names, Form(rows, self._saved, 0))
+
+    def _calls(self, step: Callable[[Jail], None]) -> Sequence[Row] | None:
+        """What `step` calls; None if it is not for a chain."""
+        if isinstance(step, Calls):
+            return step.rows if self._facts.own_ids or not step.of_own_ids else ()
+        return list(self._rows[step]()) if step in self._rows else None
+
+    def _failure(self, index: int) -> int:
+        return self._at("failures") + index * _WORD
+
+    def _at(self, field: str) -> int:
+        return ctypes.addressof(self._notes) + int(getattr(_Notes, field).offset)
+
+    def _private_mounts(self) -> Iterator[Row]:
+        for index, (path, _) in enumerate(mounts.private_options(0, users.CODE_ID)):
+            options = self._at("options") + index * _TEXT
+            yield "mount", b"tmpfs", path.encode(), b"tmpfs", mounts.PRIVATE_FLAGS, options
+
+    def _if_grouped(self, call: str, *arguments: int | bytes | str) -> Iterator[Row]:
+        # In a session without a group it is a call that does nothing.
+        yield "syscall", f"grouped {call}", *arguments
+
+    def _bounding_set(self) -> Iterator[Row]:
+        for capability in range(self._facts.last_capability + 1):
+            yield "prctl", PR_CAPBSET_DROP, capability, 0, 0, 0
+
+    def _first_to_go(self) -> Iterator[Row]:
+        yield from self._if_grouped("prctl", PR_SET_DUMPABLE, 1, 0, 0, 0)
+        how = os.O_WRONLY | os.O_CLOEXEC
+        yield from self._if_grouped("openat", 0, membership.OOM_SCORE.encode(), how)
+        adjustment = membership.FIRST_TO_GO
+        yield from self._if_grouped("write", "free", adjustment, len(adjustment))
+        yield from self._if_grouped("close", "free")
+
+    def _limits(self) -> Iterator[Row]:
+        for index in range(_MOST_LIMITS):
+            at = self._at("limits") + index * ctypes.sizeof(_Limit)
+            yield "setrlimit", f"limit {index}", at
+
+    def _restriction(self) -> Iterator[Row]:
+        plan = self._facts.files
+        if not plan.abi:
+            return
+        ruleset = ctypes.addressof(plan.ruleset), ctypes.sizeof(plan.ruleset)
+        yield "syscall", number("landlock_create_ruleset"), *ruleset, 0
+        adding = "syscall", number("landlock_add_rule"), "free", landlock.PATH_BENEATH
+        for (path, _), rule in zip(plan.rules, self._rules, strict=True):
+            yield "open", path.encode(), os.O_PATH | os.O_CLOEXEC
+            yield *adding, ctypes.addressof(rule), 0
+            yield "close", "next free"
+        yield "syscall", number("landlock_restrict_self"), "free", 0
+        yield "close", "free"
+        if plan.trial:
+            self._tries = True
+            # What it is to show is refused, and that is no failure.
+            yield "memcpy", self._at("before_trial"), self._errno, _WORD
+            yield "access", plan.trial.encode(), os.W_OK
+            yield "memcpy", self._at("may_write"), self._errno, _WORD
+            yield "open", plan.trial.encode(), os.O_WRONLY | os.O_CLOEXEC
+            yield "memcpy", self._at("writes"), self._errno, _WORD
+            yield "memcpy", self._errno, self._at("before_trial"), _WORD
+
+    def _filter(self) -> Iterator[Row]:
+        mode = seccomp.SECCOMP_SET_MODE_FILTER, seccomp.SECCOMP_FILTER_FLAG_TSYNC
+        yield "syscall", number("seccomp"), *mode, ctypes.addressof(self._program)
+
+    # ── what is filled in ─────────────────────────────────────────────────────────────────────
+
+    def prepare(self, jail: Jail, kept: set[int]) -> None:
+        """In the zygote: lay out what is the next session's; `kept`: its worker's descriptors.
+
+        Raises:
+            OSError: there are more of them, or of its limits, than there is room for.
+        """
+        grouped = jail.groups is not None
+        chosen = jail.workspace, jail.rlimits, jail.mapped, frozenset(kept), grouped
+        if chosen == self._chosen:
+            return
+        self._chosen = ()
+        last = len(jail.rlimits) - 1
+        if last >= _MOST_LIMITS:
+            raise OSError(errno.E2BIG, "there is no room for so many limits")
+        for index, (_, text) in enumerate(mounts.private_options(jail.workspace, users.CODE_ID)):
+            self._notes.options[index].value = text.encode()
+        free = (fd for fd in range(len(kept) + 2) if fd not in kept)
+        values = {"mapped": jail.mapped, "free": next(free), "next free": next(free)}
+        for call in ("unshare", "prctl", "openat", "write", "close"):
+            values[f"grouped {call}"] = number(call if grouped else "getpid")
+        for rule in self._rules:
+            rule.fd = values["next free"]
+        # What is left of the room is the last limit once more.
+        limits = [jail.rlimits[min(index, last)] for index in range(_MOST_LIMITS)]
+        values |= {f"limit {index}": resource for index, (resource, _) in enumerate(limits)}
+        for form in self._forms():
+            if form.has("first 0"):
+                fill_in_stretches(form, kept)
+            for name in filter(form.has, values):
+                form.fill_in(name, values[name])
+        for limit, (_, pair) in zip(self._notes.limits, limits, strict=True):
+            limit.soft, limit.hard = pair
+        self._chosen = chosen
+
+    def _forms(self) -> Iterator[Form]:
+        return (part.form for part in self._parts if isinstance(part, _Chained))
+
+    # ── what happens ──────────────────────────────────────────────────────────────────────────
+
+    def contain(self, jail: Jail) -> None:
+        """In a first worker: as `recipe.contain`."""
+        for part in self._parts:
+            if not isinstance(part, _Chained):
+                recipe.contain(jail, (part,))
+            elif part.form.chain.run():
+                self._raise(part, jail.tier)
+        try:
+            if self._is_restricted():
+                jail.held["landlock"] = self._facts.files.abi
+        except OSError as error:
+            raise remedies.failed("Landlock", error, jail.tier) from error
+
+    def _raise(self, part: _Chained, tier: str) -> None:
+        failures = self._notes.failures[part.first : part.first + len(part.names)]
+        name, failure = next(each for each in zip(part.names, failures, strict=True) if each[1])
+        error = OSError(failure, os.strerror(failure))
+        raise remedies.failed(name, error, tier) from error
+
+    def _is_restricted(self) -> bool:
+        """As `landlock.restrict` finds it."""
+        if not self._tries or self._notes.may_write:
+            return False
+        return landlock.refused(self._facts.files.trial, self._notes.writes)
+
+
+def prepare(steps: Sequence[Step], facts: Facts) -> QuietSteps | None:
+    """None where it cannot be: then a worker does the same in Python."""
+    try:
+        return QuietSteps(steps, facts)
+    except OSError:
+        return None

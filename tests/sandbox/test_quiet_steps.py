@@ -1,0 +1,134 @@
+"""A first worker that contains itself without Python: as with it, and what fails is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from repl_sandbox import IsolationError, Limits, Sandbox
+from repl_sandbox.arguments import Grouping, RecoveryMode
+from repl_sandbox.zygote import process
+
+# The zygote's program, after a change to the engine.
+_CHANGED = """
+import importlib.util, os, sys
+spec = importlib.util.spec_from_file_location("boot", {boot!r})
+boot = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(boot)
+boot._load_package()
+from repl_sandbox.jail import libc, quiet_steps, recipe
+from repl_sandbox.jail.calls import Calls
+
+def add(step, before):
+    lists = recipe.RECIPES["jailed"]
+    steps = list(lists.first_worker)
+    steps.insert([name for name, _ in steps].index(before), step)
+    recipe.RECIPES["jailed"] = lists._replace(first_worker=steps)
+
+def refuse(*arguments):
+    raise AssertionError("a chain was to do it")
+
+{change}
+boot._main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)
+"""
+
+_IN_PYTHON = "quiet_steps.prepare = lambda *_: None"
+_NOT_IN_PYTHON = """
+for step in (recipe.mount_private, recipe.empty_bounding_set, recipe.load_filter):
+    step.__code__ = refuse.__code__
+"""
+
+# What a session can see of how it is held; less numbers that differ between any two.
+_SEEN = r"""
+import os, re
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+kept = ("Uid", "Gid", "Groups", "NSpid", "NoNewPrivs", "Seccomp", "Seccomp_filters")
+(
+    {name: text for name, text in status.items() if name in kept or name.startswith("Cap")},
+    re.sub(r"Max data size.*", "", open("/proc/self/limits").read()),
+    re.sub(r"id=\d{10}", "", open("/proc/self/mounts").read()),
+    open("/proc/self/oom_score_adj").read(),
+    open("/proc/self/cgroup").read(),
+    sorted(os.listdir("/proc/self/fd")),
+    (os.getcwd(), os.uname().nodename, os.getsid(0) == os.getpid(), dict(os.environ)),
+)
+"""
+
+
+@pytest.fixture
+def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Have the zygotes of this test run some Python before they serve."""
+
+    def apply(line: str) -> None:
+        boot = tmp_path / "boot.py"
+        boot.write_text(_CHANGED.format(boot=original, change=line))
+        boot.chmod(0o644)
+        monkeypatch.setattr(process, "_BOOT", str(boot))
+
+    original = process._BOOT
+    return apply
+
+
+def _seen(recovery: RecoveryMode, cgroup: Grouping) -> str:
+    limits = Limits(workspace="7MiB", processes=33, open_files=77)
+    with (
+        Sandbox(isolation="jailed", recovery=recovery, cgroup=cgroup, limits=limits) as sandbox,
+        sandbox.session() as session,
+    ):
+        layers = {layer.name: layer.active for layer in session.isolation.layers}
+        value = session.run(_SEEN).value
+    assert value is not None
+    return f"{layers}\n{value}"
+
+
+@pytest.mark.parametrize("recovery", ["restart", "snapshot"])
+@pytest.mark.parametrize("cgroup", ["auto", "off"])
+def test_a_session_is_held_as_by_python(
+    change: Callable[[str], None], recovery: RecoveryMode, cgroup: Grouping
+) -> None:
+    change(_NOT_IN_PYTHON)
+    by_chains = _seen(recovery, cgroup)
+    change(_IN_PYTHON)
+    assert by_chains == _seen(recovery, cgroup)
+
+
+@pytest.mark.parametrize(
+    "before", ["hostname", "process group", "page tracking", "seccomp", "init"]
+)
+def test_a_step_that_fails_is_named(change: Callable[[str], None], before: str) -> None:
+    """As the first of a chain, amid one and as its last."""
+    change(f"add(('broken', Calls((('chdir', b'/nowhere'),))), {before!r})")
+    with pytest.raises(IsolationError, match="No such file") as caught:
+        Sandbox(isolation="jailed")
+    assert caught.value.step == "broken"
+
+
+def test_a_step_that_is_no_call_has_its_turn(change: Callable[[str], None]) -> None:
+    """After those before it, when the private places are there, and before that of the user."""
+    make = "recipe.users.become(0) or os.mkdir('/workspace/made')"  # somebody in the session
+    change(f"add(('own', lambda jail: {make}), 'workspace')")
+    with Sandbox(isolation="jailed") as sandbox, sandbox.session() as session:
+        assert (
+            session.run("import os\nos.listdir(), os.stat('made').st_uid != os.getuid()").value
+            == "(['made'], True)"
+        )
+
+
+def test_a_ruleset_that_does_not_hold_is_an_error(change: Callable[[str], None]) -> None:
+    change("libc._NUMBERS['landlock_restrict_self'] = libc._NUMBERS['getpid']")
+    with pytest.raises(IsolationError, match="can be written") as caught:
+        Sandbox(isolation="jailed")
+    assert caught.value.step == "Landlock"
+
+
+def test_a_limit_that_cannot_be_set_is_named(change: Callable[[str], None]) -> None:
+    change(
+        "from repl_sandbox.jail import rlimits\n"
+        "plan = rlimits.plan\n"
+        "rlimits.plan = lambda limits: [(99, (0, 0)), *plan(limits)]"
+    )
+    with pytest.raises(IsolationError, match="Invalid argument") as caught:
+        Sandbox(isolation="jailed")
+    assert caught.value.step == "resource limits"
