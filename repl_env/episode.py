@@ -148,8 +148,8 @@ class Episode:
 
     def weighed(self, value: JSON) -> FinalAnswer | ValueError:
         """`value` as the answer, or why it is none. Changes nothing; may be done aside."""
-        text = "" if value is None else value if isinstance(value, str) else str(value)
-        try:
+        try:  # also of making it text: an int can have more digits than that
+            text = "" if value is None else value if isinstance(value, str) else str(value)
             return self.sheet.judge(text, text if value is None else value)
         except ValueError as error:
             return error

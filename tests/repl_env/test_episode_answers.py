@@ -136,3 +136,12 @@ def test_a_validator_that_breaks_is_the_callers_fault_once(make):
     with pytest.raises(TypeError, match="no such luck"):
         env.execute("x = 5\nanswer['content'] = 'a'\nanswer['ready'] = True")
     assert env.execute("x").observation.result.value == "5"
+
+
+def test_an_answer_of_more_digits_than_become_text_is_refused(env):
+    """And the episode goes on."""
+    env.reset()
+    refused = env.submit_final_answer(10**5000)
+    assert refused.observation.error_kind == "answer"
+    assert "4300 digits" in refused.observation.result.stderr
+    assert env.submit_final_answer("many").done

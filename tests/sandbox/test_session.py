@@ -546,6 +546,10 @@ def test_values_that_cannot_cross_are_refused_by_name(session: Session) -> None:
         session.set("value", {1, 2})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="not a Python identifier"):
         session.set("not a name", 1)
+    with pytest.raises(ValueError, match="'class' is a keyword"):
+        session.set("class", 1)
+    with pytest.raises(ValueError, match="is read as 'fi' in code"):
+        session.set("\N{LATIN SMALL LIGATURE FI}", 1)
     with pytest.raises(KeyError, match="missing"):
         session.get("missing")
     session.run("f = open('/dev/null')")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import keyword
 import os
 from collections.abc import Callable, Generator
 from typing import Any
@@ -68,7 +69,17 @@ def check_name(name: str) -> str:
         raise TypeError(f"name must be a str, not {type(name).__name__}")
     if not name.isidentifier():
         raise ValueError(f"name {name!r} is not a Python identifier")
+    if keyword.iskeyword(name):
+        raise ValueError(f"name {name!r} is a keyword of Python, which no variable can have")
+    if not name.isascii() and (read := _as_read(name)) != name:
+        raise ValueError(f"name {name!a} is read as {read!a} in code; give it that")
     return name
+
+
+def _as_read(name: str) -> str:
+    from unicodedata import normalize  # few names need it
+
+    return normalize("NFKC", name)
 
 
 def store(core: Core, name: str, value: str | bytes | JSON) -> Generator[float, Any, None]:
