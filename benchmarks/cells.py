@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import io
+import json
 import os
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -16,8 +18,8 @@ from repl_sandbox.types import AnyOutcome, Finished
 
 from . import bare_fork
 from .figure import ROOMY, Figure
-from .samples import Timed, interleave, timed
-from .work import CPU_LOOP, PRINT_1_MB, STEP, SYSCALL, SYSCALLS, TEXT_LINE
+from .samples import Samples, Timed, interleave, timed
+from .work import CPU_LOOP, STEP, SYSCALL, SYSCALLS, TEXT_LINE
 
 BATCH = 100  # steps per sample, so that caches are warm for whoever's turn it is
 
@@ -80,20 +82,9 @@ def _a_call(times: str) -> float:
 
 def stdout() -> Iterator[Figure]:
     """One print of 1 MB: captured from descriptor 1 of the session, against a StringIO."""
-    with Sandbox(limits=ROOMY, recovery="restart") as sandbox, sandbox.session() as session:
-
-        def floor() -> None:
-            with contextlib.redirect_stdout(io.StringIO()) as captured:
-                exec(PRINT_1_MB, {})
-            captured.getvalue()
-
-        taken = interleave(
-            {
-                "ours": lambda: timed(lambda: finished(session.run(PRINT_1_MB))),
-                "floor": lambda: timed(floor),
-            },
-            rounds=40,
-        )
+    program = [sys.executable, "-m", "benchmarks.printing"]
+    printed = subprocess.run(program, check=True, capture_output=True, text=True).stdout
+    taken = {name: Samples(tuple(values)) for name, values in json.loads(printed).items()}
     yield Figure(
         "stdout",
         "1 MB stdout, no recovery",
