@@ -204,7 +204,7 @@ def test_no_row_gives_what_the_trial_tries() -> None:
 
 
 def test_the_kernels_structure_is_packed() -> None:
-    assert ctypes.sizeof(landlock._PathBeneathAttr) == 12
+    assert ctypes.sizeof(landlock.Rule) == 12
 
 
 def test_a_kernel_that_has_it_and_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from .recipe import Jail, Step
 _WORD: Final = ctypes.sizeof(ctypes.c_int)
 _TEXT: Final = 128  # bytes for the options of a mount, of which there are some 60
 _MOST_LIMITS: Final = 16  # RLIM_NLIMITS
+_NO_LIMIT: Final = 1 << 63
 _MOST_STEPS: Final = 24
 
 
@@ -203,6 +204,8 @@ class QuietSteps:
         last = len(jail.rlimits) - 1
         if last >= _MOST_LIMITS:
             raise OSError(errno.E2BIG, "there is no room for so many limits")
+        if not all(-1 <= value < _NO_LIMIT for _, pair in jail.rlimits for value in pair):
+            raise OSError(errno.EOVERFLOW, "a limit is more than setrlimit(2) can carry")
         for index, (_, text) in enumerate(mounts.private_options(jail.workspace, users.CODE_ID)):
             self._notes.options[index].value = text.encode()
         free = (fd for fd in range(len(kept) + 2) if fd not in kept)
