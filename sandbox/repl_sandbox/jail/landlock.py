@@ -23,7 +23,7 @@ from typing import Final
 from .libc import AT_FDCWD, Call
 
 _VERSION_FLAG: Final = 1  # LANDLOCK_CREATE_RULESET_VERSION: tells the ABI, makes nothing
-PATH_BENEATH: Final = 1  # LANDLOCK_RULEPATH_BENEATH
+PATH_BENEATH: Final = 1  # LANDLOCK_RULE_PATH_BENEATH
 
 
 class Files(IntFlag):
