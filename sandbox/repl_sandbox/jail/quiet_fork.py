@@ -61,7 +61,7 @@ class QuietFork:
         self.end = -(-(self.begin + len(self._area)) // mmap.PAGESIZE) * mmap.PAGESIZE
         self._held, self.saved = contexts.saved()
         self._chain = Chain(self.begin, _CALLS, self.saved)
-        # At the end of a stack that is far longer than what is used of it.
+        # Where the first call's stack ends: what the others use of theirs does not reach so far.
         self._heard = ctypes.c_int.from_address(self._chain.stacks)
         self._wakes, self._id = wakes, ctypes.c_int()
         self._lay_out()
