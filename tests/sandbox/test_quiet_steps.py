@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from repl_sandbox import IsolationError, Limits, Sandbox
-from repl_sandbox.arguments import Grouping, RecoveryMode
+from repl_sandbox.arguments import Grouping, RecoveryMode, Tier
 from repl_sandbox.zygote import process
 
 # The zygote's program, after a change to the engine.
@@ -21,11 +21,11 @@ boot._load_package()
 from repl_sandbox.jail import libc, quiet_steps, recipe
 from repl_sandbox.jail.calls import Calls
 
-def add(step, before):
-    lists = recipe.RECIPES["jailed"]
+def add(step, before, tier="jailed"):
+    lists = recipe.RECIPES[tier]
     steps = list(lists.first_worker)
     steps.insert([name for name, _ in steps].index(before), step)
-    recipe.RECIPES["jailed"] = lists._replace(first_worker=steps)
+    recipe.RECIPES[tier] = lists._replace(first_worker=steps)
 
 def refuse(*arguments):
     raise AssertionError("a chain was to do it")
@@ -132,3 +132,20 @@ def test_a_limit_that_cannot_be_set_is_named(change: Callable[[str], None]) -> N
     with pytest.raises(IsolationError, match="Invalid argument") as caught:
         Sandbox(isolation="jailed")
     assert caught.value.step == "resource limits"
+
+
+@pytest.mark.parametrize(("tier", "before"), [("jailed", "hostname"), ("confined", "folder")])
+def test_a_thread_that_came_with_the_fork_is_an_error(
+    change: Callable[[str], None], tier: Tier, before: str
+) -> None:
+    """It would share the code's memory, with the capabilities and without the rules."""
+    change(
+        "import _thread\n"
+        "lock = _thread.allocate_lock()\n"
+        "lock.acquire()\n"
+        "start = lambda jail: _thread.start_new_thread(lock.acquire, ()) and None\n"
+        f"add(('library', start), {before!r}, {tier!r})"
+    )
+    with pytest.raises(IsolationError, match="preload") as caught:
+        Sandbox(isolation=tier)
+    assert caught.value.step == "single thread"

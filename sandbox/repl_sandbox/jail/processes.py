@@ -7,6 +7,7 @@ Does not cover: inspection by the session's own code of itself, which is its rig
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Callable, Container, Iterable, Iterator
@@ -14,6 +15,8 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from . import libc
 from .calls import Calls
 
+# Refused where there is another thread, and else does nothing: unshare(2).
+HAVE_ONE_THREAD = Calls((("unshare", libc.CLONE_THREAD),))
 # Own session and process group, without a terminal.
 LEAVE_GROUP = Calls((("setsid",),))
 # `forbid_new_privileges`, `die_with_parent` and `hide_memory`, as data.
@@ -176,6 +179,12 @@ def stretches(kept: set[int]) -> Iterator[tuple[int, int]]:
 
 # close_range(2) takes an unsigned int; this is the largest.
 LAST_DESCRIPTOR = 0xFFFF_FFFF
+
+
+def have_one_thread() -> None:
+    """`HAVE_ONE_THREAD` where no filter need pass unshare(2)."""
+    if thread_count() != 1:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
 def thread_count() -> int:

@@ -222,6 +222,8 @@ WORKER: Sequence[Step] = (
     # Away from init's: a signal of the code to its group is not for init.
     ("process group", processes.LEAVE_GROUP),
     ("descriptors", keep_descriptors),
+    # Most steps hold the thread that takes them, and a library may start one where it is forked.
+    ("single thread", processes.HAVE_ONE_THREAD),
     # Before the limit of descriptors, above which its numbers are, and before memory is hidden.
     ("page tracking", _track_pages),
     ("workspace", enter_workspace),
@@ -262,6 +264,7 @@ FOLDER: Sequence[Step] = (("folder", _make_folder),)
 CONFINED_WORKER: Sequence[Step] = (
     ("process group", processes.LEAVE_GROUP),
     ("descriptors", keep_descriptors),
+    ("single thread", lambda jail: processes.have_one_thread()),
     ("bounding set", _empty_bounding_set),
     ("resource limits", limit_resources),
     ("code user", _become_code),

@@ -35,6 +35,11 @@ _REMEDIES: dict[tuple[str, int | None], str] = {
         "Leave the folders repl-env-* of the cgroup hierarchies to the process that made them, or "
         "make the sandbox with cgroup='off'"
     ),
+    # pthread_atfork(3): what the template itself has not, its forks may have.
+    ("single thread", None): (
+        "Leave out of preload the module whose library starts a thread in each process that is "
+        "forked"
+    ),
     # mount_setattr(2) is of Linux 5.12.
     ("root", ENOSYS): "Use Linux 5.12 or newer",
     ("root", None): (

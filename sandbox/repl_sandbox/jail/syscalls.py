@@ -292,7 +292,7 @@ _BOTH: Final[tuple[Tier, ...]] = ("jailed", "confined")
 SETUP: Final[tuple[Setup, ...]] = (
     Setup("clone", "a session starts by clone with the flags of its namespaces"),
     Setup("clone3", "the same into a group of version 2, for which clone has no argument"),
-    Setup("unshare", "namespaces that are entered after the ids are mapped"),
+    Setup("unshare", "namespaces after the ids are mapped; whether a worker has one thread"),
     Setup("setns", "the zygote enters a session's network to fork it there, and leaves it"),
     Setup("userfaultfd", "notes which pages a worker writes, for its waiting copies"),
     Setup("process_madvise", "the pages that each session writes first are copied at once", _BOTH),
