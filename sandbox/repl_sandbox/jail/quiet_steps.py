@@ -5,7 +5,9 @@ the interpreter has counted references there. What is no call, or not known when
 made, stays in Python, between two chains: so the order is that of the recipe.
 
 Covers: tier `jailed`. A step that fails is known by errno after it; the others of its chain run
-all the same, but no code of a session does: `contain` raises.
+all the same, but no code of a session does: `contain` raises. It does so as well if a note of errno
+was not taken. After the step that closes all other descriptors, open(2) gives the lowest number
+that is not kept: `free`, and while that is open `next free`.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from .recipe import Jail, Step
 _WORD: Final = ctypes.sizeof(ctypes.c_int)
 _TEXT: Final = 128  # bytes for the options of a mount, of which there are some 60
 _MOST_LIMITS: Final = 16  # RLIM_NLIMITS
-_NO_LIMIT: Final = 1 << 63
+_NO_LIMIT: Final = 1 << 63  # what setrlimit of the standard library cannot pass: off_t
+_NOT_TAKEN: Final = errno.ECANCELED
 _MOST_STEPS: Final = 24
 
 
@@ -80,11 +83,12 @@ class QuietSteps:
             raise OSError(errno.ENOTSUP, "where others are open, no number of one is known")
         self._facts = facts
         self._notes = _Notes()
+        self._notes.failures[:] = [_NOT_TAKEN] * _MOST_STEPS
         self._errno = contexts.errno_at()
         self._held, self._saved = contexts.saved()
         self._rules = [landlock.Rule(files, -1) for _, files in facts.files.rules]
         self._program = seccomp.Program.of(facts.seal)
-        self._rows: Mapping[object, _Rows] = {
+        self._rows: dict[object, _Rows] = {
             recipe.wait_for_maps: waiting_for_maps,
             recipe.mount_private: self._private_mounts,
             recipe.keep_descriptors: closing,
@@ -95,10 +99,13 @@ class QuietSteps:
             recipe.limit_resources: self._limits,
             recipe.restrict_files: self._restriction,
             recipe.load_filter: self._filter,
-            **({} if facts.covered else {recipe.uncover: lambda: iter(())}),
         }
-        self._tries = False  # whether a chain restricts files, and sees whether that holds
+        if not facts.covered:
+            self._rows[recipe.uncover] = lambda: iter(())
         self._parts = list(self._lay_out(steps))
+        # Whether a chain restricts files, and sees whether that holds.
+        restricts = any(step is recipe.restrict_files for _, step in steps)
+        self._tries = bool(restricts and facts.files.abi and facts.files.trial)
         for form in self._forms():
             if form.has("maps"):
                 fill_in_maps(form)
@@ -175,7 +182,6 @@ class QuietSteps:
         yield "syscall", number("landlock_restrict_self"), "free", 0
         yield "close", "free"
         if plan.trial:
-            self._tries = True
             # What it is to show is refused, and that is no failure.
             yield "memcpy", self._at("before_trial"), self._errno, _WORD
             yield "access", plan.trial.encode(), os.W_OK
@@ -185,13 +191,14 @@ class QuietSteps:
             yield "memcpy", self._errno, self._at("before_trial"), _WORD
 
     def _filter(self) -> Iterator[Row]:
+        # It returns the number of a thread that runs under other filters; there is only this one.
         mode = seccomp.SECCOMP_SET_MODE_FILTER, seccomp.SECCOMP_FILTER_FLAG_TSYNC
         yield "syscall", number("seccomp"), *mode, ctypes.addressof(self._program)
 
     # ── what is filled in ─────────────────────────────────────────────────────────────────────
 
     def prepare(self, jail: Jail, kept: set[int]) -> None:
-        """In the zygote: lay out what is the next session's; `kept`: its worker's descriptors.
+        """In the zygote: lay out what is the next session's. `kept`: its worker's descriptors.
 
         Raises:
             OSError: there are more of them, or of its limits, than there is room for.
@@ -236,19 +243,21 @@ class QuietSteps:
         for part in self._parts:
             if not isinstance(part, _Chained):
                 recipe.contain(jail, (part,))
-            elif part.form.chain.run():
-                self._raise(part, jail.tier)
+            else:
+                part.form.chain.run()
+                self._check(part, jail.tier)
         try:
             if self._is_restricted():
                 jail.held["landlock"] = self._facts.files.abi
         except OSError as error:
             raise remedies.failed("Landlock", error, jail.tier) from error
 
-    def _raise(self, part: _Chained, tier: str) -> None:
+    def _check(self, part: _Chained, tier: str) -> None:
         failures = self._notes.failures[part.first : part.first + len(part.names)]
-        name, failure = next(each for each in zip(part.names, failures, strict=True) if each[1])
-        error = OSError(failure, os.strerror(failure))
-        raise remedies.failed(name, error, tier) from error
+        for name, failure in zip(part.names, failures, strict=True):
+            if failure:
+                error = OSError(failure, os.strerror(failure))
+                raise remedies.failed(name, error, tier) from error
 
     def _is_restricted(self) -> bool:
         """As `landlock.restrict` finds it."""
