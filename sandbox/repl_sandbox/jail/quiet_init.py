@@ -31,7 +31,7 @@ from . import contexts, memory, remedies
 from .calls import Calls, Row
 from .forms import Form
 from .libc import CLONE_PARENT_SETTID, number
-from .quiet_rows import closing, fill_in_maps, fill_in_stretches, waiting_for_maps
+from .quiet_rows import WORD, closing, fill_in_maps, fill_in_stretches, waiting_for_maps
 from .recipe import BIRTH, Jail, Step, keep_descriptors, wait_for_maps
 
 # Room, for blanks are laid out beforehand. A session has a group in each of some hierarchies of
@@ -45,7 +45,6 @@ _BESIDES: Final = ("streams", "worker")
 # and for what libraries do when a process forks, pthread_atfork(3).
 _HEADROOM: Final = 64 << 10
 _SIGNALS: Final = 8  # bytes of the kernel's sigset_t
-_WORD: Final = ctypes.sizeof(ctypes.c_int)
 # The first process that an init makes in its new pid namespace.
 _WORKER: Final = 2
 
@@ -133,16 +132,16 @@ class QuietInit:
     def _closing_rows(self, steps: Sequence[Step], own_ids: bool) -> Iterator[Row]:
         yield self._mark("is_init")
         # What libraries do when a process forks may leave an errno where nothing has failed.
-        yield "memcpy", self._at("no_worker"), self._errno, _WORD
-        yield "memcpy", self._errno, self._failure("streams"), _WORD
+        yield "memcpy", self._at("no_worker"), self._errno, WORD
+        yield "memcpy", self._errno, self._failure("streams"), WORD
         yield "kill", _WORKER, 0
         yield self._note("worker")
         for name, step in steps:
             yield from self._calls(step, own_ids)
             yield self._note(name)
-        yield "write", "done", self._errno, _WORD
+        yield "write", "done", self._errno, WORD
         yield "close", "done"
-        yield "memcpy", "limit at", self._errno, _WORD
+        yield "memcpy", "limit at", self._errno, WORD
         waiting = self._at("awaited"), "sockets", "limit", self._at("no_signals"), _SIGNALS
         yield "syscall", number("ppoll"), *waiting
 
@@ -158,13 +157,13 @@ class QuietInit:
             raise OSError(errno.ENOTSUP, "a step of init is not of calls")
 
     def _mark(self, name: str) -> Row:
-        return "memcpy", self._at(name), self._at("yes"), _WORD
+        return "memcpy", self._at(name), self._at("yes"), WORD
 
     def _note(self, step: str) -> Row:
-        return "memcpy", self._failure(step), self._errno, _WORD
+        return "memcpy", self._failure(step), self._errno, WORD
 
     def _failure(self, step: str) -> int:
-        return self._at("failures") + self._steps.index(step) * _WORD
+        return self._at("failures") + self._steps.index(step) * WORD
 
     def _at(self, field: str) -> int:
         return ctypes.addressof(self._notes) + int(getattr(_Notes, field).offset)

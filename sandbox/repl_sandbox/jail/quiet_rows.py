@@ -16,7 +16,7 @@ from .libc import number
 _STRETCHES: Final = 9
 # The id of no process: /proc/sys/kernel/pid_max is less.
 _NOBODY: Final = 0x7FFF_FFFF
-_WORD: Final = ctypes.sizeof(ctypes.c_int)
+WORD: Final = ctypes.sizeof(ctypes.c_int)  # bytes of errno, and of what pipes here bring
 
 
 def closing() -> Iterator[Row]:
@@ -31,7 +31,7 @@ def waiting_for_maps() -> Iterator[Row]:
     What comes is "this process", of which there is a process group. If it is the end of the file,
     there remains nobody, and getpgid fails.
     """
-    yield "read", "mapped", "maps at", _WORD
+    yield "read", "mapped", "maps at", WORD
     yield "getpgid", "maps"
     yield "close", "mapped"
 

@@ -23,10 +23,9 @@ from . import contexts, landlock, membership, mounts, recipe, remedies, seccomp,
 from .calls import Calls, Row
 from .forms import Form
 from .libc import CLONE_NEWCGROUP, PR_CAPBSET_DROP, PR_SET_DUMPABLE, number
-from .quiet_rows import closing, fill_in_maps, fill_in_stretches, waiting_for_maps
+from .quiet_rows import WORD, closing, fill_in_maps, fill_in_stretches, waiting_for_maps
 from .recipe import Jail, Step
 
-_WORD: Final = ctypes.sizeof(ctypes.c_int)
 _TEXT: Final = 128  # bytes for the options of a mount, of which there are some 60
 _MOST_LIMITS: Final = 16  # RLIM_NLIMITS
 _NO_LIMIT: Final = 1 << 63  # what setrlimit of the standard library cannot pass: off_t
@@ -121,7 +120,7 @@ class QuietSteps:
             calls = self._calls(step)
             if calls is not None:
                 names.append(name)
-                rows += [*calls, ("memcpy", self._failure(index), self._errno, _WORD)]
+                rows += [*calls, ("memcpy", self._failure(index), self._errno, WORD)]
                 continue
             if names:
                 yield _Chained(first, names, Form(rows, self._saved, 0))
@@ -137,7 +136,7 @@ class QuietSteps:
         return list(self._rows[step]()) if step in self._rows else None
 
     def _failure(self, index: int) -> int:
-        return self._at("failures") + index * _WORD
+        return self._at("failures") + index * WORD
 
     def _at(self, field: str) -> int:
         return ctypes.addressof(self._notes) + int(getattr(_Notes, field).offset)
@@ -183,12 +182,12 @@ class QuietSteps:
         yield "close", "free"
         if plan.trial:
             # What it is to show is refused, and that is no failure.
-            yield "memcpy", self._at("before_trial"), self._errno, _WORD
+            yield "memcpy", self._at("before_trial"), self._errno, WORD
             yield "access", plan.trial.encode(), os.W_OK
-            yield "memcpy", self._at("may_write"), self._errno, _WORD
+            yield "memcpy", self._at("may_write"), self._errno, WORD
             yield "open", plan.trial.encode(), os.O_WRONLY | os.O_CLOEXEC
-            yield "memcpy", self._at("writes"), self._errno, _WORD
-            yield "memcpy", self._errno, self._at("before_trial"), _WORD
+            yield "memcpy", self._at("writes"), self._errno, WORD
+            yield "memcpy", self._errno, self._at("before_trial"), WORD
 
     def _filter(self) -> Iterator[Row]:
         # It returns the number of a thread that runs under other filters; there is only this one.

@@ -180,7 +180,7 @@ def _read_interpreter(jail: Jail) -> None:
             raise OSError(EACCES, f"{path} cannot be read by uid {os.getuid()}")
 
 
-def _empty_bounding_set(jail: Jail) -> None:
+def _empty_bounding_set_as_root(jail: Jail) -> None:
     # To an ordinary user it is not given, and says nothing: no_new_privs closes what it bounds.
     if jail.slot is not None:
         capabilities.empty_bounding_set(jail.last_capability)
@@ -265,7 +265,7 @@ CONFINED_WORKER: Sequence[Step] = (
     ("process group", processes.LEAVE_GROUP),
     ("descriptors", keep_descriptors),
     ("single thread", lambda jail: processes.have_one_thread()),
-    ("bounding set", _empty_bounding_set),
+    ("bounding set", _empty_bounding_set_as_root),
     ("resource limits", limit_resources),
     ("code user", _become_code),
     # As who will need them.
