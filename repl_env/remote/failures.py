@@ -102,6 +102,9 @@ STATUSES: Mapping[int, type[ServerError]] = {
 
 # Characters of a server's own words, which end up on terminals.
 _LONGEST = 10_000
+# Of the fields that a server says are wrong: those that are looked at, for each is searched for in
+# the message, and those that are named.
+_ERRORS, _NAMED = 100, 5
 
 # Where an argument of the client's is what there is to do.
 _WHERE = {
@@ -161,17 +164,17 @@ def of_status(status: int, headers: Mapping[str, str], body: bytes, secrets: Sec
 
 def _with_errors(refused: Refused) -> str:
     """The message, with the fields that are wrong if it does not name them: OpenEnv's does not."""
-    errors = refused.details.get("errors")
+    errors, read = refused.details.get("errors"), refused.message[:_LONGEST]
     if not isinstance(errors, list):
         return refused.message
     named = [
         f"{'.'.join(str(part) for part in each['loc'] if isinstance(part, (str, int)))}: {told}"
-        for each in errors
+        for each in errors[:_ERRORS]
         if isinstance(each, dict) and isinstance(each.get("loc"), list)
         if isinstance(told := each.get("msg"), str)
     ]
-    new = [text for text in named if text not in refused.message]
-    return "; ".join([refused.message, *new[:5]])
+    new = [text for text in named if text not in read]
+    return "; ".join([refused.message, *new[:_NAMED]])
 
 
 def _refusal_in(body: bytes) -> Refused | None:
