@@ -20,7 +20,7 @@ from typing import IO
 
 # What the second half runs, about as long as the first, which runs all the rest. A folder is in one
 # half: its modules share what is dear to make, and tests/security has fixed ports and files.
-SECOND = ("tests/security", "tests/soak", "tests/cli", "tests/server")
+SECOND = ("tests/security", "tests/cli", "tests/server")
 
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped|deselected|xfailed|xpassed|warnings?)\b")
 

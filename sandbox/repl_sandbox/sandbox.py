@@ -445,7 +445,9 @@ class Sandbox:
         if self._pool is None or limits != self._limits:
             return None
         self._zygote.check_alive()  # those that wait end with it
-        return self._pool.take()
+        while (links := self._pool.take()) is not None and links.ended:
+            self._zygote.end(links)  # by others, out of memory for one, while it waited
+        return links
 
     def _begin(self, limits: Limits) -> Links:
         self._started += 1

@@ -308,7 +308,7 @@ def _sandbox_settings(settings: Settings) -> SandboxSettings:
         preload=settings.preload,
         policy=settings.policy,
         recovery=settings.recovery,
-        ready=settings.pool,
+        ready=settings.ready,
         # No request goes back a cell; a process less for each session.
         history=0,
         yielding=settings.yielding,

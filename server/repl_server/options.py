@@ -103,7 +103,7 @@ Language: TypeAlias = Annotated[
 
 # ── all sessions ──────────────────────────────────────────────────────────────────────────────────
 
-Ready: TypeAlias = Annotated[int, option("--pool", "Sessions made ahead of time.", min=0)]
+Ready: TypeAlias = Annotated[int | None, option("--pool", "Sessions made ahead of time.", min=0)]
 Yielding: TypeAlias = Annotated[
     bool,
     option("--yielding/--no-yielding", "Sessions that burn CPU time give way to all others."),
@@ -181,7 +181,7 @@ def settings(
     timeout: CellTimeout = 30.0,
     max_timeout: MaxTimeout = 3600.0,
     language: Language = LanguageName.FULL,
-    pool: Ready = 0,
+    pool: Ready = None,
     yielding: Yielding = True,
     max_sessions: MaxSessions = 64,
     max_waiting: MaxWaiting = 64,

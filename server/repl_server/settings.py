@@ -25,12 +25,12 @@ _LEAST: Mapping[str, int] = {
     "port": 0,
     "max_sessions": 1,
     "max_waiting": 0,
-    "pool": 0,
     "context_bytes": 1,
     "uploads_bytes": 1,
     "inbound_bytes": 1,
     "connections": 0,
 }
+_LEAST_IF_GIVEN: Mapping[str, int] = {"pool": 0, "message_bytes": 1}
 # Fields in seconds, and whether 0 would leave no time for what has to be.
 _SECONDS: Mapping[str, bool] = {
     "wait_s": False,
@@ -80,6 +80,11 @@ STRANGERS_MESSAGE = 32 * MIB
 # Bytes of one upload, kept in memory.
 CONTEXT = 1 << 30
 
+# Sessions ready for whoever comes. One is used up while the next is made, which takes longer than a
+# client needs to come again: with one, a client that opens, resets and closes without a pause often
+# found none. Two idle sessions are some 3 MB.
+POOL = 2
+
 # Of what a step writes: some hundred times what is shown. Not the 64 MiB of a session that is one
 # user's own: the server holds as much for each session, and puts it together when the step ends,
 # for which all others wait: 0.2 s for 64 MiB, 1 ms for this.
@@ -103,8 +108,9 @@ class Settings:
         recovery: "snapshot" or "restart".
         max_sessions: open at once. max_waiting: who may wait for one; wait_s: how long.
         idle_s: without a request, a session ends. grace_s: how long it outlives its socket.
-        limits, policy, preload, pool: of the sessions' sandbox. `limits.output` is OUTPUT if no
-            limits are given.
+        limits, policy, preload: of the sessions' sandbox. `limits.output` is OUTPUT if no limits
+            are given.
+        pool: sessions made ahead of time; None: POOL, or `max_sessions` if these are fewer.
         yielding: of the sessions' sandbox: those that burn CPU time give way to the others, and to
             the server.
         max_timeout_s: the most that a step may ask for as its own limit of execution; one that asks
@@ -148,7 +154,7 @@ class Settings:
     limits: Limits = field(default_factory=lambda: Limits(output=OUTPUT))
     policy: Policy | None = None
     preload: tuple[str, ...] = ()
-    pool: int = 0
+    pool: int | None = None
     yielding: bool = True
     # Long enough for what anybody waits for; a step without end would keep its session for ever.
     max_timeout_s: float = 3600.0
@@ -175,8 +181,9 @@ class Settings:
             _check_seconds(getattr(self, name), name, above_zero=above_zero)
         if self.ping_s is not None:
             _check_seconds(self.ping_s, "ping_s", above_zero=True)
-        if self.message_bytes is not None:
-            at_least(self.message_bytes, 1, "message_bytes")
+        for name, least in _LEAST_IF_GIVEN.items():
+            if (given := getattr(self, name)) is not None:
+                at_least(given, least, name)
         for name, (kind, said) in _KINDS.items():
             if not isinstance(value := getattr(self, name), kind):
                 raise TypeError(f"{name} must be {said}, not {type(value).__name__}")
@@ -190,7 +197,7 @@ class Settings:
     def _check_together(self) -> None:
         if self.port > _HIGHEST_PORT:
             raise ValueError(f"port must be at most {_HIGHEST_PORT}, not {self.port}")
-        if self.pool > self.max_sessions:
+        if self.ready > self.max_sessions:
             raise ValueError(
                 f"pool: {self.pool} sessions made ahead of time, of which max_sessions lets"
                 f" only {self.max_sessions} be used"
@@ -200,6 +207,11 @@ class Settings:
                 f"message_bytes: no message of {self.message_bytes:,} bytes can come, for all that"
                 f" are half received have {self.inbound_bytes:,} (inbound_bytes)"
             )
+
+    @property
+    def ready(self) -> int:
+        """How many sessions are made ahead of time."""
+        return min(POOL, self.max_sessions) if self.pool is None else self.pool
 
     @property
     def largest_message(self) -> int:

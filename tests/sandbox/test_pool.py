@@ -60,3 +60,13 @@ def test_sessions_made_ahead_of_time_are_not_handed_out_once_their_template_has_
         os.waitid(os.P_PID, zygote, os.WEXITED | os.WNOWAIT)
         with pytest.raises(SandboxClosed):
             sandbox.session()
+
+
+def test_a_session_that_ended_while_it_waited_is_not_handed_out() -> None:
+    with Sandbox(ready=2) as sandbox:
+        for links in list(sandbox._pool._ready):
+            os.kill(links.pid, signal.SIGKILL)
+            eventually(lambda links=links: links.ended)
+
+        with sandbox.session() as session:
+            assert session.run("1 + 1").value == "2"

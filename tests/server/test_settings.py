@@ -56,7 +56,13 @@ def test_a_quota_that_is_no_number_from_0_is_refused_by_name(value, error) -> No
 
 
 def test_as_many_sessions_as_may_be_open_can_be_made_ahead() -> None:
-    assert Settings(pool=8, max_sessions=8).pool == 8
+    assert Settings(pool=8, max_sessions=8).ready == 8
+
+
+@pytest.mark.parametrize(("most", "ready"), [(64, 2), (1, 1)])
+def test_sessions_are_made_ahead_where_nothing_is_said_of_it(most: int, ready: int) -> None:
+    assert Settings(max_sessions=most).ready == ready
+    assert Settings(max_sessions=most, pool=0).ready == 0
 
 
 def test_one_upload_is_no_larger_than_all_together(monkeypatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import threading
 import weakref
@@ -70,6 +71,13 @@ class Links:
 
     def __post_init__(self) -> None:
         _open.add(self)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the session's init is gone, and the session with it."""
+        poller = select.poll()
+        poller.register(self.control, 0)  # what is told unasked: that nobody is at the other end
+        return bool(poller.poll(0))
 
     def close(self) -> None:
         """Let go; the session ends, for its init reads end of file."""
