@@ -110,6 +110,44 @@ def test_both_are_there_and_init_comes_back_when_its_worker_has_died(clone: str)
     assert _said(clone=clone) == [["init", 2, 1, True], ["worker", 2, [0, 0, 0, 0]]]
 
 
+# A mount of version 2 of the process's own: machines that use version 1 have none.
+_GROUP = """
+import atexit, tempfile
+from repl_sandbox.jail import libc
+libc.unshare(libc.CLONE_NEWNS)
+libc.mount("none", "/", "none", libc.MS_REC | libc.MS_PRIVATE)
+place = tempfile.mkdtemp()
+atexit.register(os.rmdir, place)
+libc.mount("none", place, "cgroup2", 0)
+atexit.register(libc.umount, place, 0)
+group = f"{place}/repl-test-{os.getpid()}"
+os.mkdir(group)
+atexit.register(os.rmdir, group)
+folder = os.open(group, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+"""
+_INTO_GROUP = "(lambda flags: quiet.clone(flags, folder))"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount groups")
+def test_it_is_born_into_a_group_of_version_2() -> None:
+    members = 'assert str(pid) in open(f"{group}/cgroup.procs").read().split()'
+    said = _said(before=_GROUP, clone=_INTO_GROUP, after=f"{members}; {_MAPPED}")
+    assert said == [["init", 2, 1, True], ["worker", 2, [0, 0, 0, 0]]]
+
+
+def test_a_group_of_version_2_that_is_none_is_told_again_and_again() -> None:
+    twice = """
+for _ in range(2):
+    try:
+        quiet.clone(FLAGS, control)
+    except OSError as error:
+        assert error.errno == errno.EBADF
+"""
+    assert _said(
+        before=f"import errno; {twice}", clone="(lambda flags: quiet.clone(flags, control))"
+    ) == [errno.EBADF]
+
+
 def test_init_comes_back_when_there_is_something_to_hear() -> None:
     # The worker lives until init ends.
     said = _said(then="signal.pause()", after=f"{_MAPPED}; os.write(host, b'!')")

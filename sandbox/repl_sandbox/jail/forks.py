@@ -48,15 +48,16 @@ def fork_into(flags: int) -> int:
     return check(_libc_with_gil.syscall(*[_long(each) for each in arguments]), "clone")
 
 
-class _CloneArgs(ctypes.Structure):
-    # uapi/linux/sched.h, struct clone_args of Linux 5.7
-    _fields_ = [
+class CloneArguments(ctypes.Structure):
+    """What clone3(2) is told: uapi/linux/sched.h, struct clone_args of Linux 5.7."""
+
+    _fields_ = tuple(
         (name, ctypes.c_uint64)
         for name in (
             *("flags", "pidfd", "child_tid", "parent_tid", "exit_signal", "stack", "stack_size"),
             *("tls", "set_tid", "set_tid_size", "cgroup"),
         )
-    ]
+    )
 
 
 def fork_into_group(flags: int, folder: int) -> int:
@@ -65,7 +66,7 @@ def fork_into_group(flags: int, folder: int) -> int:
     Version 2 only. To move a process there after its birth takes the kernel up to 25 ms: it waits
     until no fork is under way on any processor (cgroup_threadgroup_rwsem).
     """
-    arguments = _CloneArgs(flags=flags | CLONE_INTO_CGROUP, exit_signal=SIGCHLD, cgroup=folder)
+    arguments = CloneArguments(flags=flags | CLONE_INTO_CGROUP, exit_signal=SIGCHLD, cgroup=folder)
     size = ctypes.sizeof(arguments)
     call = (_long(number("clone3")), ctypes.byref(arguments), _long(size))
     return check(_libc_with_gil.syscall(*call), "clone3")

@@ -4,7 +4,7 @@ Whatever a process writes to after a fork is copied, page by page. Most sessions
 first worker, close themselves off and then wait until the session ends: in Python that is a hundred
 pages and more, of each session. Here the C library does it all, in chains of contexts:
 
-1. In the zygote: clone(3), whose child begins with setcontext(3) to the next chain.
+1. In the zygote: a clone whose child begins with the next chain (`quiet_clone`).
 2. The birth: what both processes need, then fork(3), then setcontext to the last chain. That lies
    in memory which a child does not have (madvise(2), MADV_DONTFORK). So in the worker it fails; the
    worker has its working set brought, and comes back to where the zygote left Python.
@@ -22,7 +22,6 @@ import errno
 import mmap
 import os
 import select
-from _signal import SIGCHLD  # a plain number, which the public module's is not
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -30,7 +29,8 @@ from typing import Final
 from . import contexts, memory, remedies
 from .calls import Calls, Row
 from .forms import Form
-from .libc import CLONE_PARENT_SETTID, number
+from .libc import number
+from .quiet_clone import QuietClone
 from .quiet_rows import WORD, closing, fill_in_maps, fill_in_stretches, waiting_for_maps
 from .recipe import BIRTH, Jail, Step, keep_descriptors, wait_for_maps
 
@@ -58,7 +58,6 @@ class _Notes(ctypes.Structure):
     _fields_ = (
         ("failures", ctypes.c_int * _STEPS),  # errno after each step
         ("no_worker", ctypes.c_int),  # errno of the fork, if it has failed
-        ("first", ctypes.c_int),  # in the zygote, the id of the session's first process
         ("is_session", ctypes.c_int),  # whether this process is of the session
         ("is_init", ctypes.c_int),
         ("awaited", _Awaited * _SOCKETS),
@@ -100,18 +99,12 @@ class QuietInit:
         self._held, saved = contexts.saved()
         self._closing = Form(list(self._closing_rows(steps, own_ids)), saved, _HEADROOM)
         self._birth = Form(list(self._birth_rows()), saved, _HEADROOM)
-        self._stack = mmap.mmap(-1, _HEADROOM, mmap.MAP_PRIVATE)
-        self._cloning = Form([self._clone_row()], saved, _HEADROOM)
+        self._cloning = QuietClone(self._birth, saved, _HEADROOM)
         fill_in_maps(self._closing)
         self._closing.fill_in("limit at", self._closing.where("limit"))
         self._closing.fill_in("limit", 0)
 
     # ── what is laid out ──────────────────────────────────────────────────────────────────────
-
-    def _clone_row(self) -> Row:
-        child = ctypes.cast(contexts.function("setcontext"), ctypes.c_void_p).value or 0
-        stack = ctypes.addressof(ctypes.c_char.from_buffer(self._stack)) + _HEADROOM
-        return "clone", child, stack, "flags", self._birth.first, self._at("first")
 
     def _birth_rows(self) -> Iterator[Row]:
         yield self._mark("is_session")
@@ -217,24 +210,23 @@ class QuietInit:
 
     # ── what happens ──────────────────────────────────────────────────────────────────────────
 
-    def clone(self, flags: int) -> int:
+    def clone(self, flags: int, folder: int | None = None) -> int:
         """clone(2) of a session's first process, which begins at once: its id, 0 in the session.
 
         Of that there are two processes then, which have to call `begin`; in init this comes back
-        when there is something to do.
+        when there is something to do. `flags`, `folder`: as of `QuietClone.clone`.
 
         Raises:
-            OSError: as of clone(2).
+            OSError: as of clone(2), or clone3(2).
         """
-        notes = self._notes
-        self._cloning.fill_in("flags", flags | SIGCHLD | CLONE_PARENT_SETTID)
-        notes.first = 0
-        failure = self._cloning.chain.run()
-        if notes.is_session:
+        first, failure = self._cloning.clone(flags, folder)
+        if self._notes.is_session:
             return 0
-        if notes.first == 0:
-            raise OSError(failure, f"clone: {os.strerror(failure)}")
-        return int(notes.first)
+        if first:
+            return first
+        if not failure:
+            os._exit(1)  # a child that did not begin: there must not be another zygote
+        raise OSError(failure, f"clone: {os.strerror(failure)}")
 
     def begin(self, tier: str) -> int:
         """In a session's first process: fork its worker, be its init, and wait.

@@ -324,9 +324,10 @@ def _clone(version: int, groups: list[int], quiet: QuietInit | None) -> int:
     """Clone a session; `groups` is what leads to its cgroup of `version`, 0 for none."""
     # Its cgroup namespace each worker takes itself, once it is in the group.
     flags = FLAGS & ~CLONE_NEWCGROUP if version else FLAGS
-    if version == 2:
-        return fork_into_group(flags, groups[0])
-    return fork_into(flags) if quiet is None else quiet.clone(flags)
+    folder = groups[0] if version == 2 else None
+    if quiet is not None:
+        return quiet.clone(flags, folder)
+    return fork_into(flags) if folder is None else fork_into_group(flags, folder)
 
 
 def _tell(control_fd: int, error: IsolationError) -> None:
