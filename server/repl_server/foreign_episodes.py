@@ -69,14 +69,14 @@ class ForeignEpisodes:
         """As `Episodes.reset`; arguments that it does not know are left out, as OpenEnv does."""
         asked: AnyReset = checked(AnyReset, data, ("data",))
         data = await self._uploads.plain(asked.given())
-        return _sound(await self._call("reset", **_known(self.environment.reset, data)))
+        return _sound(await self._call("reset", given=data))
 
     async def step(
         self, action: Any, timeout_s: float | None, on_output: Callable[[str, str], None] | None
     ) -> Any:
         """As `Episodes.step`."""
         more = {} if timeout_s is None else {"timeout_s": timeout_s}
-        return _sound(await self._call("step", action, **_known(self.environment.step, more)))
+        return _sound(await self._call("step", action, given=more))
 
     async def state(self) -> BaseModel:
         """As `Episodes.state`."""
@@ -121,11 +121,14 @@ class ForeignEpisodes:
                 if self._thread is not None:
                     self._thread.shutdown(wait=False)
 
-    async def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        if _is_asynchronous(type(self.environment), name):
-            return await getattr(self.environment, f"{name}_async")(*args, **kwargs)
+    async def _call(self, name: str, *args: Any, given: Mapping[str, Any] | None = None) -> Any:
+        """Call a method, or its asynchronous twin, with what it knows of `given`."""
+        awaited = _is_asynchronous(type(self.environment), name)
+        method = getattr(self.environment, f"{name}_async" if awaited else name)
+        calling = partial(method, *args, **(_known(method, given) if given else {}))
+        if awaited:
+            return await calling()
         loop = asyncio.get_running_loop()
-        calling = partial(getattr(self.environment, name), *args, **kwargs)
         return await loop.run_in_executor(self._threads, carried, calling)
 
 

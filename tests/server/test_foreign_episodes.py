@@ -64,6 +64,31 @@ def test_arguments_are_what_the_client_sent_whatever_their_names():
     assert text == repr(sorted(given.items()))
 
 
+class Awaited(Adder):
+    """Whose plain methods, which are not called, know other arguments than the awaited ones."""
+
+    def reset(self, **arguments):
+        raise AssertionError
+
+    def step(self, action):
+        raise AssertionError
+
+    async def reset_async(self, start=0):
+        return Sum(total=start)
+
+    async def step_async(self, action, timeout_s=None):
+        return Sum(total=int(timeout_s or 0))
+
+
+def test_arguments_are_those_that_the_method_knows_which_is_called():
+    with serving(environment=Awaited, **MODELS) as server, peer(server, named=True) as one:
+        one.open()
+        begun = one.reset(start=5, unknown=1)
+        stepped = one.ask("step", {"number": 1}, timeout_s=7)["data"]
+
+    assert (begun["observation"]["total"], stepped["observation"]["total"]) == (5, 7)
+
+
 def test_those_that_block_hold_up_nobody():
     """More than asyncio has threads of its own."""
     Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
