@@ -37,11 +37,11 @@ class Reply:
 
 
 def text_of(value: Any) -> str:
-    """`value` as JSON, with "?" in place of what is no valid Unicode."""
+    """`value` as JSON, "?" in place of what is no valid Unicode, null of numbers it has not."""
     try:
-        return to_json(value).decode()
+        return to_json(value, inf_nan_mode="null").decode()
     except PydanticSerializationError:
-        return to_json(_cleaned(value)).decode()
+        return to_json(_cleaned(value), inf_nan_mode="null").decode()
 
 
 def model_text(model: BaseModel, exclude: set[str] | None = None) -> str:
@@ -69,6 +69,8 @@ def observation_text(observation: Any, *, beside: bool) -> Iterator[str]:
 
 
 def _cleaned(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return _cleaned(value.model_dump())
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, dict):

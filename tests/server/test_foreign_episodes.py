@@ -1,18 +1,20 @@
 """Environments of others: on the loop, in threads, in one thread of their own; of the same base."""
 
 import contextlib
+import json
 import os
 import threading
 
 import pytest
 
 from repl_env import REPLEnvironment
+from repl_env.models import State
 from repl_env.rubrics import ExactMatchRubric
 from repl_sandbox import Limits, Sandbox
 from repl_server.app import create_app
 from tests.server.conftest import peer, serving
 from tests.server.toys import Add, Adder, AsyncAdder, BoundAdder, Sum
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 MODELS = {"action": Add, "observation": Sum}
 
@@ -87,6 +89,32 @@ def test_arguments_are_those_that_the_method_knows_which_is_called():
         stepped = one.ask("step", {"number": 1}, timeout_s=7)["data"]
 
     assert (begun["observation"]["total"], stepped["observation"]["total"]) == (5, 7)
+
+
+class Odd(Adder):
+    """Says what JSON has nothing for."""
+
+    def step(self, action, **kwargs):
+        return Sum(metadata={"loss": float("nan"), "bound": float("inf")})
+
+    @property
+    def state(self):
+        return State(episode_id="a\ud800b", loss=float("nan"))
+
+
+def test_what_json_has_nothing_for_is_null_or_a_question_mark():
+    def strictly(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    with serving(environment=Odd, **MODELS) as server, peer(server) as one:
+        one.reset()
+        one.send("step", {"number": 1})
+        stepped = json.loads(one.socket.recv(timeout=PATIENCE), parse_constant=strictly)["data"]
+        state = one.ask("state")["data"]
+
+    assert stepped["metadata"] == stepped["observation"]["metadata"]
+    assert stepped["metadata"] == {"loss": None, "bound": None}
+    assert (state["episode_id"], state["loss"]) == ("a?b", None)
 
 
 def test_those_that_block_hold_up_nobody():
