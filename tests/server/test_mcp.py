@@ -374,6 +374,21 @@ def test_progress_and_cancellation_over_a_websocket(quiet_server):
     assert (after["id"], text(after["result"])) == ("after", "5")
 
 
+def test_a_cancellation_over_a_websocket_has_no_answer(quiet_server):
+    """A notification has none, and what is no JSON-RPC may end its client."""
+    with line(quiet_server, "/mcp") as socket:
+        code = "print('on', flush=True)\nwhile True: pass"
+        asked(socket, execute(code, id="endless", _meta={"progressToken": 7}))
+        note = {"method": "notifications/cancelled", "params": {"requestId": "endless"}}
+        socket.socket.send(json.dumps({"jsonrpc": "2.0", **note}))
+        told = [asked(socket, execute("1", id="after"))]
+        while told[-1].get("id") != "after":
+            told.append(socket.take())
+
+    assert {each.get("jsonrpc") for each in told} == {"2.0"}
+    assert {each.get("id") for each in told} <= {None, "after"}
+
+
 def test_the_mcp_frame_acts_on_the_session_of_its_socket(quiet_server):
     with peer(quiet_server) as socket:
         socket.reset(context="a text")

@@ -59,6 +59,8 @@ class MCPDialect:
 
     def frame(self, id: str | None, reply: Reply) -> str | None:
         """As `Speech.frame`."""
+        if reply.type == "cancelled":
+            return None  # it was a notification
         if id is not None and id not in self._ids:
             return None
         if reply.type == "output":
