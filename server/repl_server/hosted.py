@@ -183,8 +183,8 @@ class HostedSession:
         began = time.monotonic()
         async with self._slot:
             self.look_at_cpu()
-            self.cpu = self._host.cpu_account(self)  # of other processes
             observation = await self._episodes.reset(data)
+            self.cpu = self._host.cpu_account(self)  # of other processes; a refusal leaves them
         self._host.watch.reset(self, time.monotonic() - began)
         return observation
 

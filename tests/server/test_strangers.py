@@ -235,6 +235,23 @@ def test_cpu_time_that_is_used_up_refuses_the_next_step() -> None:
             assert alice.run("print(1)")["stdout"] == "1\n"
 
 
+def test_cpu_time_is_booked_once_however_many_resets_are_refused() -> None:
+    def booked() -> float:
+        lines = ask(server, "GET", "/metrics", X_API_Key=BOB)[2].decode().splitlines()
+        (line,) = (line for line in lines if line.startswith('repl_cpu_seconds_total{key="bob"}'))
+        return float(line.rpartition(" ")[2])
+
+    with serving({**KEYED, "quota": Quota(cpu_seconds_per_hour=1000)}) as server:
+        with peer(server, **as_owner(BOB)) as bob:
+            bob.reset()
+            bob.run("import time\nwhile time.process_time() < 0.5: pass")
+            assert bob.refusal("reset", {"context": 5}) == "VALIDATION_ERROR"
+            before = booked()  # each reset has the processes looked at
+            assert bob.refusal("reset", {"context": 5}) == "VALIDATION_ERROR"
+            assert bob.refusal("reset", {"context": 5}) == "VALIDATION_ERROR"
+            assert booked() - before < 0.25 < before
+
+
 _CHILD = """
 import subprocess, sys
 subprocess.Popen([sys.executable, "-c", "while True: pass"])
