@@ -7,6 +7,7 @@ last one is kept, so that a request sent again over another socket is not run ag
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -203,9 +204,7 @@ class HostedSession:
                 observation = await self._episodes.step(action, timeout_s, on_output)
             finally:
                 self._stepping = False
-        usage = observation.metadata.get("usage")
-        if isinstance(usage, dict):
-            self.cpu.step(usage.get("cpu_seconds", 0.0))
+        self.cpu.step(_cpu_seconds(observation))
         self._host.watch.step(self, action, observation, time.monotonic() - began)
         return observation
 
@@ -359,6 +358,13 @@ class HostedSession:
             # It is part of cycles, and may be collected late; replies may be large.
             self._last = self._running = self._telling = None
             self._host.gone(self)
+
+
+def _cpu_seconds(observation: Any) -> float:
+    """What a step says that it used; environments of others may say anything there."""
+    usage = observation.metadata.get("usage")
+    seconds = usage.get("cpu_seconds") if isinstance(usage, dict) else None
+    return seconds if isinstance(seconds, (int, float)) and 0 <= seconds < math.inf else 0.0
 
 
 _Handler = Callable[[HostedSession, Asked, Request], Awaitable[Reply]]

@@ -133,6 +133,21 @@ def test_those_that_block_hold_up_nobody():
         assert [one.take()["data"]["observation"]["total"] for one in several] == [1] * len(several)
 
 
+class Costly(Adder):
+    told = (None, "2", -1, float("nan"))
+
+    def step(self, action, **kwargs):
+        return Sum(metadata={"usage": {"cpu_seconds": self.told[action.number]}})
+
+
+def test_what_an_environment_says_of_its_usage_is_its_own_affair():
+    with serving(environment=Costly, **MODELS) as server, peer(server) as one:
+        one.reset()
+        types = [one.ask("step", {"number": number})["type"] for number in range(4)]
+
+    assert types == ["observation"] * 4
+
+
 def test_an_environment_whose_data_are_at_their_end_is_an_error_for_its_client():
     class Ended(Adder):
         def step(self, action, **kwargs):
