@@ -103,8 +103,8 @@ class ForeignEpisodes:
         raise unsupported("branch")
 
     async def interrupt(self) -> bool:
-        """A thread cannot be interrupted."""
-        return False
+        """As `Episodes.interrupt`: on the loop it can be given up. A thread cannot be ended."""
+        return _is_asynchronous(type(self.environment), "step")
 
     @property
     def cpu_seconds(self) -> float | None:

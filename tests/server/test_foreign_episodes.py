@@ -1,5 +1,6 @@
 """Environments of others: on the loop, in threads, in one thread of their own; of the same base."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -131,6 +132,31 @@ def test_those_that_block_hold_up_nobody():
             assert other.ask("step", {"number": 2})["data"]["observation"]["total"] == 2
         Adder.gate.set()
         assert [one.take()["data"]["observation"]["total"] for one in several] == [1] * len(several)
+
+
+class Endless(AsyncAdder):
+    async def step_async(self, action, timeout_s=None):
+        while action.note == "wait":
+            Adder.waiting.release()
+            await asyncio.Event().wait()
+        return await super().step_async(action)
+
+
+def test_a_step_on_the_loop_is_given_up_when_it_is_cancelled():
+    Adder.waiting = threading.Semaphore(0)
+    quick = {"limits": Limits(memory="512MiB", grace=0.1)}
+    with serving(quick, environment=Endless, **MODELS) as server, peer(server, named=True) as one:
+        one.open()
+        one.reset(start=1)
+        one.send("step", {"number": 1, "note": "wait"}, id="endless")
+        assert Adder.waiting.acquire(timeout=60)
+        one.send("cancel", {"request": "endless"}, id="c")
+        replies = one.replies("endless", "c")
+        after = one.ask("step", {"number": 2})["data"]["observation"]
+
+    assert replies["c"]["data"] == {"running": True}
+    assert replies["endless"]["data"]["code"] == "EXECUTION_ERROR"
+    assert after["total"] == 3
 
 
 class Costly(Adder):
