@@ -51,8 +51,11 @@ class Episodes(Protocol):
     def cpu_seconds(self) -> float | None:
         """CPU time of all processes of the running episode; None if that is not known."""
 
+    async def cut_off(self) -> None:
+        """End the running step by ending what it runs on, if that can be done; `close` comes."""
+
     async def close(self) -> None:
-        """Give back what the environment holds. May be called twice, and amid a step."""
+        """Give back what the environment holds. May be called twice."""
 
 
 def unsupported(name: str) -> Refusal:

@@ -38,6 +38,7 @@ class ForeignEpisodes:
         self._uploads = uploads
         self._threads = thread or threads
         self._thread = thread
+        self._running: asyncio.Future[Any] | None = None  # in a thread
         self._closed = False
 
     @classmethod
@@ -111,11 +112,16 @@ class ForeignEpisodes:
         """Not known."""
         return None
 
+    async def cut_off(self) -> None:
+        """Cannot be done."""
+
     async def close(self) -> None:
-        """As `Episodes.close`; waits for the running call, which nobody can end."""
+        """As `Episodes.close`; waits for a call that runs in a thread, which nobody can end."""
         if not self._closed:
             self._closed = True
             try:
+                if self._running is not None:
+                    await asyncio.wait([self._running])
                 await self._call("close")
             finally:
                 if self._thread is not None:
@@ -129,7 +135,9 @@ class ForeignEpisodes:
         if awaited:
             return await calling()
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, carried, calling)
+        self._running = loop.run_in_executor(self._threads, carried, calling)
+        # Who is cancelled leaves the thread at work, which `close` waits for.
+        return await asyncio.shield(self._running)
 
 
 def _close_made(

@@ -346,7 +346,7 @@ class HostedSession:
             self.look_at_cpu()
             if self._stepping:
                 # Its session is taken from under it, which is quicker than to wait for its end.
-                await self._episodes.close()
+                await self._episodes.cut_off()
             self._runner.cancel()
             await asyncio.wait([self._runner])
             self._tell_who_waits()

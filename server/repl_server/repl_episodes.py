@@ -124,6 +124,10 @@ class REPLEpisodes:
         except (NotReset, SandboxError):
             return None
 
+    async def cut_off(self) -> None:
+        """As `Episodes.cut_off`."""
+        await self.close()
+
     async def close(self) -> None:
         """As `Episodes.close`."""
         try:

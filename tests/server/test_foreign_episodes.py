@@ -184,15 +184,16 @@ def test_an_environment_whose_data_are_at_their_end_is_an_error_for_its_client()
         assert one.ask("step", {"number": 1})["data"]["code"] == "EXECUTION_ERROR"
 
 
-def test_a_socket_that_goes_amid_a_step_leaves_nothing():
+@pytest.mark.parametrize("kind", [Adder, BoundAdder])
+def test_a_socket_that_goes_amid_a_step_leaves_nothing(kind):
     Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
     Adder.closed.clear()
-    with serving(environment=BoundAdder, **MODELS) as server:
+    with serving(environment=kind, **MODELS) as server:
         with peer(server) as one:
             one.reset()
             one.send("step", {"number": 1, "note": "wait"})
             assert Adder.waiting.acquire(timeout=60)
-        eventually(lambda: server.host.sessions[0].closing)
+        eventually(lambda: all(session.closing for session in server.host.sessions))
         assert not Adder.closed  # a thread cannot be ended: it is waited for
         Adder.gate.set()
         eventually(lambda: not server.host.sessions)
