@@ -1,12 +1,13 @@
 """`Pool`: threads of this process, started when there is work and none is idle.
 
-`carried`: what a thread does for an event loop.
+`carried`: what a thread does for an event loop. `carried_async`: what a task of the loop does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -25,8 +26,27 @@ def carried(work: Callable[[], T]) -> T:
     except BaseException as error:
         if isinstance(error, Exception) and not isinstance(error, StopIteration):
             raise
-        told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise RuntimeError(f"{told}, raised by a function that others wait for") from error
+        raise RuntimeError(_told(error)) from error
+
+
+async def carried_async(work: Awaitable[T]) -> T:
+    """What `work` comes to, likewise. That this task is cancelled is no error of `work`."""
+    try:
+        return await work
+    except BaseException as error:
+        if isinstance(error, (Exception, GeneratorExit)) or _is_cancelled(error):
+            raise
+        raise RuntimeError(_told(error)) from error
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and bool(task and task.cancelling())
+
+
+def _told(error: BaseException) -> str:
+    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return f"{told}, raised by a function that others wait for"
 
 
 class Pool:

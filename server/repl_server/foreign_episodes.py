@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from repl_env.pools import carried
+from repl_env.pools import carried, carried_async
 
 from .episodes import Episodes, unsupported
 from .owned_uploads import OwnedUploads
@@ -81,10 +81,10 @@ class ForeignEpisodes:
 
     async def state(self) -> BaseModel:
         """As `Episodes.state`."""
+        looking: Callable[[], BaseModel] = partial(getattr, self.environment, "state")
         if self._thread is None:
-            return self.environment.state  # type: ignore[no-any-return]
+            return carried(looking)
         loop = asyncio.get_running_loop()
-        looking = partial(getattr, self.environment, "state")
         return await loop.run_in_executor(self._thread, carried, looking)
 
     async def variables(self) -> list[str]:
@@ -133,7 +133,7 @@ class ForeignEpisodes:
         method = getattr(self.environment, f"{name}_async" if awaited else name)
         calling = partial(method, *args, **(_known(method, given) if given else {}))
         if awaited:
-            return await calling()
+            return await carried_async(calling())
         loop = asyncio.get_running_loop()
         self._running = loop.run_in_executor(self._threads, carried, calling)
         # Who is cancelled leaves the thread at work, which `close` waits for.

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from repl_env.environment import REPLEnvironment
 from repl_env.errors import REPLError
 from repl_env.interfaces import EnvironmentMetadata
+from repl_env.pools import carried
 from repl_env.refusals import DOES_NOT_READ, IDLE, OVER_QUOTA
 from repl_env.sandboxes import Sandboxes, SandboxSettings, Source
 
@@ -212,7 +213,7 @@ class Host:
     async def metadata(self) -> EnvironmentMetadata:
         """What an environment says about itself."""
         if self._metadata is None:
-            self._metadata = await asyncio.to_thread(self._described)
+            self._metadata = await asyncio.to_thread(carried, self._described)
         return self._metadata
 
     def _described(self) -> EnvironmentMetadata:

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from repl_env.environment import REPLEnvironment
 from repl_env.errors import NotReset
 from repl_env.models import REPLAction, REPLObservation
+from repl_env.pools import carried_async
 from repl_sandbox.errors import SandboxError
 from repl_sandbox.session.requests import MAX_CODE
 
@@ -57,7 +58,7 @@ class REPLEpisodes:
         llm = llm_of(self._settings, **named)
         try:
             given["llm"] = llm if llm.answers else None
-            return await self._uploads.reset(self._environment, given)
+            return await carried_async(self._uploads.reset(self._environment, given))
         except (TypeError, ValueError, OSError) as error:
             raise _misfit(error) from None
         finally:
@@ -72,7 +73,8 @@ class REPLEpisodes:
         """As `Episodes.step`."""
         if len(action.code) > _LONG and len(action.code.encode(errors="replace")) > MAX_CODE:
             raise invalid("code", _TOO_LONG)
-        return await self._environment.step_async(action, timeout_s, on_output=on_output)
+        stepping = self._environment.step_async(action, timeout_s, on_output=on_output)
+        return await carried_async(stepping)
 
     async def state(self) -> BaseModel:
         """As `Episodes.state`."""
@@ -85,13 +87,14 @@ class REPLEpisodes:
     async def follow_up(self, asked: FollowUp) -> REPLObservation:
         """As `Episodes.follow_up`."""
         try:
-            return await self._environment.follow_up_async(
+            following = self._environment.follow_up_async(
                 asked.task_prompt,
                 max_iterations=asked.max_iterations,
                 expected_answer=asked.expected_answer,
                 answer_schema=asked.answer_schema,
                 variables=asked.variables,
             )
+            return await carried_async(following)
         except (TypeError, ValueError) as error:
             raise _misfit(error) from None
 

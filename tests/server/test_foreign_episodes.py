@@ -10,10 +10,10 @@ import pytest
 
 from repl_env import REPLEnvironment
 from repl_env.models import State
-from repl_env.rubrics import ExactMatchRubric
+from repl_env.rubrics import ExactMatchRubric, Rubric
 from repl_sandbox import Limits, Sandbox
 from repl_server.app import create_app
-from tests.server.conftest import peer, serving
+from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, AsyncAdder, BoundAdder, Sum
 from tests.waiting import PATIENCE, eventually
 
@@ -157,6 +157,48 @@ def test_a_step_on_the_loop_is_given_up_when_it_is_cancelled():
     assert replies["c"]["data"] == {"running": True}
     assert replies["endless"]["data"]["code"] == "EXECUTION_ERROR"
     assert after["total"] == 3
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
+def test_what_would_end_the_loop_or_its_task_is_an_error_for_its_client_alone(error):
+    class Rude(AsyncAdder):
+        async def step_async(self, action, timeout_s=None):
+            if action.note == "raise":
+                raise error
+            return await super().step_async(action)
+
+    with serving(environment=Rude, **MODELS) as server, peer(server) as one, peer(server) as other:
+        one.reset(start=1)
+        other.reset(start=2)
+        assert one.refusal("step", {"number": 1, "note": "raise"}) == "EXECUTION_ERROR"
+        after = [each.ask("step", {"number": 1})["data"]["observation"] for each in (one, other)]
+
+    assert [each["total"] for each in after] == [2, 3]
+
+
+def test_a_rubric_s_own_request_that_is_cancelled_is_an_error_for_its_client():
+    class Cancelled(Rubric):
+        async def forward(self, action, observation):
+            raise asyncio.CancelledError
+
+    with Sandbox(limits=Limits(memory="512MiB"), recovery="restart") as sandbox:
+
+        def environment():
+            return REPLEnvironment(sandbox=sandbox, rubric=Cancelled())
+
+        with serving(environment=environment) as server, peer(server) as one:
+            one.reset()
+            assert one.refusal("step", {"code": "FINAL(1)"}) == "EXECUTION_ERROR"
+            one.reset()
+
+
+def test_a_factory_that_ends_the_process_ends_none():
+    def environment():
+        raise SystemExit(3)
+
+    with serving(environment=environment, **MODELS) as server:
+        assert ask(server, "GET", "/metadata")[0] == 500
+        assert ask(server, "GET", "/health")[0] == 200
 
 
 class Costly(Adder):
