@@ -241,7 +241,7 @@ class HostedSession:
     # ── what happens ─────────────────────────────────────────────────────────────────────────────
 
     async def _run(self) -> None:
-        while True:
+        while self._closing is None:  # the end may have come amid what does not heed it
             asked = await self._line.take()
             if asked.reply is None:
                 self._running, before = asked, self._last
@@ -268,11 +268,8 @@ class HostedSession:
                 self._host.check_open()
             return await _HANDLERS[request.type](self, asked, request)
         except asyncio.CancelledError:
-            if self._cancelled is not asked:
+            if not self._recall(asked):
                 raise
-            task = asyncio.current_task()
-            assert task is not None
-            task.uncancel()
             return given_up()
         # Boundary: whatever an environment raises is its client's to know, as a refusal.
         except Exception as error:  # noqa: BLE001
@@ -280,6 +277,8 @@ class HostedSession:
                 # Its session was taken from under it, by `_close`: no fault for the log.
                 return Reply.refusing(self.over("EPISODE_ABORTED"))
             return Reply.refusing(refusal_of(error))
+        finally:
+            self._recall(asked)  # of what did not heed it
 
     async def _reset(self, asked: Asked, request: Request) -> Reply:
         return await self._observed(await self.begin(request.data), request)
@@ -332,6 +331,11 @@ class HostedSession:
         if self._running is asked and early and self._closing is None:
             self._cancelled = asked
             self._runner.cancel()
+
+    def _recall(self, asked: Asked) -> bool:
+        """Take back what `_leave` did to `asked`; whether it did, and nobody else ends it."""
+        left, self._cancelled = self._cancelled is asked, None
+        return left and self._runner.uncancel() == 0
 
     def _tell_who_waits(self) -> None:
         """Whoever waits for a reply, or holds the session, learns that there is none any more."""

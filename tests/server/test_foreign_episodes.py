@@ -159,6 +159,43 @@ def test_a_step_on_the_loop_is_given_up_when_it_is_cancelled():
     assert after["total"] == 3
 
 
+class Slow(AsyncAdder):
+    """Takes its time to end a step that is given up; `heeds`: it ends."""
+
+    heeds = True
+
+    async def step_async(self, action, timeout_s=None):
+        for _ in range(2):
+            try:
+                Adder.waiting.release()
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pass
+        if self.heeds:
+            raise asyncio.CancelledError
+        return Sum()
+
+
+class Heedless(Slow):
+    heeds = False
+
+
+@pytest.mark.parametrize("kind", [Slow, Heedless])
+def test_a_session_that_ends_while_its_step_is_given_up_leaves_nothing(kind):
+    Adder.waiting = threading.Semaphore(0)
+    quick = {"limits": Limits(memory="512MiB", grace=0.1)}
+    with serving(quick, environment=kind, **MODELS) as server:
+        with peer(server, named=True) as one:
+            one.open()
+            one.reset()
+            one.send("step", {"number": 1}, id="endless")
+            assert Adder.waiting.acquire(timeout=60)
+            one.send("cancel", {"request": "endless"}, id="c")
+            assert Adder.waiting.acquire(timeout=60)  # it was given up, and has not ended
+            one.send("close", id="end")
+        eventually(lambda: not server.host.sessions)
+
+
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
 def test_what_would_end_the_loop_or_its_task_is_an_error_for_its_client_alone(error):
     class Rude(AsyncAdder):
