@@ -87,12 +87,14 @@ class Seat:
             return await self._reset(await self.opened(), data, parcels, on_upload)
 
     async def beside(self, token: str) -> Seat:
-        """Another seat, with the session that `token` names."""
-        from repl_env.remote.opening import open_session
+        """Another seat, with the session that `token` names; kept as long as the one here."""
+        from repl_env.remote.opening import resume_session
 
+        told = None if self._asking is None else self._asking.told
+        grace_s = 0.0 if told is None else told.grace_s
         other = Seat(self.access, self._patience)
         other._check_loop()
-        other._asking = await open_session(self.access, self._patience, token)
+        other._asking = await resume_session(self.access, self._patience, token, grace_s)
         return other
 
     async def close(self) -> None:

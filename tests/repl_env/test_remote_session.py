@@ -133,6 +133,27 @@ async def test_a_branch_is_a_client_of_its_own_session():
             assert await printed(env) == "of the trunk"
 
 
+async def test_a_branch_whose_first_connection_breaks_is_resumed_by_another():
+    async def broken(peer):
+        await peer.next("resume")
+        peer.drop()
+
+    async def branch(peer):
+        assert (await peer.session())["data"] == {"token": "t2"}
+        await peer.serve("of the branch")
+
+    async def story(peer):
+        await begun(peer)
+        await peer.reply(await peer.next("branch"), {"session_id": "s2", "token": "t2"})
+        await peer.gone()
+
+    with Scripted(story, broken, branch) as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset()
+            async with await env.branch() as other:
+                assert await printed(other) == "of the branch"
+
+
 # ── connections that break ───────────────────────────────────────────────────────────────────────
 
 
