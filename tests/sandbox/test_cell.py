@@ -149,7 +149,7 @@ def test_the_main_guard_is_true(run):
 
 
 def test_future_statements_hold_for_later_cells_and_for_no_earlier(run):
-    assert run("def f(a: nowhere): pass").error.type == "NameError"
+    assert run("def f(a: nowhere): pass\nf.__annotations__").error.type == "NameError"
     assert run("from __future__ import annotations").error is None
     assert run("def f(a: nowhere): pass\nf.__annotations__").value == "{'a': 'nowhere'}"
 

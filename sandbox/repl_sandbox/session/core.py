@@ -12,8 +12,9 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from ..cgroups.group import Group
 from ..types import (
@@ -86,6 +87,7 @@ class Core(Incoming):
         # For the watchdog: bytes of a memfd that the worker maps while it copies them.
         self.lent = 0
         self.busy = threading.Lock()  # held by the one caller at a time
+        self._acquire = partial(self.busy.acquire, False)
         self.holder = 0  # the thread of the last one
         self.owner: object = None  # looks whether who has the session lets go of it before its end
         self._forsaken = self._forgone = False
@@ -392,6 +394,15 @@ class Core(Incoming):
     def ended(self) -> bool:
         """Whether the session has ended, by itself or with its sandbox."""
         return self._forsaken
+
+    def taking(self) -> Iterator[bool]:
+        """To take `busy`, if nobody has it: a loop over it has one turn then, else none.
+
+        Python looks for signals after a call, and from CPython 3.14 on also within `with`, after
+        `__enter__`: a Ctrl-C there would leave the lock taken for good. Between what a loop asks
+        for its next item and the body of the loop it does not look.
+        """
+        return iter(self._acquire, False)
 
     def release(self) -> None:
         """The caller who held `busy` leaves."""

@@ -92,12 +92,17 @@ class SessionFiles:
 
     def _do(self, operation: Callable[[], _T]) -> _T:
         self._handle._check_free()
+        core = self._handle._core
         try:
-            with self._handle._core.busy:  # as in `Session.run`
-                self._handle._enter()
-                return operation()
+            for _ in core.taking():  # as in `Session.run`
+                try:
+                    self._handle._enter()
+                    return operation()
+                finally:
+                    core.busy.release()
         finally:
-            self._handle._core.left()
+            core.left()
+        raise self._handle._busy()
 
 
 class AsyncSessionFiles:

@@ -61,17 +61,20 @@ class Session(Handle):
         seconds = check_timeout(timeout, core.limits)
         self._check_free()
         try:
-            # Ctrl-C can strike between a call that takes a lock and what follows it, but not here.
-            with core.busy:
-                self._enter()
+            for _ in core.taking():
                 try:
-                    core.begin(data, seconds, on_output)
-                    return core.at_once(self._poll(seconds)) or self._wait(core.run())
-                except BaseException:
-                    self._leave()
-                    raise
+                    self._enter()
+                    try:
+                        core.begin(data, seconds, on_output)
+                        return core.at_once(self._poll(seconds)) or self._wait(core.run())
+                    except BaseException:
+                        self._leave()
+                        raise
+                finally:
+                    core.busy.release()
         finally:
             core.left()
+        raise self._busy()
 
     def set(self, name: str, value: str | bytes | JSON) -> None:
         """Bind `name` in the namespace to a copy of `value`.
@@ -205,15 +208,19 @@ class Session(Handle):
     def _drive(self, operation: Callable[[Core], Generator[float, Any, _T]]) -> _T:
         self._check_free()
         try:
-            with self._core.busy:  # as in `run`
-                self._enter()
+            for _ in self._core.taking():  # as in `run`
                 try:
-                    return self._wait(operation(self._core))
-                except BaseException:
-                    self._leave()
-                    raise
+                    self._enter()
+                    try:
+                        return self._wait(operation(self._core))
+                    except BaseException:
+                        self._leave()
+                        raise
+                finally:
+                    self._core.busy.release()
         finally:
             self._core.left()
+        raise self._busy()
 
     def _leave(self) -> None:
         """Ctrl-C, or an `on_output` that raised: leave the session as one that can go on."""
