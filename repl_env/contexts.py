@@ -134,7 +134,7 @@ def resolve(
         named = {NAME: ""}
     for name in named:
         if not isinstance(name, str):
-            raise ValueError(f"contexts: {name!r} is not a name for a variable")
+            raise TypeError(f"contexts: {name!r} must be a str, not {type(name).__name__}")
         if _named(held, name):
             raise ValueError(f"uploads: {name!r} is given as a context as well")
     alone = NAME if given is not None else None

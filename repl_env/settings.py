@@ -5,8 +5,6 @@ Everything is checked here, before a session is started or the last episode is t
 
 from __future__ import annotations
 
-import keyword
-import unicodedata
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -28,9 +26,11 @@ from repl_env.previews import MODES, Preview
 from repl_env.sandboxes import Source
 from repl_env.subcalls import BUDGET, NAMES, SubcallSettings
 from repl_env.values import clean, json_text
-from repl_sandbox.types import ANSWER_NAMES, Answers, check_seed
+from repl_sandbox.offer import check_offered
+from repl_sandbox.types import Answers, check_seed
+from repl_sandbox.variable_names import check_free
 
-RESERVED = frozenset({*ANSWER_NAMES, *NAMES, BUDGET})
+_RESERVED = frozenset({*NAMES, BUDGET})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,22 +156,14 @@ def checked_tools(tools: Mapping[str, Callable[..., Any]] | None) -> dict[str, C
     if not isinstance(tools, Mapping | None):
         raise TypeError(f"tools must be a dict of functions, not {type(tools).__name__}")
     for name, tool in (tools or {}).items():
-        check_name(name, "tools")
-        if name.startswith("_"):  # the session keeps these for functions of its own
-            raise ValueError(f"tools: {name!r} must not begin with an underscore")
+        check_name(check_offered(name, "tools"), "tools")
         check_callable(tool, f"tools: {name}")
     return dict(tools or {})
 
 
 def check_name(name: object, argument: str, taken: Mapping[str, object] | None = None) -> None:
-    """ValueError unless `name` can name a variable of the session that is not ours already."""
-    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
-        raise ValueError(f"{argument}: {name!r} is not a name for a variable")
-    if (read := unicodedata.normalize("NFKC", name)) != name:  # as Python does with names in code
-        raise ValueError(f"{argument}: {name!a} is read as {read!a} in code; give it that")
-    if name in ("_", "_out") or name[:2] == "__" == name[-2:]:
-        raise ValueError(f"{argument}: {name!r} is the session's own")
-    if name in RESERVED or name in (taken or {}):
+    """TypeError, ValueError unless `name` can name a variable that is not ours already."""
+    if (checked := check_free(name, argument)) in _RESERVED or checked in (taken or {}):
         raise ValueError(f"{argument}: the name {name!r} is taken; the session has it already")
 
 

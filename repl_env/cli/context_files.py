@@ -6,6 +6,7 @@ import keyword
 import os
 import re
 import sys
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,7 +68,8 @@ def _named(given: str) -> tuple[str | None, str]:
 def _name_of(path: str) -> str:
     if path == STDIN:
         return "stdin"
-    name = re.sub(r"\W", "_", Path(path).stem)
+    # As Python reads names in code; other systems write an accented letter as two characters.
+    name = re.sub(r"\W", "_", unicodedata.normalize("NFKC", Path(path).stem))
     if not name.isidentifier() or keyword.iskeyword(name):
         name = f"_{name}"
     return name

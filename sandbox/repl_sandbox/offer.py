@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import builtins
-import keyword
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, get_args
+
+from .variable_names import check_name
 
 Face: TypeAlias = Literal["plain", "text", "texts", "handle"]
 
@@ -107,17 +108,18 @@ def _names(names: object, name: str) -> tuple[str, ...]:
         raise TypeError(f"{name} must be a list of names, not {type(names).__name__}")
     checked: list[str] = []
     for each in names:
-        if not isinstance(each, str):
-            raise TypeError(f"{name}: {each!r} must be a str, not {type(each).__name__}")
-        if not is_free(each) or len(each) > _LONGEST_NAME:
-            raise ValueError(f"{name}: {each!r} is no name that a session can have")
-        checked.append(each)
+        checked.append(check_offered(each, name))
+        if len(each) > _LONGEST_NAME:
+            raise ValueError(f"{name}: {each!r} is longer than {_LONGEST_NAME} characters")
     return tuple(dict.fromkeys(checked))
 
 
-def is_free(name: str) -> bool:
-    """Whether the host may give `name` to something in a session."""
-    return name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")
+def check_offered(name: object, argument: str) -> str:
+    """`name` if the host may offer something by it; else TypeError or ValueError for `argument`."""
+    checked = check_name(name, argument)
+    if checked.startswith("_"):  # the session keeps these for functions of its own
+        raise ValueError(f"{argument}: {name!r} must not begin with an underscore")
+    return checked
 
 
 def _named(parameters: ast.arguments) -> list[ast.arg]:

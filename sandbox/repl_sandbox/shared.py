@@ -11,7 +11,6 @@ The parcel is one sealed file in memory: the objects one after the other, then t
 from __future__ import annotations
 
 import json
-import keyword
 import marshal
 import os
 import sys
@@ -22,8 +21,7 @@ from typing import Any, Self, TypeAlias
 
 from .keys import check_keys
 from .sealing import seal
-from .types import ANSWER_NAMES
-from .worker.namespace import REPL_NAMES
+from .variable_names import check_free
 from .zygote.parcel import FORMAT, Row
 
 # Of all objects of one call together, in bytes as they are packed.
@@ -32,8 +30,6 @@ MOST_SHARED = 16 << 30
 _RAW = 1 << 16
 _PIECE = 1 << 20
 
-# What a session may put into its namespace itself, with answers or without.
-RESERVED = REPL_NAMES | {*ANSWER_NAMES, "HostCallError", "PolicyError"}
 _KINDS = "str, bytes, a JSON value or a numpy array"
 
 # Encodings that store a text as CPython does, with the largest character of each: from the least.
@@ -41,15 +37,6 @@ _FORMS = (("ascii", 1, 0x7F), ("latin-1", 1, 0xFF), ("utf-16", 2, 0xFFFF), ("utf
 _ORDER = "-le" if sys.byteorder == "little" else "-be"
 
 Shareable: TypeAlias = Any  # str | bytes | JSON | numpy.ndarray, whose type is numpy's
-
-
-def check_names(names: Mapping[str, object]) -> None:
-    """ValueError unless each of `names` can be a variable of the user's."""
-    for name in names:
-        if not name.isidentifier() or keyword.iskeyword(name):
-            raise ValueError(f"{name!r} cannot name a variable")
-        if name in RESERVED or (name[:2] == "__" == name[-2:]):
-            raise ValueError(f"{name!r} is a name of the session's own")
 
 
 class Packed:
@@ -96,7 +83,8 @@ def pack(objects: Mapping[str, Shareable], *, arrays: bool = True) -> Parcel:
         ValueError: a name is none for a variable, JSON cannot carry a value, or all together are
             larger than 16 GiB.
     """
-    check_names(objects)
+    for name in objects:
+        check_free(name, "objects")
     parcel = empty()
     try:
         fill(parcel, objects, arrays=arrays)

@@ -15,7 +15,6 @@ from repl_env.models import REPLObservation
 from repl_env.sandboxes import SandboxSettings, Source
 from repl_env.settings import check_name
 from repl_sandbox.errors import SandboxClosed
-from repl_sandbox.shared import check_names
 
 from .context_templates import Template, Templates, Wanted
 from .half import Clock
@@ -116,7 +115,6 @@ def _check(references: Mapping[str, Reference], tools: Mapping[str, object]) -> 
     try:
         for name in references:
             check_name(name, "uploads", tools)
-        check_names(references)
     except ValueError as error:
         raise Refusal("VALIDATION_ERROR", str(error)) from None
 

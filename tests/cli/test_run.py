@@ -141,7 +141,9 @@ def test_every_option_reaches_the_runner(ask, script, tmp_path):
 
 def test_one_context_is_called_context_and_several_have_the_names_of_their_files(ask, tmp_path):
     first, second = tmp_path / "the log-1.txt", tmp_path / "2024.txt"
+    third = tmp_path / "re\u0301sume\u0301.txt"  # as other systems write é, and no code can
     first.write_text("a")
+    third.write_text("c")
     second.write_text("b")
 
     ask("answer", "--context", str(first))
@@ -150,6 +152,10 @@ def test_one_context_is_called_context_and_several_have_the_names_of_their_files
 
     ask("answer", "--context", str(first), "--context", str(second), "--context", f"log={second}")
     assert made().asked["contexts"] == {"the_log_1": first, "_2024": second, "log": second}
+    stand_in_runner.made.clear()
+
+    ask("answer", "--context", str(first), "--context", str(third))
+    assert made().asked["contexts"] == {"the_log_1": first, "r\xe9sum\xe9": third}
 
 
 @pytest.mark.parametrize("option", [("--stdin",), ("--context", "-")])

@@ -186,6 +186,7 @@ def test_functions_come_back_after_a_restart(sandbox: Sandbox) -> None:
         ({"not a name": print}, ValueError),
         ({"class": print}, ValueError),
         ({"_hidden": print}, ValueError),
+        ({"\N{LATIN SMALL LIGATURE FI}": print}, ValueError),
         ([print], TypeError),
     ],
 )

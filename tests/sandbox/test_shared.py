@@ -301,6 +301,12 @@ def test_a_name_that_is_no_variables_is_refused(sandbox: Sandbox, name: str) -> 
         sandbox.with_shared(**{name: 1})
 
 
+def test_a_name_that_code_reads_as_another_is_refused(sandbox: Sandbox) -> None:
+    objects = {"\N{LATIN SMALL LIGATURE FI}": 1}
+    with pytest.raises(ValueError, match="is read as 'fi' in code"):
+        sandbox.with_shared(**objects)
+
+
 def test_more_than_the_limit_is_refused_before_it_is_copied(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

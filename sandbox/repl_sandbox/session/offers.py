@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ..offer import Offer, is_free
+from ..offer import Offer, check_offered
 from ..wire.offered import Offered
 from ..wire.parts import Place
 
@@ -56,8 +56,7 @@ def check(host: Mapping[str, HostFunction | Offer] | None) -> Offers:
     for name, given in host.items():
         if not isinstance(name, str) or not (callable(given) or isinstance(given, Offer)):
             raise TypeError(f"host[{name!r}] must be a function under a str")
-        if not is_free(name):
-            raise ValueError(f"host: {name!r} cannot name a function in a session")
+        check_offered(name, "host")
         offer = given if isinstance(given, Offer) else None
         functions[name] = given if offer is None else offer.function  # type: ignore[assignment]
         rows.append(_row(name, functions[name], offer))

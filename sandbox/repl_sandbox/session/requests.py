@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import keyword
 import os
 from collections.abc import Callable, Generator
 from typing import Any
@@ -13,6 +12,7 @@ from ..errors import RemoteProtocolError, SandboxError
 from ..keys import check_keys
 from ..sealing import seal
 from ..types import JSON, Limits, Variable, check_seconds
+from ..variable_names import check_name
 from ..wire.messages import (
     Assign,
     Failed,
@@ -63,28 +63,9 @@ def check_timeout(timeout: float | None, limits: Limits) -> float:
     return limits.timeout if timeout is None else check_seconds(timeout, "timeout")
 
 
-def check_name(name: str) -> str:
-    """`name` if it can name a variable; else TypeError or ValueError."""
-    if not isinstance(name, str):
-        raise TypeError(f"name must be a str, not {type(name).__name__}")
-    if not name.isidentifier():
-        raise ValueError(f"name {name!r} is not a Python identifier")
-    if keyword.iskeyword(name):
-        raise ValueError(f"name {name!r} is a keyword of Python, which no variable can have")
-    if not name.isascii() and (read := _as_read(name)) != name:
-        raise ValueError(f"name {name!a} is read as {read!a} in code; give it that")
-    return name
-
-
-def _as_read(name: str) -> str:
-    from unicodedata import normalize  # few names need it
-
-    return normalize("NFKC", name)
-
-
 def store(core: Core, name: str, value: str | bytes | JSON) -> Generator[float, Any, None]:
     """Bind a variable. Bulk travels in a sealed memfd, the rest in the frame."""
-    check_name(name)
+    check_name(name, "name")
     kind, source = _kind(value)
     if len(source) <= _BULK:
         data = source if isinstance(source, bytes) else source.encode("utf-8", "surrogatepass")
@@ -139,7 +120,7 @@ def memfd(source: str | bytes) -> tuple[int, int]:
 
 def fetch(core: Core, name: str, *, as_answer: bool) -> Generator[float, Any, JSON]:
     """Read a variable; ValueError if it is larger than an answer may be, and is to be one."""
-    answer = yield from core.ask(Fetch(check_name(name)))
+    answer = yield from core.ask(Fetch(check_name(name, "name")))
     if isinstance(answer, Failed):
         raise _FETCH_ERRORS.get(answer.kind, SandboxError)(f"{name}: {answer.message}")
     try:
