@@ -536,6 +536,20 @@ def test_keys_that_json_makes_one_are_refused_by_name(
     assert session.get("value") == 0
 
 
+def test_a_value_that_cannot_be_read_costs_the_session_nothing(sandbox: Sandbox) -> None:
+    with sandbox.session(limits=Limits(memory="256MiB")) as session:
+        session.run("class Odd(dict):\n    def items(self): raise LookupError('not now')")
+        session.run("odd, wide = Odd(a=1), 'x' * (100 << 20)")
+        session.run("import threading\nstop = threading.Event()")
+        session.run("waiting = threading.Thread(target=stop.wait)\nwaiting.start()")
+        with pytest.raises(TypeError, match="odd: LookupError: not now"):
+            session.get("odd")
+        with pytest.raises(ValueError, match="wide: "):
+            session.get("wide")
+        assert session.run("waiting.is_alive()").value == "True"
+        session.run("stop.set()")
+
+
 def test_keys_that_are_no_texts_become_them_where_that_loses_nothing(session: Session) -> None:
     session.set("value", {1: "a", "2": "b", None: [{True: {}}]})  # type: ignore[dict-item]
     assert session.get("value") == {"1": "a", "2": "b", "null": [{"true": {}}]}

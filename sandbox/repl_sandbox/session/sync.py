@@ -90,8 +90,9 @@ class Session(Handle):
 
         Raises:
             KeyError: there is no such variable.
-            TypeError: JSON cannot carry its value.
-            ValueError: it is over 64 MiB, or with `as_answer` more than an answer may be.
+            TypeError: JSON cannot carry its value, or reading that raised.
+            ValueError: it is over 64 MiB, or more than the session has room to write as JSON, or
+                with `as_answer` more than an answer may be.
         """
         return self._drive(lambda core: fetch(core, name, as_answer=as_answer))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..wire.frames import MAX_BLOB
 from ..wire.messages import Assign, Failed, Value, dump_json
+from .tracebacks import describe
 
 
 def read(assign: Assign, next_descriptor: Callable[[], int]) -> object:
@@ -35,6 +36,12 @@ def write(value: object) -> Value | Failed:
         data = dump_json(value)
     except (TypeError, ValueError) as error:
         return Failed("not json", str(error))
+    except MemoryError:
+        return Failed("too large", "the session has no room for it as JSON")
+    # Boundary: classes of the user's may raise anything when they are read.
+    except Exception as error:  # noqa: BLE001
+        problem = describe(error, 0)
+        return Failed("not json", f"{problem.type}: {problem.message}")
     if len(data) > MAX_BLOB:
         return Failed("too large", f"{len(data):,} bytes of JSON; the limit is {MAX_BLOB:,}")
     return Value(data)
