@@ -58,7 +58,7 @@ def _check_keys(name: str, value: Any) -> None:
     """ValueError if an object has two keys that are one text, such as 1 and "1".
 
     `json.dumps` has been here before, so that there are no circles. This takes half as long. The
-    engine has a check of its own (`repl_sandbox.keys`): a remote client loads no engine.
+    engine has a check of its own (`repl_sandbox.wire.keys`): a remote client loads no engine.
     """
     left = [value]
     while left:

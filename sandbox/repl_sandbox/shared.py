@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
-from .keys import check_keys
 from .sealing import seal
 from .variable_names import check_free
+from .wire.keys import check_keys
 from .zygote.parcel import FORMAT, Row
 
 # Of all objects of one call together, in bytes as they are packed.

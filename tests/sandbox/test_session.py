@@ -536,6 +536,25 @@ def test_keys_that_json_makes_one_are_refused_by_name(
     assert session.get("value") == 0
 
 
+def test_two_keys_that_json_makes_one_cross_in_no_direction(sandbox: Sandbox) -> None:
+    told: list[object] = []
+    host = {"give": lambda: {"a": [{1: "x", "1": "y"}]}, "take": told.append}
+    with sandbox.session(host=host, answers="strict") as session:
+        session.run("pair = {'a': [{1: 'x', '1': 'y'}]}")
+        with pytest.raises(TypeError, match="pair: its keys 1 and '1' are one key in JSON"):
+            session.get("pair")
+        for code, error in (("take(pair)", "ValueError: take"), ("give()", "TypeError: give")):
+            outcome = session.run(code)
+            assert isinstance(outcome, Raised)
+            assert error in outcome.error.traceback
+            assert "its keys 1 and '1' are one key in JSON" in outcome.error.traceback
+        outcome = session.run("FINAL(pair)")
+        assert [(each.text, each.value) for each in outcome.answers] == [
+            ("{'a': [{1: 'x', '1': 'y'}]}", None)
+        ]
+    assert told == []
+
+
 def test_a_value_that_cannot_be_read_costs_the_session_nothing(sandbox: Sandbox) -> None:
     with sandbox.session(limits=Limits(memory="256MiB")) as session:
         session.run("class Odd(dict):\n    def items(self): raise LookupError('not now')")

@@ -9,10 +9,10 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from ..errors import RemoteProtocolError, SandboxError
-from ..keys import check_keys
 from ..sealing import seal
 from ..types import JSON, Limits, Variable, check_seconds
 from ..variable_names import check_name
+from ..wire.keys import check_keys
 from ..wire.messages import (
     Assign,
     Failed,

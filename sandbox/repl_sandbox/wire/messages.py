@@ -21,6 +21,7 @@ from ..errors import RemoteProtocolError
 from ..types import JSON, Answer, AnswerForm, Change, ErrorInfo, Variable
 from .counting import more_values, values
 from .frames import Frame, pack
+from .keys import check_keys
 from .offered import Offered
 from .offered import read as read_offered
 from .parts import Parts, cut, describe, each_part
@@ -263,6 +264,7 @@ def dump_json(value: object) -> bytes:
     """`value` as JSON bytes; TypeError or ValueError where the protocol cannot carry it."""
     try:
         data = _dump_checked(value).encode()
+        check_keys(value)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     if problem := _misshapen(data):

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..types import JSON, Answer, AnswerForm
 from ..wire.counting import more_values
+from ..wire.keys import check_keys
 from ..wire.messages import MAX_ANSWER, MAX_ANSWER_VALUES
 from .anatomy import MISSING, loaded_class, lookup, plain, type_name
 from .hints import near
@@ -217,11 +218,12 @@ def _as_text(value: object) -> str:
 
 
 def _as_json(value: object) -> JSON:
-    """The value as JSON carries it, None if it cannot: for example NaN, or an object."""
+    """The value as JSON carries it, None if it cannot: NaN, an object, two keys that are one."""
     if type(value) in _JSON_SCALARS:
         return value  # type: ignore[return-value]
     try:
         text = _encode(value)
+        check_keys(value)
     # Boundary: classes of the user's may do anything when they are read. Their text is kept.
     except Exception:  # noqa: BLE001
         return None

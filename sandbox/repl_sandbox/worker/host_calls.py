@@ -51,6 +51,8 @@ class HostCalls:
             data = dump_json([args, kwargs])
         except TypeError as error:
             raise TypeError(f"{name}() takes JSON values only: {error}") from None
+        except ValueError as error:
+            raise ValueError(f"{name}() takes JSON values only: {error}") from None
         if parts:
             _check_parts(name, data, parts)
         elif len(data) > MAX_BLOB:

@@ -27,13 +27,13 @@ def check_keys(value: Any) -> None:
         if isinstance(held, dict):
             if not _TEXTS.issuperset(map(type, held)):
                 _check(held)
-            parts = held.values()
+            parts = list(held.values())  # at once: another thread may change the dict
         rest += [each for each in parts if isinstance(each, _HOLD)]
 
 
 def _check(held: dict[Any, Any]) -> None:
     seen: dict[str, Any] = {}
-    for key in held:
+    for key in list(held):
         text = key if isinstance(key, str) else _text(key)
         if text in seen:
             raise ValueError(f"its keys {seen[text]!r} and {key!r} are one key in JSON")
