@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Never, Self
 
 from repl_env.cells import OnOutput
 from repl_env.contexts import Given, Part
@@ -46,7 +46,7 @@ class LocalBase:
 
     def __init__(
         self,
-        *,
+        *unnamed: Never,
         llm_query_fn: HostFunction | None = None,
         llm_batch_fn: HostFunction | None = None,
         subcall_fn: HostFunction | None = None,
@@ -67,7 +67,9 @@ class LocalBase:
         prices: Mapping[str, Price] | None = None,
         answers: Answers = "compatible",
         preview: Preview = "head",
+        **unknown: Never,
     ) -> None:
+        self._check_call(unnamed, unknown)
         self._env = REPLEnvironment(
             max_output_length=max_output_length,
             context_preview_length=context_preview_length,
@@ -90,6 +92,13 @@ class LocalBase:
             answers=answers,
             preview=preview,
         )
+
+    def _check_call(self, unnamed: tuple[object, ...], unknown: Mapping[str, object]) -> None:
+        """TypeError naming the class that was called; Python would name this one."""
+        if unnamed:
+            raise TypeError(f"{type(self).__name__} takes its arguments by name")
+        for name in unknown:
+            raise TypeError(f"{type(self).__name__} has no argument {name!r}")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._env._condition}>"

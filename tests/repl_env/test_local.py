@@ -6,7 +6,13 @@ import signal
 
 import pytest
 
-from repl_env import LocalREPLEnv, REPLEnvironment, REPLVectorEnv, sandboxes
+from repl_env import (
+    AsyncLocalREPLEnv,
+    LocalREPLEnv,
+    REPLEnvironment,
+    REPLVectorEnv,
+    sandboxes,
+)
 from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
 from repl_sandbox import Limits
 
@@ -318,3 +324,11 @@ def test_the_repr_of_a_vector_counts_its_episodes() -> None:
         envs.reset()
         envs.step(["FINAL(1)", "1"])
         assert repr(envs) == "<REPLVectorEnv of 2, 1 of 2 episodes done>"
+
+
+@pytest.mark.parametrize("environment", [LocalREPLEnv, AsyncLocalREPLEnv])
+def test_a_wrong_call_is_told_by_the_name_of_the_class_that_was_called(environment) -> None:
+    with pytest.raises(TypeError, match=f"^{environment.__name__} has no argument 'nope'"):
+        environment(nope=1)
+    with pytest.raises(TypeError, match=f"^{environment.__name__} takes its arguments by name"):
+        environment("a context")
