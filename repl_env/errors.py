@@ -25,6 +25,7 @@ are not about a running episode (`repl_sandbox.errors`) pass through unchanged.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from repl_env.values import visible
@@ -38,8 +39,19 @@ if TYPE_CHECKING:
 OURS = frozenset({"sandbox", "llm", "cancelled"})
 
 
+def _copied(kind: type[REPLError], text: tuple[Any, ...]) -> REPLError:
+    error = kind.__new__(kind)
+    error.args = text
+    return error
+
+
 class REPLError(RuntimeError):
     """The environment could not do what was asked of it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As it is: Python would call the class with the text alone, which most do not take, and a
+        # pool of processes waits for ever for an error that it cannot read.
+        return _copied, (type(self), self.args), vars(self)
 
 
 class NotReset(REPLError):
@@ -135,6 +147,17 @@ class ServerError(REPLError):
         self.details = dict(details or {})
         told = f"{self.code}: {self.message}{self.REMEDY}"
         super().__init__(told + (f" (id {self.id})" if self.id else ""))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Some are an OSError besides, which only a call of the class makes.
+        made = partial(
+            type(self),
+            code=self.code,
+            id=self.id,
+            retry_after=self.retry_after,
+            details=self.details,
+        )
+        return made, (self.message,), vars(self)
 
 
 class InvalidRequest(ServerError, ValueError):

@@ -34,9 +34,14 @@ class IsolationError(SandboxError):
     def __init__(self, tier: str, step: str, message: str, remedy: str = "") -> None:
         self.tier = tier
         self.step = step
+        self.message = message
         self.remedy = remedy
         text = f"{tier}: {step}: {message}"
         super().__init__(f"{text}. {remedy}" if remedy else text)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As of a HostCallError; and a pool of processes waits for ever for what it cannot read.
+        return IsolationError, (self.tier, self.step, self.message, self.remedy), vars(self)
 
 
 class SandboxClosed(SandboxError):
