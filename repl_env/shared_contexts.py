@@ -1,7 +1,8 @@
 """Contexts that several environments are given at once, each in memory once.
 
 A reset plans which of its contexts are worth a template of their own (`Sandbox.with_shared`), makes
-those that the last reset did not make, and drops the others when their sessions are closed.
+those that the last reset did not make, and drops the others when their sessions are closed. Where a
+branch of such a session is open for longer, a later reset drops its template.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class SharedContexts:
         self._environment = environment
         self._held: dict[Key, Context] = {}
         self._used: set[Key] = set()
-        self._stale: list[Context] = []
+        self._stale: list[Sandbox | AsyncSandbox] = []
         self._making: tuple[Key, Context] | None = None
 
     def plan(self, resets: list[dict[str, Any]]) -> Iterator[None]:
@@ -102,26 +103,38 @@ class SharedContexts:
 
     def clear(self) -> None:
         """Use none of these again; the next `drop` takes them."""
-        self._stale += self._held.values()
+        self._stale += map(_sandbox, self._held.values())
         self._held = {}
 
-    def drop(self) -> None:
-        """Close the templates that the last plan does not use; no session of theirs may be open."""
-        for sandbox in self._unused():
+    def drop(self, *, branches: bool = False) -> None:
+        """Close the templates that the last plan does not use and nobody is on.
+
+        The group's own sessions on them are closed. With `branches`, those of such sessions are
+        ended too.
+        """
+        for sandbox in self._unused(branches):
             assert isinstance(sandbox, Sandbox)
             sandbox.close()
 
-    async def drop_async(self) -> None:
+    async def drop_async(self, *, branches: bool = False) -> None:
         """The same for an event loop."""
-        for sandbox in self._unused():
+        for sandbox in self._unused(branches):
             assert isinstance(sandbox, AsyncSandbox)
             await sandbox.close()
 
-    def _unused(self) -> list[Sandbox | AsyncSandbox | None]:
+    def _unused(self, branches: bool) -> list[Sandbox | AsyncSandbox]:
         unused = [key for key in self._held if key not in self._used]
-        stale = [*self._stale, *(self._held.pop(key) for key in unused)]
-        self._stale = []
-        return [each.source.given for each in stale if each.source is not None]
+        self._stale += (_sandbox(self._held.pop(key)) for key in unused)
+        kept = [] if branches else [each for each in self._stale if each.statistics().open]
+        dropped = [each for each in self._stale if each not in kept]
+        self._stale = kept
+        return dropped
+
+
+def _sandbox(held: Context) -> Sandbox | AsyncSandbox:
+    assert held.source is not None
+    assert held.source.given is not None
+    return held.source.given
 
 
 def _identity(request: Mapping[str, Any]) -> object:

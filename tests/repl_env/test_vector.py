@@ -146,6 +146,34 @@ def test_the_same_context_again_is_the_same_template(
         templates[-1].session()
 
 
+def test_a_branch_goes_on_when_its_environment_begins_another_context(
+    envs: REPLVectorEnv, templates: list[Sandbox]
+) -> None:
+    envs.reset(context=LARGE)
+    with envs.environments[0].branch() as branch:
+        branch.execute("kept = len(context)")
+        envs.reset(context=LARGE + "!")
+        assert branch.execute("kept").observation.result.value == "1400000"
+        envs.reset(context="small")
+        assert branch.execute("len(context)").observation.result.value == "1400000"
+        with pytest.raises(SandboxError):
+            templates[1].session()  # no branch is on it
+    envs.reset(context="small")
+    with pytest.raises(SandboxError):
+        templates[0].session()
+
+
+async def test_a_branch_goes_on_likewise_on_an_event_loop() -> None:
+    async with REPLVectorEnv(2) as envs:
+        await envs.areset(context=LARGE)
+        environment = envs.environments[0]._env
+        branch = await environment.branch_async()
+        await envs.areset(context="small")
+        seen = await branch.step_async(REPLAction(code="len(context)"))
+        await branch.close_async()
+    assert seen.result.value == "1400000"
+
+
 def test_groups_of_one_context_each_share_it(envs: REPLVectorEnv, templates: list[Sandbox]) -> None:
     other = LARGE + "!"
     envs.reset([{"context": LARGE}, {"context": other}, {"context": LARGE}, {"context": other}])
