@@ -313,6 +313,32 @@ def test_an_interrupted_await_runs_its_finally_blocks(run):
     assert run("log").value == "[1]"
 
 
+def test_an_interrupted_await_shows_where_the_cell_waited(run):
+    with interrupt_when(run.namespace, "go"):
+        result = run(
+            "import asyncio\n"
+            "async def wait():\n    global go\n    go = 1; await asyncio.sleep(100)\n"
+            "await wait()"
+        )
+
+    assert (result.error.type, result.error.line) == ("KeyboardInterrupt", 4)
+    assert "line 5, in <module>" in result.error.traceback
+    assert "asyncio/" not in result.error.traceback
+
+
+def test_an_interrupt_in_another_task_shows_that_task(run):
+    with interrupt_when(run.namespace, "go"):
+        result = run(
+            "import asyncio\n"
+            "async def spin():\n    global go\n    go = 1\n    while True: pass\n"
+            "task = asyncio.create_task(spin())\n"
+            "await asyncio.sleep(100)"
+        )
+
+    assert "in spin\n" in result.error.traceback
+    assert "in <module>" not in result.error.traceback
+
+
 def test_a_cell_that_swallows_its_cancellation_does_not_hold_the_session(run):
     with interrupt_when(run.namespace, "go"):
         result = run(

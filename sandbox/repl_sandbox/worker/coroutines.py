@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from .namespace import Namespace
+from .tracebacks import has_lines
 
 if TYPE_CHECKING:
     import asyncio
@@ -29,12 +30,23 @@ def run_coroutine(coroutine: Coroutine[Any, Any, object], namespace: Namespace) 
     task = loop.create_task(coroutine)
     try:
         return loop.run_until_complete(task)
-    except BaseException:
+    except BaseException as error:
         if not task.done():
             _cancel(loop, task)
-        if task.done() and not task.cancelled():
-            task.exception()  # seen here, so that the loop does not complain of it later
+        if task.done():
+            _locate(error, task)
         raise
+
+
+def _locate(error: BaseException, task: asyncio.Task[object]) -> None:
+    """Have `error` tell where the cell waited, if it struck while the loop did and nothing ran."""
+    from asyncio import CancelledError
+
+    try:
+        task.exception()  # seen here, so that the loop does not complain of it later
+    except CancelledError as cancelled:
+        if not has_lines(error):
+            error.__traceback__ = cancelled.__traceback__
 
 
 def _loop(namespace: Namespace) -> asyncio.AbstractEventLoop:

@@ -124,6 +124,11 @@ def _line(error: BaseException, frames: list[tuple[FrameType, int, int]], cell: 
     return None
 
 
+def has_lines(error: BaseException) -> bool:
+    """Whether code of the user's is among what `error` went through."""
+    return next(_user_frames(error), None) is not None
+
+
 def _user_frames(error: BaseException) -> Iterator[tuple[FrameType, int, int]]:
     """The frames of the user's code, outermost first, each with its line and instruction."""
     trace: TracebackType | None = _get_traceback(error)
