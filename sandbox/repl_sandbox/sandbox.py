@@ -465,6 +465,7 @@ class Sandbox:
             return
         if not self._places.leave(core):
             return
+        core.closing = True
         self._watchdog.remove(core)
         try:
             if core.links.family.leave():

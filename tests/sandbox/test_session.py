@@ -536,6 +536,18 @@ def test_keys_that_json_makes_one_are_refused_by_name(
     assert session.get("value") == 0
 
 
+def test_a_call_amid_which_the_session_is_closed_says_so(sandbox: Sandbox) -> None:
+    def close_amid_a_cell(session: Session) -> None:
+        code = "print(1, flush=True)\nwhile True: pass"
+        with pytest.raises(SessionClosed, match="was closed amid this call"):
+            session.run(code, on_output=lambda *_: session.close())
+
+    with sandbox.session() as session:
+        session.run("x = 1")
+        close_amid_a_cell(session.branch())
+        close_amid_a_cell(session)
+
+
 def test_two_keys_that_json_makes_one_cross_in_no_direction(sandbox: Sandbox) -> None:
     told: list[object] = []
     host = {"give": lambda: {"a": [{1: "x", "1": "y"}]}, "take": told.append}

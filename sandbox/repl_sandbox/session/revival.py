@@ -57,6 +57,7 @@ class Revival(Exchange):
         self._rlimits = dict(rlimits)
         self._states = states
         self.keeps = states >= 0
+        self.closing = False  # whether the sandbox ends it, perhaps amid a call
         self._past = Past()
         # What init was asked for and must be heard out, whether or not the caller still waits.
         self._unfinished: Generator[float, Ready_, object] | None = None
@@ -106,6 +107,8 @@ class Revival(Exchange):
         assert self._notice is not None
         if self._init_is_gone:
             self.running_since = 0.0  # there is nothing to leave in order
+            if self.closing:
+                raise SessionClosed("the session was closed amid this call")
             raise SessionClosed(
                 "the session's init process is gone, or belongs to the process that forked this "
                 "one; open another session"
