@@ -114,7 +114,7 @@ class Recorder:
     def reset(self, **arguments: Any) -> StepResult[REPLObservation]:
         """As the environment's; secrets are passed on and not remembered."""
         result = self._environment.reset(**arguments)
-        self._arguments = {k: v for k, v in arguments.items() if k not in SECRETS}
+        self._arguments = {k: _as_it_is(v) for k, v in arguments.items() if k not in SECRETS}
         self._actions, self._observations = [], [_copy(result)]
         return result
 
@@ -152,6 +152,15 @@ def replay(
             break
         found += _differences(number, recorded, result.observation)
     return tuple(found)
+
+
+def _as_it_is(given: Any) -> Any:
+    """A copy of what holds others: a context is its owner's, who may go on to change it."""
+    if isinstance(given, dict):
+        return {key: _as_it_is(value) for key, value in given.items()}
+    if isinstance(given, list):
+        return [_as_it_is(value) for value in given]
+    return bytes(given) if isinstance(given, (bytearray, memoryview)) else given
 
 
 def _copy(result: StepResult[REPLObservation]) -> REPLObservation:

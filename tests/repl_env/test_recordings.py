@@ -105,3 +105,14 @@ def test_a_recording_that_lacks_an_observation_is_none(seeded):
     del fields["observations"][1]
     with pytest.raises(ValueError, match="of 2 actions there are 3 observations, not 2"):
         Recording.from_json(json.dumps(fields))
+
+
+def test_a_context_that_its_owner_changes_later_is_recorded_as_it_was_given(make) -> None:
+    env, table, raw = make(), [{"row": 1}], bytearray(b"raw")
+    recorder = Recorder(env)
+    recorder.reset(contexts={"table": table, "view": memoryview(raw)})
+    recorder.step(REPLAction(code="table, view"))
+    table[0]["row"] = 2
+    table.append({})
+    raw[0] = 0
+    assert replay(recorder.recording, env) == ()
