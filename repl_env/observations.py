@@ -143,7 +143,10 @@ def render(
 ) -> CodeBlockResult:
     """The outcome of cell number `cell` with at most `limit` characters of each output shown."""
     stdout, stderr = clean(outcome.stdout), clean(outcome.stderr)
-    value = None if outcome.value is None else clip(clean(outcome.value), limit, cell)
+    # Kept is what the cell wrote, and neither the value that is shown nor the text of an error.
+    kept_out = f"_out[{cell}]" if _is_cut(stdout, limit) else None
+    kept_err = f"_out[{cell}].stderr" if _is_cut(stderr, limit) else None
+    value = None if outcome.value is None else clip(clean(outcome.value), limit)
     if outcome.value is not None:
         stdout = f"{on_new_line(stdout)}{clean(outcome.value)}\n"
     for limit_hit in outcome.limits:
@@ -156,14 +159,14 @@ def render(
     changes = [_shown(change) for change in outcome.changes]
     return trusted(
         CodeBlockResult,
-        stdout=clip(stdout, limit, cell),
-        stderr=clip(stderr, limit, cell),
+        stdout=clip(stdout, limit, kept_out),
+        stderr=clip(stderr, limit, kept_err),
         locals_snapshot={
             row["name"]: row["preview"] for row in changes if row["kind"] != "deleted"
         },
         execution_time=outcome.usage.execution_seconds,
         success=failed is None,
-        exception=None if failed is None else clip(failed.text, limit, cell),
+        exception=None if failed is None else clip(failed.text, limit),
         value=value,
         changes=changes,
         figures=[base64.b64encode(figure).decode("ascii") for figure in outcome.figures],
@@ -198,12 +201,18 @@ def message_result(stdout: str, error: str | None = None) -> CodeBlockResult:
     )
 
 
-def clip(text: str, limit: int, cell: int) -> str:
-    """`text` if it is short, else its head and tail with a mark that says where the rest is."""
+def _is_cut(written: str, limit: int) -> bool:
+    """Whether what is shown of a text that begins with `written` lacks some of that, if cut."""
+    return len(written) > limit - limit // 2
+
+
+def clip(text: str, limit: int, kept: str | None = None) -> str:
+    """`text` if it is short, else its head and tail; a mark says where the rest is, if `kept`."""
     if len(text) <= limit:
         return text
     tail = limit // 2
-    mark = f"\n... (truncated, total {len(text)} chars; the rest is in _out[{cell}]) ...\n"
+    rest = f"; the rest is in {kept}" if kept else ""
+    mark = f"\n... (truncated, total {len(text)} chars{rest}) ...\n"
     return text[: limit - tail] + mark + text[len(text) - tail :]
 
 

@@ -89,8 +89,8 @@ def test_a_long_output_shows_head_and_tail_and_where_the_rest_is():
 
 
 def test_output_at_the_limit_is_whole():
-    assert clip("abc", 3, 1) == "abc"
-    assert clip("abcdefgh", 1, 1).startswith("a\n...")
+    assert clip("abc", 3, "_out[1]") == "abc"
+    assert clip("abcdefgh", 1).startswith("a\n...")
 
 
 def test_changes_become_a_snapshot_and_rows():
@@ -150,3 +150,20 @@ def test_a_limit_that_struck_beside_the_code_is_told_and_no_failure(limit):
 def test_the_limit_that_ended_the_code_is_told_once():
     result = rendered(Killed(reason="memory", limits=("memory",), state="restarted"))
     assert result.stderr.count("MemoryError") == 1
+
+
+def test_a_mark_says_where_the_rest_is_and_only_where_it_is(make):
+    env = make(max_output_length=40)
+    env.reset()
+    printed = env.execute("import sys\nprint('o' * 100)\nsys.stderr.write('e' * 100)\n'v' * 100")
+    assert "100 chars; the rest is in _out[1].stderr)" in printed.observation.result.stderr
+    assert "chars; the rest is in _out[1])" in printed.observation.result.stdout
+    assert env.execute("len(_out[1]), len(_out[1].stderr)").observation.result.value == "(101, 100)"
+
+    shown = env.execute("'v' * 100").observation.result
+    assert "(truncated, total 103 chars)" in shown.stdout
+    assert "(truncated, total 102 chars)" in shown.value
+
+    raised = env.execute("1 / 0").observation.result
+    assert "chars)" in raised.stderr
+    assert "_out" not in raised.stderr + raised.exception
