@@ -284,7 +284,10 @@ class REPLVectorEnv:
         """The actions to take, by environment."""
         if timeout_s is not None:
             check_seconds(timeout_s, "timeout_s")
-        wrong = isinstance(actions, str) or not isinstance(actions, Sized)
+        # What has no order, or keys for items, would run code in whichever environment.
+        wrong = isinstance(actions, (str, Mapping, set, frozenset)) or not isinstance(
+            actions, Sized
+        )
         if wrong or len(actions) != len(self):
             raise ValueError(f"actions must be a list of {len(self)}, one for each environment")
         taken = {}

@@ -342,6 +342,8 @@ def test_a_step_says_which_environment_has_no_episode_and_why(envs: REPLVectorEn
         (["x = 1", "x = 1", "x = 1", 4], TypeError, r"actions\[3\]"),
         (None, ValueError, "actions must be a list of 4"),
         (iter(["x = 1"] * 4), ValueError, "actions must be a list of 4"),
+        (dict.fromkeys(["a", "b", "c", "d"], "x = 1"), ValueError, "must be a list of 4"),
+        ({"a = 1", "b = 1", "c = 1", "d = 1"}, ValueError, "must be a list of 4"),
     ],
 )
 def test_bad_actions_run_nothing(
