@@ -10,7 +10,7 @@ OLDER := .venv-older
 COMPAT  := .venv-compat
 OPENENV := openenv-0.10.0 openenv-0.4.1 openenv-core-0.3.0
 
-.PHONY: demo serve test test-slow test-older test-compat test-security test-containers soak soak-server check fix bench bench-server clean
+.PHONY: demo serve test test-slow test-older test-compat test-security test-containers test-aarch64 soak soak-server check fix bench bench-server clean
 
 demo: $(DEV)/.ready            ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
@@ -35,6 +35,9 @@ test-security: $(DEV)/.ready   ## the corpus of abuse, every case; CORPUS=FILE o
 
 test-containers: $(DEV)/.ready ## tier confined in containers, where an engine answers or can be started
 	REPL_TEST_CONTAINERS=1 $(DEV)/bin/python -m pytest tests/containers
+
+test-aarch64: $(DEV)/.ready    ## tests of the engine on an emulated aarch64 machine, as root (half an hour); ARGS=... of pytest
+	$(DEV)/bin/python -m tests.emulated $(ARGS)
 
 soak: $(DEV)/.ready            ## 50 sessions whose workers are ended at random, for SOAK_SECONDS=1800
 	$(DEV)/bin/python -m tests.soak --seconds $(or $(SOAK_SECONDS),1800) $(SOAK_ARGS)

@@ -1,0 +1,38 @@
+"""`make test-aarch64`: tests of the engine on an emulated aarch64 machine.
+
+python -m tests.emulated [arguments of pytest]. As root, with the programs of `machine.TOOLS`. What
+it makes is kept in `build/aarch64`, which `make clean` removes.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from .machine import Machine, MachineError
+
+# What depends on the machine: numbers and layouts of system calls, filters, contexts of the C
+# library, addresses of objects, pages. All tests of the engine take some hours there.
+DEPENDENT = (
+    *("tests/sandbox/test_seccomp.py", "tests/sandbox/test_syscalls.py"),
+    *("tests/sandbox/test_quiet_init.py", "tests/sandbox/test_quiet_steps.py"),
+    *("tests/sandbox/test_quiet_fork.py", "tests/sandbox/test_immortal.py"),
+    *("tests/sandbox/test_recovery.py", "tests/sandbox/test_renewal.py"),
+    *("tests/security/test_landlock.py", "tests/security/test_jail_powers.py"),
+    *("tests/security/test_jail_view.py", "tests/security/test_cgroups.py"),
+)
+
+
+def main() -> int:
+    """The exit status of pytest there; 2 if there is no such machine."""
+    checkout = Path(__file__).parents[2]
+    try:
+        machine = Machine.prepared(checkout / "build" / "aarch64", checkout)
+        return machine.run(checkout, sys.argv[1:] or DEPENDENT)
+    except MachineError as error:
+        print(f"test-aarch64: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
