@@ -21,8 +21,11 @@ _KNOWN = (
 # Counts from here on are of immortal objects: in all versions the sign bit of 32 bits says it.
 _IMMORTAL = 1 << 31
 # All addresses that Linux gives a process unasked, of 47 bits on x86-64 and of 48 on aarch64, in
-# counts of 4 bytes. 3.14 has flags beside it.
+# counts of 4 bytes.
 _COUNTS = 1 << 46
+# Since 3.14 there are flags in the upper half of the next 4 bytes, `ob_flags`, and the first of them
+# says it, too: by that the interpreter knows whether to count down a reference that it was given.
+_FLAG = 1 << 16 if sys.version_info >= (3, 14) else 0
 
 
 def immortalise() -> None:
@@ -43,6 +46,8 @@ def immortalise() -> None:
             # A frame may be that of a call which has yet to return, and to free what it holds.
             if counts[place] < _IMMORTAL and type(each) is not FrameType:
                 counts[place] = immortal
+                if _FLAG:
+                    counts[place + 1] |= _FLAG
                 mortal.append(each)
         found = [*gc.get_referents(*mortal), *_unseen(mortal)]
 
