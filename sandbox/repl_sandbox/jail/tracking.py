@@ -15,7 +15,7 @@ import errno
 import fcntl
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
@@ -67,6 +67,7 @@ class Tracking:
         """`least`: their numbers are not below."""
         self._least = least
         self.registering = self.pagemap = -1
+        self._droppable: frozenset[Span] = frozenset()
 
     def begin(self) -> None:
         """Open both. Where the kernel has not what it takes, neither."""
@@ -101,8 +102,21 @@ class Tracking:
                 os.close(fd)
         self.registering = self.pagemap = -1
 
-    def register(self, spans: Iterable[Span]) -> None:
-        """Track all that is mapped there. OSError: there is a mapping that cannot be."""
+    def track(self) -> Mapped:
+        """Track all that can be; what is mapped. OSError: there is a mapping that cannot be."""
+        mapped = look(self._droppable)
+        try:
+            self._register(mapped.trackable)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            # Which these are takes the kernel a hundred times longer to say, and seldom changes.
+            self._droppable = _droppable()
+            mapped = look(self._droppable)
+            self._register(mapped.trackable)
+        return mapped
+
+    def _register(self, spans: Iterable[Span]) -> None:
         for start, end in spans:
             span = _REGISTER.pack(start, end - start, _UFFDIO_REGISTER_MODE_WP, 0)
             fcntl.ioctl(self.registering, _UFFDIO_REGISTER, span)
@@ -121,8 +135,8 @@ class Mapped(NamedTuple):
     writable: list[Span]  # the private memory that can be written
 
 
-def look() -> Mapped:
-    """What is mapped now. What will be is not tracked before it is registered."""
+def look(without: Collection[Span] = ()) -> Mapped:
+    """What is mapped now, `without` these. What will be is not tracked before it is registered."""
     trackable, writable, start, last = [], [], _LOWEST, 0
     with open("/proc/self/maps", "rb") as maps:
         for line in maps:
@@ -131,7 +145,7 @@ def look() -> Mapped:
             if begin >= _KERNELS:
                 break
             # [vvar], [vdso] and the like are the kernel's.
-            if b"[v" in line or access.endswith(b"s"):
+            if b"[v" in line or access.endswith(b"s") or (begin, end) in without:
                 if start < begin:
                     trackable.append((start, begin))
                 start = end
@@ -139,6 +153,24 @@ def look() -> Mapped:
                 writable.append((begin, end))
             last = end
     return Mapped([*trackable, (start, last)], writable)
+
+
+def _droppable() -> frozenset[Span]:
+    """Memory that the kernel may take back, MAP_DROPPABLE: it tracks none of it.
+
+    The C library keeps the states of its random numbers there (vgetrandom; Linux 6.11, glibc 2.41).
+    No child has what is in it.
+    """
+    found, span = set(), (0, 0)
+    with open("/proc/self/smaps", "rb") as maps:
+        for line in maps:
+            name, _, said = line.partition(b" ")
+            if name == b"VmFlags:" and b"dp" in said.split():
+                found.add(span)
+            elif not name.endswith(b":"):
+                begin, end = name.split(b"-")
+                span = int(begin, 16), int(end, 16)
+    return frozenset(found)
 
 
 def scan_arguments(span: Span, vector: int, length: int, *, protect: bool) -> ScanArguments:

@@ -36,10 +36,9 @@ class Written:
         Raises:
             OSError: not all memory can be tracked.
         """
-        spans, self._writable = tracking.look()
+        spans, self._writable = pages.track()
         if len(spans) > MOST_SPANS:
             raise OSError(0, "too many pieces")
-        pages.register(spans)
         self._pagemap, self._found = pages.pagemap, found
         self._all = [scan_arguments(span, 0, 0, protect=True) for span in spans]
         self.scans, self._protecting = (

@@ -23,8 +23,8 @@ _IMMORTAL = 1 << 31
 # All addresses that Linux gives a process unasked, of 47 bits on x86-64 and of 48 on aarch64, in
 # counts of 4 bytes.
 _COUNTS = 1 << 46
-# Since 3.14 there are flags in the upper half of the next 4 bytes, `ob_flags`, and the first of them
-# says it, too: by that the interpreter knows whether to count down a reference that it was given.
+# Since 3.14 there are flags in the upper half of the next 4 bytes, `ob_flags`, and the first says
+# it too: by that the interpreter knows whether to count down a reference that it was given.
 _FLAG = 1 << 16 if sys.version_info >= (3, 14) else 0
 
 
