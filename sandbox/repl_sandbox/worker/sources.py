@@ -9,6 +9,8 @@ from collections import deque
 # still run, only without their source in a traceback.
 KEPT_CELLS = 1_000
 KEPT_CHARACTERS = 16 << 20
+# So many more are forgotten together: one with each cell would cost each cell.
+FORGOTTEN_AT_ONCE = 100
 
 # What linecache keeps of a file: size, no time of change (so it is never looked up on disk), lines
 # and name.
@@ -33,7 +35,7 @@ def keep(number: int, source: str) -> str:
     entry = _cache[name] = (size, None, _lines(source), name)
     _entries.append(entry)
     _kept += size
-    if len(_entries) > KEPT_CELLS or _kept > KEPT_CHARACTERS:
+    if len(_entries) >= KEPT_CELLS + FORGOTTEN_AT_ONCE or _kept > KEPT_CHARACTERS:
         _trim()
     return name
 
