@@ -12,8 +12,9 @@ from typing import Final
 from . import tracking
 from .tracking import PAGE, REGION, ScanArguments, Span, Tracking, scan_arguments
 
-# Spans of memory between what cannot be tracked: four, as a rule.
-MOST_SPANS: Final = 6
+# Spans of memory between what cannot be tracked: four, as a rule, and up to six where the C library
+# has memory that the kernel may take back. Each file that code maps to share it is one more.
+MOST_SPANS: Final = 8
 # Regions that are found in a span. A cell writes some 150.
 _MOST_FOUND: Final = 512
 _FOUND: Final = _MOST_FOUND * REGION.size
