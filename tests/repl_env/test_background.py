@@ -16,11 +16,14 @@ from repl_env.background import Background
 
 
 class Lines:
-    """Counts the lines of the module that this thread runs, and strikes before one of them."""
+    """Counts the lines of the module that this thread runs, and strikes before one of them.
 
-    def __init__(self, strike: int | None = None) -> None:
+    What `work` was given by then has begun.
+    """
+
+    def __init__(self, work: Background, strike: int | None = None) -> None:
         self.count = 0
-        self._strike = strike
+        self._work, self._strike = work, strike
 
     def __call__(self, frame: Any, event: str, argument: object) -> Any:
         if frame.f_code.co_filename != background.__file__:
@@ -28,6 +31,7 @@ class Lines:
         if event == "line":
             self.count += 1
             if self.count == self._strike:
+                self._work.wait_for(nothing())  # not traced
                 raise KeyboardInterrupt
         return self
 
@@ -61,7 +65,7 @@ def test_ctrl_c_at_any_line_leaves_no_work_behind(
     """`after`: lines that follow the one in which the end of the work is waited for."""
     work = Background("tested")
     call(work, nothing())  # the thread is there
-    with traced(lines := Lines()):
+    with traced(lines := Lines(work)):
         call(work, nothing())
     outcomes = []
 
@@ -76,7 +80,7 @@ def test_ctrl_c_at_any_line_leaves_no_work_behind(
                 ended.set()
 
         coroutine = endless()
-        with pytest.raises(KeyboardInterrupt), traced(Lines(number)):
+        with pytest.raises(KeyboardInterrupt), traced(Lines(work, number)):
             call(work, coroutine)
         work.wait_for(nothing())  # whatever was to begin has begun
         if not begun.is_set():
