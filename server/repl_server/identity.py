@@ -8,7 +8,7 @@ from typing import Any
 
 from .addresses import is_loopback, subscriber
 from .keys import Keys
-from .origins import Origins
+from .origins import Origins, needs_no_host
 from .owners import Owner
 from .proxies import Proxies
 from .refusal import Refusal
@@ -58,7 +58,8 @@ class Identity:
             if found is None:
                 raise Refusal("UNAUTHENTICATED", "This API key is not known.")
             owner = found
-        self.origins.check(headers, self._proxies.scheme(scope), keyed=key is not None)
+        scheme, hostless = self._proxies.scheme(scope), needs_no_host(scope)
+        self.origins.check(headers, scheme, keyed=key is not None, hostless=hostless)
         return owner
 
     def address(self, scope: Any) -> Owner:

@@ -7,7 +7,10 @@ that the browser is in: of this machine, for a server on loopback. Two things te
   own site. Only the server's own origin and those that the operator named are let in.
 - `Host`. A page can have its own name point to this machine (DNS rebinding); its requests are then
   to "its own site", and `Host` is that name. A name that is not known to be ours is worth nothing:
-  what can be trusted without asking the operator are addresses and `localhost`.
+  what can be trusted without asking the operator are addresses and `localhost`. Every browser sends
+  it, so what comes without one in HTTP/1.0, which does not ask for it (RFC 9112, section 3.2), was
+  sent by no page: balancers' probes do that. They only look, and are let look; what would change
+  something might still be a page's, behind a proxy that takes its `Host` away.
 
 Where a key is asked for, the key decides: a browser sends none by itself.
 """
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from .addresses import is_loopback, parse
 from .refusal import Refusal
@@ -24,6 +28,7 @@ _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://([^\s/?#@\\]+)")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 # What browsers say of requests of other sites' pages that carry no `Origin`: images, scripts.
 _ELSEWHERE = frozenset({"cross-site", "same-site"})
+_LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 Headers = Mapping[str, Sequence[str]]
 
@@ -55,16 +60,18 @@ class Origins:
         """Those that the operator has named, as browsers write them."""
         return sorted(self._named)
 
-    def check(self, headers: Headers, scheme: str, *, keyed: bool) -> None:
+    def check(self, headers: Headers, scheme: str, *, keyed: bool, hostless: bool = False) -> None:
         """Refuse a request that a web page sent which may not.
 
-        `scheme` is the one that the client used; `keyed`: the request came with a key.
+        `scheme` is the one that the client used; `keyed`: the request came with a key; `hostless`:
+        it needs no `Host`, by `needs_no_host`.
 
         Raises:
             Refusal: FORBIDDEN.
         """
         host = _only(headers, "host")
-        if self._loopback and not keyed and not self._is_ours(host):
+        nameless = hostless and "host" not in headers
+        if self._loopback and not (keyed or nameless or self._is_ours(host)):
             # A page whose own name leads here, or a proxy that passes a name on.
             raise Refusal(
                 "FORBIDDEN", "This Host is not known; name its origin with --origin to allow it."
@@ -89,6 +96,11 @@ class Origins:
     def _is_ours(self, host: str) -> bool:
         name = name_of(host.lower())
         return is_loopback(name) or parse(name) is not None or name in self._names
+
+
+def needs_no_host(scope: Mapping[str, Any]) -> bool:
+    """Whether a request (ASGI) may come without `Host`: of HTTP/1.0, and one that only looks."""
+    return scope.get("http_version") == "1.0" and scope.get("method") in _LOOKS
 
 
 def normal(origin: str) -> str | None:

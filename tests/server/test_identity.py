@@ -233,6 +233,35 @@ def test_a_page_that_points_its_own_name_to_this_machine_is_refused(kind, header
     assert code_of(local(), scope("127.0.0.1", kind, **headers)) == "FORBIDDEN"
 
 
+def look(method="GET", version="1.0", **headers) -> dict:
+    """A request over HTTP without `Host`, unless `headers` has one."""
+    found = scope("127.0.0.1", **{"host": [], **headers})
+    return {**found, "method": method, "http_version": version}
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
+def test_a_probe_of_http_1_0_needs_no_host(method) -> None:
+    assert lets_in(local(), look(method))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        look("POST"),
+        look("PUT"),
+        look(version="1.1"),
+        look(host=""),
+        look(host="pages.example"),
+        look(host=["127.0.0.1:8000", "pages.example"]),
+        look(origin=PAGE),
+        look(sec_fetch_site="cross-site"),
+    ],
+)
+def test_nothing_else_goes_without_its_host(request_) -> None:
+    """What changes something, what a browser sends, and a Host that is wrong."""
+    assert code_of(local(), request_) == "FORBIDDEN"
+
+
 def test_a_name_that_the_operator_gave_is_the_server_s() -> None:
     """A proxy on this machine that passes `Host` on."""
     identity = local(origins=("https://repl.example",), trusted_proxies=("127.0.0.1",))

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import logging
+import socket
 
 import pytest
 from websockets.exceptions import InvalidStatus
@@ -100,6 +101,24 @@ def test_head_refuses_as_get_does(server):
     assert ask(server, "HEAD", "/nothing")[::2] == (404, b"")
     assert ask(server, "HEAD", "/reset")[::2] == (405, b"")
     assert ask(server, "HEAD", "/contexts/" + "0" * 64)[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("OPTIONS /ready HTTP/1.0", 204),
+        ("GET /ready HTTP/1.0", 200),
+        ("HEAD /health HTTP/1.0", 200),
+        ("POST /reset HTTP/1.0", 403),
+        ("GET /ready HTTP/1.1", 403),
+    ],
+)
+def test_probes_of_balancers_that_name_no_host_are_answered(server, line, status):
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as probe:
+        probe.sendall(f"{line}\r\nConnection: close\r\n\r\n".encode())
+        answer = probe.makefile("rb").read()
+
+    assert int(answer.split()[1]) == status
 
 
 def test_the_document_has_no_operations_for_them():
