@@ -19,7 +19,6 @@ from .endpoints import check_list, check_own
 from .guarding import Guard, Rules
 from .hosting import Host
 from .identity import Identity
-from .inbound import Inbound
 from .keys import Keys
 from .mcp.routes import mcp_router
 from .mcp.socket import MCPSocketRoute
@@ -80,7 +79,7 @@ def create_app(
         settings=settings,
         identity=Identity(settings, Keys.of(settings)),
         quotas=host.quotas,
-        inbound=Inbound(settings),
+        inbound=host.inbound,
         watch=host.watch,
     )
     _add_routes(app, host)

@@ -27,6 +27,7 @@ from .episodes import Episodes
 from .faults import fault
 from .foreign_episodes import ForeignEpisodes
 from .hosted import HostedSession
+from .inbound import Inbound
 from .mcp.answers import Answers
 from .owned_uploads import OwnedUploads
 from .owners import Owner
@@ -79,6 +80,7 @@ class Host:
         most = 1 if alone else settings.max_sessions
         self.admission = Admission(most, settings.max_waiting, settings.wait_s)
         self.quotas = Quotas(settings)
+        self.inbound = Inbound(settings)
         self.slots = Slots()
         self.watch = Watch(contents=settings.log_contents)
         self.watch.metrics.watch("sessions_open", lambda: self.admission.open)

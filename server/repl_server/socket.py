@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import parse_qs
 
 from repl_env.refusals import SUBPROTOCOL
 
+from .ahead import Ahead
 from .frames import Dialect, Refused, Request
 from .hosted import HostedSession
 from .hosting import Host
@@ -83,12 +85,11 @@ class Socket:
         self._host = host
         self._owner = owner_of(scope)
         self._meter = host.quotas.of(self._owner)
-        self._receive = receive
+        self._messages = Ahead(receive, partial(host.inbound.change, self._owner))
         self._dialect = speech
         self._outlet = SocketOutlet(send, speech.frame, self._refused)
         self._token = None if speech.named else token
         self._session: HostedSession | None = None
-        self._early: asyncio.Task[Message] | None = None
         self._hung_up = False  # by the client, without a word
         self._closed = False  # by the client, with one
 
@@ -114,7 +115,7 @@ class Socket:
             if not await self._begin(None, opening):
                 return
         while True:
-            message = await (self._receive() if self._early is None else self._first())
+            message = await self._messages.next()
             if message["type"] != "websocket.receive":
                 self._hung_up = True
                 return
@@ -195,27 +196,22 @@ class Socket:
     async def _open(self) -> HostedSession:
         """A new session. Whoever hangs up while it waits for one leaves the line."""
         opening = asyncio.create_task(self._host.open(self._owner))
+        leaving = asyncio.create_task(self._messages.left())
         try:
-            self._early = self._early or asyncio.create_task(_as_coroutine(self._receive()))
-            await asyncio.wait([opening, self._early], return_when=asyncio.FIRST_COMPLETED)
-            if not opening.done() and self._early.result()["type"] == "websocket.disconnect":
+            await asyncio.wait([opening, leaving], return_when=asyncio.FIRST_COMPLETED)
+            if not opening.done():
+                leaving.result()
                 raise OSError("the client has gone")
             return await asyncio.shield(opening)
         except BaseException:
             opening.add_done_callback(_end_if_made)
             opening.cancel()
             raise
+        finally:
+            leaving.cancel()
 
     async def _resume(self, token: str) -> HostedSession:
         return self._host.find(self._owner, token)
-
-    async def _first(self) -> Message:
-        """The message that was waited for while the session was opened."""
-        early = self._early
-        assert early is not None
-        message = await early
-        self._early = None
-        return message
 
     # ── its end ──────────────────────────────────────────────────────────────────────────────────
 
@@ -226,8 +222,7 @@ class Socket:
     def _let_go(self) -> None:
         """What becomes of the session: it waits to be resumed, ends, or is somebody else's."""
         self._outlet.gone = True
-        if self._early is not None:
-            self._early.cancel()
+        self._messages.close()
         session, self._session = self._session, None
         if session is None:
             return
@@ -252,10 +247,6 @@ def _out_of_order(asked: Request | Refused, first: bool) -> Refusal:
     if isinstance(asked, Refused):
         return asked.refusal
     return invalid("type", "open or resume comes first" if first else "there is a session already")
-
-
-async def _as_coroutine(awaited: Awaitable[Message]) -> Message:
-    return await awaited
 
 
 def _end_if_made(opening: asyncio.Task[HostedSession]) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import pytest
 
 from repl_server.admission import Admission
+from repl_server.ahead import Ahead
 from repl_server.quota import Quota
 from repl_server.refusal import Refusal
 from tests.server.conftest import ask, peer, serving
@@ -116,6 +117,56 @@ def test_who_hangs_up_leaves_the_line():
                 eventually(lambda: server.host.admission.waiting == 1)
             eventually(lambda: server.host.admission.waiting == 0)
         eventually(lambda: server.host.admission.open == 0)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("frames", [1, 3])
+@pytest.mark.parametrize("size", [0, 200_000])
+def test_who_asked_already_and_hangs_up_leaves_the_line(named, frames, size):
+    """What it asked for is not taken while it waits, however much that is."""
+    with serving({"max_sessions": 1, "wait_s": 600.0}, **TOYS) as server:
+        with peer(server) as one:
+            one.reset()
+            with peer(server, named=named) as late:
+                if named:
+                    late.send("open", {}, id="o")
+                for _ in range(frames):
+                    late.send("reset", {"note": "a" * size}, **({"id": "r"} if named else {}))
+                eventually(lambda: server.host.admission.waiting == 1)
+            eventually(lambda: server.host.admission.waiting == 0)
+        eventually(lambda: server.host.admission.open == 0)
+        assert server.host.inbound.held == 0
+
+
+def test_what_was_asked_in_line_is_answered_in_its_order():
+    with serving({"max_sessions": 1, "wait_s": 600.0}, **TOYS) as server:
+        with contextlib.ExitStack() as stack:
+            with peer(server) as one:
+                one.reset()
+                late = stack.enter_context(peer(server))
+                late.send("reset", {"start": 3, "note": "a" * 100_000})
+                for number in range(20):  # more than are read before their turn
+                    late.send("step", {"number": number})
+                eventually(lambda: server.host.inbound.held > 100_000)
+            totals = [late.take()["data"]["observation"]["total"] for _ in range(21)]
+        assert totals == [3 + sum(range(number)) for number in range(21)]
+        eventually(lambda: server.host.inbound.held == 0)
+
+
+async def test_what_finds_no_room_is_the_last_that_is_read_ahead():
+    sent = [{"type": "websocket.receive", "text": "a" * 100}, {"type": "websocket.disconnect"}]
+    coming = list(sent)
+
+    async def receive():
+        return coming.pop(0)
+
+    ahead = Ahead(receive, lambda count: count <= 0)
+    leaving = asyncio.create_task(ahead.left())
+    for _ in range(10):  # more than it takes to read both
+        await asyncio.sleep(0)
+    assert coming == sent[1:] and not leaving.done()
+    leaving.cancel()
+    assert [await ahead.next(), await ahead.next()] == sent
 
 
 def test_an_environment_that_must_be_alone_is():
