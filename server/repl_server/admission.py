@@ -64,6 +64,17 @@ class Admission:
     def leave(self) -> None:
         """Give the room of a session back, to who waits first."""
         self.open -= 1
+        self._let_in()
+
+    def settle(self, most: int, waiting: int) -> None:
+        """Have room for `most` sessions from now on, and a line of at most `waiting`.
+
+        Who stands in line stays there, however many they are.
+        """
+        self.most, self._most_waiting = most, waiting
+        self._let_in()
+
+    def _let_in(self) -> None:
         while self._line and self.free > 0:
             place = self._line.popleft()
             if not place.done():

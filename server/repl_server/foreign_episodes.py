@@ -1,7 +1,7 @@
 """`ForeignEpisodes`: environments of others, written on `repl_env.interfaces` or on OpenEnv's base.
 
-One with asynchronous methods of its own runs on the event loop. Any other runs in threads, in one
-of its own if it says so: an event loop that waits for one environment would hold up all.
+One with asynchronous methods of its own runs on the event loop. Any other runs in the thread that
+made it: an event loop that waits for one environment would hold up all.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -19,47 +18,21 @@ from pydantic import BaseModel
 from repl_env.pools import carried, carried_async
 
 from .episodes import Episodes, unsupported
+from .own_thread import OwnThread
 from .owned_uploads import OwnedUploads
 from .requests import AnyReset, FollowUp
 from .texts import checked
 
 
 class ForeignEpisodes:
-    """An environment, and the threads that it runs in: `thread` of its own, else the others'."""
+    """An environment, and the thread that it was made in."""
 
-    def __init__(
-        self,
-        environment: Any,
-        uploads: OwnedUploads,
-        threads: ThreadPoolExecutor,
-        thread: ThreadPoolExecutor | None,
-    ) -> None:
+    def __init__(self, environment: Any, thread: OwnThread, uploads: OwnedUploads) -> None:
         self.environment = environment
         self._uploads = uploads
-        self._threads = thread or threads
         self._thread = thread
         self._running: asyncio.Future[Any] | None = None  # in a thread
         self._closed = False
-
-    @classmethod
-    async def begin(
-        cls, factory: Callable[[], Any], uploads: OwnedUploads, threads: ThreadPoolExecutor
-    ) -> ForeignEpisodes:
-        """Make one. Its class may bind it to one thread, which must then be there before it."""
-        bound = getattr(factory, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)
-        thread = ThreadPoolExecutor(1, "repl-environment") if bound else None
-        loop = asyncio.get_running_loop()
-        making = loop.run_in_executor(thread or threads, carried, factory)
-        try:
-            return cls(await asyncio.shield(making), uploads, threads, thread)
-        except asyncio.CancelledError:
-            # The thread goes on, and nobody else would close what it makes.
-            making.add_done_callback(partial(_close_made, threads, thread))
-            raise
-        except BaseException:
-            if thread is not None:
-                thread.shutdown(wait=False)
-            raise
 
     @property
     def scored(self) -> bool:
@@ -82,10 +55,9 @@ class ForeignEpisodes:
     async def state(self) -> BaseModel:
         """As `Episodes.state`."""
         looking: Callable[[], BaseModel] = partial(getattr, self.environment, "state")
-        if self._thread is None:
-            return carried(looking)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, carried, looking)
+        if getattr(self.environment, "REQUIRES_SINGLE_THREAD_EXECUTOR", False):
+            return await self._thread.do(looking)
+        return carried(looking)
 
     async def variables(self) -> list[str]:
         """Has none."""
@@ -124,8 +96,7 @@ class ForeignEpisodes:
                     await asyncio.wait([self._running])
                 await self._call("close")
             finally:
-                if self._thread is not None:
-                    self._thread.shutdown(wait=False)
+                self._thread.end()
 
     async def _call(self, name: str, *args: Any, given: Mapping[str, Any] | None = None) -> Any:
         """Call a method, or its asynchronous twin, with what it knows of `given`."""
@@ -134,19 +105,9 @@ class ForeignEpisodes:
         calling = partial(method, *args, **(_known(method, given) if given else {}))
         if awaited:
             return await carried_async(calling())
-        loop = asyncio.get_running_loop()
-        self._running = loop.run_in_executor(self._threads, carried, calling)
+        self._running = self._thread.do(calling)
         # Who is cancelled leaves the thread at work, which `close` waits for.
         return await asyncio.shield(self._running)
-
-
-def _close_made(
-    threads: ThreadPoolExecutor, thread: ThreadPoolExecutor | None, made: asyncio.Future[Any]
-) -> None:
-    if not made.cancelled() and made.exception() is None:
-        (thread or threads).submit(made.result().close)
-    if thread is not None:
-        thread.shutdown(wait=False)
 
 
 def _is_asynchronous(kind: type, name: str) -> bool:

@@ -8,7 +8,6 @@ import hashlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pydantic import BaseModel
@@ -16,18 +15,17 @@ from pydantic import BaseModel
 from repl_env.environment import REPLEnvironment
 from repl_env.errors import REPLError
 from repl_env.interfaces import EnvironmentMetadata
-from repl_env.pools import carried
 from repl_env.refusals import DOES_NOT_READ, IDLE, OVER_QUOTA
 from repl_env.sandboxes import Sandboxes, SandboxSettings, Source
 
-from .admission import Admission
 from .calls import SessionCalls, warm_up
 from .cpu_accounts import CPUAccount
+from .describing import Description
 from .episodes import Episodes
-from .faults import fault
 from .foreign_episodes import ForeignEpisodes
 from .hosted import HostedSession
 from .inbound import Inbound
+from .making import Maker, not_made
 from .mcp.answers import Answers
 from .owned_uploads import OwnedUploads
 from .owners import Owner
@@ -50,6 +48,9 @@ _LOOK_SOON = 0.01
 # Seconds in which a client is to come back where its protocol has it do so at once: one that has
 # gone before it learnt of its session never will.
 INTRODUCTION_S = 30.0
+# Seconds that all sessions have to be closed in at the end. Only an environment of others takes
+# longer, which hangs in its thread, that nobody can end, or on the loop and heeds nothing.
+CLOSE_S = 10.0
 # Sessions whose processes are looked at then, in turn; each takes a tenth of a millisecond.
 _CPU_LOOKS = 32
 
@@ -76,9 +77,9 @@ class Host:
         self.settings = settings
         self.environment = environment
         self.action, self.observation, self.state_model = action, observation, state
-        alone = not getattr(environment or REPLEnvironment, "SUPPORTS_CONCURRENT_SESSIONS", True)
-        most = 1 if alone else settings.max_sessions
-        self.admission = Admission(most, settings.max_waiting, settings.wait_s)
+        self._maker = Maker(environment or REPLEnvironment, settings)
+        self._description = Description(self._maker)
+        self.admission = self._maker.admission
         self.quotas = Quotas(settings)
         self.inbound = Inbound(settings)
         self.slots = Slots()
@@ -94,12 +95,10 @@ class Host:
         self.sandboxes = Sandboxes()
         self.source = Source(None, _sandbox_settings(settings), self.sandboxes)
         self.mcp = Answers(self)
-        # One that blocks must not keep another waiting; threads start only when none is idle.
-        self._threads = ThreadPoolExecutor(most, "repl-environment")
         self._sessions: dict[bytes, HostedSession] = {}
         self._looking: asyncio.Task[None] | None = None
-        self._metadata: EnvironmentMetadata | None = None
         self.draining = False
+        self._held: set[HostedSession] = set()  # they were not closed in time, at the end
         self._turn = 0
         self.looks = 0  # for sessions that nobody uses, so far
 
@@ -125,13 +124,15 @@ class Host:
             self._looking.cancel()
             await asyncio.wait([self._looking])
         await self.drain(0.0)
-        self._threads.shutdown(wait=False)
         await self.shared_uploads.close()
         self.uploads.close()
         await asyncio.to_thread(self.sandboxes.close)
 
     async def drain(self, within: float) -> None:
-        """Begin nothing new, let running requests end within so many seconds, close everything."""
+        """Begin nothing new, let running requests end within so many seconds, close everything.
+
+        What cannot be closed in CLOSE_S more is left, and told to the log.
+        """
         self.draining = True
         refusal = draining()
         self.admission.close(refusal)
@@ -141,7 +142,16 @@ class Host:
         for session in self.sessions:
             if session.outlet is not None:
                 session.outlet.end(refusal.close or 1000, refusal.message)
-        await asyncio.gather(*(session.close("drain") for session in self.sessions))
+        await self._close_all()
+
+    async def _close_all(self) -> None:
+        sessions = [each for each in self.sessions if each not in self._held]
+        closing = {each.end("drain"): each for each in sessions}
+        if closing:
+            _, open_ = await asyncio.wait(closing, timeout=CLOSE_S)
+            for each in open_:
+                self._held.add(closing[each])
+                self.watch.session_held(closing[each])
 
     def check_open(self) -> None:
         """Raises Refusal DRAINING if nothing new may begin."""
@@ -213,20 +223,8 @@ class Host:
         return CPUAccount(session.owner, session.meter, self.watch)
 
     async def metadata(self) -> EnvironmentMetadata:
-        """What an environment says about itself."""
-        if self._metadata is None:
-            self._metadata = await asyncio.to_thread(carried, self._described)
-        return self._metadata
-
-    def _described(self) -> EnvironmentMetadata:
-        if self.environment is None:
-            return REPLEnvironment().get_metadata()
-        environment = self.environment()
-        try:
-            found = environment.get_metadata()
-            return EnvironmentMetadata(**found.model_dump())
-        finally:
-            environment.close()
+        """What an environment says about itself, as `Description.metadata`."""
+        return await self._description.metadata()
 
     async def _begun(
         self, owner: Owner, meter: Meter, making: Awaitable[Episodes]
@@ -237,7 +235,7 @@ class Host:
             raise
         # Boundary: whatever a factory raises is the operator's to read, in the log.
         except Exception as error:  # noqa: BLE001
-            raise fault("FACTORY_ERROR", "no environment could be made", error) from None
+            raise not_made(error) from None
         self._sessions[_name(session.token)] = session
         self.watch.session_opened(session)
         return session
@@ -245,10 +243,11 @@ class Host:
     async def _episodes(self, owner: Owner, meter: Meter) -> Episodes:
         uploads = OwnedUploads(owner, self.shared_uploads)
         if self.environment is not None:
-            made = await ForeignEpisodes.begin(self.environment, uploads, self._threads)
-            if isinstance(made.environment, REPLEnvironment):
-                return REPLEpisodes(made.environment, self.settings, uploads)
-            return made
+            made, thread = await self._maker.make()
+            if not isinstance(made, REPLEnvironment):
+                return ForeignEpisodes(made, thread, uploads)
+            thread.end()
+            return REPLEpisodes(made, self.settings, uploads)
         environment = REPLEnvironment()
         environment.take_from(self.source)
         calls = SessionCalls(self.settings, meter, self.watch)

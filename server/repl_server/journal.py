@@ -61,6 +61,8 @@ EVENTS = {
     "session_left": _event("session owner"),
     "session_resumed": _event("session owner"),
     "session_closed": _event("session owner reason"),
+    # At the end of the server it was still not closed: a thread of its environment's hangs.
+    "session_held": _event("session owner", level=logging.WARNING),
     "reset": _event("session seconds"),
     # A line takes as long as a tenth of a step.
     "step": _event("session outcome seconds", level=logging.DEBUG, contents="code stdout stderr"),

@@ -79,6 +79,10 @@ class Watch:
         owner = str(session.owner)
         self.journal.note("session_closed", session=session.id, owner=owner, reason=reason)
 
+    def session_held(self, session: HostedSession) -> None:
+        """Something holds it, at the end of the server, and is not waited for any more."""
+        self.journal.note("session_held", session=session.id, owner=str(session.owner))
+
     def reset(self, session: HostedSession, seconds: float) -> None:
         """An episode began."""
         self.metrics.reset()

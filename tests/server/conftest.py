@@ -57,6 +57,11 @@ class Serving:
         """Its event loop, in a thread of its own."""
         return self.host._looking.get_loop()
 
+    @property
+    def connections(self):
+        """Those of its clients that are open."""
+        return len(self.running.server_state.connections)
+
     def stop(self) -> None:
         """Have it stop, as SIGTERM does."""
         self.running.should_exit = True

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import threading
+from functools import partial
 
 import pytest
 
@@ -14,7 +15,7 @@ from repl_env.rubrics import ExactMatchRubric, Rubric
 from repl_sandbox import Limits, Sandbox
 from repl_server.app import create_app
 from tests.server.conftest import ask, peer, serving
-from tests.server.toys import Add, Adder, AsyncAdder, BoundAdder, Sum
+from tests.server.toys import Add, Adder, AsyncAdder, BoundAdder, LonelyAdder, Sum
 from tests.waiting import PATIENCE, eventually
 
 MODELS = {"action": Add, "observation": Sum}
@@ -46,9 +47,11 @@ def test_an_environment_that_is_made_for_nobody_is_closed(kind):
     with serving(environment=Slow, **MODELS) as server:
         with peer(server):
             assert begun.wait(60)
-        eventually(lambda: server.host.admission.free == 64)  # its client has gone
+        eventually(lambda: server.connections == 0)
+        assert server.host.admission.open == 1  # a thread cannot be ended: it is waited for
         made.set()
-        eventually(lambda: Adder.closed)
+        eventually(lambda: server.host.admission.open == 0)
+        assert len(Adder.closed) == 1
 
 
 class Keeper(Adder):
@@ -234,7 +237,7 @@ def test_a_factory_that_ends_the_process_ends_none():
         raise SystemExit(3)
 
     with serving(environment=environment, **MODELS) as server:
-        assert ask(server, "GET", "/metadata")[0] == 500
+        assert ask(server, "GET", "/metadata")[2]["code"] == "FACTORY_ERROR"
         assert ask(server, "GET", "/health")[0] == 200
 
 
@@ -297,6 +300,83 @@ def test_environments_of_this_package_have_all_of_it():
                 forbidden = {"hf_token": "hf_x"}
                 assert one.refusal("reset", forbidden) == "FORBIDDEN"
             eventually(lambda: not [each for each in server.host.sessions if each.outlet])
+
+
+@pytest.mark.parametrize("make", [lambda kind: lambda: kind(), lambda kind: partial(kind)])
+def test_what_a_function_makes_is_asked_how_many_there_may_be(make):
+    """Of a class it is known before; a function has no attributes."""
+    with serving({"max_sessions": 8, "max_waiting": 0}, environment=make(Adder), **MODELS) as many:
+        with peer(many) as one, peer(many) as other:
+            assert one.reset(start=1)["observation"]["total"] == 1
+            assert other.reset(start=2)["observation"]["total"] == 2
+        assert many.host.admission.most == 8
+    with serving(
+        {"max_sessions": 8, "wait_s": 0.05}, environment=make(LonelyAdder), **MODELS
+    ) as lone:
+        with peer(lone) as one, peer(lone) as other:
+            one.reset()
+            assert other.take()["data"]["code"] == "CAPACITY_REACHED"
+            assert ask(lone, "GET", "/metadata")[2]["code"] == "CAPACITY_REACHED"
+        eventually(lambda: lone.host.admission.open == 0)
+        assert ask(lone, "GET", "/metadata")[0] == 200
+
+
+def test_who_comes_before_that_is_known_stands_in_line():
+    """However short it is: there is room for all of them."""
+    begun, made = threading.Event(), threading.Event()
+
+    def environment():
+        begun.set()
+        assert made.wait(60)
+        return Adder()
+
+    few = {"max_sessions": 4, "max_waiting": 0}
+    with serving(few, environment=environment, **MODELS) as server, contextlib.ExitStack() as stack:
+        several = [stack.enter_context(peer(server)) for _ in range(4)]
+        assert begun.wait(60)
+        eventually(lambda: server.host.admission.waiting == 3)
+        made.set()
+        assert [one.reset(start=1)["observation"]["total"] for one in several] == [1] * 4
+        with peer(server) as fifth:
+            assert fifth.take()["data"]["code"] == "CAPACITY_REACHED"
+
+
+def test_what_a_function_makes_may_be_bound_to_the_thread_that_made_it():
+    with serving(environment=lambda: BoundAdder(), **MODELS) as server, peer(server) as one:
+        one.reset()
+        assert one.ask("step", {"number": 2})["data"]["observation"]["total"] == 2
+        Adder.closed.clear()
+        one.send("close")
+        eventually(lambda: Adder.closed)
+
+
+def test_a_factory_that_fails_is_told_so_by_whoever_asks_what_it_makes(caplog):
+    broken = [True]
+
+    def environment():
+        if broken:
+            raise RuntimeError("/secret/path")
+        return Adder()
+
+    with serving(environment=environment, **MODELS) as server:
+        status, _, told = ask(server, "GET", "/metadata")
+        assert (status, told["code"]) == (503, "FACTORY_ERROR") and "/secret" not in str(told)
+        assert told["id"] in caplog.text
+        broken.clear()
+        assert ask(server, "GET", "/metadata")[2]["name"] == "Adder"
+
+
+def test_metadata_are_asked_of_one_environment_which_is_closed_whatever_it_says():
+    class Mute(Adder):
+        def get_metadata(self):
+            raise LookupError("no readme in /srv/secret")
+
+    Adder.closed.clear()
+    with serving(environment=Mute, **MODELS) as server:
+        status, _, told = ask(server, "GET", "/metadata")
+        assert (status, told["code"]) == (409, "EXECUTION_ERROR")
+        assert "LookupError" in told["message"] and "/srv" not in told["message"]
+    assert len(Adder.closed) == 1
 
 
 def test_what_makes_no_environments():

@@ -125,6 +125,7 @@ class Unbegun(Adder):
 def gate() -> Iterator[threading.Event]:
     """Closed; open in the end."""
     Adder.gate.clear()
+    Adder.closed.clear()
     yield Adder.gate
     Adder.gate.set()
 
@@ -134,9 +135,10 @@ def test_no_session_is_made_for_who_has_left(gate, path: str, body: dict[str, ob
     with serving(environment=Unmade, action=Add, observation=Sum) as server:
         with send(server, path, body):
             assert Adder.waiting.acquire(timeout=PATIENCE)
-        eventually(lambda: server.host.admission.open == 0)
+        eventually(lambda: server.connections == 0)
         gate.set()
-        assert server.host.sessions == []
+        eventually(lambda: server.host.admission.open == 0)
+        assert server.host.sessions == [] and len(Adder.closed) == 1
 
 
 def test_no_session_is_kept_for_who_left_amid_its_reset(gate) -> None:

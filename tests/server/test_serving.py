@@ -256,6 +256,35 @@ def test_what_a_crowd_took_is_given_back():
             process.kill()
 
 
+@pytest.mark.parametrize("where", ["step", "make"])
+def test_an_environment_that_hangs_keeps_no_server_that_is_to_stop(where):
+    """Nobody can end its thread. The log says whose it is."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.server.hanging", where],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            server = Child(process)
+            with peer(server) as one:
+                if where == "step":
+                    one.reset()
+                    one.send("step", {})
+                assert process.stdout.readline() == "hangs\n"
+                process.send_signal(signal.SIGTERM)
+                assert one.closed() == 1012
+            assert process.wait(PATIENCE) in (0, -signal.SIGTERM)
+            log = [json.loads(line) for line in process.stderr.read().splitlines()]
+        finally:
+            process.kill()
+    events = {line["event"]: line for line in log}
+    assert "server_stopped" in events and "fault" not in events
+    if where == "step":
+        opened, held = events["session_opened"], events["session_held"]
+        assert held["session"] == opened["session"] and held["level"] == "warning"
+
+
 def test_what_ended_sessions_left_to_the_collector_is_collected_when_nobody_is_there():
     left = []
 
