@@ -60,6 +60,7 @@ class HostedSession:
         self.touched = time.monotonic()
         self.left: float | None = None
         self.known = True
+        self._resumable = False  # it ends a grace time after its socket went
         self.ending = "closed"
         self.tools = SessionTools(self, episodes, host.settings)
         self.cpu = host.cpu_account(self)
@@ -156,11 +157,15 @@ class HostedSession:
 
     def keep(self) -> None:
         """Keep it for a socket that will resume it, for as long as a grace time."""
-        self.left = time.monotonic()
+        self.left, self._resumable = time.monotonic(), True
 
-    def take(self, outlet: Outlet) -> None:
-        """Make `outlet` the socket that holds this session; another that does is closed."""
+    def take(self, outlet: Outlet, *, resumable: bool = False) -> None:
+        """Make `outlet` the socket that holds this session; another that does is closed.
+
+        `resumable`: from now on the session ends a grace time after its socket went.
+        """
         before, self.outlet, self.left = self.outlet, outlet, None
+        self._resumable |= resumable
         self.touched = time.monotonic()
         if before is not None and before is not outlet:
             self._line.forget(before)
@@ -174,9 +179,12 @@ class HostedSession:
             self._host.watch.session_left(self)
 
     def detach(self, outlet: Outlet) -> None:
-        """A socket that was added to the session has gone; the session stays as before it came."""
+        """A socket that was added to the session has gone; the session stays as before it came.
+
+        That is: until it is idle, or to be resumed.
+        """
         if self.outlet is outlet:
-            self.outlet = None
+            self.outlet, self.left = None, time.monotonic() if self._resumable else None
             self._line.forget(outlet)
 
     async def begin(self, data: Any) -> Any:

@@ -186,7 +186,7 @@ class Socket:
         self._outlet.held = True
         if resumed:
             self._host.watch.session_resumed(session)
-        session.take(self._outlet)
+        session.take(self._outlet, resumable=self._dialect.named)
         if self._dialect.named:
             await self._outlet.deliver(
                 id, Reply("session", text_of(session.facts(resumed=resumed)))

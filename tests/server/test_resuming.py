@@ -158,6 +158,24 @@ def test_nobody_comes_back():
             assert one.refusal("resume", {"token": token}) == "UNKNOWN_SESSION"
 
 
+def test_a_plain_socket_beside_it_changes_nothing_of_when_a_session_ends():
+    """One to be resumed ends by its grace, as it would have; one of HTTP when it is idle."""
+    settings = {"idle_s": 600.0, "grace_s": 0.02}
+    with serving(settings, environment=Adder, action=Add, observation=Sum) as server:
+        token = ask(server, "POST", "/reset", {}, X_Session_Id="new")[1]["X-Session-Id"]
+        (stays,) = server.host.sessions
+        with peer(server, named=True) as one:
+            resumed = one.open()["token"]
+            for name in (resumed, token):
+                with peer(server, path=f"/ws?session_id={name}") as beside:
+                    beside.reset()
+            assert one.closed() == 4001
+        eventually(lambda: server.host.sessions == [stays])
+        looks = server.host.looks
+        eventually(lambda: server.host.looks > looks + 20)
+        assert server.host.sessions == [stays]
+
+
 def test_what_runs_does_not_keep_a_session_beyond_its_grace():
     with serving({"grace_s": 0.05}) as server:
         with peer(server, named=True) as one:
