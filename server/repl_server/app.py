@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -50,13 +51,15 @@ def create_app(
         action, observation: the models of its actions and observations.
 
     Raises:
-        TypeError: `environment` cannot be called.
+        TypeError: `environment` cannot be called, or is an asynchronous function.
         ValueError: keys are asked for and there are none, or a setting is wrong.
         OSError: the key file cannot be read.
     """
     if environment is not None and not callable(environment):
         kind = type(environment).__name__
         raise TypeError(f"environment must make environments, and a {kind} cannot be called")
+    if inspect.iscoroutinefunction(environment):
+        raise TypeError("environment must be a class or a plain function, not an asynchronous one")
     state = REPLState if environment is None else State
     settings = settings or Settings()
     check_list(settings.llm_urls)

@@ -11,6 +11,7 @@ from .inbound import Inbound, patience
 from .owners import Owner
 from .refusal import Refusal
 from .settings import Settings
+from .texts import invalid
 
 # Uploads are kept elsewhere, under limits of their own, as they come in.
 _UPLOADS = "/contexts/"
@@ -38,16 +39,21 @@ class Body:
         self._seconds = settings.body_s
         self._began = asyncio.get_running_loop().time()
         self._announced = announced(scope)
+        self._coding = _coding(scope)
         self.count = self._held = 0
         self.whole = self._announced == 0
         self.refusal: Refusal | None = None
 
     def check(self) -> None:
-        """Refuse what is too large by its own account.
+        """Refuse what is too large, or packed, by its own account.
 
         Raises:
-            Refusal: TOO_LARGE.
+            Refusal: TOO_LARGE; VALIDATION_ERROR.
         """
+        if self._coding is not None and self._announced != 0:
+            header, name = self._coding
+            told = f"{name[:100]!r} is not read: bodies are sent as they are, not compressed"
+            raise invalid(f"header.{header}", told)
         if self._announced is not None and self._announced > self._limit:
             self._refuse_size()
 
@@ -106,6 +112,24 @@ class Body:
     def _refuse(self, code: str, message: str, **more: Any) -> NoReturn:
         self.refusal = Refusal(code, message, **more)
         raise self.refusal
+
+
+# What says how a body is coded, and the words that leave it as it is.
+_PLAIN = {
+    b"content-encoding": ("Content-Encoding", frozenset({"", "identity"})),
+    b"transfer-encoding": ("Transfer-Encoding", frozenset({"chunked"})),
+}
+
+
+def _coding(scope: Scope) -> tuple[str, str] | None:
+    """The header that says that the body is packed, and how; None if none does."""
+    for name, value in scope["headers"]:
+        if name in _PLAIN:
+            header, plain = _PLAIN[name]
+            said = value.decode("latin-1").strip().lower()
+            if said not in plain:
+                return header, said
+    return None
 
 
 def announced(scope: Scope) -> int | None:

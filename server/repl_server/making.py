@@ -43,12 +43,13 @@ class Maker:
         """An environment, and the thread that it was made in.
 
         Raises:
-            Exception: what the factory raises.
+            Exception: what the factory raises; TypeError, what it made is no environment.
         """
         thread = OwnThread("repl-environment")
         making = thread.do(self._factory)
         try:
             made = await asyncio.shield(making)
+            _check(made)
         except asyncio.CancelledError:
             # The thread goes on: nobody else closes what it makes, whose place is taken till then.
             await asyncio.wait([asyncio.ensure_future(_discarded(making, thread))])
@@ -72,6 +73,17 @@ class Maker:
             self.alone = _is_alone(made)
             most = 1 if self.alone else self._settings.max_sessions
             self.admission.settle(most, self._settings.max_waiting)
+
+
+def _check(made: Any) -> None:
+    lacks = [
+        name
+        for name in ("reset", "step", "close")
+        if not (hasattr(made, name) or hasattr(made, f"{name}_async"))
+    ]
+    if lacks:
+        kind = type(made).__name__
+        raise TypeError(f"a {kind} was made, which is no environment: it has no {', '.join(lacks)}")
 
 
 def not_made(error: Exception) -> Refusal:

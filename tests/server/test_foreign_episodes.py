@@ -379,6 +379,22 @@ def test_metadata_are_asked_of_one_environment_which_is_closed_whatever_it_says(
     assert len(Adder.closed) == 1
 
 
+def test_what_is_made_and_is_no_environment_is_a_fault_of_the_factory(caplog):
+    """A `return` that was forgotten, for example."""
+    with serving(environment=lambda: None, **MODELS) as server:
+        with peer(server) as one:
+            assert one.take()["data"]["code"] == "FACTORY_ERROR"
+        assert ask(server, "GET", "/metadata")[2]["code"] == "FACTORY_ERROR"
+        eventually(lambda: server.host.admission.open == 0)
+    assert "a NoneType was made, which is no environment: it has no reset" in caplog.text
+
+
+async def make_adder():
+    return Adder()
+
+
 def test_what_makes_no_environments():
+    with pytest.raises(TypeError, match="asynchronous"):
+        create_app(environment=make_adder)
     with pytest.raises(TypeError, match="Adder"):
         create_app(environment=Adder())

@@ -1,13 +1,14 @@
 """The HTTP routes: OpenEnv's, each in an environment of its own, and those of a session."""
 
 import json
+import socket
 import threading
 
 import pytest
 
 from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, Sum
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 SESSION = "X-Session-Id"
 
@@ -284,6 +285,30 @@ def test_a_body_that_is_said_to_be_no_json_is_told_so(adders, kind, status):
     if status != 200:
         assert told["errors"][0]["loc"] == ["header", "Content-Type"]
         assert "application/json" in told["message"]
+
+
+@pytest.mark.parametrize(
+    ("coding", "status"), [("gzip", 422), ("br", 422), ("Identity", 200), ("", 200)]
+)
+def test_a_body_that_is_compressed_is_told_so(adders, coding, status):
+    """And not that it is no JSON, or has another hash."""
+    found, _, told = ask(adders, "POST", "/reset", {"start": 1}, Content_Encoding=coding)
+
+    assert found == status
+    if status != 200:
+        assert told["errors"][0]["loc"] == ["header", "Content-Encoding"]
+        packed = {"Content_Encoding": coding, "Content_Type": "text/plain"}
+        path = f"/contexts/{'0' * 64}"
+        assert ask(adders, "PUT", path, b"a", **packed)[2]["errors"] == told["errors"]
+
+
+def test_a_transfer_that_is_compressed_is_told_so(adders):
+    with socket.create_connection(("127.0.0.1", adders.port), PATIENCE) as client:
+        coded = "Transfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+        client.sendall(f"POST /reset HTTP/1.1\r\nHost: 127.0.0.1\r\n{coded}".encode())
+        answer = client.makefile("rb").read()
+
+    assert answer.split()[1] == b"422" and b"Transfer-Encoding" in answer
 
 
 def test_what_is_said_about_the_server(server):
