@@ -174,13 +174,34 @@ class Host:
         self.check_open()
         meter = self.quotas.of(owner)
         with contextlib.ExitStack() as undo:
-            meter.open_session()
+            await self._count(owner, meter)
             undo.callback(meter.close_session)
             await self.admission.enter()
             undo.callback(self.admission.leave)
             session = await self._begun(owner, meter, self._episodes(owner, meter))
             undo.pop_all()
         return session
+
+    async def _count(self, owner: Owner, meter: Meter) -> None:
+        """Count one more session of `owner`. One that ends may take its time, and is waited for.
+
+        Raises:
+            Refusal: QUOTA_EXCEEDED, DRAINING.
+        """
+        until = time.monotonic() + self.settings.wait_s
+        while True:
+            try:
+                meter.open_session()
+            except Refusal as refusal:
+                mine = [each for each in self.sessions if each.owner == owner]
+                ending = [each.end() for each in mine if each.closing]
+                left = until - time.monotonic()
+                if refusal.retry_after is not None or not ending or left <= 0:
+                    raise
+                await asyncio.wait(ending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                self.check_open()
+            else:
+                return
 
     async def branch(self, parent: HostedSession, seed: int | None) -> HostedSession:
         """A session that is a copy of `parent`, to be resumed by a socket of its own.

@@ -150,13 +150,13 @@ class Socket:
             assert isinstance(asked, Request)
             opening = self._open() if name == "open" else self._resume(asked.data.token)
             await self._begin(asked.id, opening, resumed=name == "resume")
+        elif name == "close":
+            self._closed, self._outlet.leaving = True, (1000, "")
+            return False
         elif session is None or name in _OPENINGS:
             await self._outlet.deliver(
                 asked.id, Reply.refusing(_out_of_order(asked, session is None))
             )
-        elif name == "close":
-            self._closed, self._outlet.leaving = True, (1000, "")
-            return False
         elif name == "cancel":
             assert isinstance(asked, Request)
             found = await session.cancel(asked.data.request)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 
 import pytest
 
@@ -190,6 +191,50 @@ def test_an_owner_has_no_more_than_its_quota():
         eventually(lambda: not server.host.sessions)
         with peer(server) as one:
             one.reset()
+
+
+class Slow(Adder):
+    """Its end takes as long as the gate is closed."""
+
+    def close(self):
+        Adder.waiting.release()
+        assert self.gate.wait(60)
+        super().close()
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("word", [False, True])
+def test_who_ended_its_session_has_its_place_for_the_next(named, word):
+    """Although that takes a while to end: its client was not told when it would be over."""
+    Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
+    toys, settings = {**TOYS, "environment": Slow}, {"quota": Quota(sessions=1), "wait_s": 600.0}
+    with serving(settings, **toys) as server, contextlib.ExitStack() as stack:
+        stack.callback(Adder.gate.set)
+        with peer(server) as one:
+            one.reset()
+            if word:
+                one.send("close")
+                assert one.closed() == 1000
+        assert Adder.waiting.acquire(timeout=60)
+        late = stack.enter_context(peer(server, named=named))
+        if named:
+            late.send("open", {}, id="o")
+        else:
+            late.send("reset", {"start": 3})
+        Adder.gate.set()
+        assert late.take()["type"] == ("session" if named else "observation")
+
+
+def test_the_end_of_a_session_is_not_waited_for_without_an_end():
+    Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
+    toys, settings = {**TOYS, "environment": Slow}, {"quota": Quota(sessions=1), "wait_s": 0.05}
+    with serving(settings, **toys) as server, contextlib.ExitStack() as stack:
+        stack.callback(Adder.gate.set)
+        with peer(server) as one:
+            one.reset()
+        assert Adder.waiting.acquire(timeout=60)
+        with peer(server) as late:
+            assert late.take()["data"]["code"] == "QUOTA_EXCEEDED"
 
 
 def test_no_environment_could_be_made():

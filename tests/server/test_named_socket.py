@@ -1,5 +1,7 @@
 """`/ws` with `repl-env.v1`: what it has more."""
 
+import logging
+
 import pytest
 
 from repl_sandbox import Limits
@@ -50,6 +52,14 @@ def test_the_first_frame_says_which_session(server):
         one.open()
         assert one.refusal("open", {}) == "VALIDATION_ERROR"
         assert one.reset()["done"] is False
+
+
+def test_who_has_no_session_may_say_that_it_leaves(server, caplog):
+    caplog.set_level(logging.INFO, "repl_server")
+    with peer(server, named=True) as one:
+        one.send("close", id="c")
+        assert one.closed() == 1000
+    assert "refused" not in caplog.text
 
 
 def test_replies_carry_the_ids(named):
