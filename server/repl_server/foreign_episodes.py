@@ -11,7 +11,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -22,6 +22,8 @@ from .own_thread import OwnThread
 from .owned_uploads import OwnedUploads
 from .requests import AnyReset, FollowUp
 from .texts import checked
+
+T = TypeVar("T")
 
 
 class ForeignEpisodes:
@@ -55,8 +57,9 @@ class ForeignEpisodes:
     async def state(self) -> BaseModel:
         """As `Episodes.state`."""
         looking: Callable[[], BaseModel] = partial(getattr, self.environment, "state")
-        if getattr(self.environment, "REQUIRES_SINGLE_THREAD_EXECUTOR", False):
-            return await self._thread.do(looking)
+        bound = getattr(self.environment, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)
+        if bound or not _is_asynchronous(type(self.environment), "step"):
+            return await self._in_thread(looking)
         return carried(looking)
 
     async def variables(self) -> list[str]:
@@ -105,9 +108,12 @@ class ForeignEpisodes:
         calling = partial(method, *args, **(_known(method, given) if given else {}))
         if awaited:
             return await carried_async(calling())
-        self._running = self._thread.do(calling)
+        return await self._in_thread(calling)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        running = self._running = self._thread.do(work)
         # Who is cancelled leaves the thread at work, which `close` waits for.
-        return await asyncio.shield(self._running)
+        return await asyncio.shield(running)
 
 
 def _is_asynchronous(kind: type, name: str) -> bool:

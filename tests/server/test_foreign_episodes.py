@@ -137,6 +137,25 @@ def test_those_that_block_hold_up_nobody():
         assert [one.take()["data"]["observation"]["total"] for one in several] == [1] * len(several)
 
 
+def test_a_state_that_blocks_holds_up_nobody():
+    Adder.gate, Adder.waiting = threading.Event(), threading.Semaphore(0)
+
+    class Asking(Adder):
+        @property
+        def state(self):
+            Adder.waiting.release()
+            assert self.gate.wait(60)
+            return super().state
+
+    with serving(environment=Asking, **MODELS) as server, peer(server) as one, peer(server) as two:
+        one.reset(start=1)
+        one.send("state")
+        assert Adder.waiting.acquire(timeout=60)
+        assert two.reset(start=2)["observation"]["total"] == 2
+        Adder.gate.set()
+        assert one.take()["data"]["total"] == 1
+
+
 class Endless(AsyncAdder):
     async def step_async(self, action, timeout_s=None):
         while action.note == "wait":
