@@ -1,10 +1,12 @@
 """A server whose environment hangs, in its step or as it is made, whatever is asked of it.
 
-python -m tests.server.hanging step | make
+python -m tests.server.hanging step | loop | make
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import sys
 import threading
 
@@ -34,6 +36,18 @@ class Hanging(Environment):
         return State()
 
 
+class Heedless(Hanging):
+    """Hangs in its step, on the event loop, whoever cancels that."""
+
+    async def step_async(
+        self, action: Action, timeout_s: object = None, **_: object
+    ) -> Observation:
+        print("hangs", flush=True)
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+
 def hang() -> None:
     """For ever."""
     print("hangs", flush=True)
@@ -42,7 +56,7 @@ def hang() -> None:
 
 if __name__ == "__main__":
     hosting.CLOSE_S = 0.05
-    made = {"step": Hanging, "make": hang}[sys.argv[1]]
+    made = {"step": Hanging, "loop": Heedless, "make": hang}[sys.argv[1]]
     settings = Settings(port=0, drain_s=0.05)
     app = create_app(settings, environment=made, action=Action, observation=Observation)
     with written_to(sys.stderr):
