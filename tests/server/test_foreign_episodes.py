@@ -4,8 +4,11 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import threading
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -406,6 +409,22 @@ def test_what_is_made_and_is_no_environment_is_a_fault_of_the_factory(caplog):
         assert ask(server, "GET", "/metadata")[2]["code"] == "FACTORY_ERROR"
         eventually(lambda: server.host.admission.open == 0)
     assert "a NoneType was made, which is no environment: it has no reset" in caplog.text
+
+
+def test_the_environment_of_the_page_is_served_as_the_page_says():
+    page = (Path(__file__).parents[2] / "docs" / "openenv.md").read_text(encoding="utf-8")
+    section = page.partition("## An environment of your own")[2].partition("\n## ")[0]
+    (code,) = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    found = {"__name__": "page"}
+    exec(code, found)
+    models = {"action": found["Add"], "observation": found["Sum"]}
+    settings = replace(found["app"].state.host.settings, port=0)
+    with serving(settings, environment=found["Adder"], **models) as server:
+        with peer(server) as one:
+            one.reset(start=2, unknown=1)
+            told = one.ask("step", {"number": 3})["data"]
+    assert (told["observation"]["total"], told["reward"]) == (5, 1.0)
+    assert found["app"].state.host.admission.most == 8
 
 
 async def make_adder():
