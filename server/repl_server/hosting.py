@@ -207,10 +207,10 @@ class Host:
         """A session that is a copy of `parent`, to be resumed by a socket of its own.
 
         Raises:
-            Refusal: as `open`, without waiting.
+            Refusal: as `open`, without standing in line.
         """
         with contextlib.ExitStack() as undo:
-            parent.meter.open_session()
+            await self._count(parent.owner, parent.meter)
             undo.callback(parent.meter.close_session)
             self.admission.enter_now()
             undo.callback(self.admission.leave)

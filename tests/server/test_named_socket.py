@@ -1,12 +1,16 @@
 """`/ws` with `repl-env.v1`: what it has more."""
 
+import asyncio
 import logging
+import threading
 
 import pytest
 
 from repl_sandbox import Limits
+from repl_server.quota import Quota
 from tests.server.conftest import peer, serving
 from tests.server.toys import Add, Adder, Sum
+from tests.waiting import PATIENCE
 
 SLEEP = "import time\nprint('on', flush=True)\ntime.sleep(600)"
 
@@ -228,6 +232,34 @@ def test_a_branch_is_a_session_of_its_own():
             other.run("x += 1")
             assert one.run("x")["stdout"] == "1\n"
             assert other.ask("step", {"code": "FINAL(x)"})["data"]["reward"] == 1.0
+
+
+def test_a_branch_that_ended_makes_room_for_the_next():
+    """Under a quota, although its end takes a while."""
+    begun, gate = threading.Event(), threading.Event()
+    settings = {"recovery": "snapshot", "quota": Quota(sessions=2)}
+    with serving(settings) as server, peer(server, named=True) as one:
+        one.open()
+        one.reset()
+        token = one.ask("branch", {})["data"]["token"]
+        (branch,) = (each for each in server.host.sessions if each.token == token)
+        close = branch._episodes.close
+
+        async def slowly():
+            begun.set()
+            await asyncio.to_thread(gate.wait, PATIENCE)
+            await close()
+
+        branch._episodes.close = slowly
+        with peer(server, named=True) as other:
+            other.resume(token)
+            other.send("close", id="c")
+        assert begun.wait(PATIENCE)
+        one.send("branch", {}, id="next")
+        one.send("cancel", {"request": "none"}, id="read")
+        assert one.replies("read")  # so that the branch was read, too
+        gate.set()
+        assert one.replies("next")["next"]["type"] == "branch"
 
 
 def test_environments_of_others_have_less():
