@@ -73,9 +73,8 @@ class Origins:
         nameless = hostless and "host" not in headers
         if self._loopback and not (keyed or nameless or self._is_ours(host)):
             # A page whose own name leads here, or a proxy that passes a name on.
-            raise Refusal(
-                "FORBIDDEN", "This Host is not known; name its origin with --origin to allow it."
-            )
+            unknown = "This Host is not known; name its origin with --origin to allow it."
+            raise Refusal("FORBIDDEN", unknown if host else "A request has one Host, and one only.")
         if "origin" in headers:
             self._check_origin(headers, host, scheme, keyed=keyed)
         elif (

@@ -262,6 +262,12 @@ def test_nothing_else_goes_without_its_host(request_) -> None:
     assert code_of(local(), request_) == "FORBIDDEN"
 
 
+@pytest.mark.parametrize("host", [[], "", ["127.0.0.1:8000", "pages.example"]])
+def test_who_names_no_host_or_two_is_told_that_and_not_to_allow_it(host) -> None:
+    with pytest.raises(Refusal, match="one Host"):
+        local().of(scope("127.0.0.1", host=host))
+
+
 def test_a_name_that_the_operator_gave_is_the_server_s() -> None:
     """A proxy on this machine that passes `Host` on."""
     identity = local(origins=("https://repl.example",), trusted_proxies=("127.0.0.1",))
