@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         Rubric,
     )
     from repl_env.sync_client import SyncREPLEnv
+    from repl_env.thoughts import without_thoughts
     from repl_env.vector import REPLVectorEnv
 
     __version__: str
@@ -116,6 +117,7 @@ __all__ = [
     "extract_code_blocks",
     "format_observations",
     "replay",
+    "without_thoughts",
 ]
 
 _NAMES_BY_MODULE = {
@@ -163,6 +165,7 @@ _NAMES_BY_MODULE = {
         "Rubric",
     ),
     "sync_client": ("SyncREPLEnv",),
+    "thoughts": ("without_thoughts",),
     "vector": ("REPLVectorEnv",),
 }
 _load, _listed = on_first_use(__name__, _NAMES_BY_MODULE)

@@ -21,6 +21,7 @@ from repl_env.interfaces import Message
 from repl_env.rlm.given_functions import check_takes, takes
 from repl_env.rlm.model import ModelFunction, as_completion
 from repl_env.rlm.result import ChildTrace
+from repl_env.thoughts import without_thoughts
 from repl_sandbox.types import check_seconds
 
 __all__ = [
@@ -113,7 +114,7 @@ class DirectLMBackend:
         self._takes_model = takes(llm_chat_fn, [], None)
 
     def query(self, prompt: str, model: str | None = None) -> str:
-        """Ask the chat function one question; what it raises is raised.
+        """Ask the chat function one question; what it raises is raised. Thoughts are left out.
 
         Raises:
             ModelError: what it returned is no answer.
@@ -122,7 +123,7 @@ class DirectLMBackend:
         answer = self.llm_chat_fn(messages, *((model,) if self._takes_model else ()))
         if inspect.isawaitable(answer):
             answer = RUNS.wait_for(_awaited(answer))
-        return self._cut(as_completion(answer).text)
+        return self._cut(without_thoughts(as_completion(answer).text))
 
     def query_batched(self, prompts: list[str], model: str | None = None) -> list[str]:
         """Ask it several at once; one that fails is the text of its error."""

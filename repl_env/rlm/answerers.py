@@ -28,6 +28,7 @@ from repl_env.rlm.model import (
     Purpose,
 )
 from repl_env.rlm.questions import Question, Reply, parsed
+from repl_env.thoughts import without_thoughts
 from repl_sandbox.types import JSON
 
 Ended: TypeAlias = Callable[[int, "Reply"], None]
@@ -170,7 +171,7 @@ class Either(Answerer):
 
 async def fitting(completion: Completion, schema: Mapping[str, Any]) -> JSON:
     """The JSON that an answer is; ValueError says why it does not fit."""
-    return await aside(partial(parsed, completion.text, schema))
+    return await aside(partial(parsed, without_thoughts(completion.text), schema))
 
 
 def _sum(first: ModelUsage, second: ModelUsage) -> ModelUsage:

@@ -281,7 +281,7 @@ class Calling:
                 cell=call.cell,
                 model=reply.model or question.model,
                 prompt=question.prompt,
-                text=reply.text,
+                text=reply.text if reply.said is None else reply.said,
                 error=reply.error,
                 truncated=reply.truncated,
                 usage=reply.usage,

@@ -38,6 +38,7 @@ from repl_env.rlm.reports import LAST, NO_CODE, TOO_MANY, Reports
 from repl_env.rlm.result import RLMRunResult
 from repl_env.rlm.sums import Sums
 from repl_env.rlm.transcript import Transcript
+from repl_env.thoughts import without_thoughts
 from repl_env.values import clean
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ class Run:
         answer = answer_in(reply.text, self._variables)
         if answer is not None:
             await self._answer(answer)
-        elif text := clean(reply.text).strip():
+        elif text := without_thoughts(clean(reply.text)).strip():
             await self._submit(text)
 
     async def _give_up(self) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Container
 from dataclasses import dataclass
 from itertools import islice
 
+from repl_env.thoughts import without_thoughts
+
 _VARIABLE = re.compile(
     r"^[ \t]*FINAL_VAR\(\s*(?P<quote>[\"'`]?)(?P<name>\w+)(?P=quote)\s*\)", re.MULTILINE
 )
@@ -30,8 +32,10 @@ class ProseAnswer:
 def answer_in(prose: str, variables: Container[str] = ()) -> ProseAnswer | None:
     """The answer that a reply without code gives at the beginning of a line, if any.
 
-    `variables` are the names in the session: `FINAL(total)` means one of these.
+    `variables` are the names in the session: `FINAL(total)` means one of these. What the model
+    thought before its reply is no part of it.
     """
+    prose = without_thoughts(prose)
     variable = _VARIABLE.search(prose)
     answer = _ANSWER.search(prose)
     if variable is not None and (answer is None or variable.start() < answer.start()):

@@ -12,6 +12,7 @@ from repl_env.answers import validator
 from repl_env.aside import hurry_past
 from repl_env.errors import BudgetExceeded, ModelError
 from repl_env.rlm.model import Completion, ModelUsage
+from repl_env.thoughts import without_thoughts
 from repl_env.values import clean
 
 if TYPE_CHECKING:
@@ -51,8 +52,9 @@ class Question:
 class Reply:
     """What a question came to. `error` None: there is an answer.
 
-    `ours`: a failure of what the answer was to come from, and not of the code that asked.
-    `refusal`: the budget did not allow the question. `child`: a run of its own gave the answer.
+    `text` is what the code gets; `said` all that a model wrote, thoughts too. `ours`: a failure
+    of what the answer was to come from, and not of the code that asked. `refusal`: the budget did
+    not allow the question. `child`: a run of its own gave the answer.
     """
 
     text: str
@@ -64,16 +66,19 @@ class Reply:
     refusal: BudgetExceeded | None = None
     child: bool = False
     model: str | None = None
+    said: str | None = None
 
     @classmethod
     def of(cls, completion: Completion, value: JSON = None) -> Reply:
         """The answer that a model gave."""
+        said = clean(completion.text)
         return cls(
-            clean(completion.text),
+            without_thoughts(said),
             usage=completion.usage,
             truncated=completion.truncated,
             value=value,
             model=completion.model,
+            said=said,
         )
 
     @classmethod

@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 from repl_env.models import REPLObservation
 from repl_env.prompts import build_user_prompt, format_observations
+from repl_env.thoughts import without_thoughts
 from repl_env.values import clean
 
-# Characters of one reply that stay in the conversation. Its code is run whole.
+# Characters of one reply that stay in the conversation. Its code is run whole. Of a longer one the
+# thoughts go first: chat templates leave those of earlier turns out, and know them by both tags.
 MOST_REPLY = 100_000
 # So many turns with the same code and the same error are a loop, which the model is told.
 _SAME_FAILURES = 3
@@ -63,7 +65,7 @@ class Reports:
         whole = "\n\n".join(part for part in (told, *notes, ask_on) if part)
         printed = sum(len(observation.result.stdout) for observation in observations)
         short = "\n\n".join([_SHORT.format(printed), *notes])
-        return Report(_within(reply, MOST_REPLY), whole, short)
+        return Report(_kept(reply), whole, short)
 
     def _note_failure(self, ran: Sequence[tuple[str, REPLObservation]]) -> int:
         """How many times in a row the same code has failed in the same way."""
@@ -78,9 +80,14 @@ class Reports:
         return len(self._failures)
 
 
+def _kept(reply: str) -> str:
+    """What stays of a reply in the conversation."""
+    text = clean(reply)
+    return text if len(text) <= MOST_REPLY else _within(without_thoughts(text), MOST_REPLY)
+
+
 def _within(text: str, limit: int) -> str:
     """`text` without its middle, if it is longer."""
-    text = clean(text)
     if len(text) <= limit:
         return text
     half = limit // 2

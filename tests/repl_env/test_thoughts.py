@@ -1,0 +1,94 @@
+"""What a reasoning model thought before its reply is no part of the reply."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repl_env.parsing import extract_code_blocks
+from repl_env.thoughts import without_thoughts
+
+THOUGHT = "Maybe\n```python\nos.remove('all')\n```\nNo.\nFINAL(1)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "reply"),
+    [
+        ("<think>hm</think>yes", "yes"),
+        (" \n<think>\nhm\n</think>\n\nyes\n", "yes\n"),
+        ("<think>\n\n</think>\n\n", ""),
+        ("<think>a</think>\n<think>b</think>\nyes", "yes"),
+        ("<think>a </think> b </think> c", "b </think> c"),
+        (f"<think>{THOUGHT}</think>\nyes", "yes"),
+        ("</think>\nyes", "yes"),
+        (f"{THOUGHT}</think>\n\nyes", "yes"),
+        (f"What is <think>?\n{THOUGHT}</think>\nyes", "yes"),
+        ("hm\r\n</think>\r\n\r\nyes", "yes"),
+        ("<think>hm</think>\n  ```python\n  x\n  ```", "  ```python\n  x\n  ```"),
+    ],
+)
+def test_a_reply_begins_where_the_thoughts_end(text, reply):
+    assert without_thoughts(text) == reply
+
+
+@pytest.mark.parametrize("text", ["<think>", f"\n<think>\n{THOUGHT}", "<think>a</think><think>b"])
+def test_a_reply_that_is_cut_amid_its_thoughts_has_nothing(text):
+    assert without_thoughts(text) == ""
+    assert extract_code_blocks(text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "yes",
+        THOUGHT,
+        "The tags are <think> and </think>.",
+        "Such as\n<think>\na\n</think>\nyes",
+        "I mean </think> here",
+        " </think> is indented",
+        "<thinking>a</thinking>\nyes",
+        "```python\nx = '''\n</think>\n'''\n```\nThat was it.",
+        "````\n```\n</think>\n```\n````",
+    ],
+)
+def test_a_text_that_only_mentions_the_tags_stays_as_it_is(text):
+    assert without_thoughts(text) == text
+
+
+def test_thoughts_may_quote_their_own_end_in_code():
+    quoted = "So:\n```python\nx = '''\n</think>\n'''\n```\nNo.\n</think>\n"
+    assert without_thoughts(f"{quoted}```python\ny\n```") == "```python\ny\n```"
+
+
+@pytest.mark.parametrize("left_open", ["```python\nx = 1\n", "```\nx = 1\n", "~~~py\nx\n"])
+def test_a_block_that_the_thoughts_leave_open_does_not_hide_their_end(left_open):
+    text = f"{left_open}</think>\n```python\ny\n```"
+    assert extract_code_blocks(text) == ["y"]
+
+
+def test_only_the_code_of_the_reply_is_code():
+    assert extract_code_blocks(f"<think>{THOUGHT}</think>\n```repl\ny\n```") == ["y"]
+    assert extract_code_blocks(f"{THOUGHT}</think>\n```repl\ny\n```") == ["y"]
+    marked = "```python\nx = '''\n<think>\n</think>\n'''\n```"
+    assert extract_code_blocks(marked) == ["x = '''\n<think>\n</think>\n'''"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<think></think>" * 200_000,
+        "</think>\n" * 200_000,
+        "```\n</think>\n```\n" * 50_000,
+        "```py\n</think>\n" * 50_000,
+        "<think>" * 200_000,
+        "\n" * 1_000_000 + "</think>",
+    ],
+)
+def test_tags_without_number_take_linear_time(text):
+    assert text.endswith(without_thoughts(text))
+
+
+@given(st.lists(st.sampled_from(["<think>", "</think>", "\n", "```", "py", " ", "x"]), max_size=20))
+def test_a_reply_is_an_end_of_its_text(pieces):
+    text = "".join(pieces)
+    assert text.endswith(without_thoughts(text))
