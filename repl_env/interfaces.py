@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from repl_env.arguments import check_callable
 from repl_env.aside import blocking
 from repl_env.models import Action, Observation, State
-from repl_env.pools import carried
+from repl_env.pools import carried, carried_async
 from repl_env.rubrics import Rubric, check_rubric, is_pending, is_prompt
 
 ActT = TypeVar("ActT", bound=Action)
@@ -176,8 +176,8 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         if self.rubric is None:
             return 0.0
         work = partial(self.rubric, action, observation)
-        score = work() if is_prompt(self.rubric) else await blocking(work)
-        return finite(await score if is_pending(score) else score, self.rubric)
+        score = carried(work) if is_prompt(self.rubric) else await blocking(work)
+        return finite(await carried_async(score) if is_pending(score) else score, self.rubric)
 
     def _reset_rubric(self) -> None:
         """Let the rubric forget the last episode; TypeError if it must be awaited."""
@@ -190,9 +190,9 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """`_reset_rubric` for rubrics of either kind."""
         if self.rubric is not None:
             reset: Callable[[], Any] = self.rubric.reset
-            done = reset() if is_prompt(self.rubric) else await blocking(reset)
+            done = carried(reset) if is_prompt(self.rubric) else await blocking(reset)
             if inspect.isawaitable(done):
-                await done
+                await carried_async(done)
 
 
 def _give_up(pending: object) -> None:

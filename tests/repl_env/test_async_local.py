@@ -132,6 +132,74 @@ async def test_a_follow_up_that_its_rubric_refuses_leaves_the_episode(sandbox):
         assert (await env.execute("FINAL(x)")).reward == 1.0
 
 
+class Leaves(Rubric):
+    """Raises what ends event loops and tasks, from its reset or from its score."""
+
+    def __init__(self, error, at):
+        super().__init__()
+        self.error, self.at = error, at
+
+    async def reset(self):
+        if self.at == "reset":
+            raise self.error
+
+    async def forward(self, action, observation):
+        await asyncio.sleep(0)
+        raise self.error
+
+
+class LeavesAtOnce(Rubric):
+    """The same, in plain code."""
+
+    def __init__(self, error, at):
+        super().__init__()
+        self.error, self.at = error, at
+
+    def reset(self):
+        if self.at == "reset":
+            raise self.error
+
+    def forward(self, action, observation):
+        raise self.error
+
+
+@pytest.mark.parametrize("rubric", [Leaves, LeavesAtOnce])
+@pytest.mark.parametrize("error", [asyncio.CancelledError("no"), SystemExit(3), StopIteration(3)])
+async def test_what_a_rubric_raises_ends_no_loop_and_is_no_cancelling(sandbox, rubric, error):
+    async with AsyncLocalREPLEnv(sandbox=sandbox, rubric=rubric(error, "step")) as env:
+        await env.reset()
+        with pytest.raises(RuntimeError, match=type(error).__name__):
+            await env.execute("x = 1")
+        with pytest.raises(RuntimeError, match=type(error).__name__):
+            await env.execute("FINAL(x)")
+        with pytest.raises(EpisodeDone) as done:
+            await env.execute("x")
+        assert done.value.result.observation.metadata["final_answer"] == "1"
+    async with AsyncLocalREPLEnv(sandbox=sandbox, rubric=rubric(error, "reset")) as env:
+        with pytest.raises(RuntimeError, match=type(error).__name__):
+            await env.reset()
+
+
+async def test_a_step_that_is_cancelled_amid_its_score_is_cancelled(sandbox):
+    asked = asyncio.Event()
+
+    class Waits(Rubric):
+        async def forward(self, action, observation):
+            asked.set()
+            await asyncio.Event().wait()
+
+        def __deepcopy__(self, memo):
+            return self
+
+    async with AsyncLocalREPLEnv(sandbox=sandbox, rubric=Waits()) as env:
+        await env.reset()
+        step = asyncio.create_task(env.execute("x = 1"))
+        await asked.wait()
+        step.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await step
+
+
 async def test_an_asynchronous_rubric_scores_asynchronous_steps(sandbox):
     class Judge(Rubric):
         async def forward(self, action, observation):
