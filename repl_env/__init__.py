@@ -52,7 +52,8 @@ if TYPE_CHECKING:
         build_user_prompt,
         format_observations,
     )
-    from repl_env.recordings import Difference, Recorder, Recording, replay
+    from repl_env.recorder import Recorder
+    from repl_env.recordings import Difference, Recording, replay
     from repl_env.rubrics import (
         CodeExecutionRubric,
         CustomMetricRubric,
@@ -155,7 +156,8 @@ _NAMES_BY_MODULE = {
         "build_user_prompt",
         "format_observations",
     ),
-    "recordings": ("Difference", "Recorder", "Recording", "replay"),
+    "recorder": ("Recorder",),
+    "recordings": ("Difference", "Recording", "replay"),
     "rubrics": (
         "CodeExecutionRubric",
         "CustomMetricRubric",

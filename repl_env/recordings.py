@@ -1,4 +1,4 @@
-"""Recording an episode, and running its actions again to see whether the same comes out.
+"""Recorded episodes, and running their actions again to see whether the same comes out.
 
 With `seed=`, and a sandbox with `hash_seed=`, what a session computes is the same each time, but
 for clocks, `uuid`, `secrets`, addresses of objects, threads, and what functions of the host return.
@@ -11,12 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from repl_env.arguments import finite
 from repl_env.comparing import RESULT, comparable
-from repl_env.errors import EpisodeDone, NotReset
+from repl_env.errors import EpisodeDone
 from repl_env.models import REPLAction, REPLObservation, StepResult
-
-# Of the arguments of a reset, those that are or hold secrets; who replays gives them again.
-SECRETS = frozenset({"hf_token", "llm"})
 
 # What else a step must have in common with the recorded one. Not here: how the session was held.
 _OBSERVATION = ("context_preview", "context_length", "available_variables", "iteration", "done")
@@ -29,7 +27,8 @@ _METADATA = (
 class Recording:
     """An episode: the arguments of its reset, its actions, and what each came to.
 
-    `observations` has one more than `actions`: the first is that of the reset.
+    `observations` has one more than `actions`: the first is that of the reset. `timeouts` has the
+    seconds that each action was given, None for the sandbox's limit; empty: none was given any.
 
     Raises:
         ValueError: it has not.
@@ -38,6 +37,7 @@ class Recording:
     reset: Mapping[str, Any]
     actions: tuple[REPLAction, ...]
     observations: tuple[REPLObservation, ...]
+    timeouts: tuple[float | None, ...] = ()
 
     def __post_init__(self) -> None:
         actions, observations = len(self.actions), len(self.observations)
@@ -45,6 +45,11 @@ class Recording:
             raise ValueError(
                 f"this is no recording: of {actions} actions there are {actions + 1} "
                 f"observations, not {observations}"
+            )
+        if self.timeouts and len(self.timeouts) != actions:
+            raise ValueError(
+                f"this is no recording: of {actions} actions there are {actions} timeouts, "
+                f"not {len(self.timeouts)}"
             )
 
     def to_json(self) -> str:
@@ -57,6 +62,7 @@ class Recording:
             "reset": dict(self.reset),
             "actions": [action.model_dump(mode="json") for action in self.actions],
             "observations": [each.model_dump(mode="json") for each in self.observations],
+            "timeouts": list(self.timeouts),
         }
         return json.dumps(fields, allow_nan=False)
 
@@ -69,6 +75,7 @@ class Recording:
                 dict(fields["reset"]),
                 tuple(REPLAction.model_validate(each) for each in fields["actions"]),
                 tuple(REPLObservation.model_validate(each) for each in fields["observations"]),
+                tuple(map(_seconds, fields.get("timeouts", ()))),
             )
         except (KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"this is no recording: {error!r}") from None
@@ -90,47 +97,8 @@ class Steppable(Protocol):
     def reset(self, **arguments: Any) -> StepResult[REPLObservation]:
         """Begin an episode."""
 
-    def step(self, action: REPLAction) -> StepResult[REPLObservation]:
-        """Go on with it."""
-
-
-class Recorder:
-    """An environment that remembers the current episode.
-
-    ```python
-    recorder = Recorder(env)
-    recorder.reset(context="apples 3", seed=7)
-    recorder.step(REPLAction(code="print(context)"))
-    text = recorder.recording.to_json()
-    ```
-    """
-
-    def __init__(self, environment: Steppable) -> None:
-        self._environment = environment
-        self._arguments: dict[str, Any] = {}
-        self._actions: list[REPLAction] = []
-        self._observations: list[REPLObservation] = []
-
-    def reset(self, **arguments: Any) -> StepResult[REPLObservation]:
-        """As the environment's; secrets are passed on and not remembered."""
-        result = self._environment.reset(**arguments)
-        self._arguments = {k: _as_it_is(v) for k, v in arguments.items() if k not in SECRETS}
-        self._actions, self._observations = [], [_copy(result)]
-        return result
-
-    def step(self, action: REPLAction) -> StepResult[REPLObservation]:
-        """As the environment's."""
-        result = self._environment.step(action)
-        self._actions.append(action.model_copy(deep=True))
-        self._observations.append(_copy(result))
-        return result
-
-    @property
-    def recording(self) -> Recording:
-        """The episode so far; NotReset if none has begun."""
-        if not self._observations:
-            raise NotReset
-        return Recording(self._arguments, tuple(self._actions), tuple(self._observations))
+    def step(self, action: REPLAction, **options: Any) -> StepResult[REPLObservation]:
+        """Go on with it; `options` are `timeout_s`, and what the environment takes besides."""
 
 
 def replay(
@@ -143,10 +111,12 @@ def replay(
     """
     result = environment.reset(**{**recording.reset, **arguments})
     found = list(_differences(0, recording.observations[0], result.observation))
-    steps = zip(recording.actions, recording.observations[1:], strict=True)
-    for number, (action, recorded) in enumerate(steps, 1):
+    timeouts = recording.timeouts or (None,) * len(recording.actions)
+    steps = zip(recording.actions, timeouts, recording.observations[1:], strict=True)
+    for number, (action, timeout_s, recorded) in enumerate(steps, 1):
         try:
-            result = environment.step(action)
+            options = {} if timeout_s is None else {"timeout_s": timeout_s}
+            result = environment.step(action, **options)
         except EpisodeDone:
             found.append(Difference(number, "action", action.model_dump(), None))
             break
@@ -154,17 +124,9 @@ def replay(
     return tuple(found)
 
 
-def _as_it_is(given: Any) -> Any:
-    """A copy of what holds others: a context is its owner's, who may go on to change it."""
-    if isinstance(given, dict):
-        return {key: _as_it_is(value) for key, value in given.items()}
-    if isinstance(given, list):
-        return [_as_it_is(value) for value in given]
-    return bytes(given) if isinstance(given, (bytearray, memoryview)) else given
-
-
-def _copy(result: StepResult[REPLObservation]) -> REPLObservation:
-    return result.observation.model_copy(deep=True)
+def _seconds(given: Any) -> float | None:
+    """What a file has for a time; TypeError, ValueError if it is none."""
+    return None if given is None else float(finite(given, "timeouts"))
 
 
 def _differences(

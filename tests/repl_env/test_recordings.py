@@ -116,3 +116,84 @@ def test_a_context_that_its_owner_changes_later_is_recorded_as_it_was_given(make
     table.append({})
     raw[0] = 0
     assert replay(recorder.recording, env) == ()
+
+
+def test_a_recorder_takes_the_place_of_its_environment(env):
+    heard = []
+    recorder = Recorder(env)
+    recorder.reset(context="abc", expected_answer=[1])
+    recorder.execute("x = [1]\nprint(context)", on_output=lambda *told: heard.append(told))
+    assert "".join(text for _, text in heard) == "abc\n"
+    assert recorder.get_variable("x").observation.result.stdout == "[1]\n"
+    assert "x" in recorder.list_variables()
+    assert recorder.state().iteration == 2
+    assert recorder.session is env.session
+    assert recorder.submit_final_answer([1]).reward == 1.0
+    assert len(recorder.recording.actions) == 3
+    assert replay(Recording.from_json(recorder.recording.to_json()), env) == ()
+
+
+def test_a_recorder_closes_its_environment_and_keeps_the_recording(make):
+    env = make()
+    with Recorder(env) as recorder:
+        recorder.reset()
+        recorder.execute("1")
+    with pytest.raises(NotReset):
+        env.execute("1")
+    assert len(recorder.recording.actions) == 1
+
+
+def test_the_time_that_a_step_was_given_is_a_part_of_it(env):
+    recorder = Recorder(env)
+    recorder.reset()
+    recorder.execute("x = 1")
+    recorder.execute("while True: pass", timeout_s=0.2)
+    recording = Recording.from_json(recorder.recording.to_json())
+    assert recording.timeouts == (None, 0.2)
+    assert recording.observations[2].error_kind == "timeout"
+    given = []
+
+    class Hearing:
+        reset = staticmethod(env.reset)
+
+        def step(self, action, **options):
+            given.append(options)
+            return env.step(action, **options)
+
+    assert [each.field for each in replay(recording, Hearing())] == []
+    assert given == [{}, {"timeout_s": 0.2}]
+
+
+@pytest.mark.parametrize("timeouts", [[1], [None, "1"], [None, float("inf")], 3])
+def test_a_recording_with_other_times_is_none(env, timeouts):
+    fields = {**json.loads(record(env, "1", "2").to_json()), "timeouts": timeouts}
+    with pytest.raises(ValueError, match=r"timeouts|no recording"):
+        Recording.from_json(json.dumps(fields))
+
+
+def test_a_recording_without_times_is_one(env):
+    recording = record(env, "1", "2")
+    fields = json.loads(recording.to_json())
+    del fields["timeouts"]
+    assert Recording.from_json(json.dumps(fields)) == recording
+
+
+def test_a_branch_is_recorded_from_the_reset_on(make):
+    env = make()
+    recorder = Recorder(env)
+    recorder.reset()
+    recorder.execute("x = 1")
+    with recorder.branch() as other:
+        other.execute("FINAL(x + 1)")
+        recorder.execute("FINAL(x)")
+    assert replay(other.recording, env) == ()
+    assert other.recording.observations[-1].metadata["final_answer"] == "2"
+    assert recorder.recording.observations[-1].metadata["final_answer"] == "1"
+
+
+@pytest.mark.parametrize("name", ["follow_up", "load"])
+def test_what_does_not_begin_with_a_reset_is_not_recorded(env, name):
+    with pytest.raises(AttributeError, match=f"no '{name}': a recording begins with a reset"):
+        getattr(Recorder(env), name)
+    with pytest.raises(AttributeError, match=r"Recorder has no 'stpe'$"):
+        _ = Recorder(env).stpe
