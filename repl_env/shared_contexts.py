@@ -2,7 +2,7 @@
 
 A reset plans which of its contexts are worth a template of their own (`Sandbox.with_shared`), makes
 those that the last reset did not make, and drops the others when their sessions are closed. Where a
-branch of such a session is open for longer, a later reset drops its template.
+branch of such a session is open for longer, its template ends with it (`Sandbox.retire`).
 """
 
 from __future__ import annotations
@@ -106,28 +106,25 @@ class SharedContexts:
         self._stale += map(_sandbox, self._held.values())
         self._held = {}
 
-    def drop(self, *, branches: bool = False) -> None:
-        """Close the templates that the last plan does not use and nobody is on.
+    def drop(self) -> None:
+        """Let go of the templates that the last plan does not use.
 
-        The group's own sessions on them are closed. With `branches`, those of such sessions are
-        ended too.
+        The group's own sessions on them are closed; branches of these go on.
         """
-        for sandbox in self._unused(branches):
+        for sandbox in self._unused():
             assert isinstance(sandbox, Sandbox)
-            sandbox.close()
+            sandbox.retire()
 
-    async def drop_async(self, *, branches: bool = False) -> None:
+    async def drop_async(self) -> None:
         """The same for an event loop."""
-        for sandbox in self._unused(branches):
+        for sandbox in self._unused():
             assert isinstance(sandbox, AsyncSandbox)
-            await sandbox.close()
+            await sandbox.retire()
 
-    def _unused(self, branches: bool) -> list[Sandbox | AsyncSandbox]:
+    def _unused(self) -> list[Sandbox | AsyncSandbox]:
         unused = [key for key in self._held if key not in self._used]
         self._stale += (_sandbox(self._held.pop(key)) for key in unused)
-        kept = [] if branches else [each for each in self._stale if each.statistics().open]
-        dropped = [each for each in self._stale if each not in kept]
-        self._stale = kept
+        dropped, self._stale = self._stale, []
         return dropped
 
 

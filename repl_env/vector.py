@@ -44,7 +44,7 @@ class REPLVectorEnv:
         print([result.reward for result in results])
     ```
     The arguments are those of `LocalREPLEnv`. Results are in the order of the actions. A branch of
-    one of the environments goes on apart, until the group is closed.
+    one of the environments goes on apart, after the group is closed too; whoever took it closes it.
 
     An environment whose session is lost is done: its result says so (`error_kind` "sandbox",
     `mask`), the others go on, and the next reset gives it a new session. One that is done and gets
@@ -161,7 +161,7 @@ class REPLVectorEnv:
         self._check_mode("plain")
         self._play([self._inner(index)._leaving() for index in range(len(self))])
         self._shared.clear()
-        self._shared.drop(branches=True)
+        self._shared.drop()
         self._end()
 
     async def aclose(self) -> None:
@@ -169,7 +169,7 @@ class REPLVectorEnv:
         self._check_mode("async")
         await _gather([self._inner(index).close_async() for index in range(len(self))])
         self._shared.clear()
-        await self._shared.drop_async(branches=True)
+        await self._shared.drop_async()
         self._end()
 
     def __enter__(self) -> Self:

@@ -208,13 +208,20 @@ class AsyncSandbox:
 
     async def close(self) -> None:
         """As `Sandbox.close`; of a face (`of`) nothing."""
+        await self._in_thread(Sandbox.close)
+
+    async def retire(self) -> None:
+        """As `Sandbox.retire`; of a face (`of`) nothing."""
+        await self._in_thread(Sandbox.retire)
+
+    async def _in_thread(self, end: Callable[[Sandbox], None]) -> None:
         if not self._owner:
             return
         if self._starting is not None:
             with contextlib.suppress(SandboxError, TypeError, ValueError):
                 await self.start()
         if self._sandbox is not None:
-            await asyncio.shield(put_in_thread(self._sandbox.close))
+            await asyncio.shield(put_in_thread(partial(end, self._sandbox)))
 
     @property
     def refusals(self) -> tuple[IsolationError, ...]:

@@ -28,6 +28,12 @@ class Places:
     def __iter__(self) -> Iterator[Core]:
         return iter(list(self._open.values()))
 
+    @property
+    def free(self) -> bool:
+        """Whether no session is open, nor made."""
+        with self._lock:
+            return not self._open and not self._making
+
     def take(self) -> None:
         """For a session to come; SandboxError if there is no place."""
         with self._lock:

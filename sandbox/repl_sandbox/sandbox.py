@@ -130,7 +130,7 @@ class Sandbox:
         self._lock = threading.Lock()
         self._places = Places(self._max_sessions)
         self._started = 0
-        self._closed = False
+        self._closed = self._retired = False
         self._executor = Executor()
         self._loop_executor = LoopExecutor()
         self._pool: Pool | None = None
@@ -175,7 +175,7 @@ class Sandbox:
         """
         from . import shared  # who shares nothing does without it
 
-        self._check_alive()
+        self._check_taking()
         with shared.pack(objects, arrays=self._arrays) as parcel:
             return self._child(parcel, objects, self._ready)
 
@@ -191,7 +191,7 @@ class Sandbox:
         """
         from .shared import PACKED
 
-        self._check_alive()
+        self._check_taking()
         return self._child(parcel, dict.fromkeys(parcel.names, PACKED), 0)
 
     def _child(self, parcel: Parcel, objects: Mapping[str, Shareable], ready: int) -> Sandbox:
@@ -314,6 +314,19 @@ class Sandbox:
                 closing.callback(self._zygote.end, links)
             closing.callback(self._watchdog.close)
 
+    def retire(self) -> None:
+        """Begin no more sessions, and close when the last one that is open is closed. Idempotent.
+
+        Those that are open go on, and may have branches. Without any, this is `close`.
+        """
+        self._retired = True
+        self._close_if_left()
+
+    def _close_if_left(self) -> None:
+        """Close it, if it is retired and nobody is in it any more."""
+        if self._retired and self._places.free:
+            self.close()
+
     def __enter__(self) -> Sandbox:
         return self
 
@@ -347,9 +360,13 @@ class Sandbox:
         if answers not in (None, "strict", "compatible"):
             raise ValueError(f"answers must be None, 'strict' or 'compatible', not {answers!r}")
         check_seed(seed)
-        self._check_alive()
-        with self._places.taken():
-            core = self._made(executor, offers, limits, seed, answers, on_answer)
+        self._check_taking()
+        try:
+            with self._places.taken():
+                core = self._made(executor, offers, limits, seed, answers, on_answer)
+        except BaseException:
+            self._close_if_left()
+            raise
         self._add(core)
         if self._closed:  # who closed it may have looked for its sessions before this one was there
             self._end(core)
@@ -423,6 +440,7 @@ class Sandbox:
             self._zygote.kill(core.links)
         else:
             self._refit(core)
+        self._close_if_left()
 
     def _refit(self, core: Core) -> None:
         # Version 1 of the groups refuses a limit that is passed already; the watchdog looks at it.
@@ -433,6 +451,12 @@ class Sandbox:
         """The session, or branch, that had a place taken for it is open."""
         self._places.fill(core)
         self._watchdog.add(core)
+
+    def _check_taking(self) -> None:
+        """SandboxClosed if it begins no more sessions."""
+        self._check_alive()
+        if self._retired:
+            raise SandboxClosed("the sandbox is retired: it closes with the last of its sessions")
 
     def _check_alive(self) -> None:
         if self._closed or os.getpid() != self._pid:
@@ -465,6 +489,12 @@ class Sandbox:
             return
         if not self._places.leave(core):
             return
+        try:
+            self._end_left(core)
+        finally:
+            self._close_if_left()
+
+    def _end_left(self, core: Core) -> None:
         core.closing = True
         self._watchdog.remove(core)
         try:

@@ -174,6 +174,27 @@ async def test_a_branch_goes_on_likewise_on_an_event_loop() -> None:
     assert seen.result.value == "1400000"
 
 
+def test_a_branch_goes_on_when_the_group_is_closed(templates: list[Sandbox]) -> None:
+    with REPLVectorEnv(2) as envs:
+        envs.reset(context=LARGE)
+        branches = [environment.branch() for environment in envs.environments]
+    for branch in branches:
+        result = branch.execute("FINAL(len(context))")
+        assert (result.metadata or {})["final_answer"] == str(len(LARGE))
+        assert "open" in repr(templates[0])
+        branch.close()
+    assert "closed" in repr(templates[0])  # and with it the context's memory
+
+
+async def test_a_branch_goes_on_when_the_group_of_an_event_loop_is_closed() -> None:
+    async with REPLVectorEnv(2) as envs:
+        await envs.areset(context=LARGE)
+        branch = await envs.environments[0]._env.branch_async()
+    seen = await branch.step_async(REPLAction(code="len(context)"))
+    await branch.close_async()
+    assert seen.result.value == str(len(LARGE))
+
+
 def test_groups_of_one_context_each_share_it(envs: REPLVectorEnv, templates: list[Sandbox]) -> None:
     other = LARGE + "!"
     envs.reset([{"context": LARGE}, {"context": other}, {"context": LARGE}, {"context": other}])

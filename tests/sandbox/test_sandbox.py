@@ -691,3 +691,79 @@ async def test_the_repr_of_the_asynchronous_face_is_that_of_its_sandbox() -> Non
     async with sandbox, sandbox.session() as session:
         assert repr(sandbox) == "<AsyncSandbox of <Sandbox process, open, sessions: 1>>"
         assert repr(session) == "<AsyncSession process, open>"
+
+
+# ── retiring ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_retired_sandbox_ends_with_the_last_of_its_sessions() -> None:
+    with Sandbox() as outer:
+        sandbox = outer.with_shared(text="abc")
+        first, second = sandbox.session(), sandbox.session()
+        sandbox.retire()
+        for begin in (sandbox.session, lambda: sandbox.with_shared(more="x")):
+            with pytest.raises(SandboxClosed, match="retired"):
+                begin()
+        first.close()
+        branch = second.branch()
+        second.close()
+        with pytest.raises(SandboxError):
+            sandbox.restore(branch.checkpoint())
+        assert branch.run("text").value == "'abc'"
+        assert "open, sessions: 1" in repr(sandbox)
+        branch.close()
+        assert "closed" in repr(sandbox)
+        with outer.session() as session:
+            assert session.run("1").value == "1"
+
+
+def test_a_retired_sandbox_without_sessions_is_closed() -> None:
+    sandbox = Sandbox()
+    sandbox.retire()
+    sandbox.retire()
+    assert "closed" in repr(sandbox)
+
+
+def test_sessions_that_end_at_the_same_time_end_a_retired_sandbox() -> None:
+    with Sandbox() as outer:
+        for _ in range(5):
+            sandbox = outer.with_shared(text="abc")
+            sessions = [sandbox.session() for _ in range(4)]
+            with ThreadPoolExecutor(5) as threads:
+                ends = [threads.submit(each.close) for each in sessions]
+                ends.append(threads.submit(sandbox.retire))
+                for end in ends:
+                    end.result(LONG)
+            assert "closed" in repr(sandbox)
+
+
+def test_a_session_that_could_not_be_made_holds_no_retired_sandbox(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sandbox = Sandbox()
+
+    def retired(*_: object) -> None:
+        sandbox.retire()
+        raise SandboxError("no room")
+
+    monkeypatch.setattr(sandbox, "_made", retired)
+    with pytest.raises(SandboxError, match="no room"):
+        sandbox.session()
+    assert "closed" in repr(sandbox)
+
+
+async def test_a_retired_sandbox_is_one_for_an_event_loop_too() -> None:
+    sandbox = AsyncSandbox()
+    await sandbox.retire()  # it has not begun
+    session = await sandbox.session()
+    await AsyncSandbox.of(_plain(sandbox)).retire()  # a face is not its owner
+    assert "sessions: 1" in repr(sandbox)
+    await sandbox.retire()
+    assert (await session.run("1")).value == "1"
+    await session.close()
+    assert "closed" in repr(sandbox)
+
+
+def _plain(sandbox: AsyncSandbox) -> Sandbox:
+    assert sandbox.plain is not None
+    return sandbox.plain
