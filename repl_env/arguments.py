@@ -6,26 +6,35 @@ Seconds are checked by the engine's `repl_sandbox.types.check_seconds`. Nothing 
 from __future__ import annotations
 
 import math
+import operator
 import os
 from typing import Any
 
 
 def at_least(value: Any, least: int, name: str) -> int:
-    """`value`, or TypeError / ValueError naming the argument."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    """`value`, of any kind of int, as one; or TypeError / ValueError naming the argument."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = None
+    if count is None or isinstance(value, bool):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, not {value}")
-    return value
+    if count < least:
+        raise ValueError(f"{name} must be at least {least}, not {count}")
+    return count
 
 
 def finite(value: Any, name: str) -> float:
-    """`value`, or TypeError / ValueError naming the argument."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    """`value`, of any kind of number, as one of Python's; TypeError, ValueError naming it."""
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
         raise TypeError(f"{name} must be a number, not {type(value).__name__}")
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be finite, not {value}")
-    return value
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):  # an array of several; 10**400
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be finite, not {value!r:.80}")
+    return value if isinstance(value, int) else number
 
 
 def one_of(value: str, allowed: tuple[str, ...], name: str) -> None:

@@ -24,6 +24,7 @@ from repl_env.remote.requests import (
     check_callback,
     checked_timeout,
     following_data,
+    plain_int,
 )
 from repl_env.remote.seat import Seat
 
@@ -321,7 +322,7 @@ class REPLEnv:
 
         `seed`: of the branch's random numbers. See `LocalREPLEnv.branch`. Close both.
         """
-        request = Request("branch", {} if seed is None else {"seed": seed})
+        request = Request("branch", {} if seed is None else {"seed": plain_int(seed)})
         token = results.field(await self._seat.ask(request), "token", str)
         other = object.__new__(type(self))
         other._seat = await self._seat.beside(token)

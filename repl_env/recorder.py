@@ -64,7 +64,7 @@ class Recorder:
             options["timeout_s"] = timeout_s
         result: Result = self._environment.step(action, **options)
         self._actions.append(action.model_copy(deep=True))
-        self._timeouts.append(timeout_s)
+        self._timeouts.append(None if timeout_s is None else float(timeout_s))
         self._observations.append(_copy(result))
         return result
 

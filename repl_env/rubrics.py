@@ -147,7 +147,8 @@ class ExactMatchRubric(OutcomeRubric):
     """1.0 if the answer is the expected one, else 0.0.
 
     Texts are compared without case and outer space unless `normalize` is False. An expected answer
-    that is not text also matches by value: `[1, 2]` matches the answer `(1, 2)`.
+    that is not text also matches by value: `[1, 2]`, a tuple or an array of these matches the
+    answer `(1, 2)`.
     """
 
     def __init__(self, normalize: bool = True) -> None:
@@ -297,7 +298,14 @@ def _normal(text: str) -> str:
 
 
 def same_value(expected: Any, value: Any) -> bool:
-    """Whether two JSON values are the same: 1 and 1.0 are, and unlike in Python, 1 and true not."""
+    """Whether two JSON values are the same: 1 and 1.0 are, and unlike in Python, 1 and true not.
+
+    `expected` may also be, or hold, what JSON carries as another kind: tuples, arrays of numpy's.
+    """
+    if isinstance(expected, tuple):
+        expected = list(expected)
+    elif hasattr(expected, "tolist"):  # numpy's, pandas', torch's; a scalar becomes a number
+        expected = expected.tolist()
     if isinstance(expected, bool) or isinstance(value, bool):
         return expected is value
     if isinstance(expected, list) and isinstance(value, list):

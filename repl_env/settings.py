@@ -33,6 +33,17 @@ from repl_sandbox.variable_names import check_free
 _RESERVED = frozenset({*NAMES, BUDGET})
 
 
+# The least that each count may be, and those that may be None.
+_LEAST = {
+    "max_iterations": 1,
+    "max_output_length": 1,
+    "context_preview_length": 0,
+    "rlm_max_depth": 1,
+    "rlm_max_iterations": 1,
+}
+_OPTIONAL = frozenset({"rlm_max_iterations"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What an environment was made with, for all its episodes. See `REPLEnvironment`."""
@@ -49,12 +60,9 @@ class Settings:
     preview: Preview = "head"
 
     def __post_init__(self) -> None:
-        at_least(self.max_iterations, 1, "max_iterations")
-        at_least(self.max_output_length, 1, "max_output_length")
-        at_least(self.context_preview_length, 0, "context_preview_length")
-        at_least(self.rlm_max_depth, 1, "rlm_max_depth")
-        if self.rlm_max_iterations is not None:
-            at_least(self.rlm_max_iterations, 1, "rlm_max_iterations")
+        for name, least in _LEAST.items():
+            if (given := getattr(self, name)) is not None or name not in _OPTIONAL:
+                object.__setattr__(self, name, at_least(given, least, name))
         one_of(self.answers, ("compatible", "strict"), "answers")
         one_of(self.preview, tuple(MODES), "preview")
         checked_tools(self.tools)
@@ -138,7 +146,7 @@ class Request:
         """Who answers the episode's sub-calls, and how deep they may go."""
         iterations = _given(self.rlm_max_iterations, settings.rlm_max_iterations)
         if iterations is not None:
-            at_least(iterations, 1, "rlm_max_iterations")
+            iterations = at_least(iterations, 1, "rlm_max_iterations")
         return SubcallSettings(
             llm=LLM.of(self.llm, self.llm_model, self.hf_token),
             max_depth=at_least(

@@ -63,7 +63,7 @@ class REPLVectorEnv:
     """
 
     def __init__(self, n: int, **arguments: Any) -> None:
-        at_least(n, 1, "n")
+        n = at_least(n, 1, "n")
         self.environments = tuple(LocalREPLEnv(**arguments) for _ in range(n))
         self._shared = SharedContexts(self._inner(0))
         self._batch = Batch()

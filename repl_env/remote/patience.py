@@ -54,8 +54,12 @@ def optional_seconds(value: float | None, name: str) -> float | None:
 
 
 def _above_zero(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
         raise TypeError(f"{name} must be a number, not {type(value).__name__}")
-    if not (math.isfinite(value) and value > 0):
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):  # an array of several; 10**400
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
         raise ValueError(f"{name} must be a finite number above 0")
-    return float(value)
+    return number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 # Arguments of a reset that OpenEnv's environment does not have. Its server drops such, silently.
 _OURS = ("contexts", "files", "llm", "answer_schema")
+
+
+_COUNTS = ("max_iterations", "seed", "rlm_max_depth", "rlm_max_iterations")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +123,17 @@ class ResetArguments:
             "answer_schema": _schema(self.answer_schema),
         }
         values = {each.name: getattr(self, each.name) for each in fields(self)} | made
+        values |= {name: plain_int(values[name]) for name in _COUNTS}
         json_text("expected_answer", self.expected_answer)
         return {name: value for name, value in values.items() if value is not None}
+
+
+def plain_int(value: Any) -> Any:
+    """An int of numpy's, as one that JSON carries; what is none is the server's to refuse."""
+    try:
+        return value if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return value
 
 
 def _with_files(
@@ -188,7 +201,7 @@ def following_data(
     json_text("expected_answer", expected_answer)
     data = {
         "task_prompt": task_prompt,
-        "max_iterations": max_iterations,
+        "max_iterations": plain_int(max_iterations),
         "expected_answer": expected_answer,
         "answer_schema": _schema(answer_schema),
         "variables": None if not variables else {n: _variable(n, v) for n, v in variables.items()},

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
+from typing import Any
+
+from repl_env.arguments import at_least, finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +36,22 @@ class Budget:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is None:
-                continue
-            counts = field.name in _COUNTS
-            kinds = int if counts else (int, float)
-            if isinstance(value, bool) or not isinstance(value, kinds):
-                wanted = "an int" if counts else "a number"
-                raise TypeError(f"budget.{field.name} must be {wanted}, not {type(value).__name__}")
-            if not math.isfinite(value) or value < 0:
-                raise ValueError(f"budget.{field.name} must be at least 0, not {value}")
+            if value is not None:
+                object.__setattr__(self, field.name, _limit(field.name, value))
 
 
 _COUNTS = frozenset({"calls", "input_tokens", "output_tokens", "children"})
+
+
+def _limit(field: str, value: Any) -> float:
+    """`value` as that limit; TypeError, ValueError naming it if it is none."""
+    name = f"budget.{field}"
+    if field in _COUNTS:
+        return at_least(value, 0, name)
+    number = finite(value, name)
+    if number < 0:
+        raise ValueError(f"{name} must be at least 0, not {value}")
+    return number
 
 
 @dataclass(frozen=True, slots=True)

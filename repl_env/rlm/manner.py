@@ -50,13 +50,14 @@ class Manner:
     def __post_init__(self) -> None:
         one_of(self.blocks, BLOCKS, "blocks")
         for name in ("max_iterations", "max_outcome", "max_prompt"):
-            at_least(getattr(self, name), 1, name)
+            object.__setattr__(self, name, at_least(getattr(self, name), 1, name))
         if self.measure is not None:
             check_callable(self.measure, "measure")
         if self.timeout_s is not None:
-            check_seconds(self.timeout_s, "timeout_s")
+            object.__setattr__(self, "timeout_s", check_seconds(self.timeout_s, "timeout_s"))
         if self.max_output_tokens is not None:
-            at_least(self.max_output_tokens, 1, "max_output_tokens")
+            limit = at_least(self.max_output_tokens, 1, "max_output_tokens")
+            object.__setattr__(self, "max_output_tokens", limit)
 
     def within(self, budget: Budget) -> Manner:
         """The same, for a tree with this budget."""

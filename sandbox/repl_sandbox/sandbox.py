@@ -359,7 +359,7 @@ class Sandbox:
         limits = arguments.check_limits(limits) or self._limits
         if answers not in (None, "strict", "compatible"):
             raise ValueError(f"answers must be None, 'strict' or 'compatible', not {answers!r}")
-        check_seed(seed)
+        seed = check_seed(seed)
         self._check_taking()
         try:
             with self._places.taken():

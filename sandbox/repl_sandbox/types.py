@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import index
 from typing import Literal, TypeAlias
 
 JSON: TypeAlias = "None | bool | int | float | str | list[JSON] | dict[str, JSON]"
@@ -101,12 +102,19 @@ class Limits:
 
 
 def check_seconds(value: float, name: str) -> float:
-    """`value` as a positive, finite number of seconds, or TypeError / ValueError naming it."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    """`value`, of any kind of number, as a float; TypeError, ValueError naming it if it is no time.
+
+    A time is finite and above 0.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
         raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}")
-    if not (math.isfinite(value) and value > 0):
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError, OverflowError):  # an array of several; 10**400
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
         raise ValueError(f"{name} must be a finite number of seconds above 0")
-    return float(value)
+    return seconds
 
 
 # What the session's process takes for a number; above it, it would end for a broken message.
@@ -114,12 +122,21 @@ _MOST_SEED = (1 << 63) - 1
 
 
 def check_seed(seed: int | None) -> int | None:
-    """`seed` if it can start random numbers; else TypeError, or ValueError for 2**63 and more."""
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+    """`seed` as an int, or None; else TypeError, or ValueError for 2**63 and more.
+
+    Of any kind of int: seeds are drawn, and numpy draws ints of its own.
+    """
+    if seed is None:
+        return None
+    try:
+        drawn = -1 if isinstance(seed, bool) else index(seed)
+    except TypeError:
+        drawn = -1
+    if drawn < 0:
         raise TypeError(f"seed must be an int of at least 0, not {seed!r}")
-    if seed is not None and seed > _MOST_SEED:
+    if drawn > _MOST_SEED:
         raise ValueError("seed must be less than 2**63")
-    return seed
+    return drawn
 
 
 LANGUAGES: tuple[Language, ...] = ("full", "lint", "restricted")

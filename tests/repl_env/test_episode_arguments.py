@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy
 import pytest
 
 from repl_env import LocalREPLEnv
@@ -229,3 +230,41 @@ def test_a_path_of_a_saved_episode_is_named_if_it_is_none(env, path):
         with pytest.raises(TypeError, match="path must be a str or a Path"):
             call(path)
     assert env.execute("context").observation.result.value == "'kept'"
+
+
+def test_numbers_may_be_numpys(make):
+    env = make(max_output_length=numpy.int32(1000), rlm_max_depth=numpy.int64(2))
+    first = env.reset(max_iterations=numpy.int64(3), seed=numpy.int64(7))
+    drawn = env.execute("import random\nrandom.random()", timeout_s=numpy.float32(20))
+    assert type(first.observation.max_iterations) is int
+    assert first.observation.model_dump_json()
+    env.reset(seed=7)
+    assert env.execute("import random\nrandom.random()").observation.result.value == (
+        drawn.observation.result.value
+    )
+    with env.branch(seed=numpy.uint8(7)) as branch:
+        assert branch.execute("random.random()").observation.result.value == (
+            drawn.observation.result.value
+        )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"seed": numpy.float64(1)},
+        {"seed": numpy.bool_(True)},
+        {"seed": numpy.int64(-1)},
+        {"max_iterations": numpy.int64(0)},
+        {"max_iterations": numpy.arange(3)},
+    ],
+)
+def test_numbers_of_numpys_that_are_wrong_are_refused(env, arguments):
+    with pytest.raises((TypeError, ValueError), match=next(iter(arguments))):
+        env.reset(**arguments)
+
+
+@pytest.mark.parametrize("seconds", [numpy.arange(3), 10**400, numpy.float64("nan"), "1", True])
+def test_what_is_no_time_is_refused(env, seconds):
+    env.reset()
+    with pytest.raises((TypeError, ValueError), match="timeout_s must be"):
+        env.execute("1", timeout_s=seconds)

@@ -7,6 +7,7 @@ import json
 import threading
 from contextlib import suppress
 
+import numpy
 import pytest
 
 from repl_env import EpisodeAborted, EpisodeDone, NotReset, REPLAction
@@ -49,6 +50,16 @@ async def cancel_once(server, frame, env):
     step.cancel()
     with pytest.raises(asyncio.CancelledError):
         await step
+
+
+async def test_numbers_of_numpys_are_sent_as_json_has_them():
+    with Scripted() as server:
+        async with REPLEnv(server.url) as env:
+            await env.reset(seed=numpy.int64(7), max_iterations=numpy.int16(9))
+            await env.execute("x = 1", timeout_s=numpy.float32(5))
+    _, reset, step, _ = server.frames
+    assert reset["data"] == {"seed": 7, "max_iterations": 9}
+    assert step["timeout_s"] == 5
 
 
 async def test_requests_say_what_was_asked_and_no_more():

@@ -1,5 +1,6 @@
 """Rubrics score what happened, and forget it at a reset."""
 
+import numpy
 import pytest
 
 from repl_env.models import CodeBlockResult, REPLAction, REPLObservation
@@ -49,6 +50,24 @@ def test_exact_match_compares_text_without_case_and_values_by_value(
     expected, answer, value, reward
 ):
     assert score(ExactMatchRubric(), expected, answer, value) == reward
+
+
+@pytest.mark.parametrize(
+    ("expected", "value", "reward"),
+    [
+        ((1, 2), [1, 2], 1.0),
+        ((1, 2), [1, 3], 0.0),
+        ({"a": (1, (2,))}, {"a": [1, [2]]}, 1.0),
+        (numpy.arange(3), [0, 1, 2], 1.0),
+        (numpy.arange(3), [0, 1, 3], 0.0),
+        ([numpy.int64(7), numpy.bool_(True)], [7, True], 1.0),
+        (numpy.bool_(True), 1, 0.0),
+        ({"a": numpy.array([[1.5], [2]])}, {"a": [[1.5], [2]]}, 1.0),
+    ],
+)
+def test_what_a_table_has_for_an_answer_is_compared_as_json_has_it(expected, value, reward):
+    assert score(ExactMatchRubric(), expected, "another text", value) == reward
+    assert score(FuzzyMatchRubric(), expected, "another text", value) == reward
 
 
 def test_exact_match_can_be_literal():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from decimal import Decimal
 
+import numpy
 import pytest
 
 from repl_env.llm import LLM
-from repl_env.rlm import RLM, HFModel, Manner, OpenAIModel, ScriptedModel
+from repl_env.rlm import RLM, Budget, HFModel, Manner, OpenAIModel, ScriptedModel
 
 URL = "http://127.0.0.1:1/v1"
 
@@ -120,3 +122,15 @@ def test_what_only_one_model_takes_is_refused_too(kind, given, error) -> None:
     with pytest.raises(error, match=next(iter(given))) as raised:
         kind("m", base_url=URL, **given)
     assert "1234567" not in str(raised.value)
+
+
+def test_limits_may_be_of_any_kind_of_number():
+    budget = Budget(calls=numpy.int64(3), usd=Decimal("0.5"), seconds=numpy.float32(2))
+    assert budget == Budget(calls=3, usd=0.5, seconds=2.0)
+    assert [type(each) for each in (budget.calls, budget.usd, budget.seconds)] == [
+        int,
+        float,
+        float,
+    ]
+    manner = Manner(max_iterations=numpy.int64(3), timeout_s=numpy.float32(2))
+    assert [type(each) for each in (manner.max_iterations, manner.timeout_s)] == [int, float]

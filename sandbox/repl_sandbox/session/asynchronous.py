@@ -96,7 +96,7 @@ class AsyncSession(Handle):
         on_answer: Accept | None = None,
     ) -> AsyncSession:
         """As `Session.branch`."""
-        check_seed(seed)
+        seed = check_seed(seed)
         offers = None if host is None else check(host)
         self._core.check_offers(offers)
         self._check_open()

@@ -135,7 +135,7 @@ class Session(Handle):
             SandboxError: the sandbox keeps no copies, or there is no room for one more.
             TypeError, ValueError: naming the argument.
         """
-        check_seed(seed)
+        seed = check_seed(seed)
         offers = None if host is None else check(host)
         self._core.check_offers(offers)
         self._check_open()
