@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+from pathlib import Path
 from typing import Any
 
 
@@ -53,6 +54,12 @@ def check_path(value: object, name: str) -> None:
     """TypeError naming the argument, unless `value` is a path."""
     if not isinstance(value, (str, os.PathLike)):
         raise TypeError(f"{name} must be a str or a Path, not {type(value).__name__}")
+
+
+def as_path(value: Any, name: str) -> Path:
+    """`value`, a str or a path, as one; TypeError naming the argument if it is neither."""
+    check_path(value, name)
+    return Path(value)
 
 
 def check_callable(value: object, name: str) -> None:

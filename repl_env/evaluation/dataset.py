@@ -8,11 +8,14 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
+
+from repl_env.arguments import as_path, at_least
 
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
@@ -87,7 +90,7 @@ class Dataset:
         )
 
 
-def read_dataset(path: Path, limit: int | None = None) -> Dataset:
+def read_dataset(path: str | os.PathLike[str], limit: int | None = None) -> Dataset:
     """Check a dataset; with `limit` only its first tasks.
 
     Each line is `{"id", "question", "context" | "context_file", "answer"}`, and may have "rubric"
@@ -97,10 +100,12 @@ def read_dataset(path: Path, limit: int | None = None) -> Dataset:
 
     Raises:
         DatasetError: naming the line.
+        TypeError, ValueError: naming the argument.
     """
+    path = as_path(path, "path")
+    most = None if limit is None else at_least(limit, 0, "limit")
     try:
         with path.open("rb") as file:
-            most = None if limit is None else max(0, limit)
             entries = tuple(islice(_entries(path, file), most))
     except OSError as error:
         raise DatasetError(f"{path}: {error.strerror or error}") from error

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from repl_env.arguments import at_least, of_kind
 from repl_env.errors import OURS, EpisodeAborted, ModelError
 from repl_env.evaluation.dataset import Dataset, DatasetError, Entry, EvalTask
 from repl_env.evaluation.results import Result, ResultsFile
-from repl_env.evaluation.scores import RUBRICS, Metric, score
-from repl_env.evaluation.solvers import Solved, Solver
+from repl_env.evaluation.scores import RUBRICS, Metric, check_metric, score
+from repl_env.evaluation.solvers import Solved, Solver, check_solver
 from repl_env.rlm.budget import Spent
 from repl_env.values import clean
 
@@ -50,6 +51,9 @@ class Evaluation:
         fatal: exceptions that end the evaluation instead of failing a task.
         shown: called with each result as it comes; may be set later.
 
+    Raises:
+        TypeError, ValueError: naming the argument; nothing was asked.
+
     Attributes:
         done: the results, by id, earlier ones too.
         gave_up: whether `give_up_after` was reached.
@@ -68,13 +72,14 @@ class Evaluation:
         fatal: tuple[type[Exception], ...] = (),
         shown: Shown | None = None,
     ) -> None:
+        of_kind(dataset, Dataset, "dataset")
         self.dataset = dataset
-        self._solver = solver
-        self._metric = metric
-        self._settings = json.dumps(dict(settings or {}), sort_keys=True)
+        self._solver = check_solver(solver)
+        self._metric = None if metric is None else check_metric(metric)
+        self._settings = _settings_text(settings)
         self._results = results
-        self._concurrency = concurrency
-        self._give_up_after = give_up_after
+        self._concurrency = at_least(concurrency, 1, "concurrency")
+        self._give_up_after = at_least(give_up_after, 0, "give_up_after")
         self._fatal: tuple[type[Exception], ...] = (DatasetError, *fatal)
         self.shown = shown
         self._failed_in_a_row = 0
@@ -181,6 +186,13 @@ class Evaluation:
 
     def _fingerprint(self, entry: Entry) -> str:
         return hashlib.sha256(f"{entry.digest}{self._settings}".encode()).hexdigest()[:32]
+
+
+def _settings_text(settings: Mapping[str, Any] | None) -> str:
+    try:
+        return json.dumps(dict(settings or {}), sort_keys=True)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"settings must be JSON: {error}") from None
 
 
 def _is_cancelled() -> bool:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from repl_env.arguments import as_path
 from repl_env.rlm.budget import Spent
 from repl_env.whole_lines import append_line
 
@@ -64,8 +65,8 @@ class ResultsFile:
         OSError: it cannot be begun, for want of space.
     """
 
-    def __init__(self, path: Path, *, fresh: bool = False) -> None:
-        self.path = path
+    def __init__(self, path: str | os.PathLike[str], *, fresh: bool = False) -> None:
+        self.path = path = as_path(path, "path")
         self.earlier: dict[tuple[str, str], Result] = {}
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)

@@ -42,6 +42,27 @@ async def score(metric: Metric, expected: JSON, text: str, value: JSON) -> float
     return number
 
 
+def check_metric(given: Any) -> Metric:
+    """`given` if it takes what a metric is given; TypeError if not.
+
+    One whose signature tells nothing may be right.
+    """
+    wanted = "metric must be a function of (expected, text, value), as RUBRICS['exact'] is"
+    if isinstance(given, type) or not callable(given):
+        raise TypeError(f"{wanted}, not {given!r:.80}")
+    metric: Metric = given
+    try:
+        signature = inspect.signature(metric)
+    except (TypeError, ValueError):
+        return metric
+    try:
+        signature.bind(None, "", None)
+    except TypeError:
+        hint = "metric_of(function) makes one of a function of (expected, answer)"
+        raise TypeError(f"{wanted}, not one of {signature}; {hint}") from None
+    return metric
+
+
 def metric_of(function: Callable[[Any, Any], Any]) -> Metric:
     """The metric `function(expected, answer)`: the answer's value, or its text if it has none.
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import quote
 
+from repl_env.arguments import as_path, check_callable
 from repl_env.rlm.budget import Spent
 from repl_env.rlm.given_functions import called
+from repl_env.rlm.model import ChatModel, ModelFunction, as_model
 from repl_env.values import clean, json_or_none
 
 if TYPE_CHECKING:
     from repl_env.evaluation.dataset import EvalTask
-    from repl_env.rlm.model import ChatModel
     from repl_sandbox.types import JSON
 
 _LONGEST_NAME = 200  # bytes; file systems take 255
@@ -61,6 +62,15 @@ class Solver(Protocol):
         """Let go of what it holds."""
 
 
+def check_solver(solver: Any) -> Solver:
+    """`solver` if it is one; TypeError if not."""
+    if isinstance(solver, type) or not callable(getattr(solver, "solve", None)):
+        hint = "FunctionSolver(function) makes one of a function, RLMSolver(model, {}) of a model"
+        raise TypeError(f"solver must be a solver, not {solver!r:.80}; {hint}")
+    checked: Solver = solver
+    return checked
+
+
 class FunctionSolver:
     """`function(task)` as a solver; a plain one runs in a thread.
 
@@ -68,6 +78,7 @@ class FunctionSolver:
     """
 
     def __init__(self, function: Function) -> None:
+        check_callable(function, "function")
         self._function = function
 
     async def solve(self, task: EvalTask) -> Solved:
@@ -100,11 +111,14 @@ class RLMSolver:
     """
 
     def __init__(
-        self, model: ChatModel, options: Mapping[str, Any], trajectories: Path | None = None
+        self,
+        model: ChatModel | ModelFunction,
+        options: Mapping[str, Any],
+        trajectories: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._model = model
+        self._model = as_model(model)
         self._options = options
-        self._trajectories = trajectories
+        self._trajectories = None if trajectories is None else as_path(trajectories, "trajectories")
 
     async def solve(self, task: EvalTask) -> Solved:
         """Run it on the task's context."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -13,6 +14,7 @@ import pytest
 
 from repl_env.errors import EpisodeAborted, ModelError
 from repl_env.evaluation import (
+    RUBRICS,
     Evaluation,
     FunctionSolver,
     ResultsFile,
@@ -23,6 +25,7 @@ from repl_env.evaluation import (
 )
 from repl_env.evaluation.scores import metric_of
 from repl_env.rlm import ScriptedModel, Spent
+from repl_env.rubrics import ExactMatchRubric
 
 
 @pytest.fixture
@@ -372,3 +375,56 @@ async def test_a_recursive_model_is_a_solver(dataset, runs) -> None:
     assert (summary.scored, summary.scores[0].mean, summary.calls) == (9, 1.0, 10)
     assert [(each.id, each.error_kind) for each in summary.failures] == [("t9", "llm")]
     assert summary.stop_reasons == {"answer": 9, "error": 1}
+
+
+# ── what it cannot be made with ──────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "named"),
+    [
+        ({"dataset": "tasks.jsonl"}, TypeError, "dataset must be a Dataset"),
+        ({"solver": lambda task: 1}, TypeError, r"solver must be .*FunctionSolver\(function\)"),
+        ({"solver": FunctionSolver}, TypeError, "solver must be a solver"),
+        ({"metric": "exact"}, TypeError, r"metric must be .*RUBRICS\['exact'\]"),
+        ({"metric": lambda expected, answer: 1.0}, TypeError, r"metric_of\(function\)"),
+        ({"metric": ExactMatchRubric()}, TypeError, "metric must be"),
+        ({"concurrency": 0}, ValueError, "concurrency must be at least 1"),
+        ({"concurrency": "8"}, TypeError, "concurrency must be an int"),
+        ({"give_up_after": -1}, ValueError, "give_up_after must be at least 0"),
+        ({"settings": {"path": Path("x")}}, TypeError, "settings must be JSON"),
+    ],
+)
+def test_what_an_evaluation_cannot_be_made_with_is_named(dataset, arguments, error, named):
+    given = {"dataset": dataset, "solver": FunctionSolver(lambda task: task.answer), **arguments}
+    with pytest.raises(error, match=named):
+        Evaluation(**given)
+
+
+def test_a_metric_may_be_any_function_of_three(dataset):
+    for metric in (RUBRICS["json"], lambda *given: 1.0, metric_of(lambda expected, answer: 1.0)):
+        assert Evaluation(dataset, FunctionSolver(int), metric=metric).missing
+
+
+def test_what_solvers_cannot_be_made_with_is_named():
+    with pytest.raises(TypeError, match="function must be callable"):
+        FunctionSolver(3)
+    with pytest.raises(TypeError, match="model must be a model or a function"):
+        RLMSolver("gpt", {})
+    with pytest.raises(TypeError, match="trajectories must be a str or a Path"):
+        RLMSolver(ScriptedModel([]), {}, 3)
+
+
+async def test_a_model_may_be_a_function_and_paths_may_be_texts(dataset, tmp_path):
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    solver = RLMSolver(lambda messages: "```repl\nFINAL(3)\n```", {}, str(folder))
+    with closing(ResultsFile(str(tmp_path / "results.jsonl"))) as results:
+        evaluation = Evaluation(read_dataset(str(dataset.path), 4), solver, results=results)
+        await evaluation.run()
+    await solver.close()
+    assert [evaluation.done[f"t{n}"].score for n in range(4)] == [0.0, 0.0, 0.0, 1.0]
+    assert len(list(folder.iterdir())) == 4
+    for path, limit in ((3, None), ("x", "3"), ("x", -1)):
+        with pytest.raises((TypeError, ValueError), match="must be"):
+            read_dataset(path, limit)
