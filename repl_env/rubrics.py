@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterator
 from typing import Any, TypeAlias, TypeGuard
 
 from repl_env.arguments import check_callable, finite
+from repl_env.same_values import same_value
 
 Score: TypeAlias = "float | Awaitable[float]"
 ForwardHook: TypeAlias = Callable[["Rubric", Any, Any, float], None]
@@ -148,7 +149,7 @@ class ExactMatchRubric(OutcomeRubric):
 
     Texts are compared without case and outer space unless `normalize` is False. An expected answer
     that is not text also matches by value: `[1, 2]`, a tuple or an array of these matches the
-    answer `(1, 2)`.
+    answer `(1, 2)`, a set of them that in any order.
     """
 
     def __init__(self, normalize: bool = True) -> None:
@@ -295,26 +296,6 @@ def is_prompt(rubric: Any) -> bool:
 
 def _normal(text: str) -> str:
     return text.strip().lower()
-
-
-def same_value(expected: Any, value: Any) -> bool:
-    """Whether two JSON values are the same: 1 and 1.0 are, and unlike in Python, 1 and true not.
-
-    `expected` may also be, or hold, what JSON carries as another kind: tuples, arrays of numpy's.
-    """
-    if isinstance(expected, tuple):
-        expected = list(expected)
-    elif hasattr(expected, "tolist"):  # numpy's, pandas', torch's; a scalar becomes a number
-        expected = expected.tolist()
-    if isinstance(expected, bool) or isinstance(value, bool):
-        return expected is value
-    if isinstance(expected, list) and isinstance(value, list):
-        return len(expected) == len(value) and all(map(same_value, expected, value))
-    if isinstance(expected, dict) and isinstance(value, dict):
-        return expected.keys() == value.keys() and all(
-            same_value(expected[key], value[key]) for key in expected
-        )
-    return bool(expected == value)
 
 
 # Places where words are found cut out of longer ones, and characters that were compared there.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from repl_env.evaluation.dataset import Dataset, DatasetError, EvalTask, read_dataset
     from repl_env.evaluation.evaluator import Evaluation
     from repl_env.evaluation.results import Result, ResultsError, ResultsFile
-    from repl_env.evaluation.scores import RUBRICS
+    from repl_env.evaluation.scores import RUBRICS, metric_of
     from repl_env.evaluation.solvers import FunctionSolver, RLMSolver, Solved, Solver
     from repl_env.evaluation.summary import Summary, summarize
 
@@ -31,6 +31,7 @@ __all__ = [
     "Solved",
     "Solver",
     "Summary",
+    "metric_of",
     "read_dataset",
     "summarize",
 ]
@@ -39,7 +40,7 @@ _NAMES_BY_MODULE = {
     "dataset": ("Dataset", "DatasetError", "EvalTask", "read_dataset"),
     "evaluator": ("Evaluation",),
     "results": ("Result", "ResultsError", "ResultsFile"),
-    "scores": ("RUBRICS",),
+    "scores": ("RUBRICS", "metric_of"),
     "solvers": ("FunctionSolver", "RLMSolver", "Solved", "Solver"),
     "summary": ("Summary", "summarize"),
 }

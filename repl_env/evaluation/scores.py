@@ -15,7 +15,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from repl_env.rlm.given_functions import called
-from repl_env.rubrics import ExactMatchRubric, FuzzyMatchRubric, same_value
+from repl_env.rubrics import ExactMatchRubric, FuzzyMatchRubric
+from repl_env.same_values import same_value
 
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
