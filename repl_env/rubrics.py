@@ -149,7 +149,7 @@ class ExactMatchRubric(OutcomeRubric):
 
     Texts are compared without case and outer space unless `normalize` is False. An expected answer
     that is not text also matches by value: `[1, 2]`, a tuple or an array of these matches the
-    answer `(1, 2)`, a set of them that in any order.
+    answer `(1, 2)`, a set of them that in any order, a dataclass or a model a dict of its fields.
     """
 
     def __init__(self, normalize: bool = True) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 
@@ -10,14 +11,11 @@ def same_value(expected: Any, value: Any) -> bool:
     """Whether two JSON values are the same: 1 and 1.0 are, and unlike in Python, 1 and true not.
 
     `expected` may also be, or hold, what JSON carries as another kind: tuples, arrays of numpy's,
-    and sets, whose items may come in any order.
+    dataclasses and models of pydantic, and sets, whose items may come in any order.
     """
     if isinstance(expected, (set, frozenset)):
         return _same_items(expected, value)
-    if isinstance(expected, tuple):
-        expected = list(expected)
-    elif hasattr(expected, "tolist"):  # numpy's, pandas', torch's; a scalar becomes a number
-        expected = expected.tolist()
+    expected = _as_json(expected)
     if isinstance(expected, bool) or isinstance(value, bool):
         return expected is value
     if isinstance(expected, list) and isinstance(value, list):
@@ -29,6 +27,19 @@ def same_value(expected: Any, value: Any) -> bool:
     return bool(expected == value)
 
 
+def _as_json(expected: Any) -> Any:
+    """`expected` as JSON has it, if it is of another kind; what it holds stays as it is."""
+    if isinstance(expected, tuple):
+        return list(expected)
+    if hasattr(expected, "tolist"):  # numpy's, pandas', torch's; a scalar becomes a number
+        return expected.tolist()
+    if hasattr(expected, "model_dump") and not isinstance(expected, type):
+        return expected.model_dump(mode="json")
+    if is_dataclass(expected) and not isinstance(expected, type):
+        return {field.name: getattr(expected, field.name) for field in fields(expected)}
+    return expected
+
+
 def _same_items(expected: set[Any] | frozenset[Any], value: Any) -> bool:
     if not isinstance(value, list) or len(value) != len(expected):
         return False
@@ -37,8 +48,7 @@ def _same_items(expected: set[Any] | frozenset[Any], value: Any) -> bool:
 
 def _item(value: Any) -> Hashable:
     """Equal for items that are the same value; what a set cannot hold is equal to nothing."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
+    value = _as_json(value)
     if isinstance(value, bool):
         return "true" if value else "false", bool
     if isinstance(value, (list, tuple)):

@@ -1,7 +1,11 @@
 """Rubrics score what happened, and forget it at a reset."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy
 import pytest
+from pydantic import BaseModel
 
 from repl_env.models import CodeBlockResult, REPLAction, REPLObservation
 from repl_env.rubrics import (
@@ -28,6 +32,20 @@ def going_on(success=True):
 def score(rubric, expected, answer, value=None):
     rubric.set_expected(expected)
     return rubric(ACTION, ended(answer, value))
+
+
+@dataclass
+class Point:
+    """An expected answer of two parts."""
+
+    x: int
+    y: Any
+
+
+class Named(BaseModel):
+    """One of pydantic's."""
+
+    name: str
 
 
 @pytest.mark.parametrize(
@@ -65,6 +83,10 @@ def test_exact_match_compares_text_without_case_and_values_by_value(
         ({"b", "a"}, ["a", "b"], 1.0),
         ({1, "a", (True, None)}, [[True, None], "a", 1.0], 1.0),
         (frozenset({1, 2}), [2, 2], 0.0),
+        (Point(1, (2,)), {"x": 1, "y": [2]}, 1.0),
+        (Point(1, (2,)), {"x": 1, "y": [3]}, 0.0),
+        ([Named(name="a")], [{"name": "a"}], 1.0),
+        ([Named(name="a")], [{"name": "b"}], 0.0),
         ({1, 2}, [2], 0.0),
         ({1, 2}, [2, True], 0.0),
         ({1}, [{"a": 1}], 0.0),
