@@ -65,7 +65,12 @@ class EpisodeTurns(EpisodeSteps):
             current = yield from self._beginning(mode, request, terms, subcalls)
         observation = current.episode.greet()
         observation.metadata["ignored"] = sorted(more.keys() - known.keys())
-        return (yield from self._transforming(observation))
+        try:
+            return (yield from self._transforming(observation))
+        except BaseException:
+            # Whoever asked has no first observation, and is told that there is no episode.
+            yield from self._abandoning(current)
+            raise
 
     @contextmanager
     def _at_one_reset(self) -> Iterator[None]:

@@ -78,6 +78,33 @@ def test_closing_twice_and_resetting_after_it_are_fine(environment):
     assert environment.step(run("1 + 1")).result.value == "2"
 
 
+def failing_at_reset(observation):
+    """A transform that cannot do with the first observation."""
+    if not observation.iteration:
+        raise KeyError("nothing yet")
+    return observation
+
+
+def test_a_reset_whose_transform_fails_leaves_no_episode(sandbox):
+    before = sandbox.statistics().open
+    environment = REPLEnvironment(transform=failing_at_reset, sandbox=sandbox)
+    with pytest.raises(KeyError, match="nothing yet"):
+        environment.reset()
+    with pytest.raises(NotReset):
+        environment.step(REPLAction(code="1"))
+    assert sandbox.statistics().open == before
+
+
+async def test_a_reset_whose_transform_fails_leaves_none_on_an_event_loop_either(sandbox):
+    before = sandbox.statistics().open
+    environment = REPLEnvironment(transform=failing_at_reset, sandbox=sandbox)
+    with pytest.raises(KeyError, match="nothing yet"):
+        await environment.reset_async()
+    with pytest.raises(NotReset):
+        await environment.step_async(REPLAction(code="1"))
+    assert sandbox.statistics().open == before
+
+
 def test_a_transform_comes_before_the_score(sandbox):
     class Bonus(Transform):
         def __call__(self, observation):
