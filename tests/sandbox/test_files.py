@@ -30,6 +30,7 @@ from repl_sandbox import (
 from repl_sandbox.session import clerks
 from repl_sandbox.session.core import Core
 from repl_sandbox.zygote import control
+from tests.waiting import eventually
 
 SMALL = Limits(timeout=60, workspace="4MiB", file_size="3MiB")
 
@@ -307,6 +308,27 @@ def test_an_init_that_ends_before_it_keeps_a_file_ends_the_session(
     monkeypatch.setattr(clerks, "_asked", ended)
     with pytest.raises(SessionClosed, match="init process is gone"):
         held.files.put("name", b"1")
+
+
+def test_a_call_amid_which_the_session_is_closed_says_so(
+    small: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = clerks._asked
+    with small.session() as session:
+        closing = threading.Thread(target=session.close)
+        init = psutil.Process(session._core.links.pid)
+
+        @contextmanager
+        def closed(*args: Any) -> Iterator[Any]:
+            with ask(*args) as clerk:
+                closing.start()
+                eventually(lambda: not init.is_running())
+                yield clerk  # which answers for each file, and only when it is asked
+
+        monkeypatch.setattr(clerks, "_asked", closed)
+        with pytest.raises(SessionClosed, match="was closed amid this call"):
+            session.files.get_all(["one"])
+        closing.join()
 
 
 def test_a_workspace_that_the_code_took_away_is_no_way_out(held: Session, tmp_path: Path) -> None:

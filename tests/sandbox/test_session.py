@@ -548,6 +548,15 @@ def test_a_call_amid_which_the_session_is_closed_says_so(sandbox: Sandbox) -> No
         close_amid_a_cell(session)
 
 
+def test_what_a_session_has_no_room_for_is_told_without_an_empty_reason() -> None:
+    with (
+        Sandbox(limits=Limits(memory="128MiB")) as sandbox,
+        sandbox.session() as session,
+        pytest.raises(SandboxError, match=r"x: the session has no room for it: MemoryError$"),
+    ):
+        session.set("x", [[] for _ in range(2_000_000)])
+
+
 def test_two_keys_that_json_makes_one_cross_in_no_direction(sandbox: Sandbox) -> None:
     told: list[object] = []
     host = {"give": lambda: {"a": [{1: "x", "1": "y"}]}, "take": told.append}

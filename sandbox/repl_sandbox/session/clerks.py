@@ -13,6 +13,7 @@ from typing import TypeVar
 from ..errors import SandboxError, SessionClosed
 from ..zygote import control
 from .core import Core
+from .revival import CLOSED_AMID
 
 _T = TypeVar("_T")
 
@@ -23,8 +24,6 @@ _PATIENCE = 60.0
 # A worker's death ends a clerk that is at work. There is no other worker to die before a cell is
 # run, so whoever ends the second is the session's code, and would end the third.
 _ATTEMPTS = 2
-
-_NO_INIT = "the session's init process is gone; open another session"
 
 # Where the kernel's words say too little, or something else.
 _WORDS = {
@@ -100,6 +99,8 @@ def ask(
             finally:
                 if fd >= 0:
                     os.close(fd)
+    if core.closing:
+        raise _gone(core)
     raise SandboxError(
         f"{paths[0]}: processes of the session ended the one that works on its files"
     )
@@ -123,7 +124,7 @@ def _asked(
                 message = "the session's init does not answer; close the session"
                 raise SandboxError(message) from None
             except OSError as error:
-                raise SessionClosed(_NO_INIT) from error
+                raise _gone(core) from error
         yield Clerk(ours, patience)
 
 
@@ -137,7 +138,14 @@ def have_kept(core: Core) -> None:
         try:
             init.receive()
         except _NoAnswer:
-            raise SessionClosed(_NO_INIT) from None
+            raise _gone(core) from None
+
+
+def _gone(core: Core) -> SessionClosed:
+    """Why init does not answer any more."""
+    if core.closing:
+        return SessionClosed(CLOSED_AMID)
+    return SessionClosed("the session's init process is gone; open another session")
 
 
 def refusal(core: Core, errno: int, path: str) -> OSError:

@@ -33,6 +33,9 @@ REVIVE_TIMEOUT = 30.0
 # What is woken then looks for what it lacks among its objects, of which there may be millions.
 _RESTORE_TIMEOUT = 10.0
 
+# What a call is told whose session is ended on purpose, by another thread, task or handler.
+CLOSED_AMID = "the session was closed amid this call"
+
 _T = TypeVar("_T")
 
 _monotonic = time.monotonic
@@ -108,7 +111,7 @@ class Revival(Exchange):
         if self._init_is_gone:
             self.running_since = 0.0  # there is nothing to leave in order
             if self.closing:
-                raise SessionClosed("the session was closed amid this call")
+                raise SessionClosed(CLOSED_AMID)
             raise SessionClosed(
                 "the session's init process is gone, or belongs to the process that forked this "
                 "one; open another session"

@@ -333,7 +333,8 @@ class Worker:
         try:
             value = values.read(assign, self._channel.next_descriptor)
         except (MemoryError, ValueError, RecursionError, OSError) as error:
-            self._channel.send(Failed("too large", f"{type(error).__name__}: {error}"))
+            reason = ": ".join(filter(None, (type(error).__name__, str(error))))
+            self._channel.send(Failed("too large", reason))
             return
         self._namespace.globals[assign.name] = value
         self._changes.since_last()
