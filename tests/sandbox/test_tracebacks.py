@@ -305,6 +305,8 @@ def test_places_are_there_though_the_line_cache_is_broken(error, monkeypatch):
 
 # ── hints ────────────────────────────────────────────────────────────────────────────────────────
 
+COROUTINE = "import asyncio\nfrom contextlib import closing\nasync def f(): pass\nc = f()\n"
+
 
 @pytest.mark.parametrize(
     ("source", "hint"),
@@ -321,6 +323,31 @@ def test_places_are_there_though_the_line_cache_is_broken(error, monkeypatch):
         ('raise RuntimeError("can\'t start new thread")', "Limits.processes"),
         ("import asyncio\nawait asyncio.sleep(0)\nasyncio.run(None)", "use 'await' directly"),
         *(
+            (f"{COROUTINE}try:\n    {code}\nfinally: c.close()", "use 'await' directly")
+            for code in [
+                "await asyncio.sleep(0); asyncio.get_event_loop().run_until_complete(c)",
+                "await asyncio.sleep(0); asyncio.Runner().run(c)",
+                "await asyncio.sleep(0)\n    with closing(asyncio.new_event_loop()) as loop:"
+                " loop.run_until_complete(c)",
+                "asyncio.run(f()); asyncio.get_event_loop().run_until_complete(c)",
+                "asyncio.create_task(c)",
+            ]
+        ),
+        *(
+            (f"import asyncio\n{code}", "llm_query() is an ordinary function")
+            for code in [
+                "x = await llm_query('a')",
+                "async def f(): return await llm_query('a')\nawait f()",
+                "await asyncio.gather(*[llm_query('a') for _ in range(2)])",
+                "asyncio.run(llm_query('a'))",
+                "await asyncio.create_task(llm_query('a'))",
+            ]
+        ),
+        ("context = 'text'\nfrom context import part", "'context' is a variable of this session"),
+        ("import llm_query", "'llm_query' is a variable of this session"),
+        ("x = 1\n!ls", "subprocess.run()"),
+        ("%timeit 1", "subprocess.run()"),
+        *(
             (f"raise OSError({number}, 'text')", text)
             for number, text in [
                 (errno.EAGAIN, "Limits.processes"),
@@ -334,7 +361,8 @@ def test_places_are_there_though_the_line_cache_is_broken(error, monkeypatch):
         ("import socket\nraise socket.gaierror(-3, 'text')", "no network"),
     ],
 )
-def test_a_hint_follows_as_one_line(error, source, hint):
+def test_a_hint_follows_as_one_line(error, namespace, source, hint):
+    namespace.inject("llm_query", lambda prompt: prompt)
     last = error(source).traceback.splitlines()[-1]
     assert hint in last
 
@@ -350,10 +378,17 @@ def test_a_hint_follows_as_one_line(error, source, hint):
         "raise RuntimeError(object())",
         "class C: pass\nC().atribute",
         "del nothing_like_this_name",
+        "await 5",
+        "import nothing_like_this_name",
+        "llm_query = lambda: 1\nawait llm_query()",
+        "int('a') + llm_query('a')",
+        "x = 5 ! 6",
+        "raise SyntaxError('made by hand')",
         "x" * 10_000,
     ],
 )
-def test_there_is_no_hint_where_nothing_is_known(error, source):
+def test_there_is_no_hint_where_nothing_is_known(error, namespace, source):
+    namespace.inject("llm_query", lambda prompt: prompt)
     found = error(source)
     last = f"{found.type}: {found.message}" if found.message else found.type
     assert found.traceback.rstrip("\n").endswith(last.rpartition("\n")[2][-100:])

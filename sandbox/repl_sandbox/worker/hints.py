@@ -5,8 +5,8 @@ from __future__ import annotations
 import builtins
 import errno
 import sys
-from collections.abc import Callable, Iterable
-from types import FrameType, ModuleType
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from .anatomy import class_dict, loaded_class, module_dict, plain, read
@@ -32,6 +32,23 @@ _BY_ERRNO = {
     errno.EAFNOSUPPORT: "A session has no network.",
     errno.EAGAIN: _PROCESSES,
 }
+# How messages of asyncio begin that a program meets which expects no loop around itself, or one.
+_OF_LOOPS = (
+    "asyncio.run() cannot be called from a running event loop",
+    "Runner.run() cannot be called from a running event loop",
+    "This event loop is already running",
+    "Cannot run the event loop while another loop is running",
+    "There is no current event loop in thread 'MainThread'",
+    "no running event loop",
+)
+# What CPython 3.11 to 3.14 and asyncio say of a value that cannot be awaited.
+_NOT_AWAITABLE = (
+    "can't be used in 'await' expression",
+    "object can't be awaited",
+    "a coroutine was expected, got",
+    "An asyncio.Future, a coroutine or an awaitable is required",
+)
+_MAGIC = frozenset("!%")
 _CLOSED = (
     "A session has no network; in tier 'confined' also no locks and queues of multiprocessing."
 )
@@ -113,9 +130,45 @@ def _runtime(error: Any, namespace: Namespace | None, frame: FrameType | None) -
     text = plain(arguments[0]) if arguments else ""
     if text == "can't start new thread":
         return _PROCESSES
-    if text.startswith("asyncio.run() cannot be called from a running event loop"):
-        return "A cell may use 'await' directly."
+    if text.startswith(_OF_LOOPS):
+        return "A cell may use 'await' directly, and its event loop runs only while it does."
     return ""
+
+
+def _awaited(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
+    """For code that awaits what a function of the host has returned."""
+    arguments = read(error, "args")
+    text = plain(arguments[0]) if arguments else ""
+    if namespace is None or frame is None or not any(words in text for words in _NOT_AWAITABLE):
+        return ""
+    for name in _names(frame.f_code):
+        function = namespace.injected.get(name)
+        if type(function) in _FUNCTIONS and namespace.globals.get(name) is function:
+            return f"{name}() is an ordinary function: it is called without 'await'."
+    return ""
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The names that `code` looks up, and what is defined in it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if type(constant) is CodeType:
+            yield from _names(constant)
+
+
+def _module(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
+    name = plain(read(error, "name"))
+    if namespace is None or name not in namespace.globals:
+        return ""
+    return f"{name!r} is a variable of this session, and no module."
+
+
+def _syntax(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
+    offset = read(error, "offset")
+    line = plain(read(error, "text"))
+    if type(offset) is not int or line[: offset - 1].strip() or line.lstrip()[:1] not in _MAGIC:
+        return ""
+    return "Lines that begin with '!' or '%' are IPython's; subprocess.run() runs programs here."
 
 
 def _memory(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
@@ -126,14 +179,20 @@ def _exit(error: Any, namespace: Namespace | None, frame: FrameType | None) -> s
     return "The cell ended here; the session goes on, with all its variables."
 
 
+_FUNCTIONS = (FunctionType, MethodType)
 _BUILTIN_TYPES = frozenset(map(id, (str, bytes, int, float, list, tuple, dict, set, frozenset)))
 
+_Classes = type[BaseException] | tuple[type[BaseException], ...]
+
 # The first class that fits decides.
-_BY_CLASS: tuple[tuple[type[BaseException], Callable[..., str]], ...] = (
+_BY_CLASS: tuple[tuple[_Classes, Callable[..., str]], ...] = (
     (NameError, _name),
     (AttributeError, _attribute),
     (OSError, _system),
     (MemoryError, _memory),
     (SystemExit, _exit),
     (RuntimeError, _runtime),
+    (ModuleNotFoundError, _module),
+    (SyntaxError, _syntax),
+    ((TypeError, ValueError), _awaited),
 )
