@@ -20,6 +20,7 @@ from .namespace import Namespace
 from .printed import install, rewrite
 from .sources import keep
 from .tracebacks import describe
+from .warned import forget_shown
 
 _COROUTINE = 0x80  # CO_COROUTINE: the cell awaits at its top level
 _FLAGS = PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -65,6 +66,7 @@ def run_cell(
         # Between two cells it would be chance in whose output it is said.
         if namespace.protected and number:
             _put_back(namespace)
+        forget_shown(namespace.globals)
         name = keep(number, source)
         if printed is not None:
             install(printed)

@@ -72,6 +72,14 @@ def drop_last() -> None:
         del _cache[entry[3]]
 
 
+def latest() -> tuple[str, int]:
+    """The file name of the cell that was kept last, and its last line that is not empty."""
+    if not _entries:
+        return cell_name(0), 0
+    _, _, lines, name = _entries[-1]
+    return name, len("".join(lines).rstrip().split("\n"))
+
+
 def kept() -> list[tuple[int, str]]:
     """The cells that are kept, by number, the oldest first."""
     numbered = ((entry[3].removeprefix("<cell ")[:-1], entry[2]) for entry in _entries)

@@ -33,6 +33,7 @@ from ..jail.recipe import RECIPES, Jail
 from ..types import Policy
 from ..worker.main import Worker
 from ..worker.warmth import warm_up
+from ..worker.warned import show_as_of_cells
 from .ground import Ground, ground_of
 from .immortal import immortalise
 from .rehearsal import rehearse
@@ -113,6 +114,7 @@ def _seal(
     if ground.base_filter:
         processes.forbid_new_privileges()
         seccomp.load(ground.base_filter)
+    show_as_of_cells()
     warm_up(rules)
     worker = Worker(rules)
     worker.follow_forks()
