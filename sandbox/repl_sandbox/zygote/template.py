@@ -31,6 +31,7 @@ from ..jail.quiet_init import QuietInit
 from ..jail.quiet_steps import QuietSteps
 from ..jail.recipe import RECIPES, Jail
 from ..types import Policy
+from ..worker.classes import find_in_cells
 from ..worker.main import Worker
 from ..worker.warmth import warm_up
 from ..worker.warned import show_as_of_cells
@@ -115,6 +116,7 @@ def _seal(
         processes.forbid_new_privileges()
         seccomp.load(ground.base_filter)
     show_as_of_cells()
+    find_in_cells()
     warm_up(rules)
     worker = Worker(rules)
     worker.follow_forks()
