@@ -825,6 +825,29 @@ def test_a_stream_that_a_cell_takes_away_is_there_again_in_the_next(
             assert outcome.stdout == "1\n"
 
 
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "{}.reconfigure(encoding='utf-8')",
+        "{}.reconfigure(errors='replace', line_buffering=True)",
+        "{} = io.TextIOWrapper({}.buffer, encoding='utf-8')",
+        "{} = codecs.getwriter('utf-8')({}.buffer)",
+    ],
+)
+def test_what_programs_do_for_their_encoding_works(
+    sandbox: Sandbox, name: str, change: str
+) -> None:
+    with sandbox.session() as session:
+        session.run("import codecs, io, sys")
+        outcome = session.run(change.replace("{}", f"sys.{name}"))
+        assert outcome.ok, outcome.error
+        for text in ("é", "€"):
+            outcome = session.run(f"print({text!r}, file=sys.{name})")
+            assert getattr(outcome, name) == f"{text}\n"
+        assert session.run(f"sys.{name}.seekable()").value == "False"
+
+
 @pytest.mark.parametrize("cell", ["exit()", "sys.stdin.close()", "sys.__stdin__.close()"])
 def test_standard_input_that_a_cell_closes_is_there_again_in_the_next(
     sandbox: Sandbox, cell: str

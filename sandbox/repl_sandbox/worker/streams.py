@@ -25,6 +25,11 @@ class _Descriptor(io.FileIO):
 
     lost = False
 
+    def seekable(self) -> bool:
+        # A template has files there and its sessions pipes. What is told is kept by all that is put
+        # over this, and each change of an encoding, and each wrapper, would ask a pipe for a place.
+        return False
+
     def close(self) -> None:
         self.lost = True
         super().close()
