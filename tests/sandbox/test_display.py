@@ -149,6 +149,19 @@ def test_a_repr_of_the_users_is_shown_and_cut():
     assert f"{3_000_002 - DISPLAY_LIMIT:,} characters left out" in shown
 
 
+def test_a_class_whose_metaclass_compares_and_has_no_hash_is_displayed():
+    class Meta(type):
+        def __eq__(cls, other):
+            raise AssertionError
+
+    class Compared(metaclass=Meta):
+        def __repr__(self):
+            return "shown"
+
+    assert display(Compared()) == "shown"
+    assert display([Compared()]) == "[shown]"
+
+
 def test_a_repr_that_raises_raises():
     class Bad:
         def __repr__(self):

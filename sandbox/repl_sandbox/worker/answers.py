@@ -24,7 +24,7 @@ from .tracebacks import describe
 # Bytes of the text in UTF-8, and of the value as JSON. An answer is read by people and rubrics;
 # what is larger is data, and would not fit into one message with the rest of a result.
 
-_JSON_SCALARS = frozenset({str, int, bool, type(None)})
+_JSON_SCALARS = frozenset(map(id, (str, int, bool, type(None))))
 
 
 class AnswerDict(dict[str, Any]):
@@ -219,7 +219,7 @@ def _as_text(value: object) -> str:
 
 def _as_json(value: object) -> JSON:
     """The value as JSON carries it, None if it cannot: NaN, an object, two keys that are one."""
-    if type(value) in _JSON_SCALARS:
+    if id(type(value)) in _JSON_SCALARS:
         return value  # type: ignore[return-value]
     try:
         text = _encode(value)

@@ -27,11 +27,18 @@ _OBJECT = 32
 _DEPTH = 200
 
 _repr = repr
-_OPEN: dict[type, str] = {list: "[", tuple: "(", set: "{", frozenset: "frozenset({", dict: "{"}
-_CLOSE: dict[type, str] = {list: "]", tuple: ")", set: "}", frozenset: "})", dict: "}"}
-_ORDERED = frozenset({list, tuple, dict})
-_TEXTS: dict[type, str] = {str: "characters", bytes: "bytes", bytearray: "bytes"}
-_SCALARS = frozenset({int, float, bool, complex, type(None)})
+
+
+def _by_id(texts: dict[type, str]) -> dict[int, str]:
+    return {id(cls): text for cls, text in texts.items()}
+
+
+# By the identities of classes: a metaclass of the user's may have another `__eq__`, and no hash.
+_OPEN = _by_id({list: "[", tuple: "(", set: "{", frozenset: "frozenset({", dict: "{"})
+_CLOSE = _by_id({list: "]", tuple: ")", set: "}", frozenset: "})", dict: "}"})
+_ORDERED = frozenset(map(id, (list, tuple, dict)))
+_TEXTS = _by_id({str: "characters", bytes: "bytes", bytearray: "bytes"})
+_SCALARS = frozenset(map(id, (int, float, bool, complex, type(None))))
 
 
 def display(value: object, limit: int = DISPLAY_LIMIT) -> str:
@@ -40,7 +47,7 @@ def display(value: object, limit: int = DISPLAY_LIMIT) -> str:
     Raises:
         what the `__repr__` of a class of the user's raises.
     """
-    if type(value) in _SCALARS:
+    if id(type(value)) in _SCALARS:
         return _repr(value)
     if _fits(value, limit):
         return encodable(cut(_repr(value), limit))
@@ -77,7 +84,7 @@ def _remaining(value: Any, limit: int, path: set[int]) -> int:
 
     `path` holds the identities of the containers around `value`.
     """
-    cls = type(value)
+    cls = id(type(value))
     if cls in _TEXTS:
         return limit - len(value) - 2
     if cls in _SCALARS:
@@ -89,7 +96,7 @@ def _remaining(value: Any, limit: int, path: set[int]) -> int:
     if len(value) * 3 > limit or len(path) >= _DEPTH:
         return 0
     path.add(id(value))
-    items = chain(value, value.values()) if cls is dict else value
+    items = chain(value, value.values()) if cls == id(dict) else value
     for item in items:
         limit = _remaining(item, limit, path)
         if limit <= 0:
@@ -100,7 +107,7 @@ def _remaining(value: Any, limit: int, path: set[int]) -> int:
 
 def _bounded(value: Any, limit: int) -> str:
     """Both ends of a repr that is too long, without the rest of it."""
-    cls = type(value)
+    cls = id(type(value))
     if cls not in _OPEN and cls not in _TEXTS:
         return cut(_repr(value), limit)
     half = limit // 2
@@ -130,7 +137,7 @@ class _End:
 
     def write(self, value: Any) -> None:
         """Add the repr of `value`, as far as there is room."""
-        cls = type(value)
+        cls = id(type(value))
         if cls in _TEXTS:
             self._add(_repr(value[-self._room :] if self._backward else value[: self._room]))
         elif cls not in _OPEN or not value:
@@ -139,7 +146,7 @@ class _End:
             self._add(f"{_OPEN[cls]}...{_CLOSE[cls]}")
         else:
             self._path.add(id(value))
-            ends = _OPEN[cls], ",)" if cls is tuple and len(value) == 1 else _CLOSE[cls]
+            ends = _OPEN[cls], ",)" if cls == id(tuple) and len(value) == 1 else _CLOSE[cls]
             self._add(ends[self._backward])
             self._write_items(value)
             self._add(ends[not self._backward])
@@ -148,7 +155,7 @@ class _End:
     def _write_items(self, value: Any) -> None:
         mapping = type(value) is dict
         items = value.items() if mapping else value
-        if self._backward and type(value) in _ORDERED:
+        if self._backward and id(type(value)) in _ORDERED:
             items = reversed(items)
         for number, item in enumerate(items):
             if self._left <= 0:
