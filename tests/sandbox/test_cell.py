@@ -219,6 +219,17 @@ def test_tasks_of_one_cell_go_on_when_a_later_one_awaits(run):
     assert run("await task").value == "7"
 
 
+def test_what_an_awaiting_cell_sets_in_its_context_later_cells_have(run):
+    run("import asyncio, contextvars, decimal\nv = contextvars.ContextVar('v')")
+    run("v.set(1)\nawait asyncio.sleep(0)\ndecimal.setcontext(decimal.Context(prec=3))")
+    assert run("v.get(), decimal.Decimal(1) / 3").value == "(1, Decimal('0.333'))"
+    run("await asyncio.sleep(0)\nv.set(2)\nraise ValueError")
+    assert run("v.get()").value == "2"
+    assert run("await asyncio.sleep(0)\nv.get()").value == "2"
+    run("async def f(): v.set(3)\nawait asyncio.create_task(f())")  # a task's own is its own
+    assert run("v.get()").value == "2"
+
+
 def test_an_exception_behind_an_await_shows_the_cells_lines_only(run):
     result = run("import asyncio\nasync def f():\n    raise KeyError('k')\nawait f()")
 

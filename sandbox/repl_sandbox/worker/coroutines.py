@@ -5,6 +5,7 @@ The loop turns only while a cell awaits. Tasks that one cell starts go on when a
 
 from __future__ import annotations
 
+from _contextvars import Context, copy_context
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 # an interrupt and a kill (Limits.grace, 0.5 by default).
 _CANCEL_GRACE = 0.2
 
+_UNSET = object()
+
 
 def run_coroutine(coroutine: Coroutine[Any, Any, object], namespace: Namespace) -> object:
     """Run a cell's coroutine to its end and return what it returns.
@@ -27,7 +30,8 @@ def run_coroutine(coroutine: Coroutine[Any, Any, object], namespace: Namespace) 
         after the coroutine was cancelled. The loop can be used again in every case.
     """
     loop = _loop(namespace)
-    task = loop.create_task(coroutine)
+    contexts: list[Context] = []
+    task = loop.create_task(_noting(coroutine, contexts))
     try:
         return loop.run_until_complete(task)
     except BaseException as error:
@@ -36,6 +40,24 @@ def run_coroutine(coroutine: Coroutine[Any, Any, object], namespace: Namespace) 
         if task.done():
             _locate(error, task)
         raise
+    finally:
+        for context in contexts:
+            _keep(context)
+
+
+async def _noting(coroutine: Coroutine[Any, Any, object], contexts: list[Context]) -> object:
+    """Run `coroutine`, and add the context in which it ends to `contexts`."""
+    try:
+        return await coroutine
+    finally:
+        contexts.append(copy_context())
+
+
+def _keep(context: Context) -> None:
+    """Set the context variables as a task has: it has a copy, and all cells are to have one."""
+    for variable, value in context.items():
+        if variable.get(_UNSET) is not value:
+            variable.set(value)
 
 
 def _locate(error: BaseException, task: asyncio.Task[object]) -> None:
