@@ -63,6 +63,23 @@ def test_a_child_that_ended_before_keeps_what_it_said(copied: Session) -> None:
     assert copied.run("child.returncode").value == "3"
 
 
+def test_a_pool_of_threads_works_on_though_its_threads_are_gone(copied: Session) -> None:
+    code = (
+        "from concurrent.futures import ThreadPoolExecutor\nfrom threading import Event\n"
+        "pool = ThreadPoolExecutor(2)\npool.submit(int).result()"
+    )
+    (lost,) = after_a_death(copied, code)
+    assert lost.startswith("thread 'ThreadPoolExecutor")
+    assert copied.run("list(pool.map(str, range(3)))").value == "['0', '1', '2']"
+    # And where all were at work, with something that waits for one of them.
+    code = "begun = Event()\nheld = [pool.submit(lambda: begun.set() or Event().wait()), "
+    code += "pool.submit(Event().wait)]\nbegun.wait()\nwaiting = pool.submit(abs, -7)"
+    assert len(after_a_death(copied, code)) == 2
+    assert copied.run("pool.submit(abs, -8).result(), waiting.result()").value == "(8, 7)"
+    with copied.branch() as branch:
+        assert branch.run("pool.submit(abs, -9).result()").value == "9"
+
+
 def test_tasks_end_with_their_loop_and_a_new_one_works(copied: Session) -> None:
     code = (
         "import asyncio\nasync def long(): await asyncio.sleep(1000)\n"

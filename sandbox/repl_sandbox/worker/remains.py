@@ -2,7 +2,8 @@
 
 Noted when the copy is made, told when it takes over. Memory needs no word here: it is copied, and
 with it the objects that stand for what is gone. Those of child processes are told that their
-process has ended, by the signal that did it; a lock that a thread held stays locked.
+process has ended, by the signal that did it; those of pools of threads start threads anew. A lock
+that a thread held stays locked.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Remains:
             os.chdir(os.environ["HOME"])
             lost.append("the working directory, which is gone")
         lost = [*_cut(lost, "descriptors"), *self.names, *_cut(_end_children(), "child processes")]
+        _empty_pools()
         if namespace.loop is not None:
             lost += _cut(_tasks(namespace.loop), "tasks")
             _forget_loop(namespace)
@@ -119,6 +121,17 @@ def _adopt_processes() -> None:
     for found in gc.get_objects():
         if issubclass(type(found), module.BaseProcess) and found.__dict__.get("_popen") is not None:
             found.__dict__["_parent_pid"] = me
+
+
+def _empty_pools() -> None:
+    """Let pools of threads start theirs: those that they count, and take for idle, are gone."""
+    module = sys.modules.get("concurrent.futures.thread")
+    if module is None:
+        return
+    for found in gc.get_objects():
+        if issubclass(type(found), module.ThreadPoolExecutor):
+            found.__dict__["_threads"] = set()
+            found.__dict__["_idle_semaphore"] = module.threading.Semaphore(0)
 
 
 def _tasks(loop: Any) -> list[str]:
