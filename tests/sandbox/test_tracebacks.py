@@ -79,6 +79,25 @@ def test_a_syntax_error_points_at_its_place(error):
     )
 
 
+@pytest.mark.parametrize("ending", ["", "\nx"])
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("return 5", "'return' outside function"),
+        ("def f(): await x", "'await' outside async function"),
+        ("if x: break", "'break' outside loop"),
+        ("y = 1; del None", "cannot delete None"),
+        ("é = 'ü'; return é", "'return' outside function"),
+    ],
+)
+def test_a_syntax_error_of_the_compiler_shows_its_line(error, line, message, ending):
+    found = error(f"x = 1\n{line}{ending}")
+
+    assert (found.message, found.line) == (message, 2)
+    assert found.traceback.startswith(f'  File "<cell 1>", line 2\n    {line}\n')
+    assert "^" in found.traceback.splitlines()[2]
+
+
 def test_a_syntax_error_in_code_that_the_cell_compiles_has_the_cells_line(error):
     found = error("x = 1\ncompile('a b', 'other', 'exec')")
 
@@ -316,6 +335,7 @@ COROUTINE = "import asyncio\nfrom contextlib import closing\nasync def f(): pass
         ("pritn(1)", "Did you mean: 'print'?"),
         ("def f(value):\n    return vaule\nf(1)", "Did you mean: 'value'?"),
         ("json.loads('1')", "Did you forget to import 'json'?"),
+        ("asyncio.run(1)", "Did you forget to import 'asyncio'? Or did you mean: 'ascii'?"),
         ("import math\nmath.squrt(2)", "Did you mean: 'sqrt'?"),
         ("'a'.spilt()", "Did you mean: 'split'?"),
         ("raise MemoryError", "Limits.memory"),

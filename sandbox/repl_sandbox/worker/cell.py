@@ -18,7 +18,7 @@ from .coroutines import run_coroutine
 from .display import display
 from .namespace import Namespace
 from .printed import install, rewrite
-from .sources import keep
+from .sources import keep, source_line
 from .tracebacks import describe
 from .warned import forget_shown
 
@@ -171,7 +171,12 @@ def _split(tree: Module, name: str, namespace: Namespace) -> list[CodeType]:
 
 
 def _located(error: SyntaxError | ValueError, source: str, name: str) -> SyntaxError | ValueError:
-    """A clear error for source that is no text of Python at all: with NUL or a lone surrogate."""
+    """A clear error for source that is no text of Python at all: with NUL or a lone surrogate.
+
+    What the compiler finds in a tree, 'return' outside of a function for one, gets its line.
+    """
+    if isinstance(error, SyntaxError) and error.text is None:
+        error.text = source_line(name, error.lineno)
     found = _no_text(source)
     if found is None or (isinstance(error, SyntaxError) and error.lineno is not None):
         return error

@@ -95,11 +95,10 @@ def _name(error: Any, namespace: Namespace | None, frame: FrameType | None) -> s
     else:
         seen += vars(builtins)
     found = near(name, (key for key in seen if type(key) is str and key[:2] != "__"))
-    if found is not None:
-        return f"Did you mean: {found!r}?"
+    meant = "" if found is None else f"did you mean: {found!r}?"
     if name in sys.stdlib_module_names and type(offered) is not dict:
-        return f"Did you forget to import {name!r}?"
-    return ""
+        return f"Did you forget to import {name!r}?" + (meant and f" Or {meant}")
+    return meant[:1].upper() + meant[1:]
 
 
 def _attribute(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:

@@ -80,6 +80,13 @@ def latest() -> tuple[str, int]:
     return name, len("".join(lines).rstrip().split("\n"))
 
 
+def source_line(name: str, number: int | None) -> str | None:
+    """Line `number` of the cell `name` that was kept last, None if it has no such line."""
+    if number is None or not _entries or _entries[-1][3] != name:
+        return None
+    return next(iter(_entries[-1][2][number - 1 : number]), None) if number > 0 else None
+
+
 def kept() -> list[tuple[int, str]]:
     """The cells that are kept, by number, the oldest first."""
     numbered = ((entry[3].removeprefix("<cell ")[:-1], entry[2]) for entry in _entries)
