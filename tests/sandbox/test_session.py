@@ -379,6 +379,28 @@ def test_a_forked_child_of_a_cell_does_not_answer_for_it(session: Session) -> No
     assert session.run("1 + 1").value == "2"
 
 
+@pytest.mark.parametrize(
+    ("code", "status", "stderr"),
+    [
+        ("pass", 0, ""),
+        ("raise SystemExit", 0, ""),
+        ("raise SystemExit(3)", 3, ""),
+        ("raise SystemExit(-1)", 255, ""),
+        ("raise SystemExit('why')", 1, "why\n"),
+        ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
+    ],
+)
+def test_a_forked_child_ends_as_a_program_does(
+    session: Session, code: str, status: int, stderr: str
+) -> None:
+    session.run("import os")
+    outcome = session.run(f"pid = os.fork()\nif pid == 0: {code}\nelse: end = os.wait()[1]")
+    assert outcome.ok, outcome
+    assert session.run("os.waitstatus_to_exitcode(end)").value == str(status)
+    assert outcome.stderr.endswith(stderr)
+    assert bool(outcome.stderr) == bool(stderr)
+
+
 # ── limits ────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -38,10 +38,15 @@ _write = os.write
 
 
 class Ran(NamedTuple):
-    """What a cell came to: its last expression as displayed, or the error that ended it."""
+    """What a cell came to: its last expression as displayed, or the error that ended it.
+
+    `status` is what a program ends with that comes to the same, and `parting` what it says last.
+    """
 
     value: str | None
     error: ErrorInfo | None
+    status: int = 0
+    parting: str = ""
 
 
 NOTHING = Ran(None, None)
@@ -84,7 +89,17 @@ def run_cell(
     # Boundary: every exception of the user's code, SystemExit and KeyboardInterrupt included, is a
     # result of the cell.
     except BaseException as error:  # noqa: BLE001
-        return Ran(None, describe(error, number, namespace))
+        told = describe(error, number, namespace)
+        return Ran(None, told, *_end(error, told))
+
+
+def _end(error: BaseException, told: ErrorInfo) -> tuple[int, str]:
+    if type(error) is not SystemExit:
+        return 1, told.traceback
+    code = error.code
+    if code is None or type(code) in (int, bool):
+        return int(code or 0) & 0xFF, ""
+    return 1, f"{told.message}\n"
 
 
 def _put_back(namespace: Namespace) -> None:

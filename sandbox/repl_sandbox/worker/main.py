@@ -277,7 +277,7 @@ class Worker:
         started = _monotonic()
         ran = self._run(cell, code)
         if _getpid() != self._pid:
-            self._end_child()
+            self._end_child(ran)
         if _gettrace() is not None or _getprofile() is not None:
             _settrace(None)
             _setprofile(None)
@@ -324,10 +324,17 @@ class Worker:
         finally:
             self._interrupts.armed = False
 
-    def _end_child(self) -> NoReturn:
-        """A child that the cell forked has come to the cell's end: it must not answer for it."""
+    def _end_child(self, ran: Ran = NOTHING) -> NoReturn:
+        """A child that the cell forked has come to the cell's end: it must not answer for it.
+
+        So it ends as a program does that comes to the same.
+        """
         self._streams.tidy()
-        _exit(0)
+        try:
+            os.write(2, ran.parting.encode("utf-8", "backslashreplace"))
+        except OSError:
+            pass  # it has closed its standard error
+        _exit(ran.status)
 
     def _assign(self, assign: Assign) -> None:
         try:
