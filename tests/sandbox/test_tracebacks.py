@@ -379,6 +379,15 @@ COROUTINE = "import asyncio\nfrom contextlib import closing\nasync def f(): pass
             ]
         ),
         ("import socket\nraise socket.gaierror(-3, 'text')", "no network"),
+        *(
+            (f"import errno, socket\ntry: raise {first}\nexcept OSError as e: raise {then}", text)
+            for first, then, text in [
+                ("socket.gaierror(-3, 'text')", "OSError(str(e))", "no network"),
+                ("socket.gaierror(-3, 'text')", "ValueError from e", "no network"),
+                ("OSError(errno.EACCES, 'text')", "OSError(str(e))", "no network"),
+                ("OSError(errno.ENETUNREACH, 'text')", "KeyError", "no network"),
+            ]
+        ),
     ],
 )
 def test_a_hint_follows_as_one_line(error, namespace, source, hint):
@@ -399,6 +408,8 @@ def test_a_hint_follows_as_one_line(error, namespace, source, hint):
         "class C: pass\nC().atribute",
         "del nothing_like_this_name",
         "await 5",
+        "import socket\ntry: raise socket.gaierror\nexcept OSError: raise ValueError from None",
+        "try: raise OSError(28, 'no space')\nexcept OSError: raise ValueError",
         "import nothing_like_this_name",
         "llm_query = lambda: 1\nawait llm_query()",
         "int('a') + llm_query('a')",

@@ -32,6 +32,8 @@ _BY_ERRNO = {
     errno.EAFNOSUPPORT: "A session has no network.",
     errno.EAGAIN: _PROCESSES,
 }
+# How far it is followed what led to an error.
+_CHAIN = 8
 # How messages of asyncio begin that a program meets which expects no loop around itself, or one.
 _OF_LOOPS = (
     "asyncio.run() cannot be called from a running event loop",
@@ -52,6 +54,7 @@ _MAGIC = frozenset("!%")
 _CLOSED = (
     "A session has no network; in tier 'confined' also no locks and queues of multiprocessing."
 )
+_OF_NETWORK = (_CLOSED, _BY_ERRNO[errno.ENETUNREACH])
 
 
 def hint(error: BaseException, namespace: Namespace | None, frame: FrameType | None) -> str:
@@ -60,9 +63,26 @@ def hint(error: BaseException, namespace: Namespace | None, frame: FrameType | N
     Raises:
         RuntimeError: a dictionary that is read changes meanwhile.
     """
+    found = ""
     for kind, tell in _BY_CLASS:
         if issubclass(type(error), kind):
-            return tell(error, namespace, frame)
+            found = tell(error, namespace, frame)
+            break
+    return found or _behind(error)
+
+
+def _behind(error: Any) -> str:
+    """That there is no network, where that led to `error`: libraries raise errors of their own."""
+    for _ in range(_CHAIN):
+        behind = read(error, "__cause__")
+        if behind is None and not read(error, "__suppress_context__"):
+            behind = read(error, "__context__")
+        if behind is None:
+            break
+        found = _system(behind, None, None) if issubclass(type(behind), OSError) else ""
+        if found in _OF_NETWORK:
+            return found
+        error = behind
     return ""
 
 
