@@ -45,6 +45,28 @@ def test_it_has_the_rights_of_the_host(process: Sandbox, tmp_path: Path) -> None
     assert (tmp_path / "file").read_text() == "x"
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        "socket.gaierror(-3, 'text')",
+        *(
+            f"OSError(errno.{name}, 'text')"
+            for name in ("EACCES", "ENETUNREACH", "EROFS", "ENOSPC")
+        ),
+    ],
+)
+def test_errors_are_not_put_down_to_a_jail_that_it_has_not(process: Sandbox, error: str) -> None:
+    with process.session() as session:
+        outcome = session.run(f"import errno, socket\nraise {error}")
+        assert outcome.error is not None
+        assert outcome.error.traceback.endswith("text\n")
+        outcome = session.run("import os; os._exit(1)")
+        assert outcome.state == "rolled_back"
+        outcome = session.run(f"import errno, socket\nraise {error}")
+        assert outcome.error is not None
+        assert outcome.error.traceback.endswith("text\n")
+
+
 def test_each_session_works_in_a_directory_of_its_own(process: Sandbox) -> None:
     with process.session() as one, process.session() as other:
         one.run("import os\nopen('x', 'w').close()")

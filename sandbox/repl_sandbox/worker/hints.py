@@ -54,6 +54,8 @@ _MAGIC = frozenset("!%")
 _CLOSED = (
     "A session has no network; in tier 'confined' also no locks and queues of multiprocessing."
 )
+# Without one they have other causes.
+_OF_JAILS = (errno.ENOSPC, errno.EROFS, errno.ENETUNREACH, errno.EAFNOSUPPORT)
 _OF_NETWORK = (_CLOSED, _BY_ERRNO[errno.ENETUNREACH])
 
 
@@ -84,6 +86,12 @@ def _behind(error: Any) -> str:
             return found
         error = behind
     return ""
+
+
+def know_no_jail() -> None:
+    """Say nothing of what only a jail takes away; done once, before any code runs."""
+    for number in _OF_JAILS:
+        _BY_ERRNO.pop(number, None)
 
 
 def near(name: str, candidates: Iterable[object]) -> str | None:
@@ -136,11 +144,11 @@ def _attribute(error: Any, namespace: Namespace | None, frame: FrameType | None)
 def _system(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
     resolver = loaded_class("socket", "gaierror")
     if resolver is not None and issubclass(type(error), resolver):
-        return _BY_ERRNO[errno.ENETUNREACH]
+        return _BY_ERRNO.get(errno.ENETUNREACH, "")
     number = read(error, "errno")
     if number == errno.EACCES and read(error, "filename") is None:
         # What is refused without a name of a file: a connection (landlock(7)), or a semaphore.
-        return _CLOSED
+        return _CLOSED if errno.ENETUNREACH in _BY_ERRNO else ""
     return _BY_ERRNO.get(number, "") if type(number) is int else ""
 
 

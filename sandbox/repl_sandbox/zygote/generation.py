@@ -18,6 +18,7 @@ from ..jail.quiet_steps import QuietSteps
 from ..jail.recipe import Jail, Step, contain
 from ..jail.tracking import Tracking
 from ..worker.copies import Recovery
+from ..worker.hints import know_no_jail
 from ..worker.main import Worker
 from ..worker.states import States
 from ..worker.tracebacks import show_files_below
@@ -72,6 +73,8 @@ def be_worker(
         os.write(control_fd, control.held(jail.held))
         os.close(control_fd)
         if jail.folder:
+            if jail.tier == "process":
+                know_no_jail()
             show_files_below(jail.home or f"{jail.folder}/{folders.WORKSPACE}")
     # Boundary: the host is to be told, and there is nobody else here to do it.
     except Exception as error:  # noqa: BLE001
