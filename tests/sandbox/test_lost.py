@@ -72,8 +72,11 @@ def test_a_pool_of_threads_works_on_though_its_threads_are_gone(copied: Session)
     assert lost.startswith("thread 'ThreadPoolExecutor")
     assert copied.run("list(pool.map(str, range(3)))").value == "['0', '1', '2']"
     # And where all were at work, with something that waits for one of them.
-    code = "begun = Event()\nheld = [pool.submit(lambda: begun.set() or Event().wait()), "
-    code += "pool.submit(Event().wait)]\nbegun.wait()\nwaiting = pool.submit(abs, -7)"
+    code = (
+        "from threading import Barrier\nbegun = Barrier(3)\n"
+        "def hold(): begun.wait(); Event().wait()\n"
+        "held = [pool.submit(hold) for _ in range(2)]\nbegun.wait()\nwaiting = pool.submit(abs, -7)"
+    )
     assert len(after_a_death(copied, code)) == 2
     assert copied.run("pool.submit(abs, -8).result(), waiting.result()").value == "(8, 7)"
     with copied.branch() as branch:
