@@ -910,6 +910,25 @@ def test_what_c_code_writes_is_in_order_with_what_python_writes(sandbox: Sandbox
         assert outcome.stdout == "one\ntwo\nthree\nfour\n"
 
 
+def test_functions_of_cells_run_in_processes_of_pools() -> None:
+    code = (
+        "import concurrent.futures, multiprocessing\n"
+        "def double(n): return 2 * n\n"
+        "with multiprocessing.Pool(2) as pool: doubled = pool.map(double, [1, 2])\n"
+        "with concurrent.futures.ProcessPoolExecutor(2) as pool: doubled += pool.map(double, [3])\n"
+        "doubled, multiprocessing.get_start_method()"
+    )
+    # The other tiers have no /dev/shm for what pools lock.
+    with Sandbox(isolation="jailed") as sandbox, sandbox.session() as session:
+        assert session.run(code).value == "([2, 4, 6], 'fork')"
+
+
+def test_code_may_choose_how_processes_are_started(sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
+        chosen = "import multiprocessing as mp\nmp.set_start_method('spawn')\nmp.get_start_method()"
+        assert session.run(chosen).value == "'spawn'"
+
+
 def test_a_block_that_a_cell_frees_is_had_again_without_page_faults(session: Session) -> None:
     result = session.run(
         "import resource\n"

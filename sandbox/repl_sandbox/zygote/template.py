@@ -33,6 +33,7 @@ from ..jail.recipe import RECIPES, Jail
 from ..types import Policy
 from ..worker.classes import find_in_cells
 from ..worker.main import Worker
+from ..worker.start_method import start_by_fork
 from ..worker.warmth import warm_up
 from ..worker.warned import show_as_of_cells
 from .ground import Ground, ground_of
@@ -103,6 +104,7 @@ def _seal(
     # What is not in the view cannot be imported, and its path is the host's business.
     sys.path[:] = [path for path in sys.path if ground.shows(path)]
     sys.argv[:] = [""]
+    start_by_fork()
     with _scratch(tier, ground) if preload else contextlib.nullcontext():
         for name in preload:
             _preload(name)
