@@ -19,7 +19,7 @@ from repl_sandbox.types import AnyOutcome, Finished
 from . import bare_fork
 from .figure import ROOMY, Figure
 from .samples import Samples, Timed, interleave, timed
-from .work import CPU_LOOP, STEP, SYSCALL, SYSCALLS, TEXT_LINE
+from .work import STEP, SYSCALL, SYSCALLS, TEXT_LINE
 
 BATCH = 100  # steps per sample, so that caches are warm for whoever's turn it is
 
@@ -82,20 +82,20 @@ def _a_call(times: str) -> float:
 
 def stdout() -> Iterator[Figure]:
     """One print of 1 MB: captured from descriptor 1 of the session, against a StringIO."""
-    taken: dict[str, list[float]] = {"session": [], "captured": []}
-    for _ in range(4):
-        for what, values in taken.items():
-            program = [sys.executable, "-m", "benchmarks.printing", what]
+    taken = _alone("print", processes=4, rounds=12)
+    name, floor_is = "1 MB stdout, no recovery", "in-process capture"
+    yield Figure("stdout", name, "ms", taken["session"], taken["plain"], floor_is)
+
+
+def _alone(cell: str, *, processes: int, rounds: int) -> dict[str, Samples]:
+    """Times of a cell in so many processes each, sessions and plain ones in turn."""
+    taken: dict[str, list[float]] = {"session": [], "plain": []}
+    for _ in range(processes):
+        for where, values in taken.items():
+            program = [sys.executable, "-m", "benchmarks.alone", where, cell, str(rounds)]
             printed = subprocess.run(program, check=True, capture_output=True, text=True).stdout
             values += json.loads(printed)
-    yield Figure(
-        "stdout",
-        "1 MB stdout, no recovery",
-        "ms",
-        Samples(tuple(taken["session"])),
-        Samples(tuple(taken["captured"])),
-        "in-process capture",
-    )
+    return {where: Samples(tuple(values)) for where, values in taken.items()}
 
 
 def context() -> Iterator[Figure]:
@@ -123,16 +123,9 @@ def context() -> Iterator[Figure]:
 
 
 def cpu() -> Iterator[Figure]:
-    """A loop of two million additions: in a session, and in this very interpreter."""
-    with Sandbox(limits=ROOMY) as sandbox, sandbox.session() as session:
-        taken = interleave(
-            {
-                "ours": lambda: timed(lambda: finished(session.run(CPU_LOOP))),
-                "floor": lambda: timed(lambda: exec(CPU_LOOP, {})),
-            },
-            rounds=31,
-        )
-    yield Figure("cpu", "CPU loop", "ms", taken["ours"], taken["floor"], "plain CPython")
+    """A loop of two million additions: in a session, and in a plain process."""
+    taken = _alone("compute", processes=12, rounds=2)
+    yield Figure("cpu", "CPU loop", "ms", taken["session"], taken["plain"], "plain CPython")
 
 
 def _give(session: Session, text: str) -> None:
