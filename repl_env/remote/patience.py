@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import dataclass
 from typing import Any
+
+from repl_env.arguments import finite
 
 _MIB = 1 << 20
 # Between attempts: the first at once, then doubled, and in part by chance, so that many clients of
@@ -54,12 +55,7 @@ def optional_seconds(value: float | None, name: str) -> float | None:
 
 
 def _above_zero(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not hasattr(value, "__float__"):
-        raise TypeError(f"{name} must be a number, not {type(value).__name__}")
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):  # an array of several; 10**400
-        number = math.nan
-    if not (math.isfinite(number) and number > 0):
-        raise ValueError(f"{name} must be a finite number above 0")
-    return number
+    number = finite(value, name)
+    if number <= 0:
+        raise ValueError(f"{name} must be above 0, not {value}")
+    return float(number)
