@@ -14,10 +14,17 @@ from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 
-# One for each processor, and at least so many, for with one the event loop idles while it waits for
-# the session. With more the sessions' processes wait for processors, in an order that nobody chose:
-# with three for two processors p99 of clients beside a flood was 32 ms for 19, with four 56.
+# So many for each processor: the event loop finds several answers at a time, and sessions run one
+# after another without it. Steps of 32 clients a second, two processors: with one for each 1, with
+# two 1.2, with four 1.4, without a bound 1.1.
+_FOR_EACH = 4
+# While some rest between requests and others never do: one for each processor, and at least so
+# many, for with one the event loop idles while it waits for the session. With more the sessions'
+# processes wait for processors, in an order that nobody chose: with three for two processors p99
+# of clients beside a flood was 32 ms for 19, with four 56.
 _AT_LEAST = 2
+# Seconds. Who has rested before its last request is there for so long: a model may think meanwhile.
+_THERE = 2.0
 # Seconds. What takes longer sleeps, asks a model or computes. For processors that has weights of
 # its own (docs/design/giving-way.md, "How"), and it must not keep others from theirs.
 _LONGEST = 0.02
@@ -33,17 +40,20 @@ _RESTED_TO_OTHERS = 8
 class Slot:
     """One session's, and how much its client has rested.
 
+    `rested`: whether it had, as it last asked.
+
     An async context manager, entered for each request, one after another: it waits until there is
     room for it.
     """
 
-    __slots__ = ("_rest", "_since", "_slots", "began", "place")
+    __slots__ = ("_rest", "_since", "_slots", "began", "place", "rested")
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
         self._rest = _REST_SAVED
         self._since = 0.0
         self.began = 0.0
+        self.rested = True
         self.place: asyncio.Future[None] | None = None  # in line
 
     @property
@@ -52,10 +62,12 @@ class Slot:
         return self.place is not None
 
     def asks(self, now: float) -> bool:
-        """A request has come; whether the client had rested for it."""
-        saved = min(_REST_SAVED, self._rest + now - self._since)
+        """A request has come; whether its client has just rested, and lives on no savings."""
+        gained = now - self._since
+        saved = min(_REST_SAVED, self._rest + gained)
+        self.rested = saved >= _REST
         self._rest = max(0.0, saved - _REST)
-        return saved >= _REST
+        return gained >= _REST
 
     def rests(self, now: float) -> None:
         """The request is done with."""
@@ -76,24 +88,30 @@ class Slot:
 
 
 class Slots:
-    """Room for `at_once` slots, by default one for each processor; none counts for over `longest`.
+    """Room for `at_once` slots, and for `beside` while some clients rest and others never do.
 
-    Used by one event loop.
+    None counts for over `longest` seconds. Used by one event loop.
     """
 
     def __init__(
         self,
         at_once: int | None = None,
+        beside: int | None = None,
         *,
         longest: float = _LONGEST,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._at_once = at_once or max(_AT_LEAST, len(os.sched_getaffinity(0)))
+        processors = len(os.sched_getaffinity(0))
+        self._at_once = at_once or max(_AT_LEAST, _FOR_EACH * processors)
+        self._beside = min(self._at_once, beside or max(_AT_LEAST, processors))
         self._longest = longest
         self._clock = clock
         self._taken: dict[Slot, None] = {}  # the one that began first comes first
+        self._taken_by_others = 0
         self._rested: deque[Slot] = deque()
         self._others: deque[Slot] = deque()
+        # Clients that rest, by when they last asked; the one that did so first comes first.
+        self._there: dict[Slot, float] = {}
         self._passed = 0  # of the rested, since the last of the others
         self._look_at_oldest: asyncio.TimerHandle | None = None
 
@@ -108,8 +126,12 @@ class Slots:
     def take(self, slot: Slot) -> bool:
         """Give it room, if there is any; if not, it stands in line, and must wait."""
         now = self._clock()
-        line = self._rested if slot.asks(now) else self._others
-        if len(self._taken) < self._at_once:
+        self._forget_who_left(now)
+        self._there.pop(slot, None)
+        if slot.asks(now):
+            self._there[slot] = now
+        line = self._rested if slot.rested else self._others
+        if not line and self._has_room(now, slot.rested):
             self._begin(slot, now)
             return True
         slot.place = asyncio.get_running_loop().create_future()
@@ -138,25 +160,45 @@ class Slots:
         slot.rests(now)
         self._free(slot, now)
 
+    def _has_room(self, now: float, rested: bool) -> bool:
+        taken = len(self._taken)
+        if taken < self._beside or taken >= self._at_once:
+            return taken < self._beside
+        if rested and not self._taken_by_others and not self._others:
+            return True
+        self._forget_who_left(now)
+        return not self._there
+
+    def _forget_who_left(self, now: float) -> None:
+        while self._there:
+            first = next(iter(self._there))
+            if self._there[first] > now - _THERE:
+                break
+            del self._there[first]
+
     def _begin(self, slot: Slot, now: float) -> None:
         slot.began = now
         self._taken[slot] = None
+        self._taken_by_others += not slot.rested
 
     def _free(self, slot: Slot, now: float) -> None:
-        self._taken.pop(slot, None)
-        while (self._rested or self._others) and len(self._taken) < self._at_once:
-            following = self._following()
+        if slot in self._taken:
+            del self._taken[slot]
+            self._taken_by_others -= not slot.rested
+        while (line := self._following(now)) is not None:
+            following = line.popleft()
+            self._passed = self._passed + 1 if following.rested else 0
             # Who was cancelled is done with it as soon as its task runs.
             if following.place is not None and not following.place.done():
                 self._begin(following, now)
                 following.place.set_result(None)
 
-    def _following(self) -> Slot:
-        if self._rested and not (self._others and self._passed >= _RESTED_TO_OTHERS):
-            self._passed += 1
-            return self._rested.popleft()
-        self._passed = 0
-        return self._others.popleft()
+    def _following(self, now: float) -> deque[Slot] | None:
+        """The line whose head is next; None if there is no room for it."""
+        others = self._others if self._others and self._has_room(now, rested=False) else None
+        if self._rested and not (others and self._passed >= _RESTED_TO_OTHERS):
+            return self._rested if self._has_room(now, rested=True) else None
+        return others
 
     def _watch(self, now: float) -> None:
         """Look at the oldest as soon as it has taken long."""

@@ -148,6 +148,18 @@ def test_output_is_streamed_while_the_cell_runs(session: Session) -> None:
     assert outcome.error.type == "KeyboardInterrupt"
 
 
+def test_a_waiting_worker_is_woken_by_what_it_waits_for_alone() -> None:
+    """And not once more as the host reads its answer, which makes room to write."""
+    code = "import resource; resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw"
+    cells = 300
+    with Sandbox(recovery="restart") as sandbox, sandbox.session() as session:
+        before = int(session.run(code).value or "")
+        for _ in range(cells):
+            session.run("x = 1")
+        waits = int(session.run(code).value or "") - before
+    assert waits < 1.5 * cells
+
+
 def test_interrupts_that_follow_one_another_cost_nothing(session: Session) -> None:
     session.run("import os, signal\nx = 1")
     striking = (

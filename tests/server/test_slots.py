@@ -25,9 +25,9 @@ class Clock:
 class Place:
     """One at a time, and who came in which order."""
 
-    def __init__(self, at_once=1, longest=NEVER):
+    def __init__(self, at_once=1, beside=None, longest=NEVER):
         self.clock = Clock()
-        self.slots = Slots(at_once, longest=longest, clock=self.clock)
+        self.slots = Slots(at_once, beside, longest=longest, clock=self.clock)
         self.had = []
         self.tasks = []
 
@@ -43,6 +43,12 @@ class Place:
         for _ in range(100):
             async with slot:
                 pass
+        return slot
+
+    async def resting(self):
+        """One that has asked for nothing for long."""
+        slot = self.slots.slot()
+        slot.rests(self.clock.now - NEVER)
         return slot
 
     async def asks(self, name, slot):
@@ -157,6 +163,54 @@ async def test_who_is_cancelled_keeps_no_slot(granted):
     if not granted:
         await holding.aclose()
     assert await place.over() == ["stayer"]
+
+
+async def test_who_never_rests_has_all_the_room_while_nobody_else_is_there():
+    place = Place(at_once=4, beside=1)
+    flooding = [await place.pressing() for _ in range(5)]
+    async with contextlib.AsyncExitStack() as holding:
+        for slot in flooding[:4]:
+            await holding.enter_async_context(slot)
+        await place.asks("next", flooding[4])
+        assert len(place.slots) == 1
+    assert await place.over() == ["next"]
+
+
+@pytest.mark.parametrize(("since", "there"), [(1.9, True), (2.1, False)])
+async def test_there_is_less_room_while_some_rest_and_others_never_do(since, there):
+    place = Place(at_once=4, beside=1)
+    flooding = [await place.pressing() for _ in range(2)]
+    resting = await place.resting()
+    async with resting:
+        pass
+    place.clock.now += since
+    for slot in flooding:  # they have had no rest
+        slot.rests(place.clock.now)
+    async with flooding[0]:
+        await place.asks("flood", flooding[1])
+        assert len(place.slots) == there
+        await place.asks("resting", resting)
+    assert await place.over() == ["resting", "flood"] if there else ["flood", "resting"]
+
+
+async def test_those_who_rest_have_all_the_room_among_themselves():
+    place = Place(at_once=2, beside=1)
+    async with await place.resting():
+        await place.asks("one", await place.resting())
+        assert await place.over() == ["one"]
+
+
+async def test_who_lives_on_saved_rest_keeps_nobody_from_room():
+    place = Place(at_once=4, beside=1)
+    saving = await place.resting()
+    for _ in range(2):
+        async with saving:
+            pass
+    holding, flooding = await place.pressing(), await place.pressing()
+    async with holding:
+        await place.asks("flood", flooding)
+        assert len(place.slots) == 0
+    assert await place.over() == ["flood"]
 
 
 def test_a_step_that_waits_for_its_slot_can_be_cancelled_and_never_runs():

@@ -30,13 +30,18 @@ _FD_SPACE = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
 class Channel:
-    """Sends messages and waits for commands and replies. `Disconnected` when the host is gone."""
+    """Sends messages and waits for commands and replies. `Disconnected` when the host is gone.
+
+    Attributes:
+        polls: whether it waits for commands in poll(2), not in recvmsg(2).
+    """
 
     _socket: socket.socket
     _main: int
 
     def __init__(self, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
+        self.polls = False
         self.renew()
 
     def renew(self) -> None:
@@ -48,6 +53,8 @@ class Channel:
             self._socket.detach()
         self._connection = WorkerConnection()
         self._poller = select.poll()
+        # Of its own: a signal handler that comes in this wait may ask the host, and wait as well.
+        self._command_poller = select.poll()
         self._turn = threading.Condition(threading.Lock())
         self._sending = threading.Lock()
         self._leading = False
@@ -61,6 +68,7 @@ class Channel:
         self._socket, self._recvmsg = sock, sock.recvmsg
         self._main = _get_ident()
         self._poller.register(sock, select.POLLIN)
+        self._command_poller.register(sock, select.POLLIN)
 
     def close(self) -> None:
         """Let go of the socket: this process is a child that the session's code forked."""
@@ -113,6 +121,8 @@ class Channel:
         """
         # With no other thread there is nobody to share the lead with.
         while _thread_count() == 0 and not self._leading and not self._commands:
+            if self.polls:
+                self._command_poller.poll()
             data = self._receive()
             cell = self._connection.cell(data)
             if cell is not None:

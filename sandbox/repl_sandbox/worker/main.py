@@ -137,6 +137,11 @@ class Worker:
         """
         if recovery is not None:
             self._copies = Copies(recovery, fd)
+        # Who sleeps in recvmsg(2) is also woken as the host reads what was sent to it: there is
+        # room to write then (unix_write_space). poll(2) says what to be woken by. It is one call
+        # more, and saves nothing where the host has read by then: while a copy is made, and with
+        # one processor for both.
+        self._channel.polls = recovery is None and len(os.sched_getaffinity(0)) > 1
         self._states = states
         self._interrupts.meant = self._meant
         try:
