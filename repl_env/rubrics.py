@@ -287,11 +287,13 @@ _PROMPT = (ExactMatchRubric, CodeExecutionRubric, REPLRubric)
 
 def is_prompt(rubric: Any) -> bool:
     """Whether an event loop may call `rubric`: it is awaited, or known to be over at once."""
-    if inspect.iscoroutinefunction(getattr(rubric, "forward", None)):
-        return True
-    if type(rubric) not in _PROMPT or rubric._hooks or rubric._pre_hooks:
+    if type(rubric) not in _PROMPT:
+        return inspect.iscoroutinefunction(getattr(rubric, "forward", None))
+    if rubric._hooks or rubric._pre_hooks:
         return False
-    return type(rubric) is not REPLRubric or all(map(is_prompt, (rubric.outcome, rubric.process)))
+    if type(rubric) is not REPLRubric:
+        return True
+    return is_prompt(rubric.outcome) and is_prompt(rubric.process)
 
 
 def _normal(text: str) -> str:

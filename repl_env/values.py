@@ -119,9 +119,10 @@ def unplain(value: Any, deepest: int = MAX_DEPTH) -> str:
         below: list[Any] = []
         for each in level:
             for item in each.values() if isinstance(each, dict) else each:
-                if isinstance(item, (dict, list)):
+                kind = type(item)
+                if kind is dict or kind is list:
                     below.append(item)
-                elif isinstance(item, float) and not math.isfinite(item):
+                elif kind is float and not math.isfinite(item):
                     return "a number is too large"
         if not below:
             return ""

@@ -7,7 +7,9 @@ the operator says so (`Settings.metrics_key`): they may be customers.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -17,12 +19,12 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from repl_env.refusals import CODES
 
@@ -60,21 +62,14 @@ class Metrics:
             )
         }
         self._resets = self._counter("resets", "Episodes that began.")
-        self._steps = self._counter("steps", "Steps, by what they came to.", "outcome")
-        self._step_seconds = Histogram(
-            "repl_step_seconds",
-            "From a step's request to its reply.",
-            buckets=STEP_SECONDS,
-            registry=self._registry,
-        )
+        self._steps = _Steps()
+        self._registry.register(self._steps)
         self._sessions = self._counter("sessions_closed", "Sessions that ended, by why.", "reason")
         self._refusals = self._counter("refusals", "Requests that were refused.", "code")
         self._connections = self._counter("connections_refused", "Connections refused.", "reason")
         self._uploads = self._counter("uploads_bytes", "Bytes of contexts that came in.")
         self._sub_calls = self._counter("sub_calls", "Questions to models.", "outcome")
-        # What each step counts, looked up once: by outcomes of the table, and by keys.
-        self._steps_of: dict[str, Counter] = {}
-        self._cpu_of: dict[str, float] = {}
+        self._cpu_of: dict[str, float] = {}  # by keys
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"repl_{name}", text, labels, registry=self._registry)
@@ -93,15 +88,7 @@ class Metrics:
 
     def step(self, outcome: str | None, seconds: float) -> None:
         """A step was answered. `outcome` is its `error_kind`."""
-        name = outcome or "ok"
-        counter = self._steps_of.get(name)
-        if counter is None:
-            known = _known(name, STEP_OUTCOMES)
-            counter = self._steps.labels(known)
-            if known == name:
-                self._steps_of[name] = counter
-        counter.inc()
-        self._step_seconds.observe(seconds)
+        self._steps.add(outcome or "ok", seconds)
 
     def session_closed(self, reason: str) -> None:
         """A session ended, by one of `ENDINGS`."""
@@ -137,6 +124,36 @@ class Metrics:
         registry = CollectorRegistry()
         registry.register(_Times(self._cpu_of, reader))
         return generate_latest(self._registry) + generate_latest(registry)
+
+
+class _Steps(Collector):
+    """Steps and what they took: counted by all of them, and so without labels and locks."""
+
+    def __init__(self) -> None:
+        self._by_outcome: dict[str, int] = {}
+        self._by_bucket = [0] * (len(STEP_SECONDS) + 1)
+        self._seconds = 0.0
+
+    def add(self, outcome: str, seconds: float) -> None:
+        """One more, that came to `outcome`."""
+        known = _known(outcome, STEP_OUTCOMES)
+        self._by_outcome[known] = self._by_outcome.get(known, 0) + 1
+        self._by_bucket[bisect_left(STEP_SECONDS, seconds)] += 1
+        self._seconds += seconds
+
+    def collect(self) -> Iterator[Metric]:
+        counted = CounterMetricFamily(
+            "repl_steps", "Steps, by what they came to.", labels=["outcome"]
+        )
+        for outcome, count in self._by_outcome.items():
+            counted.add_metric([outcome], count)
+        yield counted
+        bounds = [*map(floatToGoString, STEP_SECONDS), "+Inf"]
+        taken = HistogramMetricFamily("repl_step_seconds", "From a step's request to its reply.")
+        taken.add_metric(
+            [], [*zip(bounds, accumulate(self._by_bucket), strict=True)], self._seconds
+        )
+        yield taken
 
 
 class _Times(Collector):

@@ -61,11 +61,13 @@ class Reading:
 
     async def written(self, pieces: Iterator[str]) -> str:
         """The last of `pieces`, which are made one after another, the others of it before it."""
-        text = next(pieces)
-        if len(text) < LARGE:
-            *_, text = pieces
+        text = ""
+        for text in pieces:
+            if len(text) >= LARGE:
+                break
+        else:
             return text
-        await asyncio.sleep(0)  # how large it is, only that piece says
+        await asyncio.sleep(0)  # how large it is, only its pieces say
         more: str | None = text
         async with self._one:
             while more is not None:

@@ -9,11 +9,13 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_json
 
+from repl_env.models import REPLObservation
 from repl_env.values import clean
 
 from .refusal import Refusal
 
 _BESIDE = {"reward", "done"}
+_BESIDE_AND_METADATA = _BESIDE | {"metadata"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +59,20 @@ def observation_text(observation: Any, *, beside: bool) -> Iterator[str]:
 
     `beside`: its metadata once more beside it, where OpenEnv's generic client looks for it.
     """
-    inner = model_text(observation, _BESIDE)
+    if beside and type(observation) is REPLObservation:
+        # Its metadata is written once for both places: a large answer is in it.
+        metadata = text_of(observation.metadata)
+        yield metadata
+        inner = f'{model_text(observation, _BESIDE_AND_METADATA)[:-1]},"metadata":{metadata}}}'
+        outer = f',"metadata":{metadata}'
+    else:
+        inner, outer = model_text(observation, _BESIDE), ""
+        if beside and observation.metadata:
+            outer = f',"metadata":{text_of(observation.metadata)}'
+            yield outer
     yield inner
     reward, done = observation.reward, "true" if observation.done else "false"
     number = "null" if reward is None else repr(float(reward))
-    outer = ""
-    if beside and observation.metadata:
-        outer = f',"metadata":{text_of(observation.metadata)}'
-        yield outer
     yield f'{{"observation":{inner},"reward":{number},"done":{done}{outer}}}'
 
 

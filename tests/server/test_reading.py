@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from repl_env.models import Observation
+from repl_env.models import CodeBlockResult, Observation, REPLObservation
 from repl_server import reading
 from repl_server.owners import Owner
 from repl_server.reading import LARGE, MOST_VALUES, Reading, checked_values, values
@@ -95,13 +95,30 @@ async def test_large_replies_are_written_one_at_a_time_and_small_ones_at_once():
     assert "".join(order) == "abaabb"  # how large one is, only its first piece says
 
 
-def test_an_observation_is_written_in_pieces():
-    answer = {"final_answer": "x" * LARGE}
-    observed = Observation(done=True, reward=1.0, metadata=answer)
-    *pieces, whole = observation_text(observed, beside=True)
-    inner = {"metadata": answer}
-    assert json.loads(whole) == {"observation": inner, "reward": 1.0, "done": True, **inner}
-    assert min(map(len, pieces)) > LARGE
+async def test_a_reply_is_large_if_any_of_its_pieces_is():
+    reading, waited = Reading(), []
+
+    def pieces():
+        yield "small"
+        yield LARGE * "l"
+        waited.append(reading._one.locked())
+        yield "whole"
+
+    assert await reading.written(pieces()) == "whole"
+    assert waited == [True]
+
+
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize("kind", [Observation, REPLObservation])
+def test_an_observation_is_written_in_pieces(kind, beside):
+    answer = {"metadata": {"final_answer": "x" * LARGE}}
+    own = {"result": CodeBlockResult()} if kind is REPLObservation else {}
+    observed = kind(done=True, reward=1.0, **own, **answer)
+    *pieces, whole = observation_text(observed, beside=beside)
+    inner = observed.model_dump(mode="json", exclude={"reward", "done"})
+    outer = answer if beside else {}
+    assert json.loads(whole) == {"observation": inner, "reward": 1.0, "done": True, **outer}
+    assert max(map(len, pieces)) > LARGE
 
 
 async def test_many_texts_of_one_owner_keep_another_waiting_for_one():
