@@ -15,7 +15,7 @@ from repl_sandbox import Sandbox
 from ..figure import Figure
 from ..samples import interleave
 from ..work import TEXT_LINE
-from .generator import ask, run, socket
+from .generator import run, socket
 from .served import Server
 
 SESSIONS = 32
@@ -57,15 +57,15 @@ async def _used(server: Server, name: str) -> float:
 async def _use(server: Server, name: str) -> None:
     async with socket(server.url, "repl-env.v1") as connection:
         upload = {"sha256": name, "type": "text"}
-        await ask(connection, _frame("open", {}))
-        await ask(connection, _frame("reset", {"uploads": {"context": upload}}))
-        seen = await ask(connection, _frame("step", {"code": _LENGTH}))
+        await connection.ask(_frame("open", {}))
+        await connection.ask(_frame("reset", {"uploads": {"context": upload}}))
+        seen = await connection.ask(_frame("step", {"code": _LENGTH}))
         _check(seen["observation"]["result"]["value"])
-        await connection.send(_frame("close", {}))
+        connection.send(_frame("close", {}))
 
 
-def _frame(kind: str, data: Mapping[str, object]) -> str:
-    return json.dumps({"type": kind, "id": kind, "data": data})
+def _frame(kind: str, data: Mapping[str, object]) -> bytes:
+    return json.dumps({"type": kind, "id": kind, "data": data}).encode()
 
 
 def _request(

@@ -1,14 +1,13 @@
 """The load: clients of one server, all on one event loop of this process.
 
-Raw frames of OpenEnv over `websockets`, without compression or pings, alike to every server. What
-the generator itself costs is told by `Load.generator`, and by a server that does nothing
-(`floor.py`).
+Raw frames of OpenEnv, without compression or pings, alike to every server. It has the same cores as
+the servers, so it is a client in C that takes a third less than `websockets`. What it costs is told
+by `Load.generator`, and by a server that does nothing (`floor.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -16,7 +15,8 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 import uvloop
-from websockets.asyncio.client import ClientConnection, connect
+from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
+from pydantic_core import from_json, to_json
 
 from ..work import STEP
 from .load import Step
@@ -26,8 +26,8 @@ _WARM_UP = 5  # steps of each client before the clock starts
 _ENDLESS = 10**9
 _T = TypeVar("_T")
 
-RESET = json.dumps({"type": "reset", "data": {"max_iterations": _ENDLESS}})
-STEPPING = json.dumps({"type": "step", "data": {"code": STEP}})
+RESET = to_json({"type": "reset", "data": {"max_iterations": _ENDLESS}})
+STEPPING = to_json({"type": "step", "data": {"code": STEP}})
 
 
 def run(work: Coroutine[Any, Any, _T]) -> _T:
@@ -51,38 +51,80 @@ async def openings(url: str, at_once: int, seconds: float) -> int:
     return sum(await asyncio.gather(*(_open_until(url, end) for _ in range(at_once))))
 
 
+class Connection(WSListener):  # type: ignore[misc]
+    """One WebSocket, on which a frame is sent and its reply waited for."""
+
+    def __init__(self) -> None:
+        self._waiter: asyncio.Future[bytes] | None = None
+        self._over: Exception | None = None  # why there is no reply any more
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        """It is open."""
+        self._transport = transport
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        """A reply has come, or the server leaves."""
+        waiter, self._waiter = self._waiter, None
+        if waiter is None or frame.msg_type is not WSMsgType.TEXT:
+            self._end(waiter, f"not asked for: {frame.get_payload_as_bytes()!r}")
+        elif not waiter.done():
+            waiter.set_result(frame.get_payload_as_bytes())
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        """It is closed."""
+        self._end(self._waiter, "the connection was closed")
+
+    def _end(self, waiter: asyncio.Future[bytes] | None, why: str) -> None:
+        self._over = self._over or ConnectionError(why)
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(self._over)
+
+    def send(self, frame: bytes) -> None:
+        """Send what has no reply."""
+        self._transport.send(WSMsgType.TEXT, frame)
+
+    async def ask(self, frame: bytes) -> dict[str, Any]:
+        """The data of the reply, which must be no refusal."""
+        if self._over is not None:
+            raise self._over
+        self._waiter = asyncio.get_running_loop().create_future()
+        self.send(frame)
+        reply: dict[str, Any] = from_json(await self._waiter)
+        if reply["type"] == "error":
+            raise RuntimeError(f"refused: {reply}")
+        return dict(reply["data"])
+
+    async def close(self) -> None:
+        """Leave, and wait until the server has heard of it."""
+        self._transport.send_close(WSCloseCode.OK)
+        await self._transport.wait_disconnected()
+
+
 @asynccontextmanager
-async def socket(url: str, *subprotocols: str) -> AsyncIterator[ClientConnection]:
+async def socket(url: str, *subprotocols: str) -> AsyncIterator[Connection]:
     """A connection to the server's `/ws`, without limits of its own."""
-    async with connect(
+    _, connection = await ws_connect(
+        Connection,
         f"{url.replace('http', 'ws', 1)}/ws",
-        subprotocols=subprotocols or None,  # type: ignore[arg-type]
-        compression=None,
-        max_size=None,
-        ping_interval=None,
-        open_timeout=None,
-        proxy=None,
-    ) as connection:
+        extra_headers={"Sec-WebSocket-Protocol": ", ".join(subprotocols)} if subprotocols else {},
+        max_frame_size=1 << 30,
+        websocket_handshake_timeout=None,
+        use_aiofastnet=False,
+    )
+    try:
         yield connection
+    finally:
+        await connection.close()
 
 
-async def ask(connection: ClientConnection, frame: str) -> dict[str, Any]:
-    """The data of the reply, which must be no refusal."""
-    await connection.send(frame)
-    reply: dict[str, Any] = json.loads(await connection.recv())
-    if reply["type"] == "error":
-        raise RuntimeError(f"refused: {reply}")
-    return dict(reply["data"])
-
-
-async def _begin(connection: ClientConnection) -> None:
-    await ask(connection, RESET)
+async def _begin(connection: Connection) -> None:
+    await connection.ask(RESET)
     for _ in range(_WARM_UP):
-        await ask(connection, STEPPING)
+        await connection.ask(STEPPING)
 
 
-async def _step(connection: ClientConnection) -> None:
-    result = await ask(connection, STEPPING)
+async def _step(connection: Connection) -> None:
+    result = await connection.ask(STEPPING)
     if result["done"] or not result["observation"]["result"]["success"]:
         raise RuntimeError(f"a step came to something else: {result}")
 
@@ -91,6 +133,6 @@ async def _open_until(url: str, end: float) -> int:
     count = 0
     while perf_counter() < end:
         async with socket(url) as connection:
-            await ask(connection, RESET)
+            await connection.ask(RESET)
         count += 1
     return count

@@ -8,13 +8,12 @@ import sys
 from contextlib import AsyncExitStack
 
 import psutil
-from websockets.asyncio.client import ClientConnection
 
 from .. import bare_fork
 from ..figure import Figure
 from ..many import descendants, pss
 from ..samples import Samples
-from .generator import RESET, STEPPING, ask, run, socket
+from .generator import RESET, STEPPING, Connection, run, socket
 from .served import Server
 
 SESSIONS = 1000
@@ -59,15 +58,15 @@ async def _held(server: Server) -> tuple[float, int]:
     gate = asyncio.Semaphore(_AT_ONCE)
     async with AsyncExitStack() as stack:
 
-        async def opened() -> ClientConnection:
+        async def opened() -> Connection:
             async with gate:
                 connection = await stack.enter_async_context(socket(server.url))
-                await ask(connection, RESET)
-                await ask(connection, STEPPING)
+                await connection.ask(RESET)
+                await connection.ask(STEPPING)
                 return connection
 
         connections = await asyncio.gather(*(opened() for _ in range(SESSIONS)))
-        await asyncio.gather(*(ask(each, STEPPING) for each in connections))
+        await asyncio.gather(*(each.ask(STEPPING) for each in connections))
         held = pss(descendants(server.pid) | {server.pid})
         return held, psutil.virtual_memory().available
 
