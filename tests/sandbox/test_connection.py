@@ -44,7 +44,12 @@ PNG = b"\x89PNG\r\n\x1a\n and the rest"
 TALK: list[Message] = [
     Ready(VERSION),
     Restored(3, ("thread 'sleeper'", "descriptor 4, a pipe")),
-    Configure((Offered("llm_query", "Ask."), Offered("größe")), 7, "compatible"),
+    Configure(
+        (Offered("llm_query", "Ask."), Offered("größe")),
+        7,
+        "compatible",
+        (Assign("context", "str", b"text"),),
+    ),
     Execute(1, b"x = llm_query('hi')\nFINAL(x)"),
     Call(1, 1, "llm_query", b'[["hi"],{}]'),
     Reply(1, True, b'"hello"'),

@@ -71,6 +71,11 @@ EXAMPLES: dict[str, list[Message]] = {
             "strict",
         ),
         Configure((), MAX_COUNT - 1, "compatible"),
+        Configure((), None, None, (Assign("x", "str", b""),)),
+        Configure(
+            (Offered("ask"),),
+            variables=(Assign("größe", "json", b"[1]"), Assign("x", "bytes", b"\x00")),
+        ),
     ],
     "execute": [
         Execute(1, b""),
@@ -281,7 +286,17 @@ BOOL = [None, 0, 1, "true", [], {}]
 # For each field of each header, values that it must not have.
 WRONG: dict[str, dict[str, list[Any]]] = {
     "ready": {"version": COUNT},
-    "configure": {"seed": COUNT[1:], "answers": [1, True, "", "STRICT", [], {}]},
+    "configure": {
+        "seed": COUNT[1:],
+        "answers": [1, True, "", "STRICT", [], {}],
+        "functions": COUNT,
+        "variables": [
+            *(None, 0, "x", {}, [None], [[]], [["a", "str"]], [["a", "str", 0, 0]]),
+            *([["a", "str", wrong]] for wrong in [*COUNT, 1 << 40]),
+            *([["a", wrong, 0]] for wrong in [*TEXT, "", "pickle"]),
+            *([[wrong, "str", 0]] for wrong in TEXT),
+        ],
+    },
     "assign": {"name": TEXT, "kind": [*TEXT, "", "pickle"], "size": COUNT[1:]},
     "fetch": {"name": TEXT},
     "list": {},
@@ -502,7 +517,18 @@ def test_a_displayed_value_that_is_not_utf8_is_refused():
     "blob", [b"", b"{}", b'"x"', b"[1]", b'[["f"]]', b'[["f","",1]]', b"[[1,2]]"]
 )
 def test_functions_that_are_not_names_with_texts_are_refused(blob):
-    refused(make({"type": "configure", "seed": None, "answers": None}, blob))
+    refused(configure(blob, len(blob)))
+
+
+@pytest.mark.parametrize("rows", [[], [["x", "str", 3]], [["x", "str", 2], ["y", "bytes", 1]]])
+def test_what_a_session_begins_with_is_all_that_follows_its_functions(rows):
+    refused(configure(b"[]abcd", 2, rows), "more data")
+    refused(configure(b"[]ab", 2, [["x", "str", 3]]))
+
+
+def configure(blob, functions, variables=()):
+    header = {"type": "configure", "seed": None, "answers": None}
+    return make({**header, "functions": functions, "variables": list(variables)}, blob)
 
 
 @pytest.mark.parametrize("blob", [b"", b"a", b"ab", b"ab1x", b"abNaN", b"ab1e999", b"\xff\xff1"])

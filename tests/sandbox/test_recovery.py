@@ -131,10 +131,42 @@ def test_before_the_first_cell_there_is_nothing_to_lose(copied: Session) -> None
     assert copied.run("open('given').read(), 'os' in globals()").value == "('by the host', False)"
 
 
-def test_what_the_host_has_set_is_there_again(copied: Session) -> None:
-    copied.set("text", "context")
-    assert copied.run("del text\nimport os; os._exit(1)").state == "rolled_back"
-    assert copied.run("text").value == "'context'"
+# What the host sets first goes with the first thing that a worker is told, and is told to the next.
+# For more a question of its own is asked, and then there is a copy.
+FEW, MANY = "context", "context" * 10_000
+
+
+@pytest.mark.parametrize("text", [FEW, MANY], ids=["few", "many"])
+def test_what_the_host_has_set_is_there_again(copied: Session, text: str) -> None:
+    copied.set("text", text)
+    copied.set("numbers", [1, {"a": None}])
+    assert copied.run("del text, numbers\nimport os; os._exit(1)").state == "rolled_back"
+    assert copied.get("text") == text
+    assert copied.get("numbers") == [1, {"a": None}]
+
+
+def test_what_is_set_first_is_no_change_of_the_first_cell(session: Session) -> None:
+    session.set("text", FEW)
+    session.set("data", b"\x00")
+    outcome = session.run("n = 1; text, data")
+    assert outcome.value == "('context', b'\\x00')"
+    assert [change.name for change in outcome.changes] == ["n"]
+
+
+@pytest.mark.parametrize("text", [FEW, MANY], ids=["few", "many"])
+def test_a_session_that_starts_empty_has_nothing_that_was_set(text: str) -> None:
+    with Sandbox(recovery="restart") as sandbox, sandbox.session() as session:
+        session.set("text", text)
+        assert session.run("import os; os._exit(1)").state == "restarted"
+        assert [variable.name for variable in session.variables()] == []
+
+
+def test_a_branch_has_what_was_set_first_and_then_its_own(copied: Session) -> None:
+    copied.set("text", FEW)
+    with copied.branch() as branch:
+        branch.set("text", "its own")
+        assert branch.run("import os; os._exit(1)").state == "rolled_back"
+        assert (branch.get("text"), copied.get("text")) == ("its own", FEW)
 
 
 def test_interrupts_and_timeouts_work_after_a_recovery(recovering: Sandbox, clock: Clock) -> None:

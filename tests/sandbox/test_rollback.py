@@ -58,12 +58,15 @@ def test_all_cells_are_undone(copied: Session) -> None:
     assert copied.run("import os; os.listdir()").value == "[]"
 
 
-def test_what_was_set_before_the_first_cell_is_there_when_all_are_undone(copied: Session) -> None:
-    copied.set("text", "context")
+@pytest.mark.parametrize("length", [1, 100_000])  # a large one is no part of the first message
+def test_what_was_set_before_the_first_cell_is_there_when_all_are_undone(
+    copied: Session, length: int
+) -> None:
+    copied.set("text", "c" * length)
     copied.files.put("given", b"by the host")
     copied.run("text = n = 1\nopen('given', 'w').close()")
     copied.rollback()
-    assert copied.run("text, open('given').read()").value == "('context', 'by the host')"
+    assert copied.run("len(text), open('given').read()").value == f"({length}, 'by the host')"
     assert isinstance(copied.run("n"), Raised)
 
 

@@ -145,9 +145,8 @@ class Core(Incoming):
             self._name_descriptors()
             self._begun = False
             return
-        if not self._configured:
-            self._configured = True
-            self._send(self._configure)
+        if self._silent_yet or not self._configured:
+            self._say_first()
         if self._errand is None:
             frame, descriptor = self.links.connection.execute(self.cell, self._code), None
         else:
@@ -358,7 +357,7 @@ class Core(Incoming):
             ours=self.ours,
         )
         core.cell, core._past = self.cell, self._past.of_branch()
-        core._configured = True
+        core._configured, core._silent_yet = True, False
         core.output.history = self.output.history.copy()
         return core
 

@@ -10,11 +10,12 @@ import signal
 import threading
 import time
 from collections.abc import Generator
+from dataclasses import replace
 from typing import TypeAlias
 
 from ..errors import SandboxError
 from ..types import KillReason, Limits
-from ..wire.messages import Configure, HostMessage, WorkerMessage
+from ..wire.messages import Assign, Configure, HostMessage, WorkerMessage
 from ..zygote import control
 from ..zygote.links import Links
 from .outbox import Outbox
@@ -29,6 +30,8 @@ NOTICE_TIMEOUT = 1.0
 INIT_TIMEOUT = 10.0
 
 _READ = 1 << 16
+# Bytes of what a session begins with beside its template's: one write to its socket.
+_MOST_BEGUN_WITH = 1 << 14
 
 _monotonic = time.monotonic
 _clock_gettime = time.clock_gettime
@@ -56,6 +59,7 @@ class Exchange:
         self._replacing = False
         self._configure = configure
         self._plain = self._configured = plain
+        self._silent_yet = True  # whether the first worker was told nothing so far
         self.outbox = Outbox(links.worker)
         self._worker_fd = links.worker.fileno()
         self._control_fd = links.control.fileno()
@@ -174,6 +178,25 @@ class Exchange:
             return self._cpu_of_dead + dead
 
     # ── what goes out ─────────────────────────────────────────────────────────────────────────
+
+    def begins_with(self, variable: Assign) -> bool:
+        """Have the session begin with `variable`; False if it has begun, or that is too much.
+
+        It goes with what the first worker is told first, and costs no question of its own.
+        """
+        variables = (*self._configure.variables, variable)
+        if not self._silent_yet or sum(len(each.data) for each in variables) > _MOST_BEGUN_WITH:
+            return False
+        self._configure = replace(self._configure, variables=variables)
+        self._plain = self._configured = False
+        return True
+
+    def _say_first(self) -> None:
+        """Tell a worker what is to be told to each before anything else."""
+        self._silent_yet = False
+        if not self._configured:
+            self._configured = True
+            self._send(self._configure)
 
     def _send(self, message: HostMessage, descriptor: int | None = None) -> None:
         if not self.outbox.send(self.links.connection.send(message), descriptor):

@@ -48,9 +48,7 @@ class Questions(Revival):
 
     def _say(self, question: HostMessage, memfd: int | None) -> Generator[float, Ready_, None]:
         """Send a question when all that was said before it is sent."""
-        if not self._configured:
-            self._configured = True
-            self._send(self._configure)
+        self._say_first()
         deadline = _monotonic() + max(self.limits.timeout, RESTART_TIMEOUT)
         while self.outbox and not self._dead:
             self._receive((yield deadline))

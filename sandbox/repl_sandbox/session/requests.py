@@ -69,7 +69,10 @@ def store(core: Core, name: str, value: str | bytes | JSON) -> Generator[float, 
     kind, source = _kind(value)
     if len(source) <= _BULK:
         data = source if isinstance(source, bytes) else source.encode("utf-8", "surrogatepass")
-        answer = yield from core.ask(Assign(name, kind, data))
+        variable = Assign(name, kind, data)
+        if core.begins_with(variable):
+            return
+        answer = yield from core.ask(variable)
     else:
         fd, size = memfd(source)
         core.lent = size

@@ -10,6 +10,7 @@ import select
 import socket
 import time
 from collections.abc import Generator, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from ..errors import RemoteProtocolError, SandboxError, SessionClosed
@@ -208,6 +209,8 @@ class Revival(Exchange):
                 raise SandboxError(f"the session's worker did not start again: {self._notice}")
         if whole:
             self._read_control()
+        if not whole:
+            self._configure = replace(self._configure, variables=())
         self._configured = self._plain
         self._past.clear()
 

@@ -29,7 +29,7 @@ from .short import CELL_HEADER, CELL_KIND, EMPTY_RESULT_HEADER, EMPTY_RESULT_KIN
 from .text import LONE_SURROGATE
 from .text import read_text as _text
 
-VERSION = 3
+VERSION = 4
 
 # More than the worker ever sends; a hostile one cannot make the host build longer tuples.
 MAX_CHANGES = 256
@@ -87,11 +87,15 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """Host: what this session offers: functions of the host, a seed, final answers."""
+    """Host: what this session offers: functions of the host, a seed, final answers.
+
+    And what it begins with: `variables` are bound as by messages of their own, without a memfd.
+    """
 
     functions: tuple[Offered, ...] = ()
     seed: int | None = None
     answers: str | None = None
+    variables: tuple[Assign, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,8 +478,15 @@ def _encode_restored(m: Restored) -> bytes:
 
 
 def _encode_configure(m: Configure) -> bytes:
-    header = {"type": "configure", "seed": m.seed, "answers": m.answers}
-    return pack(_dumps(header).encode(), dump_json([f.row() for f in m.functions]))
+    functions = dump_json([f.row() for f in m.functions])
+    header = {
+        "type": "configure",
+        "seed": m.seed,
+        "answers": m.answers,
+        "functions": len(functions),
+        "variables": [[v.name, v.kind, len(v.data)] for v in m.variables],
+    }
+    return pack(_dumps(header).encode(), b"".join((functions, *(v.data for v in m.variables))))
 
 
 def _encode_execute(m: Execute) -> bytes:
@@ -602,22 +613,40 @@ def _decode_restored(header: _Header, blob: bytes) -> Restored:
 
 
 def _decode_configure(header: _Header, blob: bytes) -> Configure:
-    rows = parse_json(blob)
+    end = _int(header, "functions")
+    rows = parse_json(blob[:end])
     if type(rows) is not list:
         raise TypeError("functions are not a list")
-    functions = [read_offered(row) for row in rows]
+    functions = tuple(map(read_offered, rows))
     seed, answers = header["seed"], header["answers"]
     if answers is not None and answers not in ("strict", "compatible"):
         raise ValueError("answers")
-    return Configure(tuple(functions), None if seed is None else _int(header, "seed"), answers)
+    variables = _begun_with(_list(header, "variables", MAX_VARIABLES), blob[end:])
+    return Configure(functions, None if seed is None else _int(header, "seed"), answers, variables)
+
+
+def _begun_with(rows: list[Any], data: bytes) -> tuple[Assign, ...]:
+    variables = []
+    for row in rows:
+        name, kind, size = _texts(row, 3, "variable")
+        if type(name) is not str or type(size) is not int or not 0 <= size <= len(data):
+            raise TypeError("a variable is not what it must be")
+        variables.append(Assign(name, _kind(kind), data[:size]))
+        data = data[size:]
+    if data:
+        raise ValueError("more data than variables")
+    return tuple(variables)
 
 
 def _decode_assign(header: _Header, blob: bytes) -> Assign:
     size = None if header["size"] is None else _int(header, "size")
-    kind = _str(header, "kind")
-    if kind not in ("str", "bytes", "json"):
+    return Assign(_str(header, "name"), _kind(header["kind"]), blob, size)
+
+
+def _kind(value: object) -> str:
+    if value not in ("str", "bytes", "json"):
         raise ValueError("kind")
-    return Assign(_str(header, "name"), kind, blob, size)
+    return str(value)
 
 
 def _decode_fetch(header: _Header, blob: bytes) -> Fetch:

@@ -261,6 +261,8 @@ class Worker:
             if configure.answers == "compatible":
                 self._printed = self._answers.printed
         seed(configure.seed)
+        for variable in configure.variables:
+            self._bind(variable)
         # What was injected is not a change that the first cell made.
         self._changes.since_last()
 
@@ -341,17 +343,20 @@ class Worker:
             pass  # it has closed its standard error
         _exit(ran.status)
 
+    def _bind(self, assign: Assign) -> None:
+        value = values.read(assign, self._channel.next_descriptor)
+        self._namespace.globals[assign.name] = value
+        if self._answers is not None and assign.name == "answer":
+            self._answers.forget()
+
     def _assign(self, assign: Assign) -> None:
         try:
-            value = values.read(assign, self._channel.next_descriptor)
+            self._bind(assign)
         except (MemoryError, ValueError, RecursionError, OSError) as error:
             reason = ": ".join(filter(None, (type(error).__name__, str(error))))
             self._channel.send(Failed("too large", reason))
             return
-        self._namespace.globals[assign.name] = value
         self._changes.since_last()
-        if self._answers is not None and assign.name == "answer":
-            self._answers.forget()
         if self._copies is not None:
             self._copies.due = True
         self._channel.send(Value(b"null"))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # CPython 3.11 specialises at the 8th run, later versions earlier.
 _RUNS = 16
 _CELLS = (b"1 + 1", b"x = 1", b"print('', end='')", b"x")
-_CONFIGURE = Configure((Offered("ask"),), None, "compatible")
+_CONFIGURE = Configure((Offered("ask"),), None, "compatible", (Assign("x", "str", b""),))
 _READ = 1 << 16
 
 
