@@ -196,7 +196,8 @@ _USER_NAMESPACES = (
     "Run as root, or allow them: `sysctl kernel.unprivileged_userns_clone=1` (Debian), "
     "`sysctl kernel.apparmor_restrict_unprivileged_userns=0` (Ubuntu 23.10 and later), "
     "`sysctl user.max_user_namespaces=10000`; under Docker also "
-    "`--security-opt seccomp=unconfined --security-opt apparmor=unconfined`."
+    "`--security-opt seccomp=unconfined --security-opt apparmor=unconfined`. In a chroot(2) nobody "
+    "may make one: enter the directory by pivot_root, as `systemd-nspawn` and `bwrap` do."
 )
 _NAMESPACES = "Needs a kernel built with this namespace, and user namespaces (above)."
 

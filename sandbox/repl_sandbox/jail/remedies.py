@@ -6,7 +6,7 @@ row is reported without a remedy.
 
 from __future__ import annotations
 
-from errno import EAGAIN, EMFILE, ENOSPC, ENOSYS, EOPNOTSUPP
+from errno import EAGAIN, EINVAL, EMFILE, ENOSPC, ENOSYS, EOPNOTSUPP
 
 from ..errors import IsolationError
 
@@ -42,6 +42,10 @@ _REMEDIES: dict[tuple[str, int | None], str] = {
     ),
     # mount_setattr(2) is of Linux 5.12.
     ("root", ENOSYS): "Use Linux 5.12 or newer",
+    # mount(2): what is moved or bound must be a mount, which the root of a chroot(2) is not.
+    ("root", EINVAL): (
+        "Enter the root directory by pivot_root, as systemd-nspawn and bwrap do, and not by chroot"
+    ),
     ("root", None): (
         "Allow mounts in user namespaces (kernel.apparmor_restrict_unprivileged_userns=0), or run "
         "as root with CAP_SYS_ADMIN"
