@@ -1,8 +1,8 @@
 """The load: clients of one server, all on one event loop of this process.
 
-Raw frames of OpenEnv, without compression or pings, alike to every server. It has the same cores as
-the servers, so it is a client in C that takes a third less than `websockets`. What it costs is told
-by `Load.generator`, and by a server that does nothing (`floor.py`).
+Raw frames of OpenEnv, without compression or pings, alike to every server. It has the same cores
+as the servers, so it is a client in C that takes a quarter less than `websockets`. What it costs is
+told by `Load.generator`, and by a server that does nothing (`floor.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from .load import Step
 _WARM_UP = 5  # steps of each client before the clock starts
 # More steps than are ever measured: the end of an episode is not what is measured.
 _ENDLESS = 10**9
+_PATIENCE = 30.0  # seconds for a server to let a client go
 _T = TypeVar("_T")
 
 RESET = to_json({"type": "reset", "data": {"max_iterations": _ENDLESS}})
@@ -65,7 +66,7 @@ class Connection(WSListener):  # type: ignore[misc]
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         """A reply has come, or the server leaves."""
         waiter, self._waiter = self._waiter, None
-        if waiter is None or frame.msg_type is not WSMsgType.TEXT:
+        if waiter is None or frame.msg_type is not WSMsgType.TEXT or not frame.fin:
             self._end(waiter, f"not asked for: {frame.get_payload_as_bytes()!r}")
         elif not waiter.done():
             waiter.set_result(frame.get_payload_as_bytes())
@@ -97,7 +98,8 @@ class Connection(WSListener):  # type: ignore[misc]
     async def close(self) -> None:
         """Leave, and wait until the server has heard of it."""
         self._transport.send_close(WSCloseCode.OK)
-        await self._transport.wait_disconnected()
+        async with asyncio.timeout(_PATIENCE):
+            await self._transport.wait_disconnected()
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ the operator says so (`Settings.metrics_key`): they may be customers.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
@@ -133,6 +134,7 @@ class _Steps(Collector):
         self._by_outcome: dict[str, int] = {}
         self._by_bucket = [0] * (len(STEP_SECONDS) + 1)
         self._seconds = 0.0
+        self._since = time.time()
 
     def add(self, outcome: str, seconds: float) -> None:
         """One more, that came to `outcome`."""
@@ -146,13 +148,14 @@ class _Steps(Collector):
             "repl_steps", "Steps, by what they came to.", labels=["outcome"]
         )
         for outcome, count in self._by_outcome.items():
-            counted.add_metric([outcome], count)
+            counted.add_metric([outcome], count, created=self._since)
         yield counted
         bounds = [*map(floatToGoString, STEP_SECONDS), "+Inf"]
         taken = HistogramMetricFamily("repl_step_seconds", "From a step's request to its reply.")
         taken.add_metric(
             [], [*zip(bounds, accumulate(self._by_bucket), strict=True)], self._seconds
         )
+        taken.add_sample("repl_step_seconds_created", {}, self._since)
         yield taken
 
 

@@ -64,7 +64,7 @@ def observation_text(observation: Any, *, beside: bool) -> Iterator[str]:
         metadata = text_of(observation.metadata)
         yield metadata
         inner = f'{model_text(observation, _BESIDE_AND_METADATA)[:-1]},"metadata":{metadata}}}'
-        outer = f',"metadata":{metadata}'
+        outer = f',"metadata":{metadata}' if observation.metadata else ""
     else:
         inner, outer = model_text(observation, _BESIDE), ""
         if beside and observation.metadata:

@@ -51,7 +51,7 @@ class Slot:
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
         self._rest = _REST_SAVED
-        self._since = 0.0
+        self._since = slots.now()
         self.began = 0.0
         self.rested = True
         self.place: asyncio.Future[None] | None = None  # in line
@@ -119,6 +119,10 @@ class Slots:
         """How many wait."""
         return len(self._rested) + len(self._others)
 
+    def now(self) -> float:
+        """The time by which slots rest, in seconds."""
+        return self._clock()
+
     def slot(self) -> Slot:
         """For a new session."""
         return Slot(self)
@@ -131,7 +135,7 @@ class Slots:
         if slot.asks(now):
             self._there[slot] = now
         line = self._rested if slot.rested else self._others
-        if not line and self._has_room(now, slot.rested):
+        if not line and not self._rested and self._has_room(now, slot.rested):
             self._begin(slot, now)
             return True
         slot.place = asyncio.get_running_loop().create_future()
@@ -158,7 +162,8 @@ class Slots:
         """It is done with, or does not wait any more."""
         now = self._clock()
         slot.rests(now)
-        self._free(slot, now)
+        self._free(slot)
+        self._fill(now)
 
     def _has_room(self, now: float, rested: bool) -> bool:
         taken = len(self._taken)
@@ -181,10 +186,12 @@ class Slots:
         self._taken[slot] = None
         self._taken_by_others += not slot.rested
 
-    def _free(self, slot: Slot, now: float) -> None:
+    def _free(self, slot: Slot) -> None:
         if slot in self._taken:
             del self._taken[slot]
             self._taken_by_others -= not slot.rested
+
+    def _fill(self, now: float) -> None:
         while (line := self._following(now)) is not None:
             following = line.popleft()
             self._passed = self._passed + 1 if following.rested else 0
@@ -209,6 +216,7 @@ class Slots:
         self._look_at_oldest = None
         now = self._clock()
         for slot in [slot for slot in self._taken if slot.began <= now - self._longest]:
-            self._free(slot, now)
+            self._free(slot)
+        self._fill(now)
         if self._rested or self._others:
             self._watch(now)

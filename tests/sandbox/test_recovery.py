@@ -161,6 +161,36 @@ def test_a_session_that_starts_empty_has_nothing_that_was_set(text: str) -> None
         assert [variable.name for variable in session.variables()] == []
 
 
+def test_what_no_worker_has_heard_of_is_not_lost_with_one() -> None:
+    with Sandbox(recovery="restart") as sandbox, sandbox.session() as session:
+        worker = psutil.Process(session._core.links.worker_pid)
+        worker.kill()
+        worker.wait(LONG)
+        session.set("text", FEW)
+        assert session.run("text").value == repr(FEW)
+
+
+def test_what_a_session_might_refuse_is_refused_as_it_is_set(session: Session) -> None:
+    """As a number of more digits than an interpreter reads, unless it is told to, as this one is."""
+    digits = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        with pytest.raises(SandboxError, match=r"^number: .*ValueError"):
+            session.set("number", 10**5000)
+    finally:
+        sys.set_int_max_str_digits(digits)
+    assert session.run("'number' in globals()").value == "False"
+
+
+def test_many_variables_and_long_names_may_be_set_first(session: Session) -> None:
+    names = [f"variable{number}" for number in range(1200)]
+    for name in names:
+        session.set(name, "")
+    session.set("n" * 100_000, 1)
+    there = f"sum(map(len, map(globals().get, {names}))), {'n' * 100_000}"
+    assert session.run(there).value == "(0, 1)"
+
+
 def test_a_branch_has_what_was_set_first_and_then_its_own(copied: Session) -> None:
     copied.set("text", FEW)
     with copied.branch() as branch:

@@ -119,6 +119,8 @@ def test_an_observation_is_written_in_pieces(kind, beside):
     outer = answer if beside else {}
     assert json.loads(whole) == {"observation": inner, "reward": 1.0, "done": True, **outer}
     assert max(map(len, pieces)) > LARGE
+    *_, whole = observation_text(observed.model_copy(update={"metadata": {}}), beside=True)
+    assert "metadata" not in json.loads(whole)
 
 
 async def test_many_texts_of_one_owner_keep_another_waiting_for_one():

@@ -193,6 +193,31 @@ async def test_there_is_less_room_while_some_rest_and_others_never_do(since, the
     assert await place.over() == ["resting", "flood"] if there else ["flood", "resting"]
 
 
+async def test_a_new_session_has_not_rested_yet():
+    place = Place(at_once=2, beside=1)
+    flooding = [await place.pressing() for _ in range(2)]
+    async with place.slots.slot():
+        pass
+    async with flooding[0]:
+        await place.asks("flood", flooding[1])
+        assert await place.over() == ["flood"]
+
+
+async def test_nobody_overtakes_who_has_rested_and_waits():
+    place = Place(at_once=2, beside=1)
+    flooding = [await place.pressing() for _ in range(2)]
+    async with await place.resting():
+        pass
+    async with flooding[0]:
+        await place.asks("resting", place.slots.slot())
+        assert len(place.slots) == 1
+        place.clock.now += 3  # it is there no more, and there would be room
+        flooding[1].rests(place.clock.now)
+        await place.asks("flood", flooding[1])
+        assert place.had == []
+    assert await place.over() == ["resting", "flood"]
+
+
 async def test_those_who_rest_have_all_the_room_among_themselves():
     place = Place(at_once=2, beside=1)
     async with await place.resting():

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from ..errors import SandboxError
 from ..types import KillReason, Limits
-from ..wire.messages import Assign, Configure, HostMessage, WorkerMessage
+from ..wire.messages import MAX_DEPTH, MAX_DIGITS, Assign, Configure, HostMessage, WorkerMessage
 from ..zygote import control
 from ..zygote.links import Links
 from .outbox import Outbox
@@ -30,11 +30,22 @@ NOTICE_TIMEOUT = 1.0
 INIT_TIMEOUT = 10.0
 
 _READ = 1 << 16
-# Bytes of what a session begins with beside its template's: one write to its socket.
+# Bytes of what a session begins with beside its template's, with names and what is said of each:
+# one write to its socket.
 _MOST_BEGUN_WITH = 1 << 14
+# Of a variable's row in the header, beside its name, each of whose bytes may be an escape of six.
+_ROW, _ESCAPE = 32, 6
 
 _monotonic = time.monotonic
 _clock_gettime = time.clock_gettime
+
+
+def _is_readable(variable: Assign) -> bool:
+    """Whether any worker can read it: no JSON that may be too deep, or have too long a number."""
+    data = variable.data
+    return variable.kind != "json" or (
+        len(data) <= MAX_DIGITS and data.count(b"[") + data.count(b"{") <= MAX_DEPTH
+    )
 
 
 class Exchange:
@@ -59,7 +70,9 @@ class Exchange:
         self._replacing = False
         self._configure = configure
         self._plain = self._configured = plain
-        self._silent_yet = True  # whether the first worker was told nothing so far
+        self._silent_yet = True  # whether no worker was told anything so far
+        self._told_first = False  # whether one has got what it is told first
+        self._begun_with = 0  # bytes of variables in that
         self.outbox = Outbox(links.worker)
         self._worker_fd = links.worker.fileno()
         self._control_fd = links.control.fileno()
@@ -182,11 +195,14 @@ class Exchange:
     def begins_with(self, variable: Assign) -> bool:
         """Have the session begin with `variable`; False if it has begun, or that is too much.
 
-        It goes with what the first worker is told first, and costs no question of its own.
+        It goes with what the first worker is told first, and costs no question of its own. What a
+        worker might have to refuse is asked.
         """
-        variables = (*self._configure.variables, variable)
-        if not self._silent_yet or sum(len(each.data) for each in variables) > _MOST_BEGUN_WITH:
+        size = self._begun_with + _ROW + _ESCAPE * len(variable.name.encode()) + len(variable.data)
+        if not self._silent_yet or size > _MOST_BEGUN_WITH or not _is_readable(variable):
             return False
+        self._begun_with = size
+        variables = (*self._configure.variables, variable)
         self._configure = replace(self._configure, variables=variables)
         self._plain = self._configured = False
         return True
@@ -197,6 +213,7 @@ class Exchange:
         if not self._configured:
             self._configured = True
             self._send(self._configure)
+            self._told_first = not self._eof
 
     def _send(self, message: HostMessage, descriptor: int | None = None) -> None:
         if not self.outbox.send(self.links.connection.send(message), descriptor):

@@ -209,7 +209,7 @@ class Revival(Exchange):
                 raise SandboxError(f"the session's worker did not start again: {self._notice}")
         if whole:
             self._read_control()
-        if not whole:
+        if not whole and self._told_first:
             self._configure = replace(self._configure, variables=())
         self._configured = self._plain
         self._past.clear()
