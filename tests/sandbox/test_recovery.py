@@ -171,7 +171,7 @@ def test_what_no_worker_has_heard_of_is_not_lost_with_one() -> None:
 
 
 def test_what_a_session_might_refuse_is_refused_as_it_is_set(session: Session) -> None:
-    """As a number of more digits than an interpreter reads, unless it is told to, as this one is."""
+    """As a number of more digits than an interpreter reads that was not told to, as this one is."""
     digits = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(0)
     try:
