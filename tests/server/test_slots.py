@@ -190,7 +190,7 @@ async def test_there_is_less_room_while_some_rest_and_others_never_do(since, the
         await place.asks("flood", flooding[1])
         assert len(place.slots) == there
         await place.asks("resting", resting)
-    assert await place.over() == ["resting", "flood"] if there else ["flood", "resting"]
+    assert await place.over() == (["resting", "flood"] if there else ["flood", "resting"])
 
 
 async def test_a_new_session_has_not_rested_yet():
