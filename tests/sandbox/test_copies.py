@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ from repl_sandbox import (
     Session,
 )
 from tests.sandbox.conftest import PATIENT
-from tests.waiting import LONG
+from tests.waiting import LONG, eventually
 
 
 def value(session: Session, code: str) -> str | None:
@@ -363,7 +364,8 @@ numbers = iter(range(1 << 22, 1 << 23))  # of no process: the largest is less
 
 class Renewal:
     descriptors = (kept_open,)
-    def copy(self, instead, closed, exchange):
+    rested = False
+    def copy(self, instead, closed, exchange, rest):
         if not instead:
             return fork()
         seen.append(states.read())
@@ -406,3 +408,48 @@ def test_a_copy_is_named_until_another_is_there(
     )
     assert run.returncode == 0, run.stderr.decode()
     assert json.loads(run.stdout) == named
+
+
+# After the copy is made a worker waits without Python (`jail.quiet_fork`).
+
+
+def _waits(pid: int) -> bool:
+    """Whether a process blocks what only waiting copies do: the highest signal, bit 63."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.split("SigBlk:")[1].split()[0], 16) >> 63)
+
+
+def _copy(session: Session) -> int:
+    """The process id of the waiting copy, when there is one; 0 before."""
+    init, worker = session._core.links.pid, session._core.links.worker_pid
+    children = Path(f"/proc/{init}/task/{init}/children").read_text().split()
+    return next((pid for pid in map(int, children) if pid != worker and _waits(pid)), 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the processes of a session hide their memory")
+def test_a_session_that_rests_has_its_state_in_memory_once() -> None:
+    """Python would write to a hundred pages after the fork, which both have then."""
+
+    def own_kilobytes(pid: int) -> int:
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        return int(rollup.split("Private_Dirty:")[1].split()[0])
+
+    with Sandbox(isolation="jailed") as sandbox, sandbox.session() as session:
+        session.run("x = 1")
+        copy = eventually(lambda: _copy(session))
+        assert not _waits(session._core.links.worker_pid)
+        assert own_kilobytes(copy) < 160
+        assert session.run("x").value == "1"
+
+
+def test_handlers_of_signals_run_while_a_session_rests() -> None:
+    code = (
+        "import signal\n"
+        "def ring(*_): open('rang', 'w').close()\n"
+        "signal.signal(signal.SIGALRM, ring)\n"
+        "_ = signal.setitimer(signal.ITIMER_REAL, 0.2)"
+    )
+    with Sandbox() as sandbox, sandbox.session() as session:
+        assert session.run(code).ok
+        eventually(lambda: [file.path for file in session.files.list()] == ["rang"])
+        assert session.run("1 + 1").value == "2"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from repl_sandbox import IsolationError, Limits, Sandbox
+from repl_sandbox import IsolationError, Limits, Sandbox, Session
 from repl_sandbox.arguments import Grouping, RecoveryMode, Tier
 from repl_sandbox.zygote import process
 
@@ -132,6 +132,88 @@ def test_a_limit_that_cannot_be_set_is_named(change: Callable[[str], None]) -> N
     with pytest.raises(IsolationError, match="Invalid argument") as caught:
         Sandbox(isolation="jailed")
     assert caught.value.step == "resource limits"
+
+
+_NAMED = """
+from repl_sandbox.worker.main import Worker
+import ctypes
+prctl, serve_on = ctypes.CDLL(None).prctl, Worker.serve_on
+
+def asked(*arguments, **named):
+    prctl(15, b"asked", 0, 0, 0)  # PR_SET_NAME
+    serve_on(*arguments, **named)
+
+Worker.serve_on = asked
+"""
+
+
+def _worker_name(session: Session) -> str:
+    return Path(f"/proc/{session._core.links.worker_pid}/comm").read_text().strip()
+
+
+@pytest.mark.parametrize("recovery", ["restart", "snapshot"])
+def test_a_worker_runs_no_python_until_it_is_asked_something(
+    change: Callable[[str], None], recovery: RecoveryMode
+) -> None:
+    change(_NAMED)
+    with (
+        Sandbox(isolation="jailed", recovery=recovery) as sandbox,
+        sandbox.session() as session,
+        sandbox.session() as other,
+    ):
+        before = _worker_name(session)
+        session.run("x = 1")
+        assert (before == _worker_name(other)) and _worker_name(session) == "asked" != before
+
+
+@pytest.mark.parametrize(
+    "fails", ["fcntl", "writev", "ppoll"], ids=["pages not tracked", "not said", "no wait"]
+)
+def test_what_is_not_as_it_should_be_is_left_to_python(
+    change: Callable[[str], None], fails: str
+) -> None:
+    """A number of a call that is none: the kernel says ENOSYS."""
+    change(f"libc._NUMBERS[{fails!r}] = 0xFFFF, 0xFFFF")
+    with Sandbox(isolation="jailed") as sandbox, sandbox.session() as session:
+        assert session.run("x = 1; x").value == "1"
+        assert session.run("x = 2; import os; os._exit(1)").state == "rolled_back"
+        assert session.get("x") == 1
+        assert all(layer.active for layer in session.isolation.layers if layer.name != "cgroup")
+
+
+@pytest.mark.parametrize("call", ["os.pipe2", "_socket.socketpair"])
+def test_what_has_another_number_than_last_time_is_made_anew(
+    change: Callable[[str], None], call: str
+) -> None:
+    """The zygote lets go of what a session had, and opens the same for the next."""
+    change(
+        "import _socket\n"
+        f"made, kept = {call}, []\n"
+        "def sparsely(*arguments):\n"
+        "    if len(kept) < 40:\n"
+        "        kept.append(os.open('/dev/null', os.O_RDONLY | os.O_CLOEXEC))\n"
+        "    return made(*arguments)\n"
+        f"{call} = sparsely"
+    )
+    with Sandbox(isolation="jailed") as sandbox:
+        for number in range(8):
+            with sandbox.session() as session:
+                session.run(f"x = {number}")
+                assert session.run("import os; os._exit(1)").state == "rolled_back"
+                assert session.get("x") == number
+
+
+def test_sessions_of_different_limits_take_turns() -> None:
+    few, more = Limits(open_files=70), Limits(open_files=90)
+    code = "import resource; resource.getrlimit(resource.RLIMIT_NOFILE)[0]"
+    with Sandbox(isolation="jailed", limits=few) as sandbox:
+        least = None
+        for limits in (few, more, few, few, more):
+            with sandbox.session(limits=limits) as session:
+                value = session.run(code).value
+            assert value is not None
+            least = int(value) if least is None else least
+            assert int(value) - least == limits.open_files - few.open_files
 
 
 @pytest.mark.parametrize(("tier", "before"), [("jailed", "hostname"), ("confined", "folder")])

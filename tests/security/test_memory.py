@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
 from repl_sandbox import Finished, Limits, Sandbox, held, watchdog, watched
+from repl_sandbox.arguments import RecoveryMode
 from tests.waiting import PATIENCE
 
 TIERS = ("jailed", "confined")
@@ -95,3 +99,31 @@ def test_memory_that_no_process_maps_cannot_be_had(sandbox: Sandbox, code: str) 
     with sandbox.session(limits=Limits(memory="100MiB", timeout=PATIENCE)) as session:
         outcome = session.run(f"{code}\nimport time\ntime.sleep(0.3)")
         assert not isinstance(outcome, Finished)
+
+
+def _shared_pages(pid: int) -> set[str]:
+    """The inodes of memory that a process may write to and shares: proc_pid_maps(5)."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    fields = [line.split() for line in lines]
+    return {f"{device}:{inode}" for _, access, _, device, inode, *_ in fields if access == "rw-s"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the processes of a session hide their memory")
+@pytest.mark.parametrize("recovery", ["restart", "snapshot"])
+def test_no_two_sessions_have_memory_in_common(recovery: RecoveryMode) -> None:
+    """Nor one with a session of a template that was forked from its own, before or after."""
+    with contextlib.ExitStack() as stack:
+        sandbox = stack.enter_context(Sandbox(isolation="jailed", recovery=recovery))
+        sessions = [stack.enter_context(sandbox.session())]
+        shared = stack.enter_context(sandbox.with_shared(word="one"))
+        sessions += [
+            stack.enter_context(each.session()) for each in (shared, sandbox, sandbox, shared)
+        ]
+        seen: set[str] = set()
+        for session in sessions:
+            links = session._core.links
+            pages = _shared_pages(links.worker_pid)
+            assert pages, "the page that a worker shares with its init"
+            assert pages == _shared_pages(links.pid)
+            assert not pages & seen
+            seen |= pages

@@ -151,7 +151,8 @@ def drop_no_new_privileges() -> None:
 def drop_group() -> None:
     """Start sessions in the group of the template."""
     zygote = module("zygote.main").Zygote
-    spawn = zygote._spawn_apart
+    expect, spawn = zygote._expect, zygote._spawn_apart
+    zygote._expect = lambda self, group, descriptors: expect(self, b"0", descriptors)
     zygote._spawn_apart = lambda self, number, birth, version, *rest: spawn(
         self, number, birth, 0, *rest
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from collections.abc import Callable, Mapping
 from signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask, valid_signals
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ MARKS: Final = tuple(0x5EA1_0000_F00D + (index << 16) for index in range(4))
 
 _libc = ctypes.PyDLL(None)  # the GIL stays with the caller, in a child as well
 _SIGNAL_SET: Final = 128  # bytes of sigset_t
+_BYTES: Final = 256  # that there are
 
 
 class _Context(ctypes.Structure):
@@ -44,10 +46,13 @@ class Chain:
     the first call is, for who goes there by setcontext(3).
     """
 
-    def __init__(self, area: int, calls: int, saved: int, headroom: int = 0) -> None:
+    def __init__(
+        self, area: int, calls: int, saved: int, headroom: int = 0, unblocked: int = 0
+    ) -> None:
         """`area`: where `size(calls, headroom)` bytes are free. `saved`: where the caller's context
         is put, and the last call goes on. `headroom`: bytes below all stacks, for a call that needs
-        more than the stacks of those before it, which are over.
+        more than the stacks of those before it, which are over. `unblocked`: a signal that does in
+        these calls what the system does by itself; 0 for none.
 
         Raises:
             OSError: the C library has no contexts.
@@ -64,11 +69,12 @@ class Chain:
         self.stacks = self.first + calls * _CONTEXT + max(headroom, _LEAST_HEADROOM)
         self._calls, self._saved, self._size = calls, saved, calls * _STACK
         self._fresh = b""
+        self._blocked = valid_signals() - {unblocked}
 
     def call(self, index: int, name: str, *arguments: int) -> None:
         """Let call number `index` be this, of at most six arguments."""
         context = _Context.from_address(self.first + index * _CONTEXT)
-        before = pthread_sigmask(SIG_BLOCK, valid_signals())  # as it is in a context from then on
+        before = pthread_sigmask(SIG_BLOCK, self._blocked)  # as it is in a context from then on
         try:
             self._get(ctypes.byref(context))
         finally:
@@ -92,12 +98,38 @@ class Chain:
             raise OSError(errno.ENOTSUP, "makecontext keeps its arguments in another way")
         return ctypes.c_uint64.from_address(context + laid.index(sought))
 
-    def run(self) -> int:
-        """Run them; where the last one goes on, the errno of one that has failed, 0 if none has."""
+    def refresh(self) -> None:
+        """Make ready to be gone to once more: a call that was made has used its stack."""
         self._move(self.stacks, self._fresh, self._size)
+
+    def run(self, then: Callable[[], None] | None = None) -> int:
+        """Run them; where the last one goes on, the errno of one that has failed, 0 if none has.
+
+        `then` is called there first.
+        """
+        self._move(self.stacks, self._fresh, self._size)  # as `refresh`
         self._errno.value = 0
         self._swap(self._saved, self.first)
-        return self._errno.value
+        if then is None:
+            return self._errno.value
+        failure = self._errno.value
+        then()
+        return failure
+
+
+class Table:
+    """A byte for each byte, looked up by a chain.
+
+    A call copies what is sought to the lowest byte of an argument, which is `address` before, and
+    the next one, whose argument that is, has what is found there.
+    """
+
+    def __init__(self, known: Mapping[int, int], unknown: int) -> None:
+        """`known`: what is found by what is sought; anything else finds `unknown`."""
+        self._held = ctypes.create_string_buffer(2 * _BYTES)
+        self.address = -(-ctypes.addressof(self._held) // _BYTES) * _BYTES
+        found = (ctypes.c_ubyte * _BYTES).from_address(self.address)
+        found[:] = [known.get(sought, unknown) for sought in range(_BYTES)]
 
 
 def errno_at() -> int:

@@ -21,15 +21,15 @@ class Form:
     `first` is the address of its first context, `chain` runs it.
     """
 
-    def __init__(self, rows: Sequence[Row], saved: int, headroom: int) -> None:
-        """`saved`, `headroom`: as of `Chain`.
+    def __init__(self, rows: Sequence[Row], saved: int, headroom: int, unblocked: int = 0) -> None:
+        """`saved`, `headroom`, `unblocked`: as of `Chain`.
 
         Raises:
             OSError: as of `Chain`.
         """
         self.area = mmap.mmap(-1, contexts.size(len(rows), headroom), mmap.MAP_PRIVATE)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.area))
-        self.chain = Chain(self.address, len(rows), saved, headroom)
+        self.chain = Chain(self.address, len(rows), saved, headroom, unblocked)
         self.first = self.chain.first
         self._blanks: dict[str, list[ctypes.c_uint64]] = {}
         self._values: dict[str, int] = {}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from _signal import SIGCHLD  # a plain number, which the public module's is not
+from collections.abc import Callable
 from typing import Final
 
 from . import contexts
@@ -49,6 +50,7 @@ class QuietClone:
         self._notes = _Notes.from_buffer(self._memory)
         self._stack = mmap.mmap(-1, headroom, mmap.MAP_PRIVATE)
         self._clone = Form([self._clone_row(beginning, headroom)], saved, headroom)
+        self._flags = 0
         self._into_group = Form(self._clone3_rows(), saved, headroom)
         self._into_group.fill_in("beginning", beginning.first | _WRONG << 8 * _TOP)
         self._into_group.fill_in("top", self._into_group.where("beginning") + _TOP)
@@ -75,21 +77,27 @@ class QuietClone:
     def _at(self, field: str) -> int:
         return ctypes.addressof(self._notes) + int(getattr(_Notes, field).offset)
 
-    def clone(self, flags: int, folder: int | None) -> tuple[int, int]:
+    def clone(
+        self, flags: int, folder: int | None, then: Callable[[], None] | None = None
+    ) -> tuple[int, int]:
         """The child's id, or 0 and why there is none.
 
         The child comes here only when the chain that it begins with ends; it has no id here.
         `flags`: of new namespaces, one of process ids among them. `folder`: the group of version 2
-        that the child is born into, as of `forks.fork_into_group`.
+        that the child is born into, as of `forks.fork_into_group`. `then` is the first that is
+        called, in both. For whoever need not come back here it need not return: each function that
+        does is some pages to copy.
         """
         notes = self._notes
         notes.child = 0
         if folder is None:
-            self._clone.fill_in("flags", flags | SIGCHLD | CLONE_PARENT_SETTID)
-            failure = self._clone.chain.run()
+            if flags != self._flags:
+                self._flags = flags
+                self._clone.fill_in("flags", flags | SIGCHLD | CLONE_PARENT_SETTID)
+            failure = self._clone.chain.run(then)
         else:
             flags |= CLONE_INTO_CGROUP | CLONE_PARENT_SETTID | CLONE_CHILD_SETTID
             notes.arguments.flags, notes.arguments.cgroup = flags, folder
-            self._into_group.chain.run()
+            self._into_group.chain.run(then)
             failure = notes.failure
         return notes.child, failure

@@ -11,9 +11,12 @@ and the parent has to wait for them too. Here the C library does it all, in a ch
    less than its first.
 4. setpgid(2): refused in the parent, which leads a session.
 5. sigwait(3): over at once in the parent.
-6. pread(2): a place in a file, into the last argument of
-7. preadv(2), which reads there what are the arguments of
-8. preadv(2), which reads what the parent has written for the child since: see `delta`.
+6. setcontext(3), if the parent is to rest: to a chain of its own, which says what has to be said of
+   the child and waits until the parent is spoken to. Its address has a byte that is wrong but where
+   the signal that was waited for is the parent's, and one where the clone has failed.
+7. pread(2): a place in a file, into the last argument of
+8. preadv(2), which reads there what are the arguments of
+9. preadv(2), which reads what the parent has written for the child since: see `delta`.
 
 The last three fail where there is no such file, and read nothing in the parent.
 """
@@ -25,24 +28,60 @@ import errno
 import functools
 import mmap
 import os
-from _signal import SIGCHLD, SIGSTKFLT  # plain numbers, which the public module's are not
-from typing import Final
+import select
+from _signal import SIGCHLD, SIGKILL, SIGSTKFLT  # plain numbers, which signal's are not
+from collections.abc import Iterator
+from typing import Final, Protocol
 
 from . import contexts
+from .calls import Row
 from .contexts import MARKS, Chain
+from .forms import Form
 from .libc import CLONE_CHILD_SETTID, CLONE_PARENT, CLONE_PARENT_SETTID, number
+from .quiet_rows import SIGNALS, Awaited
 
 # The parent's signal. One that Linux has no use for, so that code has none pending; and none that
 # is queued (SIGRTMIN and above): it would be refused where code has used up what may be queued.
 _OURS: Final = SIGSTKFLT
-_RAISE, _CLONE, _CLOSE, _GROUP, _WAIT, _FIND, _ASK, _READ = range(8)
-_CALLS: Final = 8
+_RAISE, _CLONE, _NOTE, _CLOSE, _GROUP, _WAIT = range(6)
+_SEEK, _FOUND, _FAILED, _REST, _FIND, _ASK, _READ = range(6, 13)
+_CALLS: Final = 13
 # The child's id is written so many bytes into the last number of close_range, which the kernel
 # takes 4 of: any that is no multiple of 2**16 is above all descriptors then.
 _SHIFT: Final = 2
 _WORD: Final = 8
+_INT: Final = 4
+# The two highest bytes of an address, which are 0, in the order of x86-64 and aarch64; and what no
+# address of a process has there.
+_NEXT, _TOP, _WRONG = 6, 7, 0xFF
+# Bytes of stack for handlers of signals that come while the parent rests: as in `quiet_init`.
+_HEADROOM: Final = 64 << 10
 
 _getpid = os.getpid
+
+
+class Rest(Protocol):
+    """What a parent does after it has forked: it waits until there is something on `socket`."""
+
+    @property
+    def socket(self) -> int:
+        """A descriptor."""
+
+    @property
+    def child(self) -> int:
+        """Where the child's id is put before, an address of 4 bytes."""
+
+    @property
+    def switch(self) -> tuple[int, int]:
+        """Where a byte is put then, and which."""
+
+    @property
+    def ended(self) -> int:
+        """A process that is killed then; 0: none."""
+
+    @property
+    def blocked(self) -> int:
+        """The signals that are not handled while it waits, one bit for each from the first on."""
 
 
 class QuietFork:
@@ -63,26 +102,30 @@ class QuietFork:
         self._chain = Chain(self.begin, _CALLS, self.saved)
         # Where the first call's stack ends: what the others use of theirs does not reach so far.
         self._heard = ctypes.c_int.from_address(self._chain.stacks)
-        self._wakes, self._id = wakes, ctypes.c_int()
+        self._wakes, self._id, self._failed = wakes, ctypes.c_int(), ctypes.c_int()
+        self._awaited, self._blocked = Awaited(0, select.POLLIN), ctypes.c_uint64()
+        self._switched = ctypes.c_ubyte()
+        self._asked: tuple[int, ...] = ()  # of the last fork
+        self._kill, self._nothing = number("kill"), number("getpid")
+        self._resting = Form(list(self._resting_rows()), self.saved, _HEADROOM)
         self._lay_out()
 
-    def __call__(self, closed: int, file: int = -1, place: int = 0) -> int:
+    def __call__(
+        self, closed: int, file: int = -1, place: int = 0, rest: Rest | None = None
+    ) -> int:
         """Fork: the child's id, and 0 in the child when it has been woken.
 
         The child is the caller's sibling, as of `forks.fork_beside`; it closes all descriptors from
         `closed` on, then leads a process group, and then waits. When it is woken, it reads at
         `place` of `file` where there are three words: the address of an array of struct iovec, how
         many there are, and the place to read them from. The caller leads a session, has no other
-        thread, and has blocked all signals, which so are the child's.
+        thread, and has blocked all signals, which so are the child's. With `rest` it comes back
+        when that is over.
 
         Raises:
             OSError: there is no room for another process.
         """
-        self._closed.value, self._last.value = closed, 0
-        for each in self._files:
-            each.value = file
-        self._place.value = place
-        self._id.value = 0
+        self.prepare(closed, file, place, rest)
         me = _getpid()
         self._chain.run()
         if self.is_woken(me):
@@ -90,6 +133,38 @@ class QuietFork:
         if self._id.value == 0:
             raise OSError(errno.EAGAIN, "clone: no room for another process")
         return self._id.value
+
+    def prepare(self, closed: int, file: int = -1, place: int = 0, rest: Rest | None = None) -> int:
+        """Do what a fork does before it; of use to who rehearses. Returns 0."""
+        # Where the kernel and the chain have written, in a copy that was woken too.
+        self._last.value = self._id.value = self._failed.value = 0
+        self._seek.value = self._table.address
+        self._rest.value = 0 if rest is None else self._prepared(rest)
+        if self._asked != (closed, file, place):
+            self._asked = closed, file, place
+            self._closed.value, self._place.value = closed, place
+            for each in self._files:
+                each.value = file
+        return 0
+
+    def _prepared(self, rest: Rest) -> int:
+        """What has to be gone to for this, with a byte that is wrong."""
+        self._awaited.fd, self._blocked.value = rest.socket, rest.blocked
+        switch, self._switched.value = rest.switch
+        form = self._resting
+        form.fill_in("child", rest.child)
+        form.fill_in("switch", switch)
+        form.fill_in("end", self._kill if rest.ended else self._nothing)
+        form.fill_in("ended", rest.ended)
+        form.chain.refresh()
+        return form.first | _WRONG << 8 * _TOP
+
+    def _resting_rows(self) -> Iterator[Row]:
+        yield "memcpy", "child", ctypes.addressof(self._id), _INT
+        yield "memcpy", "switch", ctypes.addressof(self._switched), 1
+        yield "syscall", "end", "ended", SIGKILL
+        waiting = ctypes.addressof(self._awaited), 1, 0, ctypes.addressof(self._blocked)
+        yield "syscall", number("ppoll"), *waiting, SIGNALS
 
     def is_woken(self, parent: int) -> bool:
         """Whether this process is a child that has waited, where it comes back to `saved`.
@@ -114,10 +189,19 @@ class QuietFork:
         if os.uname().machine == "aarch64":  # whose clone has the last two the other way round
             ids.reverse()
         call(_CLONE, "syscall", number("clone"), flags, 0, ctypes.addressof(self._id), *ids)
+        call(_NOTE, "memcpy", ctypes.addressof(self._failed), contexts.errno_at(), _INT)
         call(_GROUP, "setpgid", 0, 0)
         self._signals = contexts.signals(_OURS, self._wakes)
         heard = ctypes.addressof(self._signals), ctypes.addressof(self._heard)
         call(_WAIT, "sigwait", *heard)
+        call(_REST, "setcontext", first)
+        self._rest = argument(_REST, first)
+        self._table = contexts.Table({_OURS: 0}, _WRONG)
+        bytes_of_it = ctypes.addressof(self._rest)
+        call(_FAILED, "memcpy", bytes_of_it + _NEXT, ctypes.addressof(self._failed), 1)
+        call(_FOUND, "memcpy", bytes_of_it + _TOP, first, 1)
+        self._seek = argument(_FOUND, first)
+        call(_SEEK, "memcpy", ctypes.addressof(self._seek), ctypes.addressof(self._heard), 1)
         call(_READ, "syscall", number("preadv"), first, second, third, fourth, 0)
         # The three are not side by side in all contexts.
         words = [ctypes.addressof(argument(_READ, mark)) for mark in (second, third, fourth)]

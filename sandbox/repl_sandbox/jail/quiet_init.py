@@ -7,7 +7,8 @@ pages and more, of each session. Here the C library does it all, in chains of co
 1. In the zygote: a clone whose child begins with the next chain (`quiet_clone`).
 2. The birth: what both processes need, then fork(3), then setcontext to the last chain. That lies
    in memory which a child does not have (madvise(2), MADV_DONTFORK). So in the worker it fails; the
-   worker has its working set brought, and comes back to where the zygote left Python.
+   worker has its working set brought, and goes on with the chain of its own steps (`quiet_steps`).
+   Where there is none it comes back to where the zygote left Python, as it does after that.
 3. The closing: the steps of init as `recipe` has them, and after each memcpy(3) of errno, which
    says what has failed first; write(2) of errno to the worker, which goes on if it is none;
    ppoll(2) until there is something to hear or a child has died. Its time limit is a pointer, into
@@ -31,7 +32,15 @@ from .calls import Calls, Row
 from .forms import Form
 from .libc import number
 from .quiet_clone import QuietClone
-from .quiet_rows import WORD, closing, fill_in_maps, fill_in_stretches, waiting_for_maps
+from .quiet_rows import (
+    SIGNALS,
+    WORD,
+    Awaited,
+    closing,
+    fill_in_maps,
+    fill_in_stretches,
+    waiting_for_maps,
+)
 from .recipe import BIRTH, Jail, Step, keep_descriptors, wait_for_maps
 
 # Room, for blanks are laid out beforehand. A session has a group in each of some hierarchies of
@@ -44,14 +53,8 @@ _BESIDES: Final = ("streams", "worker")
 # Bytes of stack: for handlers of signals, before which the kernel saves registers of up to 11 KiB,
 # and for what libraries do when a process forks, pthread_atfork(3).
 _HEADROOM: Final = 64 << 10
-_SIGNALS: Final = 8  # bytes of the kernel's sigset_t
 # The first process that an init makes in its new pid namespace.
-_WORKER: Final = 2
-
-
-class _Awaited(ctypes.Structure):
-    # poll(2), struct pollfd
-    _fields_ = (("fd", ctypes.c_int), ("events", ctypes.c_short), ("found", ctypes.c_short))
+FIRST_WORKER: Final = 2
 
 
 class _Notes(ctypes.Structure):
@@ -60,7 +63,7 @@ class _Notes(ctypes.Structure):
         ("no_worker", ctypes.c_int),  # errno of the fork, if it has failed
         ("is_session", ctypes.c_int),  # whether this process is of the session
         ("is_init", ctypes.c_int),
-        ("awaited", _Awaited * _SOCKETS),
+        ("awaited", Awaited * _SOCKETS),
         ("no_signals", ctypes.c_uint64),
         ("yes", ctypes.c_int),
         ("myself", ctypes.c_char),  # what is written to join a group
@@ -96,10 +99,10 @@ class QuietInit:
         self._chosen: tuple[object, ...] = ()
         self._errno = contexts.errno_at()
         self._populating = memory.populating("runs", "count")
-        self._held, saved = contexts.saved()
-        self._closing = Form(list(self._closing_rows(steps, own_ids)), saved, _HEADROOM)
-        self._birth = Form(list(self._birth_rows()), saved, _HEADROOM)
-        self._cloning = QuietClone(self._birth, saved, _HEADROOM)
+        self._held, self.saved = contexts.saved()
+        self._closing = Form(list(self._closing_rows(steps, own_ids)), self.saved, _HEADROOM)
+        self._birth = Form(list(self._birth_rows()), self.saved, _HEADROOM)
+        self._cloning = QuietClone(self._birth, self.saved, _HEADROOM)
         fill_in_maps(self._closing)
         self._closing.fill_in("limit at", self._closing.where("limit"))
         self._closing.fill_in("limit", 0)
@@ -121,13 +124,14 @@ class QuietInit:
         yield "setcontext", apart.first
         if self._populating is not None:
             yield self._populating
+        yield "setcontext", "then"
 
     def _closing_rows(self, steps: Sequence[Step], own_ids: bool) -> Iterator[Row]:
         yield self._mark("is_init")
         # What libraries do when a process forks may leave an errno where nothing has failed.
         yield "memcpy", self._at("no_worker"), self._errno, WORD
         yield "memcpy", self._errno, self._failure("streams"), WORD
-        yield "kill", _WORKER, 0
+        yield "kill", FIRST_WORKER, 0
         yield self._note("worker")
         for name, step in steps:
             yield from self._calls(step, own_ids)
@@ -135,7 +139,7 @@ class QuietInit:
         yield "write", "done", self._errno, WORD
         yield "close", "done"
         yield "memcpy", "limit at", self._errno, WORD
-        waiting = self._at("awaited"), "sockets", "limit", self._at("no_signals"), _SIGNALS
+        waiting = self._at("awaited"), "sockets", "limit", self._at("no_signals"), SIGNALS
         yield "syscall", number("ppoll"), *waiting
 
     def _calls(self, step: Callable[[Jail], None], own_ids: bool) -> Iterator[Row]:
@@ -168,10 +172,13 @@ class QuietInit:
         """Whether the worker has its working set brought before it runs a line of Python."""
         return self._populating is not None
 
-    def prepare(self, jail: Jail, ends: Ends, runs: tuple[int, int] = (0, 0)) -> None:
+    def prepare(
+        self, jail: Jail, ends: Ends, runs: tuple[int, int] = (0, 0), then: int = 0
+    ) -> None:
         """In the template: lay out what is the next session's.
 
-        `runs`: as of `memory.populate`, what the worker has brought, if it `populates`.
+        `runs`: as of `memory.populate`, what the worker has brought, if it `populates`. `then`: the
+        context that the worker goes on with; 0: that which the zygote has left.
 
         Raises:
             OSError: it has more of something than there is room for.
@@ -179,6 +186,7 @@ class QuietInit:
         if self.populates:
             self._birth.fill_in("runs", runs[0])
             self._birth.fill_in("count", runs[1])
+        self._birth.fill_in("then", then)
         chosen = jail.groups, jail.mapped, frozenset(jail.kept), ends
         if chosen == self._chosen:
             return
@@ -210,16 +218,18 @@ class QuietInit:
 
     # ── what happens ──────────────────────────────────────────────────────────────────────────
 
-    def clone(self, flags: int, folder: int | None = None) -> int:
+    def clone(
+        self, flags: int, folder: int | None = None, then: Callable[[], None] | None = None
+    ) -> int:
         """clone(2) of a session's first process, which begins at once: its id, 0 in the session.
 
         Of that there are two processes then, which have to call `begin`; in init this comes back
-        when there is something to do. `flags`, `folder`: as of `QuietClone.clone`.
+        when there is something to do. `flags`, `folder`, `then`: as of `QuietClone.clone`.
 
         Raises:
             OSError: as of clone(2), or clone3(2).
         """
-        first, failure = self._cloning.clone(flags, folder)
+        first, failure = self._cloning.clone(flags, folder, then)
         if self._notes.is_session:
             return 0
         if first:
@@ -246,7 +256,7 @@ class QuietInit:
                 why = notes.no_worker if step == "worker" and notes.no_worker else failure
                 error = OSError(why, os.strerror(why))
                 raise remedies.failed(step, error, tier) from error
-        return _WORKER
+        return FIRST_WORKER
 
 
 def prepare(steps: Sequence[Step], *, own_ids: bool) -> QuietInit | None:

@@ -17,6 +17,13 @@ _STRETCHES: Final = 9
 # The id of no process: /proc/sys/kernel/pid_max is less.
 _NOBODY: Final = 0x7FFF_FFFF
 WORD: Final = ctypes.sizeof(ctypes.c_int)  # bytes of errno, and of what pipes here bring
+SIGNALS: Final = 8  # bytes of the kernel's sigset_t
+
+
+class Awaited(ctypes.Structure):
+    """struct pollfd of poll(2)."""
+
+    _fields_ = (("fd", ctypes.c_int), ("events", ctypes.c_short), ("found", ctypes.c_short))
 
 
 def closing() -> Iterator[Row]:

@@ -4,6 +4,10 @@ In Python each step costs some ten microseconds more, most of them for pages tha
 the interpreter has counted references there. What is no call, or not known when the template is
 made, stays in Python, between two chains: so the order is that of the recipe.
 
+Where nothing has to, there is one chain, which the C library goes to from that of the worker's
+birth (`quiet_init`). It says that the worker is there and waits for a command (`quiet_greeting`),
+so until then the worker runs no Python at all.
+
 Covers: tier `jailed`. A step that fails is known by errno after it; the others of its chain run
 all the same, but no code of a session does: `contain` raises. It does so as well if a note of errno
 was not taken. After the step that closes all other descriptors, open(2) gives the lowest number
@@ -15,14 +19,16 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from . import contexts, landlock, membership, mounts, recipe, remedies, seccomp, users
+from . import contexts, landlock, membership, mounts, recipe, remedies, seccomp, tracking, users
 from .calls import Calls, Row
 from .forms import Form
 from .libc import CLONE_NEWCGROUP, PR_CAPBSET_DROP, PR_SET_DUMPABLE, number
+from .quiet_greeting import FINDINGS, Greeting
 from .quiet_rows import WORD, closing, fill_in_maps, fill_in_stretches, waiting_for_maps
 from .recipe import Jail, Step
 
@@ -31,6 +37,9 @@ _MOST_LIMITS: Final = 16  # RLIM_NLIMITS
 _NO_LIMIT: Final = 1 << 63  # what setrlimit of the standard library cannot pass: off_t
 _NOT_TAKEN: Final = errno.ECANCELED
 _MOST_STEPS: Final = 24
+# What is done besides a step only if something is so of a session; else getpid(2).
+_IF_GROUPED: Final = ("unshare", "prctl", "openat", "write", "close")
+_IF_TRACKED: Final = ("userfaultfd", "ioctl", "prctl", "openat", "fcntl", "close")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,20 @@ class Facts:
     files: landlock.Plan
     seal: bytes
     covered: Mapping[str, str]
+    saved: int  # where the process goes on that was forked, when its chain is at its end
+    worker: int  # the number of its socket
+    tracking: int  # that of the first of two descriptors by which its pages are tracked
+    report: Callable[[Mapping[str, int]], bytes]  # of what it found, on the control socket
+    ready: bytes  # what it says on its own
+    unblocked: int  # a signal that tells whoever has it blocked from such a worker
+
+
+class Ends(NamedTuple):
+    """Descriptors of a first worker that is being made, by their numbers in the zygote."""
+
+    control: int
+    worker: int
+    kept: frozenset[int]  # those that it has when it is contained
 
 
 class _Limit(ctypes.Structure):
@@ -52,12 +75,21 @@ class _Limit(ctypes.Structure):
 class _Notes(ctypes.Structure):
     _fields_ = (
         ("failures", ctypes.c_int * _MOST_STEPS),  # errno after each step
+        ("nothing", ctypes.c_int),  # errno where nothing has failed
+        ("before_tracking", ctypes.c_int),
+        ("untracked", ctypes.c_int),  # errno of what tracks pages
         ("before_trial", ctypes.c_int),
         ("may_write", ctypes.c_int),  # errno of access(2)
         ("writes", ctypes.c_int),  # errno of open(2)
+        ("init", ctypes.c_int),  # errno of init's steps, as it says
+        ("findings", ctypes.c_ubyte * FINDINGS),  # all 0 if all is as it should be
         ("options", (ctypes.c_char * _TEXT) * 3),
         ("limits", _Limit * _MOST_LIMITS),
     )
+
+
+def _number_if(does: bool, call: str) -> int:
+    return number(call if does else "getpid")
 
 
 class _Chained(NamedTuple):
@@ -81,10 +113,19 @@ class QuietSteps:
         if not any(step is recipe.keep_descriptors for _, step in steps):
             raise OSError(errno.ENOTSUP, "where others are open, no number of one is known")
         self._facts = facts
+        # Whether a chain restricts files, and sees whether that holds.
+        restricts = any(step is recipe.restrict_files for _, step in steps)
+        self._tries = bool(restricts and facts.files.abi and facts.files.trial)
         self._notes = _Notes()
+        self._notes.init = _NOT_TAKEN
         self._notes.failures[:] = [_NOT_TAKEN] * _MOST_STEPS
         self._errno = contexts.errno_at()
-        self._held, self._saved = contexts.saved()
+        held = {"landlock": facts.files.abi} if self._tries else {}
+        self._greeting = Greeting(facts.worker, facts.report(held), facts.ready, self._errno)
+        # 0 in a worker that is contained, has said so and was told something; in nobody else.
+        self.untold = self._greeting.untold
+        self._api = tracking.api()
+        self._refusals = contexts.Table({errno.EACCES: 0, errno.EPERM: 0}, 1)
         self._rules = [landlock.Rule(files, -1) for _, files in facts.files.rules]
         self._program = seccomp.Program.of(facts.seal)
         self._rows: dict[object, _Rows] = {
@@ -92,23 +133,22 @@ class QuietSteps:
             recipe.mount_private: self._private_mounts,
             recipe.keep_descriptors: closing,
             recipe.enter_workspace: lambda: iter([("chdir", mounts.WORKSPACE.encode())]),
+            recipe.track_pages: self._track_pages,
             recipe.close_group_view: lambda: self._if_grouped("unshare", CLONE_NEWCGROUP),
             recipe.empty_bounding_set: self._bounding_set,
             recipe.be_first_to_go: self._first_to_go,
             recipe.limit_resources: self._limits,
             recipe.restrict_files: self._restriction,
             recipe.load_filter: self._filter,
+            recipe.wait_for_init: self._wait_for_init,
         }
         if not facts.covered:
             self._rows[recipe.uncover] = lambda: iter(())
         self._parts = list(self._lay_out(steps))
-        # Whether a chain restricts files, and sees whether that holds.
-        restricts = any(step is recipe.restrict_files for _, step in steps)
-        self._tries = bool(restricts and facts.files.abi and facts.files.trial)
         for form in self._forms():
-            if form.has("maps"):
-                fill_in_maps(form)
+            self._fill_in_constants(form)
         self._chosen: tuple[object, ...] = ()
+        self.waits = False  # as `prepare` was told last
 
     # ── what is laid out ──────────────────────────────────────────────────────────────────────
 
@@ -123,11 +163,21 @@ class QuietSteps:
                 rows += [*calls, ("memcpy", self._failure(index), self._errno, WORD)]
                 continue
             if names:
-                yield _Chained(first, names, Form(rows, self._saved, 0))
+                yield _Chained(first, names, self._form(rows))
             yield name, step
             names, rows, first = [], [], index + 1
+        if len(names) == len(steps):
+            rows = [*self._beginning(), *rows, *self._greeting.rows(self._at("findings"))]
         if names:
-            yield _Chained(first, names, Form(rows, self._saved, 0))
+            yield _Chained(first, names, self._form(rows))
+
+    def _form(self, rows: Sequence[Row]) -> Form:
+        return Form(rows, self._facts.saved, 0, self._facts.unblocked)
+
+    def _beginning(self) -> Iterator[Row]:
+        # What was done until here may have left an errno where nothing has failed.
+        yield "memcpy", self._errno, self._at("nothing"), WORD
+        yield "syscall", number("dup3"), "worker", self._facts.worker, os.O_CLOEXEC
 
     def _calls(self, step: Callable[[Jail], None]) -> Sequence[Row] | None:
         """What `step` calls; None if it is not for a chain."""
@@ -149,6 +199,22 @@ class QuietSteps:
     def _if_grouped(self, call: str, *arguments: int | bytes | str) -> Iterator[Row]:
         # In a session without a group it is a call that does nothing.
         yield "syscall", f"grouped {call}", *arguments
+
+    def _track_pages(self) -> Iterator[Row]:
+        yield "memcpy", self._at("before_tracking"), self._errno, WORD
+        yield "memcpy", self._errno, self._at("nothing"), WORD
+        api = ctypes.addressof(self._api)
+        for call, *rest in tracking.opening("free", "next free", api, self._facts.tracking):
+            yield "syscall", f"tracked {call!s}", *rest
+        # Where it cannot be, the session does without; but that is for Python.
+        yield "memcpy", self._at("untracked"), self._errno, WORD
+        yield "memcpy", self._at("findings") + 3, self._errno, 1
+        yield "memcpy", self._errno, self._at("before_tracking"), WORD
+
+    def _wait_for_init(self) -> Iterator[Row]:
+        yield "read", "contained", self._at("init"), WORD
+        yield "close", "contained"
+        yield "memcpy", self._at("findings"), self._at("init"), 1
 
     def _bounding_set(self) -> Iterator[Row]:
         for capability in range(self._facts.last_capability + 1):
@@ -188,6 +254,9 @@ class QuietSteps:
             yield "open", plan.trial.encode(), os.O_WRONLY | os.O_CLOEXEC
             yield "memcpy", self._at("writes"), self._errno, WORD
             yield "memcpy", self._errno, self._at("before_trial"), WORD
+            yield "memcpy", self._at("findings") + 1, self._at("may_write"), 1
+            yield "memcpy", "refusal, at", self._at("writes"), 1
+            yield "memcpy", self._at("findings") + 2, "refusal", 1
 
     def _filter(self) -> Iterator[Row]:
         # It returns the number of a thread that runs under other filters; there is only this one.
@@ -196,16 +265,29 @@ class QuietSteps:
 
     # ── what is filled in ─────────────────────────────────────────────────────────────────────
 
-    def prepare(self, jail: Jail, kept: set[int]) -> None:
-        """In the zygote: lay out what is the next session's. `kept`: its worker's descriptors.
+    def _fill_in_constants(self, form: Form) -> None:
+        if form.has("maps"):
+            fill_in_maps(form)
+        if form.has("refusal"):
+            form.fill_in("refusal", self._refusals.address)
+            form.fill_in("refusal, at", form.where("refusal"))
+        if form.has("control"):
+            self._greeting.fill_in(form)
+
+    def prepare(self, jail: Jail, ends: Ends, *, waits: bool, tracks: bool) -> int:
+        """In the zygote: lay out what is the next session's.
+
+        `waits`: its worker waits for a command before it runs Python. `tracks`: its pages.
+
+        Returns: where the one chain begins that does all of it, 0 if there is more than one.
 
         Raises:
-            OSError: there are more of them, or of its limits, than there is room for.
+            OSError: there are more descriptors, or limits, than there is room for.
         """
-        grouped = jail.groups is not None
-        chosen = jail.workspace, jail.rlimits, jail.mapped, frozenset(kept), grouped
+        grouped, kept = jail.groups is not None, ends.kept
+        chosen = jail.workspace, jail.rlimits, jail.mapped, ends, grouped, waits, tracks
         if chosen == self._chosen:
-            return
+            return self._first
         self._chosen = ()
         last = len(jail.rlimits) - 1
         if last >= _MOST_LIMITS:
@@ -216,8 +298,9 @@ class QuietSteps:
             self._notes.options[index].value = text.encode()
         free = (fd for fd in range(len(kept) + 2) if fd not in kept)
         values = {"mapped": jail.mapped, "free": next(free), "next free": next(free)}
-        for call in ("unshare", "prctl", "openat", "write", "close"):
-            values[f"grouped {call}"] = number(call if grouped else "getpid")
+        values |= {"contained": jail.contained, "worker": ends.worker}
+        values |= {f"grouped {call}": _number_if(grouped, call) for call in _IF_GROUPED}
+        values |= {f"tracked {call}": _number_if(tracks, call) for call in _IF_TRACKED}
         for rule in self._rules:
             rule.fd = values["next free"]
         # What is left of the room is the last limit once more.
@@ -225,12 +308,31 @@ class QuietSteps:
         values |= {f"limit {index}": resource for index, (resource, _) in enumerate(limits)}
         for form in self._forms():
             if form.has("first 0"):
-                fill_in_stretches(form, kept)
+                fill_in_stretches(form, set(kept))
+            if form.has("control"):
+                self._greeting.prepare(form, ends.control, waits=waits)
             for name in filter(form.has, values):
                 form.fill_in(name, values[name])
         for limit, (_, pair) in zip(self._notes.limits, limits, strict=True):
             limit.soft, limit.hard = pair
+        self.waits = waits
         self._chosen = chosen
+        return self._first
+
+    def has_room(self, *descriptors: int) -> bool:
+        """In the zygote: whether none of these lies where the worker will have its own."""
+        own = range(self._facts.tracking, self._facts.worker + 1)
+        return not any(fd in own for fd in descriptors)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is one chain that does all of it."""
+        return bool(self._first)
+
+    @property
+    def _first(self) -> int:
+        only, *others = self._parts
+        return only.form.first if isinstance(only, _Chained) and not others else 0
 
     def _forms(self) -> Iterator[Form]:
         return (part.form for part in self._parts if isinstance(part, _Chained))
@@ -238,25 +340,30 @@ class QuietSteps:
     # ── what happens ──────────────────────────────────────────────────────────────────────────
 
     def contain(self, jail: Jail) -> None:
-        """In a first worker: as `recipe.contain`."""
+        """In a first worker whose one chain has not said that it is there: as `recipe.contain`."""
         for part in self._parts:
             if not isinstance(part, _Chained):
                 recipe.contain(jail, (part,))
-            else:
+                continue
+            if not self._first:
                 part.form.chain.run()
-                self._check(part, jail.tier)
+            self._check(part, jail)
+        if self._notes.init:
+            signal.pause()  # it has failed, and ends when it has told the host in what; so we do
+        if jail.tracking is not None:
+            jail.tracking.opened(self._notes.untracked)
         try:
             if self._is_restricted():
                 jail.held["landlock"] = self._facts.files.abi
         except OSError as error:
             raise remedies.failed("Landlock", error, jail.tier) from error
 
-    def _check(self, part: _Chained, tier: str) -> None:
+    def _check(self, part: _Chained, jail: Jail) -> None:
         failures = self._notes.failures[part.first : part.first + len(part.names)]
         for name, failure in zip(part.names, failures, strict=True):
             if failure:
                 error = OSError(failure, os.strerror(failure))
-                raise remedies.failed(name, error, tier) from error
+                raise remedies.failed(name, error, jail.tier) from error
 
     def _is_restricted(self) -> bool:
         """As `landlock.restrict` finds it."""

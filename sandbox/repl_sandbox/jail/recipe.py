@@ -123,7 +123,8 @@ def wait_for_maps(jail: Jail) -> None:
     os.close(jail.mapped)
 
 
-def _wait_for_init(jail: Jail) -> None:
+def wait_for_init(jail: Jail) -> None:
+    """Wait until init has taken all its steps, and says so by a word of zeros."""
     if os.read(jail.contained, len(DONE)) != DONE:
         os.read(jail.contained, 1)  # it has failed, and ends when it has told the host in what
         raise OSError(0, "it failed")
@@ -212,7 +213,8 @@ VIEW: Sequence[Step] = (
 )
 
 
-def _track_pages(jail: Jail) -> None:
+def track_pages(jail: Jail) -> None:
+    """Where that is of use."""
     if jail.tracking is not None:
         jail.tracking.begin()
 
@@ -225,7 +227,7 @@ WORKER: Sequence[Step] = (
     # Most steps hold the thread that takes them, and a library may start one where it is forked.
     ("single thread", processes.HAVE_ONE_THREAD),
     # Before the limit of descriptors, above which its numbers are, and before memory is hidden.
-    ("page tracking", _track_pages),
+    ("page tracking", track_pages),
     ("workspace", enter_workspace),
     # With a group, clone makes no cgroup namespace: it would begin at the template's group.
     ("cgroup namespace", close_group_view),
@@ -316,7 +318,7 @@ class Recipe(NamedTuple):
 
 # In the first worker last: not before init has closed itself off may code run beside it. It does so
 # meanwhile, and is waited for at the very end.
-TOGETHER: Sequence[Step] = (("init", _wait_for_init),)
+TOGETHER: Sequence[Step] = (("init", wait_for_init),)
 
 # From the strongest to the weakest.
 RECIPES: Final[Mapping[str, Recipe]] = {

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable
 from contextlib import suppress
 
 from .delta import Delta, Exchange, Kept
-from .quiet_fork import QuietFork
+from .quiet_fork import QuietFork, Rest
 from .tracking import Tracking
 from .written import TooMuchError
 
@@ -42,16 +43,20 @@ class Renewal:
         self._kept: dict[int, Kept] = {}  # by the process ids of their copies
         self._surroundings = b""
         self._skipped, self._skip = 0, _FIRST_FORKS
+        self.rested = False
+        self._forks: Callable[..., int] = fork
 
-    def copy(self, instead: int, closed: int, exchange: Exchange) -> int:
+    def copy(self, instead: int, closed: int, exchange: Exchange, rest: Rest | None = None) -> int:
         """The process id of a copy of the state now: `instead`, which is of no use any more, or
         another. 0 in the copy, when it is woken. Else as QuietFork.
 
         `exchange` is called with what makes `instead` that copy, by one word: before, it is what it
-        was.
+        was. `rest`: as of QuietFork; `rested` says whether it was done, which it is after a fork
+        that is no more than that.
         """
+        self.rested = False
         kept = self._kept.pop(instead, None)
-        closed = min((closed, *self._pages))
+        closed = min((closed, *self._pages.descriptors))
         try:
             if self._delta is not None and _surroundings() == self._surroundings:
                 return self._renewed(self._delta, kept, closed, exchange)
@@ -60,8 +65,18 @@ class Renewal:
         self._give_up()
         if not self._pages.begun or self._skipped < self._skip:
             self._skipped += 1
-            return self._fork(closed)
+            pid = self._forks(closed, rest=rest)
+            self.rested = rest is not None
+            return pid
         return self._begin(closed)
+
+    def rehearse(self, closed: int, exchange: Exchange, rest: Rest) -> None:
+        """Run what `copy` runs for a fork, but for that."""
+        fork, self._forks = self._forks, self._fork.prepare
+        try:
+            self.copy(0, closed, exchange, rest)
+        finally:
+            self._forks, self._skipped, self.rested = fork, 0, False
 
     def _begin(self, closed: int) -> int:
         """Fork the first copy of those that can be renewed."""
@@ -119,8 +134,8 @@ class Renewal:
     @property
     def descriptors(self) -> tuple[int, ...]:
         """Those that are open for it."""
-        file = () if self._delta is None else (self._delta.descriptor,)
-        return (*file, *self._pages)
+        pages = self._pages.descriptors
+        return pages if self._delta is None else (self._delta.descriptor, *pages)
 
     def take_over(self) -> None:
         """In a copy that was woken: its own copies are forks.

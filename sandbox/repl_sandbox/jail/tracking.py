@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
 from . import libc
+from .calls import Row
 from .libc import Call
 
 # uapi/linux/userfaultfd.h; of its requests code of sessions may use `UFFDIO_REGISTER` alone: see
@@ -31,6 +32,7 @@ _UFFDIO_API: Final = 0xC018AA3F
 _UFFDIO_REGISTER: Final = 0xC020AA00
 _UFFDIO_REGISTER_MODE_WP: Final = 2
 _API = struct.Struct("=QQQ")  # struct uffdio_api: api, features, ioctls
+_ASKED: Final = _API.pack(_UFFD_API, _UFFD_FEATURE_WP_ASYNC, 0)
 _REGISTER = struct.Struct("=QQQQ")  # struct uffdio_register: start, length, mode, ioctls
 
 # uapi/linux/fs.h
@@ -58,6 +60,29 @@ class ScanArguments(ctypes.Structure):
 
 
 _userfaultfd: Final = Call("userfaultfd", ctypes.c_int)
+_REGISTERING: Final = _UFFD_USER_MODE_ONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_PAGEMAP: Final = "/proc/self/pagemap"
+
+
+def opening(free: str, following: str, asked: int, least: int) -> Iterator[Row]:
+    """What `Tracking.begin` calls, as rows of a chain.
+
+    `free`, `following`: the names of the lowest two descriptors that are. `asked`: the address of
+    `api()`. If none is open there, both come to `least` and the number after it.
+    """
+    yield "userfaultfd", _REGISTERING
+    yield "ioctl", free, _UFFDIO_API, asked
+    yield "prctl", libc.PR_SET_DUMPABLE, 1, 0, 0, 0
+    yield "openat", 0, _PAGEMAP.encode(), os.O_RDONLY | os.O_CLOEXEC
+    yield "fcntl", free, fcntl.F_DUPFD_CLOEXEC, least
+    yield "fcntl", following, fcntl.F_DUPFD_CLOEXEC, least
+    yield "close", free
+    yield "close", following
+
+
+def api() -> ctypes.Array[ctypes.c_char]:
+    """What is asked of the kernel, which writes there."""
+    return ctypes.create_string_buffer(_ASKED, len(_ASKED))
 
 
 class Tracking:
@@ -67,28 +92,32 @@ class Tracking:
         """`least`: their numbers are not below."""
         self._least = least
         self.registering = self.pagemap = -1
+        self.descriptors: tuple[int, ...] = ()  # those that are open
         self._droppable: frozenset[Span] = frozenset()
 
     def begin(self) -> None:
         """Open both. Where the kernel has not what it takes, neither."""
         registering = pagemap = -1
         try:
-            registering = _userfaultfd(_UFFD_USER_MODE_ONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            fcntl.ioctl(registering, _UFFDIO_API, _API.pack(_UFFD_API, _UFFD_FEATURE_WP_ASYNC, 0))
+            registering = _userfaultfd(_REGISTERING)
+            fcntl.ioctl(registering, _UFFDIO_API, _ASKED)
             # So that what is below /proc/self is this process's own, whoever it was before.
             libc.prctl(libc.PR_SET_DUMPABLE, 1)
-            pagemap = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+            pagemap = os.open(_PAGEMAP, os.O_RDONLY | os.O_CLOEXEC)
             self.registering = fcntl.fcntl(registering, fcntl.F_DUPFD_CLOEXEC, self._least)
             self.pagemap = fcntl.fcntl(pagemap, fcntl.F_DUPFD_CLOEXEC, self._least)
+            self.descriptors = self.registering, self.pagemap
         except OSError:
             self.end()
         for fd in (registering, pagemap):
             if fd >= 0:
                 os.close(fd)
 
-    def __iter__(self) -> Iterator[int]:
-        """The descriptors that are open."""
-        return (fd for fd in (self.registering, self.pagemap) if fd >= 0)
+    def opened(self, failure: int) -> None:
+        """`opening` was called by this process; `failure`: the errno of that."""
+        self.registering, self.pagemap = self.descriptors = self._least, self._least + 1
+        if failure:
+            self.end()
 
     @property
     def begun(self) -> bool:
@@ -97,10 +126,11 @@ class Tracking:
 
     def end(self) -> None:
         """Close what is open: pages are no longer tracked."""
-        for fd in self:
-            with suppress(OSError):  # the code was first
-                os.close(fd)
-        self.registering = self.pagemap = -1
+        for fd in (self.registering, self.pagemap):
+            if fd >= 0:
+                with suppress(OSError):  # the code was first
+                    os.close(fd)
+        self.registering, self.pagemap, self.descriptors = -1, -1, ()
 
     def track(self) -> Mapped:
         """Track all that can be; what is mapped. OSError: there is a mapping that cannot be."""

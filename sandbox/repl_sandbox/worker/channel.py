@@ -51,6 +51,7 @@ class Channel:
         """
         if hasattr(self, "_socket"):
             self._socket.detach()
+            del self._socket
         self._connection = WorkerConnection()
         self._poller = select.poll()
         # Of its own: a signal handler that comes in this wait may ask the host, and wait as well.
@@ -65,6 +66,8 @@ class Channel:
 
     def open(self, sock: socket.socket) -> None:
         """Speak over `sock` from now on."""
+        if hasattr(self, "_socket"):
+            self.renew()
         self._socket, self._recvmsg = sock, sock.recvmsg
         self._main = _get_ident()
         self._poller.register(sock, select.POLLIN)
@@ -98,6 +101,10 @@ class Channel:
             finally:
                 if main:
                     self._interrupts.allow()
+
+    def said(self, message: WorkerMessage) -> bytes:
+        """What sends `message`, if somebody else does."""
+        return self._connection.send(message)
 
     def send_empty_result(self, cell: int, peak_memory: int) -> None:
         """Send the result of a cell that has nothing to tell; the main thread, between cells."""

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from . import mappings, remains
 from .files import Files
@@ -68,6 +68,16 @@ _BRANCH_DESCRIPTORS = 5
 Exchange = Callable[[Callable[[], None]], None]
 
 
+class Rest(NamedTuple):
+    """As of `jail.quiet_fork`: a worker rests until it is spoken to, and runs no Python before."""
+
+    socket: int
+    child: int
+    switch: tuple[int, int]
+    ended: int
+    blocked: int
+
+
 class Renewal(Protocol):
     """What `jail.renewal` is to a worker."""
 
@@ -75,11 +85,18 @@ class Renewal(Protocol):
     def descriptors(self) -> tuple[int, ...]:
         """Those that are open for it."""
 
-    def copy(self, instead: int, closed: int, exchange: Exchange) -> int:
+    @property
+    def rested(self) -> bool:
+        """Whether the last copy was made with the rest that was asked for."""
+
+    def copy(self, instead: int, closed: int, exchange: Exchange, rest: Rest | None) -> int:
         """A copy of the state now, which may be `instead`; 0 in the copy when it is woken.
 
         If it is `instead`, `exchange` is called with what makes it one, which takes no time.
         """
+
+    def rehearse(self, closed: int, exchange: Exchange, rest: Rest) -> None:
+        """Run what `copy` runs for a fork, but for that."""
 
     def take_over(self) -> None:
         """In a copy that was woken: what it waited for has come."""
@@ -149,18 +166,23 @@ class Copies:
         restored = "" if branched else self._recovery.workspace
         return mappings.lost(self.states.address, restored)
 
-    def make(self) -> Woken | None:
+    def make(self, *, rests: bool = False) -> Woken | None:
         """Fork a copy that waits. Returns None at once here, and in the copy when it is woken.
+
+        With `rests` it may return here when the host has said something: whoever goes on in Python
+        first writes to a hundred pages, which then are in memory twice.
 
         It is never fatal if there can be none: the state before stays the one to go back to.
         """
         self.due = False
-        self.settle()  # not done yet after a cell that had no code to run
+        if self._settling:  # not done yet after a cell that had no code to run
+            self.settle()
         threads = _thread_count() > 0 or _native_threads() > 1
         lacks = remains.look(self._own(), threads=threads)
         renewal = None if threads or lacks.descriptors else self._renewal()
         # Before the copy counts: no state may be gone back to without its files.
-        mappings.touch(self._recovery.workspace, lacks.descriptors)
+        if lacks.descriptors:
+            mappings.touch(self._recovery.workspace, lacks.descriptors)
         if self._files.changed(self._recovery.states.files):
             orders = self._recovery.orders
             orders.sendall(WORD.pack(KEEP, self.cell))
@@ -171,7 +193,9 @@ class Copies:
             pid = (
                 self._fork(threads=threads)
                 if renewal is None
-                else renewal.copy(last, self._worker, self._exchange)
+                else renewal.copy(
+                    last, self._worker, self._exchange, self._rest(before) if rests else None
+                )
             )
         except OSError:
             pid = -1
@@ -186,10 +210,21 @@ class Copies:
         _sigmask(_SETMASK, before)
         if pid > 0:
             self.forked = pid != last
-            if self.forked:
-                self._keep((pid, self.cell))
+            if renewal is not None and renewal.rested:
+                self._rows = self._rows_with(pid)
+            elif self.forked:
+                self._keep(pid)
             self._settling = pid
         return None
+
+    def rehearse(self, own: Collection[int]) -> None:
+        """Run what `make` runs, but for the fork itself; `own`: all descriptors that are open."""
+        self._own()
+        remains.look(own, threads=_thread_count() > 0 or _native_threads() > 1)
+        self._files.changed(self._recovery.states.files)
+        if (renewal := self._renewal()) is not None:
+            renewal.rehearse(self._worker, self._exchange, self._rest(_sigmask(_BLOCK, ())))
+        self._rows = []
 
     def _own(self) -> tuple[int, ...]:
         """The descriptors that are the worker's, and not the session's."""
@@ -239,10 +274,22 @@ class Copies:
         states.write(rows)
         self._rows = rows
 
-    def _keep(self, row: Row) -> None:
-        ended = self._last()
-        rows = [each for each in self._rows if each[0] != ended]
-        self._rows = [*rows, row]
+    def _rest(self, blocked: Collection[int]) -> Rest:
+        """What makes the copy count that there will be, as `_keep` does; and a wait."""
+        states = self._recovery.states
+        child, half = states.lay(self._rows_with(0))
+        mask = sum(1 << (number - 1) for number in blocked) if blocked else 0
+        return Rest(self._worker, child, (states.address, half), self._last(), mask)
+
+    def _rows_with(self, copy: int) -> list[Row]:
+        """The table with a copy of this state, and without the one that is of no use then."""
+        ended, rows = self._last(), [*self._rows, (copy, self.cell)]
+        if ended:  # the first, or the last
+            del rows[0 if rows[0][0] == ended else -2]
+        return rows
+
+    def _keep(self, copy: int) -> None:
+        ended, self._rows = self._last(), self._rows_with(copy)
         self._recovery.states.write(self._rows)
         if ended:
             try:

@@ -90,6 +90,8 @@ class Worker:
     def __init__(self, rules: Rules | None = None) -> None:
         self._pid = 0
         self._peak = 0
+        # Whether there is more than one processor for it and the host.
+        self._has_company = len(os.sched_getaffinity(0)) > 1
         self._copies: Copies | None = None
         self._used = False  # whether code of the session has run
         self._answered = 0.0  # when the last cell ended
@@ -126,6 +128,7 @@ class Worker:
         """In a template: bind these for its sessions, as variables that were always there."""
         self._namespace.globals.update(objects)
         self._changes.since_last()
+        self._peak = _peak_memory()
 
     def follow_forks(self) -> None:
         """In a template: see to what the session's code forks."""
@@ -136,47 +139,83 @@ class Worker:
     ) -> NoReturn:
         """Obey the host on socket `fd` until it closes the conversation; then the process ends.
 
-        `states`: the page that it shares with its init. With `recovery`, after all that changes the
-        state a copy of this process is made that can take over. `has_pages`: those that a first
-        cell writes to are copied, so one that comes at once need not be prepared for.
+        `states`, `recovery`: as of `belong_to`. `has_pages`: those that a first cell writes to are
+        copied, so one that comes at once need not be prepared for.
         """
-        if recovery is not None:
-            self._copies = Copies(recovery, fd)
-        # Who sleeps in recvmsg(2) is also woken as the host reads what was sent to it: there is
-        # room to write then (unix_write_space). poll(2) says what to be woken by. It is one call
-        # more, and saves nothing where the host has read by then: while a copy is made, and with
-        # one processor for both.
-        self._channel.polls = recovery is None and len(os.sched_getaffinity(0)) > 1
-        self._states = states
-        self._interrupts.meant = self._meant
+        self.belong_to(fd, states, recovery)
         try:
             self.open(fd)
             if not has_pages or not self._channel.waits(_SOON):
                 self._touch_pages()
-            gc.enable()
-            while True:
-                try:
-                    self.obey()
-                except Disconnected:
-                    raise
-                # Boundary: a signal handler of the session's code may raise while nothing runs.
-                except BaseException as error:
-                    if not self._channel.idle:
-                        raise
-                    _complain(error)
+            self._obey_always()
         except Disconnected:
             _exit(0)
+
+    def serve_on(self, pid: int, *, has_pages: bool) -> NoReturn:
+        """As `serve`, for who was made to `belong_to` a session before it was forked as `pid`.
+
+        What `prepare` returned was sent; with `has_pages` a command has come.
+        """
+        self._pid = pid
+        try:
+            if not has_pages:
+                self._touch_pages()
+            self._obey_always()
+        except Disconnected:
+            _exit(0)
+
+    def belong_to(self, fd: int, states: States, recovery: Recovery | None) -> None:
+        """Be the worker of a session which speaks on socket `fd`.
+
+        `states`: the page that it shares with its init. With `recovery`, after all that changes the
+        state a copy of this process is made that can take over.
+        """
+        self._copies = None if recovery is None else Copies(recovery, fd)
+        # Who sleeps in recvmsg(2) is also woken as the host reads what was sent to it: there is
+        # room to write then (unix_write_space). poll(2) says what to be woken by. It is one call
+        # more, and saves nothing where the host has read by then: while a copy is made, and with
+        # one processor for both.
+        self._channel.polls = recovery is None and self._has_company
+        self._states = states
+        self._interrupts.meant = self._meant
+
+    def _obey_always(self) -> NoReturn:
+        gc.enable()
+        while True:
+            try:
+                self.obey()
+            except Disconnected:
+                raise
+            # Boundary: a signal handler of the session's code may raise while nothing runs.
+            except BaseException as error:
+                if not self._channel.idle:
+                    raise
+                _complain(error)
 
     def _meant(self) -> int:
         """The cell that the last interrupt was meant for."""
         # A branch has another page.
         return (self._states if self._copies is None else self._copies.states).interrupted
 
+    def prepare(self, fd: int) -> bytes:
+        """In a template: be as one that has begun, on a socket `fd` that there will be.
+
+        Returns: what has to be sent there.
+        """
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            # For as long as it takes to have an object of that number.
+            os.dup2(theirs.fileno(), fd, inheritable=False)
+            self._channel.open(_stream(fd))
+            os.close(fd)
+        # Not asked for by each session's first cell, which is short as a rule.
+        self._peak = _peak_memory()
+        return self._channel.said(Ready(VERSION))
+
     def open(self, fd: int) -> None:
         """Begin the conversation on socket `fd`."""
         self._pid = _getpid()
-        # Named, so that the kernel need not be asked what it is.
-        self._channel.open(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=fd))
+        self._channel.open(_stream(fd))
         self._channel.send(Ready(VERSION))
 
     def _touch_pages(self) -> None:
@@ -205,10 +244,12 @@ class Worker:
 
     def _copy(self, copies: Copies) -> None:
         """Have the state kept, before anything can change it."""
+        rests = False
         if _thread_count() == 0:
-            self._channel.waits(_PEACE if self._used else _PEACE_UNUSED)
+            said = self._channel.waits(_PEACE if self._used else _PEACE_UNUSED)
+            rests = not said and not self._hurried
         try:
-            woken = copies.make()
+            woken = copies.make(rests=rests)
         # Boundary: the session's code may have put anything in the place of what it takes. Without
         # a copy the session goes on, and the state before is the one to go back to.
         except Exception as error:  # noqa: BLE001
@@ -304,7 +345,7 @@ class Worker:
         # Asked of the kernel only if the cell ran long enough to have touched much.
         self._answered = _monotonic()
         if self._answered - started > _SHORT or not self._peak:
-            self._peak = _getrusage(_SELF).ru_maxrss * 1024
+            self._peak = _peak_memory()
         if ran is NOTHING and not changes and _PYPLOT not in _modules:
             self._channel.send_empty_result(cell, self._peak)
         else:
@@ -420,6 +461,16 @@ class Worker:
                 os.close(fd)
             except OSError:
                 pass  # closed by what a pickle ran
+
+
+def _peak_memory() -> int:
+    """Bytes, of this process."""
+    return _getrusage(_SELF).ru_maxrss * 1024
+
+
+def _stream(fd: int) -> socket.socket:
+    # Named, so that the kernel need not be asked what it is.
+    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=fd)
 
 
 def _complain(error: BaseException) -> None:

@@ -12,6 +12,7 @@ import mmap
 import os
 import struct
 from collections.abc import Sequence
+from typing import NoReturn
 
 Row = tuple[int, int]
 
@@ -37,14 +38,20 @@ _munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _FAILED = ctypes.c_void_p(-1).value
 
 
+_ACCESS = mmap.PROT_READ | mmap.PROT_WRITE
+_NEW = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS
+_INSTEAD = _NEW | 0x10  # MAP_FIXED of uapi/linux/mman.h
+
+
 def _map(fd: int) -> int:
-    flags = mmap.MAP_SHARED | (mmap.MAP_ANONYMOUS if fd < 0 else 0)
-    access = mmap.PROT_READ | mmap.PROT_WRITE
-    address: int = _mmap(None, mmap.PAGESIZE, access, flags, fd, 0)
-    if address == _FAILED:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
-    return address
+    flags = mmap.MAP_SHARED if fd >= 0 else _NEW
+    address: int = _mmap(None, mmap.PAGESIZE, _ACCESS, flags, fd, 0)
+    return address if address != _FAILED else _failed()
+
+
+def _failed() -> NoReturn:
+    error = ctypes.get_errno()
+    raise OSError(error, os.strerror(error))
 
 
 class States:
@@ -56,6 +63,11 @@ class States:
         page = (ctypes.c_char * mmap.PAGESIZE).from_address(self.address)
         self._page = memoryview(page).cast("B")
 
+    def renew(self) -> None:
+        """Be another page, of zeros, which nobody shares yet."""
+        if _mmap(self.address, mmap.PAGESIZE, _ACCESS, _INSTEAD, -1, 0) == _FAILED:
+            _failed()
+
     def close(self) -> None:
         """Let go of the page."""
         if self.address:
@@ -65,12 +77,22 @@ class States:
 
     def write(self, rows: Sequence[Row]) -> None:
         """Replace the table, all of it at once: the byte that says which half counts comes last."""
+        _, half = self.lay(rows)
+        _HALF.pack_into(self._page, 0, half)
+
+    def lay(self, rows: Sequence[Row]) -> tuple[int, int]:
+        """Write a table beside the one that counts.
+
+        Returns: the address of the process id in the last row; what the first byte of the page has
+        to be for this one to count.
+        """
         half = 1 - self._half()
         start = _HALF.size + half * _SIZE
         _COUNT.pack_into(self._page, start, len(rows))
+        at = start + _COUNT.size
         for index, row in enumerate(rows):
-            _ROW.pack_into(self._page, start + _COUNT.size + index * _ROW.size, *row)
-        _HALF.pack_into(self._page, 0, half)
+            _ROW.pack_into(self._page, at + index * _ROW.size, *row)
+        return self.address + at + (len(rows) - 1) * _ROW.size, half
 
     def read(self) -> list[Row]:
         """The rows, none of which need be true."""

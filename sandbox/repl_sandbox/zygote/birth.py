@@ -6,19 +6,32 @@ happens without a line of Python where that can be (`jail.quiet_init`).
 
 from __future__ import annotations
 
+import _signal  # the public module's enums are a hundred pages to copy in each session
 import os
+from functools import partial
 from typing import NamedTuple, NoReturn
 
-from ..jail import forks
-from ..jail.quiet_init import Ends, QuietInit
+from ..jail import forks, quiet_steps
+from ..jail.quiet_init import FIRST_WORKER, Ends, QuietInit
 from ..jail.quiet_steps import QuietSteps
 from ..jail.recipe import BIRTH, DONE, RECIPES, Jail, contain
+from ..jail.tracking import Tracking
 from ..worker.main import Worker
 from ..worker.states import States
-from .generation import be_worker, kept_by_worker, report
+from .generation import (
+    TRACKING_BELOW,
+    WORKER_FD,
+    be_worker,
+    complain,
+    is_tracked,
+    kept_by_worker,
+    report,
+)
 from .init import Init
 from .revival import Revival
 from .working_set import WorkingSets
+
+_ignore_children = partial(_signal.signal, _signal.SIGCHLD, _signal.SIG_DFL)
 
 
 class Birth(NamedTuple):
@@ -34,17 +47,98 @@ class Birth(NamedTuple):
     steps: QuietSteps | None  # of that worker, where they can do without Python
     working_sets: WorkingSets | None
 
-    def prepare(self, quiet: QuietInit | None) -> None:
-        """In the zygote: have the session's processes begin without a line of Python."""
+    def prepare(self, quiet: QuietInit | None) -> Birth:
+        """In the zygote: have the session's processes begin without a line of Python.
+
+        Returns: what the first process is to be told.
+        """
+        if quiet is None:
+            return self._replace(steps=None)
         control_fd, _, stdout, stderr = self.descriptors
-        if quiet is not None:
-            self._keep()
-            awaited = (control_fd,) if self.revival is None else (control_fd, self.revival.awaited)
-            runs = (0, 0) if self.working_sets is None else self.working_sets.worker.runs
-            ends = Ends(stdout, stderr, self.written, self.done, awaited)
-            quiet.prepare(self.jail, ends, runs)
-        if self.steps is not None:
-            self.steps.prepare(self.jail, kept_by_worker(self.jail, control_fd, self.revival))
+        self._keep()
+        awaited = (control_fd,) if self.revival is None else (control_fd, self.revival.awaited)
+        runs = (0, 0) if self.working_sets is None else self.working_sets.worker.runs
+        ends = Ends(stdout, stderr, self.written, self.done, awaited)
+        steps, then = self._worker_steps(waits=quiet.populates)
+        quiet.prepare(self.jail, ends, runs, then)
+        return self._replace(steps=steps)
+
+    def close(self) -> None:
+        """In the zygote: let go of what is the session's."""
+        jail = self.jail
+        for fd in (jail.contained, self.done, jail.mapped, self.written):
+            if fd >= 0:
+                os.close(fd)
+        if self.revival is not None:
+            self.revival.close()
+        self.states.close()
+
+    def leave(self) -> None:
+        """As `close`, but the numbers of what is closed stay those of this."""
+        jail = self.jail
+        for fd in (jail.contained, self.done, jail.mapped, self.written):
+            os.close(fd)
+        if self.revival is not None:
+            self.revival.orders.leave()
+        self.states.renew()
+
+    def again(self) -> bool:
+        """After `leave`: have all of it anew; False, and `drop`, if a number is another's."""
+        jail, revival = self.jail, self.revival
+        opened = [*os.pipe2(os.O_CLOEXEC)]
+        if opened == [jail.contained, self.done] and (revival is None or revival.orders.again()):
+            opened += os.pipe2(os.O_CLOEXEC)
+            if opened[2:] == [jail.mapped, self.written]:
+                return True
+            if revival is not None:
+                revival.orders.leave()
+        for fd in opened:
+            os.close(fd)
+        self.drop()
+        return False
+
+    def drop(self) -> None:
+        """After `leave`: the numbers may be others' from now on."""
+        if self.revival is not None:
+            self.revival.orders.drop()
+        self.states.close()
+
+    def begin(self) -> None:
+        """Be the first worker, if this process is, and got so far without a line of Python."""
+        if self.steps is None or self.steps.untold.value:
+            return
+        _ignore_children()
+        try:
+            self.worker.serve_on(FIRST_WORKER, has_pages=self.steps.waits)
+        # Boundary: as in `be_worker`.
+        except Exception as error:  # noqa: BLE001
+            complain(error)
+        finally:
+            os._exit(1)
+
+    def _worker_steps(self, *, waits: bool) -> tuple[QuietSteps | None, int]:
+        """What can take the first worker's steps, and where it begins.
+
+        It `waits` for a command without Python if its pages are brought, or would be if it were
+        known which these are: that is found by looking at one that has waited so.
+        """
+        jail, control, worker = self.jail, *self.descriptors[:2]
+        kept = frozenset(kept_by_worker(jail, control, self.revival))
+        steps, used = self.steps, (*(kept - {WORKER_FD}), worker, jail.mapped)
+        if steps is None or not steps.has_room(*used):
+            return None, 0
+        tracks = is_tracked(jail, self.revival)
+        ends = quiet_steps.Ends(control, worker, kept)
+        if steps.is_whole:
+            self._prepare_worker(tracks=tracks)
+        return steps, steps.prepare(jail, ends, waits=waits, tracks=tracks)
+
+    def _prepare_worker(self, *, tracks: bool) -> None:
+        if tracks:
+            self.jail.tracking = Tracking(WORKER_FD - TRACKING_BELOW)
+            self.jail.tracking.opened(0)
+        recovery = None if self.revival is None else self.revival.recovery()
+        self.worker.belong_to(WORKER_FD, self.states, recovery)
 
     def be_session(self, quiet: QuietInit | None) -> NoReturn:
         """Be the first process of a new session: fork its first worker at once, then be its init.
@@ -93,7 +187,8 @@ class Birth(NamedTuple):
         return worker
 
     def _be_worker(self) -> NoReturn:
-        os.close(self.done)
+        if self.steps is None or not self.steps.is_whole:
+            os.close(self.done)
         be_worker(
             self.jail,
             RECIPES[self.jail.tier].first_worker,

@@ -29,8 +29,9 @@ from .revival import Revival
 # loop.
 WORKER_FD = 1000
 
-# So far below the worker's socket lies what tracks its pages.
-_TRACKING_BELOW = 50
+# So far below the worker's socket lies what tracks its pages: above all that a copy keeps open,
+# below what the limit of files may be.
+TRACKING_BELOW = 50
 
 
 def be_worker(
@@ -58,17 +59,18 @@ def be_worker(
         if jail.folder:
             _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
             _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGTERM])
-        high = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, WORKER_FD)
-        jail.kept = kept_by_worker(jail, control_fd, revival, high)
-        if revival is not None:
-            if jail.tier == "jailed" and jail.states < MOST_PLACES:
-                # Above all that a copy keeps open, below what the limit of files may be.
-                jail.tracking = Tracking(high - _TRACKING_BELOW)
-            recovery = revival.recovery()
-        if quiet is None or high != WORKER_FD:
+        high = WORKER_FD
+        if quiet is None or not quiet.is_whole:
+            high = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, WORKER_FD)
+            jail.kept = kept_by_worker(jail, control_fd, revival, high)
+        if is_tracked(jail, revival):
+            jail.tracking = Tracking(high - TRACKING_BELOW)
+        if quiet is None:
             contain(jail, steps)
         else:
             quiet.contain(jail)
+        if revival is not None:
+            recovery = revival.recovery()
         # What it found, while nobody else can speak for it: no code of the session has run.
         os.write(control_fd, control.held(jail.held))
         os.close(control_fd)
@@ -84,9 +86,19 @@ def be_worker(
         template.serve(high, states, recovery, has_pages=has_pages)
     # Boundary: the session ends with its worker, and its own standard error is what is left to it.
     except Exception as error:  # noqa: BLE001
-        os.write(2, f"the session's worker failed: {type(error).__name__}: {error}\n".encode())
+        complain(error)
     finally:
         os._exit(1)
+
+
+def complain(error: Exception) -> None:
+    """Say to the session why its worker ends."""
+    os.write(2, f"the session's worker failed: {type(error).__name__}: {error}\n".encode())
+
+
+def is_tracked(jail: Jail, revival: Revival | None) -> bool:
+    """Whether pages of its worker are tracked, if the kernel can."""
+    return revival is not None and jail.tier == "jailed" and jail.states < MOST_PLACES
 
 
 def kept_by_worker(

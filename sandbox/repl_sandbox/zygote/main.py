@@ -23,8 +23,9 @@ from ..jail.namespaces import FLAGS
 from ..jail.quiet_init import QuietInit
 from ..jail.recipe import DONE, Jail
 from ..worker.states import States
-from . import control, requests
+from . import control, nested, requests
 from .birth import Birth
+from .cradle import Cradle
 from .endings import Endings
 from .generation import WORKER_FD
 from .networks import Networks
@@ -44,6 +45,7 @@ class Zygote:
         self._host = host
         self._template = template
         self._networks = networks
+        self._cradle = Cradle()
         self._settings = b""  # of the session before
         self._workspace = 0
         self._rlimits: list[tuple[int, tuple[int, int]]] = []
@@ -137,12 +139,11 @@ class Zygote:
         return {"pid": pid}
 
     def _be_nested(self, message: control.Message, fd: int, parcel: int) -> NoReturn:
-        from . import nested  # not loaded in a template that nobody forks another from
-
         try:
             # The parent's conversation ends with the parent, and what it waits for is its own.
             self._host.close()
             self._endings.forked()
+            self._cradle.forget()
             if self._networks is not None:
                 self._networks.forked()
             host = socket.socket(fileno=fd)
@@ -171,60 +172,85 @@ class Zygote:
             raise IsolationError(template.tier, "single thread", "the template has more than one")
         if settings != self._settings:
             self._plan(settings)
-        jail = Jail(
-            int(slot) if template.privileged else None,
+        own_slot = int(slot) if template.privileged else None
+        if self._networks is None:
+            self._spawn_beside(number, own_slot, descriptors)
+            return
+        key = group, settings, *descriptors, template.working_sets
+        birth = self._cradle.again(key) or self._cradle.made(key, self._expect(group, descriptors))
+        birth.jail.slot = own_slot
+        try:
+            self._spawn_apart(number, birth, int(group), descriptors, self._networks)
+        finally:
+            self._cradle.leave(birth)
+
+    def _jail(self, slot: int | None, folder: str = "") -> Jail:
+        template = self._template
+        return Jail(
+            slot,
             self._workspace,
             self._rlimits,
             template.last_capability,
             template.seal,
             template.files,
             template.tier,
-            f"{template.base}/{number}" if template.base else "",
+            folder,
             template.interpreter,
             covered=template.covered,
             states=self._states,
         )
-        control_fd, worker_fd, stdout, stderr, *groups = descriptors
-        links = control_fd, worker_fd, stdout, stderr
-        # What can be made here is: where the code of it has run before, and copies no page.
-        states = States()
+
+    def _birth(self, jail: Jail, descriptors: list[int], *, mapped: bool) -> Birth:
+        """What is made for a session before it is forked.
+
+        Here, where the code of it has run before, and copies no page.
+        """
+        template, states = self._template, States()
+        control_fd, worker_fd, stdout, stderr, *_ = descriptors
         jail.contained, done = os.pipe2(os.O_CLOEXEC)
-        written, revival = -1, None
+        revival = Revival(jail, WORKER_FD, states) if self._states >= 0 else None
+        written = -1
+        if mapped:
+            jail.mapped, written = os.pipe2(os.O_CLOEXEC)
+        return Birth(
+            *(jail, (control_fd, worker_fd, stdout, stderr), written, done, states, revival),
+            *(template.worker, template.steps, template.working_sets),
+        )
+
+    def _spawn_beside(self, number: int, slot: int | None, descriptors: list[int]) -> None:
+        """Fork a session as a child among others."""
+        birth = self._birth(
+            self._jail(slot, f"{self._template.base}/{number}"), descriptors, mapped=False
+        )
         try:
-            if self._states >= 0:
-                revival = Revival(jail, WORKER_FD, states)
-            if self._networks is not None:
-                jail.mapped, written = os.pipe2(os.O_CLOEXEC)
-            birth = Birth(
-                *(jail, links, written, done, states, revival),
-                *(template.worker, template.steps, template.working_sets),
-            )
-            if self._networks is None:
-                self._end_strays()
-                pid = fork_into(0)
-                if pid == 0:
-                    birth.be_session(None)
-                self._sessions[number] = pid
-            else:
-                self._spawn_apart(number, birth, int(group), groups, self._networks)
+            self._end_strays()
+            pid = fork_into(0)
+            if pid == 0:
+                birth.be_session(None)
+            self._sessions[number] = pid
         finally:
-            for fd in (jail.contained, done, jail.mapped, written):
-                if fd >= 0:
-                    os.close(fd)
-            if revival is not None:
-                revival.close()
-            states.close()
+            birth.close()
+
+    def _expect(self, group: bytes, descriptors: list[int]) -> Birth:
+        """What a session in namespaces of its own is to be told."""
+        jail = self._jail(None)
+        birth = self._birth(jail, descriptors, mapped=True)
+        version, groups = int(group), descriptors[4:]
+        jail.groups = None if not version else () if version == 2 else tuple(groups)
+        try:
+            return birth.prepare(self._template.quiet)
+        except OSError:
+            birth.close()
+            raise
 
     def _spawn_apart(
-        self, number: int, birth: Birth, version: int, groups: list[int], networks: Networks
+        self, number: int, birth: Birth, version: int, descriptors: list[int], networks: Networks
     ) -> None:
         """Fork a session into namespaces of its own, and write its id maps."""
         quiet, jail = self._template.quiet, birth.jail
-        jail.groups = None if not version else () if version == 2 else tuple(groups)
-        birth.prepare(quiet)
         try:
             networks.enter(number)
-            pid = _clone(version, groups, quiet)
+            pid = _clone(version, descriptors[4:], quiet, birth)
         except OSError as error:
             networks.forget(number)
             networks.leave()
@@ -320,13 +346,13 @@ class Zygote:
         os._exit(0)
 
 
-def _clone(version: int, groups: list[int], quiet: QuietInit | None) -> int:
+def _clone(version: int, groups: list[int], quiet: QuietInit | None, birth: Birth) -> int:
     """Clone a session; `groups` is what leads to its cgroup of `version`, 0 for none."""
     # Its cgroup namespace each worker takes itself, once it is in the group.
     flags = FLAGS & ~CLONE_NEWCGROUP if version else FLAGS
     folder = groups[0] if version == 2 else None
     if quiet is not None:
-        return quiet.clone(flags, folder)
+        return quiet.clone(flags, folder, birth.begin)
     return fork_into(flags) if folder is None else fork_into_group(flags, folder)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _socket  # the public module's class is more pages to copy, in each session
 import array
+import os
 import select
 import socket
 from collections.abc import Container, Iterator, Sequence
@@ -39,14 +40,36 @@ class Orders:
         high_fd = fcntl(theirs.fileno(), F_DUPFD_CLOEXEC, self._high - _BELOW)
         self.theirs = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, high_fd)
         theirs.close()
+        self._numbers = self._ours.fileno(), high_fd
 
     def __iter__(self) -> Iterator[int]:
-        return iter((self._ours.fileno(), self.theirs.fileno()))
+        return iter(self._numbers)
 
     def close(self) -> None:
         """Let go of both ends."""
         self._ours.close()
         self.theirs.close()
+
+    def leave(self) -> None:
+        """Let go of both, and keep their numbers."""
+        for fd in self._numbers:
+            os.close(fd)
+
+    def again(self) -> bool:
+        """After `leave`: be a new pair of these numbers; False if one is taken."""
+        ours, theirs = _socket.socketpair()
+        fds = ours.detach(), fcntl(theirs.fileno(), F_DUPFD_CLOEXEC, self._high - _BELOW)
+        theirs.close()
+        if fds == self._numbers:
+            return True
+        for fd in fds:
+            os.close(fd)
+        return False
+
+    def drop(self) -> None:
+        """After `leave`: the numbers may be others' from now on."""
+        self._ours.detach()
+        self.theirs.detach()
 
     def renew(self) -> None:
         """Nobody holds the other end any more; make another pair if that was shut."""

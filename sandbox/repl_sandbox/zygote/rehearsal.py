@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from ..jail.recipe import Jail, contain
+from ..worker.copies import Copies
 from ..worker.main import Worker
 from ..worker.states import States
 from .generation import WORKER_FD
@@ -20,15 +21,26 @@ _RUNS = 16
 
 
 def rehearse(jail: Jail, template: Worker) -> None:
-    """Make inits of a session that is none, as `be_session` does, and have them look once."""
+    """Make inits of a session that is none, as `be_session` does, and have them look once.
+
+    And have its worker do what it does before it makes a copy.
+    """
     for _ in range(_RUNS):
         contain(jail, ())
         states = States()
         revival = Revival(jail, WORKER_FD, states)
-        revival.recovery()
+        copies = Copies(revival.recovery(), WORKER_FD)
+        if jail.tier == "jailed":  # else there is no workspace yet
+            copies.rehearse(_open())
         control = os.eventfd(0)
         init = Init(jail, control, template, 0, states, revival)
         init.hear({fd for fd, _ in init.poller().poll(0)})
         init.close()
         revival.close()
         os.close(control)
+
+
+def _open() -> list[int]:
+    """The descriptors of this process, but for the one by which they are found."""
+    numbers = [int(name) for name in os.listdir("/proc/self/fd")]
+    return [fd for fd in numbers if os.path.exists(f"/proc/self/fd/{fd}")]

@@ -56,32 +56,32 @@ class Revival:
         self.trusted: set[int] = set()  # processes of init's own code
         self.states = states
         self._high = high
-        self._orders = Orders(high)
-        self.files = Keeping(jail, self._orders, self.states, self.trusted)
+        self.orders = Orders(high)
+        self.files = Keeping(jail, self.orders, self.states, self.trusted)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._orders)
+        return iter(self.orders)
 
     @property
     def awaited(self) -> int:
         """The descriptor on which workers are heard, before any was."""
-        return next(iter(self._orders))
+        return next(iter(self.orders))
 
     @property
     def theirs(self) -> int:
         """The descriptor of workers and copies."""
-        return self._orders.theirs.fileno()
+        return self.orders.theirs.fileno()
 
     def close(self) -> None:
         """Let go of what connects init to workers and copies."""
-        self._orders.close()
+        self.orders.close()
         self.states.close()
 
     def recovery(self) -> Recovery:
         """In a worker: its end."""
         return Recovery(
             self.states,
-            self._orders.theirs,
+            self.orders.theirs,
             self._kept,
             self._workspace(),
             forks.fork_beside,
@@ -101,14 +101,14 @@ class Revival:
         """There are no copies any more, and no keeper."""
         self.states.write(())
         self.files.forget()
-        self._orders.renew()
+        self.orders.renew()
 
     def hear(self, ready: Container[int]) -> None:
         """Do what a worker asks for, if there is something."""
         if not self.files.hear(ready):
             return
         with suppress(BlockingIOError):
-            kind, cell = self._orders.hear()
+            kind, cell = self.orders.hear()
             if kind == KEEP:
                 self.files.keep(cell, self._cells())
 
@@ -152,10 +152,10 @@ class Revival:
         # The others are its own to go back to. What it knew when it was made is gone in part.
         self.states.write([row for row in kept[:-1] if is_child(row[0])])
         lost = self.files.restore(after)
-        self._orders.empty()  # of the words of a worker or a copy that is gone
+        self.orders.empty()  # of the words of a worker or a copy that is gone
         # First, for one whom the code has woken before must not go on before this is sent.
         _signal(pid, WAKE)
-        if not self._orders.give(ORDER.pack(pid, cpu_left, -1, 0), [fd], wait=True):
+        if not self.orders.give(ORDER.pack(pid, cpu_left, -1, 0), [fd], wait=True):
             return Revived(0, cpu, [])
         return Revived(pid, cpu, lost)
 
@@ -194,7 +194,7 @@ class Revival:
         revival = Revival(jail, self._high, States(states))
         copy = rows[index][0]
         order = ORDER.pack(copy, 0, seed, len(path)) + path
-        given = [worker, revival._orders.theirs.fileno(), states, stdout, stderr]
+        given = [worker, revival.orders.theirs.fileno(), states, stdout, stderr]
         self.files.settle()
         pid = self._order_branch(copy, order, given)
         if pid is None:
@@ -204,15 +204,15 @@ class Revival:
 
     def _order_branch(self, copy: int, order: bytes, given: Sequence[int]) -> int | None:
         """The process that the copy says it has forked; it may be any child of init's."""
-        self._orders.empty()  # of the late word of a copy that was stopped, and of what nobody read
+        self.orders.empty()  # of the late word of a copy that was stopped, and of what nobody read
         # Code of the session may keep the other end from being read, and must not hold up init.
-        if not self._orders.give(order, given, wait=False):
+        if not self.orders.give(order, given, wait=False):
             return None
         _signal(copy, signal.SIGCONT)
         _signal(copy, WAKE)
         looks = words = 0
         while looks < _MOST_LOOKS and words < _MOST_WORDS and is_child(copy):
-            word = self._orders.word(_BRANCH_LOOK)
+            word = self.orders.word(_BRANCH_LOOK)
             if word is None:
                 looks += _STOPPED if is_stopped(copy) else 1
             elif word[0] == KEEP:

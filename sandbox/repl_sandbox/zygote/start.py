@@ -45,7 +45,7 @@ def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
     for name in _OF_THE_TEMPLATE:
         os.environ.pop(name, None)
     _take_signals()
-    signal.signal(signal.SIGCHLD, lambda signum, frame: None)
+    signal.signal(signal.SIGCHLD, _wake)
     if tier != "process":
         # Roots and folders are made here for other uids, which a mask of 077 would keep out.
         os.umask(0o022)
@@ -81,6 +81,10 @@ def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
     }
     _say(host, requests.said(number, facts))
     Zygote(host, template, networks).serve()
+
+
+def _wake(signum: int, frame: object) -> None:
+    """Do nothing; but who waits is woken, as by no signal that is ignored."""
 
 
 def _take_signals() -> None:

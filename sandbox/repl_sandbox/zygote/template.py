@@ -32,10 +32,13 @@ from ..jail.quiet_steps import QuietSteps
 from ..jail.recipe import RECIPES, Jail
 from ..types import Policy
 from ..worker.classes import find_in_cells
+from ..worker.copies import WAITS
 from ..worker.main import Worker
 from ..worker.start_method import start_by_fork
 from ..worker.warmth import warm_up
 from ..worker.warned import show_as_of_cells
+from . import control
+from .generation import TRACKING_BELOW, WORKER_FD
 from .ground import Ground, ground_of
 from .immortal import immortalise
 from .rehearsal import rehearse
@@ -123,7 +126,9 @@ def _seal(
     worker = Worker(rules)
     worker.follow_forks()
     rehearse(Jail(None, 0, [], 0, b"", ground.files, tier, states=0), worker)
-    quiet, steps = _quiet(ground, privileged=privileged) if tier == "jailed" else (None, None)
+    quiet, steps = None, None
+    if tier == "jailed":
+        quiet, steps = _quiet(ground, worker.prepare(WORKER_FD), privileged=privileged)
     gc.collect()
     immortalise()
     gc.freeze()
@@ -152,14 +157,24 @@ def _seal(
     )
 
 
-def _quiet(ground: Ground, *, privileged: bool) -> tuple[QuietInit | None, QuietSteps | None]:
+def _quiet(
+    ground: Ground, ready: bytes, *, privileged: bool
+) -> tuple[QuietInit | None, QuietSteps | None]:
     """What has a session's processes do without Python, where it can be."""
-    recipe, last = RECIPES["jailed"], capabilities.last_capability()
-    facts = quiet_steps.Facts(privileged, last, ground.files, ground.seal, ground.covered)
-    return (
-        quiet_init.prepare(recipe.init, own_ids=privileged),
-        quiet_steps.prepare(recipe.first_worker, facts),
+    recipe = RECIPES["jailed"]
+    quiet = quiet_init.prepare(recipe.init, own_ids=privileged)
+    if quiet is None:
+        return None, None
+    facts = quiet_steps.Facts(
+        *(privileged, capabilities.last_capability(), ground.files, ground.seal, ground.covered),
+        saved=quiet.saved,
+        worker=WORKER_FD,
+        tracking=WORKER_FD - TRACKING_BELOW,
+        report=control.held,
+        ready=ready,
+        unblocked=WAITS,
     )
+    return quiet, quiet_steps.prepare(recipe.first_worker, facts)
 
 
 def _scratch(tier: str, ground: Ground) -> AbstractContextManager[None]:
