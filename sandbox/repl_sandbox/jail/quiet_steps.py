@@ -88,6 +88,18 @@ class _Notes(ctypes.Structure):
     )
 
 
+def _values(jail: Jail, ends: Ends, *, tracks: bool) -> dict[str, int]:
+    """What numbers come to in one session, by their names in the rows."""
+    free = (fd for fd in range(len(ends.kept) + 2) if fd not in ends.kept)
+    grouped = jail.groups is not None
+    return {
+        **{"mapped": jail.mapped, "contained": jail.contained, "worker": ends.worker},
+        **{"free": next(free), "next free": next(free)},
+        **{f"grouped {call}": _number_if(grouped, call) for call in _IF_GROUPED},
+        **{f"tracked {call}": _number_if(tracks, call) for call in _IF_TRACKED},
+    }
+
+
 def _number_if(does: bool, call: str) -> int:
     return number(call if does else "getpid")
 
@@ -284,7 +296,7 @@ class QuietSteps:
         Raises:
             OSError: there are more descriptors, or limits, than there is room for.
         """
-        grouped, kept = jail.groups is not None, ends.kept
+        grouped = jail.groups is not None
         chosen = jail.workspace, jail.rlimits, jail.mapped, ends, grouped, waits, tracks
         if chosen == self._chosen:
             return self._first
@@ -296,11 +308,7 @@ class QuietSteps:
             raise OSError(errno.EOVERFLOW, "a limit is more than setrlimit(2) can carry")
         for index, (_, text) in enumerate(mounts.private_options(jail.workspace, users.CODE_ID)):
             self._notes.options[index].value = text.encode()
-        free = (fd for fd in range(len(kept) + 2) if fd not in kept)
-        values = {"mapped": jail.mapped, "free": next(free), "next free": next(free)}
-        values |= {"contained": jail.contained, "worker": ends.worker}
-        values |= {f"grouped {call}": _number_if(grouped, call) for call in _IF_GROUPED}
-        values |= {f"tracked {call}": _number_if(tracks, call) for call in _IF_TRACKED}
+        values = _values(jail, ends, tracks=tracks)
         for rule in self._rules:
             rule.fd = values["next free"]
         # What is left of the room is the last limit once more.
@@ -308,7 +316,7 @@ class QuietSteps:
         values |= {f"limit {index}": resource for index, (resource, _) in enumerate(limits)}
         for form in self._forms():
             if form.has("first 0"):
-                fill_in_stretches(form, set(kept))
+                fill_in_stretches(form, set(ends.kept))
             if form.has("control"):
                 self._greeting.prepare(form, ends.control, waits=waits)
             for name in filter(form.has, values):
@@ -347,7 +355,7 @@ class QuietSteps:
                 continue
             if not self._first:
                 part.form.chain.run()
-            self._check(part, jail)
+            self._check(part, jail.tier)
         if self._notes.init:
             signal.pause()  # it has failed, and ends when it has told the host in what; so we do
         if jail.tracking is not None:
@@ -358,12 +366,12 @@ class QuietSteps:
         except OSError as error:
             raise remedies.failed("Landlock", error, jail.tier) from error
 
-    def _check(self, part: _Chained, jail: Jail) -> None:
+    def _check(self, part: _Chained, tier: str) -> None:
         failures = self._notes.failures[part.first : part.first + len(part.names)]
         for name, failure in zip(part.names, failures, strict=True):
             if failure:
                 error = OSError(failure, os.strerror(failure))
-                raise remedies.failed(name, error, jail.tier) from error
+                raise remedies.failed(name, error, tier) from error
 
     def _is_restricted(self) -> bool:
         """As `landlock.restrict` finds it."""
