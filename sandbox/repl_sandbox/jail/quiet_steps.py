@@ -93,8 +93,11 @@ def _values(jail: Jail, ends: Ends, *, tracks: bool) -> dict[str, int]:
     free = (fd for fd in range(len(ends.kept) + 2) if fd not in ends.kept)
     grouped = jail.groups is not None
     return {
-        **{"mapped": jail.mapped, "contained": jail.contained, "worker": ends.worker},
-        **{"free": next(free), "next free": next(free)},
+        "mapped": jail.mapped,
+        "contained": jail.contained,
+        "worker": ends.worker,
+        "free": next(free),
+        "next free": next(free),
         **{f"grouped {call}": _number_if(grouped, call) for call in _IF_GROUPED},
         **{f"tracked {call}": _number_if(tracks, call) for call in _IF_TRACKED},
     }
