@@ -29,6 +29,27 @@ PROTOCOL = 3
 _LAZY_ANNOTATIONS = sys.version_info >= (3, 14)
 _CACHED: type = functools._lru_cache_wrapper
 _NEW_TYPE: type = typing.NewType
+# What a code object is made from, in the order in which it takes them; the same from 3.11 to 3.14.
+_CODE = (
+    "co_argcount",
+    "co_posonlyargcount",
+    "co_kwonlyargcount",
+    "co_nlocals",
+    "co_stacksize",
+    "co_flags",
+    "co_code",
+    "co_consts",
+    "co_names",
+    "co_varnames",
+    "co_filename",
+    "co_name",
+    "co_qualname",
+    "co_firstlineno",
+    "co_linetable",
+    "co_exceptiontable",
+    "co_freevars",
+    "co_cellvars",
+)
 _ALIAS: type | None = getattr(typing, "TypeAliasType", None)  # since 3.12
 
 # What the session offers while a checkpoint is loaded: functions of the host, `answer`, `_out`.
@@ -93,6 +114,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         made = function.__code__, self._live, function.__name__, function.__closure__
         return make_function, made, (state, filled), None, None, fill_function
 
+    def _code(self, code: CodeType) -> tuple[Any, ...]:
+        # cloudpickle drops the file name since 3.1.3, and with it the lines in a traceback.
+        return make_code, tuple(getattr(code, part) for part in _CODE)
+
     def _cell(self, cell: CellType) -> tuple[Any, ...]:
         if id(cell) in self._shells or not _is_full(cell):
             return CellType, ()
@@ -115,6 +140,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 _REDUCERS: dict[type, Callable[[Pickler, Any], Any]] = {
+    CodeType: Pickler._code,
     CellType: Pickler._cell,
     _CACHED: Pickler._cached,
     _NEW_TYPE: Pickler._new_type,
@@ -149,6 +175,11 @@ def injected_as(name: str) -> object:
         return _offered[name]
     except KeyError:
         raise NameError(f"this session offers no {name!r}") from None
+
+
+def make_code(*parts: Any) -> CodeType:
+    """The code of a function, which goes on naming the cell that it came from."""
+    return CodeType(*parts)
 
 
 def make_function(
