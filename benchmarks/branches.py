@@ -15,7 +15,8 @@ from .figure import ROOMY, Figure
 from .many import descendants, pss
 from .samples import Samples, interleave
 
-_FILL = "import os\nbig = b'x' * (100 << 20)"
+_100_MB = 100_000_000
+_FILL = f"import os\nbig = b'x' * {_100_MB}"
 _OPEN = 64
 
 
@@ -50,25 +51,30 @@ def _fork(session: Session) -> float:
 
 
 def branches() -> Iterator[Figure]:
-    """PSS of a session with 100 MB and of its open branches; needs root, as `many.memory`."""
+    """PSS of all that a session with 100 MB and its open branches take, its template included.
+
+    Right after they are made, and when each has run a cell and has copies of its own to go back to.
+    Needs root, as `many.memory` does.
+    """
     if os.geteuid() != 0:
         print("memory of branches is not measured: it needs root", file=sys.stderr)
         return
+    before = descendants(os.getpid())
     limits = replace(ROOMY, processes=4 * _OPEN)
-    with Sandbox(limits=limits, branches=_OPEN) as sandbox:
-        before = descendants(os.getpid())
-        with sandbox.session() as session:
-            session.run(_FILL)
-            alone = pss(descendants(os.getpid()) - before)
-            opened = [session.branch() for _ in range(_OPEN)]
-            together = pss(descendants(os.getpid()) - before)
-            for each in opened:
-                each.close()
-    yield Figure(
-        "branches",
-        f"memory (PSS) per branch, of {_OPEN} of a session with 100 MB",
-        "MB",
-        Samples(((together - alone) / _OPEN,)),
-        Samples((alone,)),
-        "the session itself",
-    )
+    with Sandbox(limits=limits, branches=_OPEN) as sandbox, sandbox.session() as session:
+        session.run(_FILL)
+        opened = [session.branch() for _ in range(_OPEN)]
+        made = pss(descendants(os.getpid()) - before)
+        for each in opened:
+            each.run("len(big)")
+        stepped = pss(descendants(os.getpid()) - before)
+        for each in opened:
+            each.close()
+    name = f"memory (PSS) of a session with 100 MB and {_OPEN} branches"
+    for key, more, ours in (
+        ("branches", "", made),
+        ("branches_run", ", each after a cell", stepped),
+    ):
+        yield Figure(
+            key, name + more, "MB", Samples((ours,)), Samples((float(_100_MB),)), "the 100 MB"
+        )
