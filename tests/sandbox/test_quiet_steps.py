@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -36,7 +36,9 @@ boot._main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)
 
 _IN_PYTHON = "quiet_steps.prepare = lambda *_: None"
 _NOT_IN_PYTHON = """
-for step in (recipe.mount_private, recipe.empty_bounding_set, recipe.load_filter):
+for step in (
+    recipe.mount_private, recipe.uncover, recipe.empty_bounding_set, recipe.load_filter
+):
     step.__code__ = refuse.__code__
 """
 
@@ -71,10 +73,12 @@ def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
     return apply
 
 
-def _seen(recovery: RecoveryMode, cgroup: Grouping) -> str:
+def _seen(recovery: RecoveryMode, cgroup: Grouping, mounts: Mapping[str, str] = {}) -> str:
     limits = Limits(workspace="7MiB", processes=33, open_files=77)
     with (
-        Sandbox(isolation="jailed", recovery=recovery, cgroup=cgroup, limits=limits) as sandbox,
+        Sandbox(
+            isolation="jailed", recovery=recovery, cgroup=cgroup, limits=limits, mounts=mounts
+        ) as sandbox,
         sandbox.session() as session,
     ):
         layers = {layer.name: layer.active for layer in session.isolation.layers}
@@ -92,6 +96,28 @@ def test_a_session_is_held_as_by_python(
     by_chains = _seen(recovery, cgroup)
     change(_IN_PYTHON)
     assert by_chains == _seen(recovery, cgroup)
+
+
+def test_mounts_in_private_places_are_shown_as_by_python(
+    change: Callable[[str], None], tmp_path: Path
+) -> None:
+    """As a checkout in /tmp is, or data in the workspace: folders, files, one within another."""
+    (tmp_path / "within").mkdir()
+    (tmp_path / "file").write_text("from the host")
+    tmp_path.chmod(0o755)
+    mounts = {
+        "/tmp/deep/below/folder": "/usr/share",
+        "/tmp/deep/file": str(tmp_path / "file"),
+        "/workspace/data": str(tmp_path),
+        "/workspace/data/within": "/usr/share",
+        "/workspace/data-too": str(tmp_path),
+        "/dev/shm/file": str(tmp_path / "file"),
+    }
+    change(_NOT_IN_PYTHON)
+    by_chains = _seen("snapshot", "auto", mounts)
+    assert all(f" {place} " in by_chains for place in mounts)
+    change(_IN_PYTHON)
+    assert by_chains == _seen("snapshot", "auto", mounts)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from . import libc
 from .calls import Calls
@@ -29,6 +30,8 @@ _INODE_SIZE = 1 << 10  # with its name: shmem_inode_cache has 0.7 KiB, a dentry 
 # Where the template keeps what lies below a private place, which each session covers with its own.
 _ASIDE = "/run/aside"
 _SHM_SIZE = 64 << 20  # as container engines give it
+_Call: TypeAlias = tuple[str, *tuple[int | bytes, ...]]
+
 _SCRATCH = 256 << 20  # for modules that write as they are imported; as much as a workspace has
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -171,13 +174,37 @@ def covered(paths: Iterable[str]) -> dict[str, str]:
 
 def uncover(covered: Mapping[str, str]) -> None:
     """Show again what the private mounts have hidden, read-only as it was."""
-    for path, aside in covered.items():
-        if os.path.isdir(aside):
-            os.makedirs(path, exist_ok=True)
-        else:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o444))
-        libc.mount(aside, path, "", libc.MS_BIND | libc.MS_REC)
+    for call, *arguments in uncovering(covered):
+        result = libc.check(libc.bound(call, *arguments)(), f"{call} {arguments[0]!r}")
+        if call == "open":
+            os.close(result)
+
+
+def uncovering(covered: Mapping[str, str]) -> Iterator[_Call]:
+    """The calls that do so where private mounts are new: nothing else is in them.
+
+    What they open is to be closed.
+    """
+    made, shown = {*PRIVATE}, tuple[str, ...]()
+    for path, aside in sorted(covered.items()):  # before what lies in it
+        where = path.encode()
+        if not path.startswith(shown):
+            for folder in _above(path):
+                if folder not in made:
+                    made.add(folder)
+                    yield "mkdir", folder.encode(), 0o777
+            if os.path.isdir(aside):
+                yield "mkdir", where, 0o777
+            else:
+                yield "open", where, os.O_CREAT | os.O_CLOEXEC, 0o444
+        shown = (*shown, f"{path}/")
+        yield "mount", aside.encode(), where, b"", libc.MS_BIND | libc.MS_REC, 0
+
+
+def _above(path: str) -> list[str]:
+    """The folders that it lies in, from the private place on."""
+    folders = (path[:at] for at, each in enumerate(path) if each == "/")
+    return [folder for folder in folders if folder.startswith(PRIVATE)]
 
 
 def capacity(workspace_size: int) -> int:

@@ -146,6 +146,7 @@ class QuietSteps:
         self._rows: dict[object, _Rows] = {
             recipe.wait_for_maps: waiting_for_maps,
             recipe.mount_private: self._private_mounts,
+            recipe.uncover: self._uncovering,
             recipe.keep_descriptors: closing,
             recipe.enter_workspace: lambda: iter([("chdir", mounts.WORKSPACE.encode())]),
             recipe.track_pages: self._track_pages,
@@ -157,8 +158,6 @@ class QuietSteps:
             recipe.load_filter: self._filter,
             recipe.wait_for_init: self._wait_for_init,
         }
-        if not facts.covered:
-            self._rows[recipe.uncover] = lambda: iter(())
         self._parts = list(self._lay_out(steps))
         for form in self._forms():
             self._fill_in_constants(form)
@@ -210,6 +209,12 @@ class QuietSteps:
         for index, (path, _) in enumerate(mounts.private_options(0, users.CODE_ID)):
             options = self._at("options") + index * _TEXT
             yield "mount", b"tmpfs", path.encode(), b"tmpfs", mounts.PRIVATE_FLAGS, options
+
+    def _uncovering(self) -> Iterator[Row]:
+        if self._facts.covered and self._facts.own_ids:  # as `recipe.uncover`
+            yield from users.BECOME_INIT.rows
+        # What these open is closed with all else that the worker does not keep.
+        yield from mounts.uncovering(self._facts.covered)
 
     def _if_grouped(self, call: str, *arguments: int | bytes | str) -> Iterator[Row]:
         # In a session without a group it is a call that does nothing.
