@@ -28,9 +28,12 @@ _LARGEST_AREA: Final = 256 << 20
 
 
 def rehearse(links: Links, seconds: float) -> bool:
-    """Run a cell in a session that nobody uses; whether it ran. OSError as of its socket."""
+    """Run a cell in a session that nobody uses; whether it ran. OSError as of its socket.
+
+    One that has nothing to show and changes nothing: what it writes to, each cell does.
+    """
     links.worker.settimeout(seconds)
-    links.worker.sendall(links.connection.send(Execute(1, b"1 + 1")))
+    links.worker.sendall(links.connection.send(Execute(1, b"None")))
     while data := links.worker.recv(_READ):
         if any(isinstance(message, Result) for message in links.connection.receive(data)):
             return True
