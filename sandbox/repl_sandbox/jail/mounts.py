@@ -30,8 +30,6 @@ _INODE_SIZE = 1 << 10  # with its name: shmem_inode_cache has 0.7 KiB, a dentry 
 # Where the template keeps what lies below a private place, which each session covers with its own.
 _ASIDE = "/run/aside"
 _SHM_SIZE = 64 << 20  # as container engines give it
-_Call: TypeAlias = tuple[str, *tuple[int | bytes, ...]]
-
 _SCRATCH = 256 << 20  # for modules that write as they are imported; as much as a workspace has
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -50,6 +48,9 @@ _ETC_FILES = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
     "hostname": "repl\n",
 }
+
+# A function of the C library, and its arguments.
+_Call: TypeAlias = tuple[str, *tuple[int | bytes, ...]]
 
 
 def stage(binds: Mapping[str, str]) -> None:
