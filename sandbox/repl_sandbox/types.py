@@ -260,7 +260,8 @@ class Change:
 class Usage:
     """What a cell cost, as the host measured it, but for `peak_memory`, which the session reports.
 
-    `peak_memory` is the largest resident size so far, in bytes.
+    `peak_memory` is the largest resident size so far, in bytes. `cpu_seconds` may have in it what
+    threads of the code used between the last cell and this one, where that was less than 1 ms.
     """
 
     execution_seconds: float = 0.0

@@ -511,9 +511,9 @@ def test_only_the_sources_of_the_last_cells_are_kept(run, monkeypatch):
 
 
 def test_sources_are_kept_up_to_a_number_of_characters(run, monkeypatch):
-    monkeypatch.setattr(sources, "KEPT_CHARACTERS", 1_000)
-    run("a = '" + "x" * 600 + "'")
-    run("b = '" + "x" * 600 + "'")
+    monkeypatch.setattr(sources, "KEPT_CHARACTERS", 10_000)
+    run("a = '" + "x" * 6_000 + "'")
+    run("b = '" + "x" * 6_000 + "'")
 
     assert "<cell 1>" not in linecache.cache
     assert "<cell 2>" in linecache.cache

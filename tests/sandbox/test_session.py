@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import itertools
 import os
 import pickle
+import select
 import signal
 import sys
 import threading
@@ -30,6 +32,7 @@ from repl_sandbox import (
     TimedOut,
 )
 from repl_sandbox.session.handle import Handle
+from repl_sandbox.session.waiting import Waiting
 from tests.sandbox.conftest import Clock
 from tests.waiting import eventually
 
@@ -236,7 +239,7 @@ class Struck:
     It does where a function begins, and after a call of one that is written in C.
     """
 
-    files = (inspect.getfile(Session), inspect.getfile(Handle))
+    files = (inspect.getfile(Session), inspect.getfile(Handle), inspect.getfile(Waiting))
 
     def __init__(self, count: int) -> None:
         self.left = count
@@ -251,8 +254,13 @@ class Struck:
 
 @pytest.mark.parametrize(
     "use",
-    [lambda s: s.run("6"), lambda s: s.get("kept"), lambda s: s.set("other", 1)],
-    ids=["run", "get", "set"],
+    [
+        lambda s: s.run("6"),
+        lambda s: s.get("kept"),
+        lambda s: s.set("other", 1),
+        lambda s: s.set("other", "x" * 100_000),
+    ],
+    ids=["run", "get", "set", "set in a file"],
 )
 def test_a_session_is_free_again_wherever_ctrl_c_has_struck(
     session: Session, use: Callable[[Session], object]
@@ -269,6 +277,37 @@ def test_a_session_is_free_again_wherever_ctrl_c_has_struck(
         assert session.get("kept") == 1, count
         if struck.left:
             break  # it came to its end before
+
+
+def test_a_session_goes_on_when_it_asks_for_a_file_that_its_caller_has_taken_back(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C amid a `set`, whose file is closed before the session has asked for it."""
+    poll = Session._poll
+
+    def struck(held: Session, seconds: float) -> list[tuple[int, int]]:
+        monkeypatch.setattr(Session, "_poll", poll)
+        held._core.withdraw()
+        raise KeyboardInterrupt
+
+    session.run("kept = 1")
+    monkeypatch.setattr(Session, "_poll", struck)
+    with pytest.raises(KeyboardInterrupt):
+        session.set("other", "x" * 100_000)
+    outcome = session.run("kept, 'other' in globals()")
+    assert (outcome.value, outcome.state) == ("(1, False)", "kept")
+
+
+def test_a_caller_who_may_open_nothing_more_waits_all_the_same(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(select, "epoll", none_left)
+    with sandbox.session() as session:
+        outcome = session.run("import os; os.write(1, b'x' * (1 << 21)); 'done'")
+    assert (len(outcome.stdout), outcome.value) == (1 << 21, "'done'")
 
 
 def test_an_exception_of_the_callback_reaches_the_caller_and_the_session_goes_on(

@@ -127,6 +127,30 @@ def test_a_worker_that_breaks_the_protocol_is_killed_and_reported(
     assert (outcome.reason, outcome.state) == ("protocol", "rolled_back")
 
 
+def test_who_asks_for_a_file_unasked_gets_none(sandbox: Sandbox) -> None:
+    """The one that the host lends is for what the worker was told last, and is lent once."""
+    outcome = run(
+        sandbox,
+        "say(call(900, 1, '_memfd'))\n"
+        "data, attached, _, _ = wire.recvmsg(1 << 16, socket.CMSG_SPACE(64))\n"
+        "b'Cancelled' in data, attached",
+    )
+    assert outcome.value == "(True, [])"
+
+
+def test_a_worker_that_asks_for_a_file_twice_at_once_is_killed(sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
+        session.run("print('x' * (1 << 20))")
+        outcome = session.run(
+            PRELUDE
+            + "pages = [call(900 + n, 2, '_output_text', b'[[1, \"stdout\", 0, 262144], {}]')"
+            " for n in range(3)]\n"  # which nobody reads
+            "say(b''.join([*pages, call(990, 2, '_memfd'), call(991, 2, '_memfd')]))" + WAIT
+        )
+        assert isinstance(outcome, Killed), outcome
+        assert (outcome.reason, outcome.state) == ("protocol", "rolled_back")
+
+
 @pytest.mark.parametrize("depth", [50, 200, 450, 900, 3_000, 100_000])
 @pytest.mark.parametrize("message", ["call", "answered", "value"])
 def test_deep_nesting_with_a_lone_surrogate_is_no_error_of_the_host(

@@ -115,6 +115,7 @@ def _carry_out(
         return (yield from core.run())
     finally:
         core.lent = 0
+        core.withdraw()
 
 
 def _value(outcome: AnyOutcome) -> str:

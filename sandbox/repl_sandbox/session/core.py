@@ -41,10 +41,14 @@ from .host_functions import Executor
 from .incoming import Incoming
 from .offers import Offers
 from .outcomes import outcome_of
+from .waiting import Waiting
 
 # The kernel's counts take microseconds to read. No process is made, filled and ended for its memory
 # in less than this; what a shorter cell leaves is in the counts when the next is looked at.
 _WORTH_A_LOOK = 0.002
+# Seconds for which a reading of a worker's CPU clock is as good as a new one, where no copies are
+# made between two cells, which take CPU time: each reading takes a step half a microsecond or more.
+_AS_NEW = 0.001
 # The number of work of ours that is held as a cell is. Cells count from 1, and are never so many.
 _ERRAND = (1 << 53) - 1
 
@@ -89,12 +93,16 @@ class Core(Incoming):
         self.busy = threading.Lock()  # held by the one caller at a time
         self._acquire = partial(self.busy.acquire, False)
         self.holder = 0  # the thread of the last one
+        self.waiting: Waiting | None = None  # what a driver waits with, until the session has ended
         self.owner: object = None  # looks whether who has the session lets go of it before its end
-        self._forsaken = self._forgone = False
+        self.ended = False  # whether the session has, by itself or with its sandbox
+        self._forgone = False
         self._hit: tuple[KillReason, ...] = ()
         self._grace_over: float | None = None
         self._code = b""
         self._timeout = self._cpu_begun = 0.0
+        self._cpu_ended = self._ended_at = 0.0  # what the last cell had used, and when that was
+        self._as_new = _AS_NEW if not self.keeps else 0.0
         self._begun = True  # whether the worker was there to take the cell
         self._errand: tuple[Callable[[int], HostMessage], int] | None = None
         self._last_cell = 0
@@ -115,7 +123,8 @@ class Core(Incoming):
         self._code = code
         self._timeout = timeout
         now = self.running_since = _monotonic()
-        self._cpu_begun = self.cpu_seconds()
+        recent = now - self._ended_at < self._as_new
+        self._cpu_begun = self._cpu_ended if recent else self.cpu_seconds()
         self._execute()
         return now + timeout
 
@@ -131,9 +140,14 @@ class Core(Incoming):
         """Start work of ours in place of a cell: `message`, given its number, with `descriptor`.
 
         It is held as a cell is, and `run` goes on with it; but it takes no number from the cells.
+        Before the descriptor is closed, there has to be `withdraw`.
         """
         self._errand, self._last_cell, self.cell = (message, descriptor), self.cell, _ERRAND - 1
         return self.begin(b"", timeout, None)
+
+    def withdraw(self) -> None:
+        """Lend nothing any more: who lent it takes it back."""
+        self._lending.offer(None)
 
     def _end_errand(self) -> None:
         if self._errand is not None:
@@ -148,11 +162,12 @@ class Core(Incoming):
         if self._silent_yet or not self._configured:
             self._say_first()
         if self._errand is None:
-            frame, descriptor = self.links.connection.execute(self.cell, self._code), None
+            frame = self.links.connection.execute(self.cell, self._code)
         else:
             message, descriptor = self._errand
+            self._lending.offer(descriptor)
             frame = self.links.connection.send(message(self.cell))
-        self._begun = self.outbox.send(frame, descriptor)
+        self._begun = self.outbox.send(frame)
         if not self._begun:
             self._eof = True
 
@@ -167,36 +182,31 @@ class Core(Incoming):
             return None
         data = self._read_worker()
         peak = self.links.connection.empty_result(data, self.cell)
-        if peak is not None and self._ended_plainly():
-            return self._finished(None, peak)
+        now = _monotonic()
+        if peak is not None and self._ended_plainly(now):
+            return self._finished(None, peak, now)
         self._follow_clocks()
         if peak is not None:
             self._result = Result(self.cell, None, None, (), (), peak)
             return None
         self._quiet = self._take_all(data) and self.worker_first
         result = self._result
-        if self._quiet and result is not None and result.error is None and self._ended_plainly():
-            return self._finished(result, result.peak_memory)
+        if self._quiet and result is not None and result.error is None and self._ended_plainly(now):
+            return self._finished(result, result.peak_memory, now)
         return None
 
-    def _ended_plainly(self) -> bool:
+    def _ended_plainly(self, now: float) -> bool:
         """Whether nothing is to be looked at besides the result that has come."""
         return (
             self.worker_first
-            and _monotonic() - self.running_since < _WORTH_A_LOOK
+            and now - self.running_since < _WORTH_A_LOOK
             and not (
-                self._calls.running
-                or self._unacknowledged
-                or self._answers.kept
-                or self._notice
-                or self._errand
-                or self._eof
-                or self._lost
+                self._unacknowledged or self._notice or self._errand or self._eof or self._lost
             )
             and not (self.output.stdout.head_size or self.output.stderr.head_size)
         )
 
-    def _finished(self, result: Result | None, peak: int) -> Finished:
+    def _finished(self, result: Result | None, peak: int, now: float) -> Finished:
         """The outcome of a cell that ended plainly; without a `result`, of one that told nothing.
 
         All that is not set is as in the classes. They are frozen, and so set each field by a call,
@@ -204,8 +214,10 @@ class Core(Incoming):
         """
         usage, outcome = _new(Usage), _new(Finished)
         costs, fields = usage.__dict__, outcome.__dict__
-        costs["execution_seconds"] = _monotonic() - self.running_since
-        costs["cpu_seconds"] = max(0.0, self.cpu_seconds() - self._cpu_begun)
+        costs["execution_seconds"] = now - self.running_since
+        self._ended_at, self._cpu_ended = now, self.cpu_seconds()
+        used = self._cpu_ended - self._cpu_begun
+        costs["cpu_seconds"] = used if used > 0.0 else 0.0
         costs["peak_memory"] = peak
         fields["usage"] = usage
         if result is not None:
@@ -389,11 +401,6 @@ class Core(Incoming):
         """Whether the worker is at something that the next call would have to wait for."""
         return bool(self.running_since) or self._is_asking or self._unfinished is not None
 
-    @property
-    def ended(self) -> bool:
-        """Whether the session has ended, by itself or with its sandbox."""
-        return self._forsaken
-
     def taking(self) -> Iterator[bool]:
         """To take `busy`, if nobody has it: a loop over it has one turn then, else none.
 
@@ -410,7 +417,7 @@ class Core(Incoming):
 
     def left(self) -> None:
         """The caller who held `busy` has left."""
-        if self._forsaken:
+        if self.ended:
             self.forsake()
 
     def forsake(self) -> None:
@@ -418,7 +425,7 @@ class Core(Incoming):
 
         That may be who ends it, in an `on_output` or a handler of signals.
         """
-        self._forsaken = True
+        self.ended = True
         self.owner = None
         if not self.busy.acquire(False):
             return
@@ -434,3 +441,5 @@ class Core(Incoming):
         """Drop what belongs to the host; the links are the sandbox's to end."""
         self._calls.close()
         self.output.forget()
+        if self.waiting is not None:
+            self.waiting.close()

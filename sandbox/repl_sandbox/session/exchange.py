@@ -18,6 +18,7 @@ from ..types import KillReason, Limits
 from ..wire.messages import MAX_DEPTH, MAX_DIGITS, Assign, Configure, HostMessage, WorkerMessage
 from ..zygote import control
 from ..zygote.links import Links
+from .lending import Lending
 from .outbox import Outbox
 
 Ready_: TypeAlias = "list[tuple[int, int]]"
@@ -74,6 +75,7 @@ class Exchange:
         self._told_first = False  # whether one has got what it is told first
         self._begun_with = 0  # bytes of variables in that
         self.outbox = Outbox(links.worker)
+        self._lending = Lending()
         self._worker_fd = links.worker.fileno()
         self._control_fd = links.control.fileno()
         self._wakes = wakes
@@ -270,6 +272,7 @@ class Exchange:
         """Wait no more for a dead one: its socket is readable for ever, and a wait would spin."""
         self.descriptors = tuple(fd for fd in self.descriptors if fd != self._worker_fd)
         self.outbox = Outbox(self.links.worker)
+        self._lending.forget()
 
     def _collect_death(self) -> Generator[float, Ready_, None]:
         """Wait for init's notice that the worker and all that it left are gone."""

@@ -91,7 +91,7 @@ class SessionFiles:
         return self._do(listing(self._handle._core, path, limit))
 
     def _do(self, operation: Callable[[], _T]) -> _T:
-        self._handle._check_free()
+        self._handle._check_open()
         core = self._handle._core
         try:
             for _ in core.taking():  # as in `Session.run`

@@ -17,7 +17,18 @@ from ..types import Isolation, Missing
 from .core import Core
 from .isolation import probe
 
-_getpid = os.getpid
+# Another object in each process: a forked child has a new one. Who forks without Python's hooks
+# may not run Python in the child (PyOS_AfterFork_Child).
+_process = object()
+
+
+def _is_a_child() -> None:
+    global _process  # noqa: PLW0603 (there is one of a process)
+    _process = object()
+
+
+os.register_at_fork(after_in_child=_is_a_child)
+
 _get_ident = threading.get_ident
 
 
@@ -45,17 +56,18 @@ class Handle:
     """What sync and async sessions share: whose they are and whether they are open."""
 
     _missing: tuple[Missing, ...] = ()
+    _leaving = False  # whether a call that was given up is not brought to its end yet
 
     def __init__(self, core: Core, home: Home) -> None:
         self._core = core
         self._home = home
         self._lost: tuple[str, ...] = ()
-        self._pid = os.getpid()
+        self._process = _process
         self._closed = False
         # The core is the sandbox's to end, and outlives a handle that nobody closed: from there is
         # seen that it was let go of.
         session = f"<{type(self).__name__} {core.links.tier}>"
-        core.owner = weakref.ref(self, partial(_dropped, session, self._pid))
+        core.owner = weakref.ref(self, partial(_dropped, session, os.getpid()))
 
     def __repr__(self) -> str:
         gone = self._away or self._core.ended
@@ -92,18 +104,18 @@ class Handle:
     @property
     def _away(self) -> bool:
         """Whether it is closed, or another process's."""
-        return self._closed or _getpid() != self._pid
+        return self._closed or self._process is not _process
 
     def _check_open(self) -> None:
         if self._closed:
             raise SessionClosed("the session is closed")
-        if os.getpid() != self._pid:
+        if self._process is not _process:
             raise SessionClosed("the session belongs to the process that forked this one")
         if self._core.ended:
             raise SessionClosed("the session is closed: its sandbox is")
 
     def _claim(self) -> None:
-        self._check_free()
+        self._check_open()
         if not self._core.busy.acquire(False):
             raise self._busy()
         try:
@@ -112,22 +124,20 @@ class Handle:
             self._core.release()
             raise
 
-    def _check_free(self) -> None:
-        """Of a session that is called: raise what `_claim` would, but for who comes meanwhile."""
-        if self._closed or _getpid() != self._pid:
-            self._check_open()
-        if self._core.busy.locked():
-            raise self._busy()
-
     def _busy(self) -> SessionBusy:
         self._check_open()  # it may have ended, and its last caller be on the way out
         return SessionBusy("the session is busy with another call; use one session per thread")
 
     def _enter(self) -> None:
         """What is to be done first by who holds `busy`."""
-        self._core.holder = _get_ident()
-        if self._core.ended:
-            self._check_open()
+        core = self._core
+        core.holder = _get_ident()
+        if core.ended or self._leaving:
+            self._enter_late()
+
+    def _enter_late(self) -> None:
+        """Something came between the last call and this one."""
+        self._check_open()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} cannot be pickled: it is a live process")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from ..errors import RemoteProtocolError
 from ..types import Limits
 from ..wire.messages import (
+    MEMFD,
     Answered,
     Call,
     Configure,
@@ -78,6 +79,7 @@ class Incoming(Branching):
             if fd == self._worker_fd:
                 if self.outbox and not self.outbox.flush():
                     self._eof = True
+                self._lend()
                 if self.outbox.interest & select.POLLIN:
                     self._take_all(self._read_worker())
             elif fd == self._control_fd:
@@ -116,6 +118,10 @@ class Incoming(Branching):
             self._asked = message
 
     def _take_call(self, call: Call) -> None:
+        if call.name == MEMFD:
+            self._lending.ask(call)
+            self._lend()
+            return
         if call.cell != self.cell or self._clocks is None or self._result is not None:
             self._send(refusal(call.call, "Cancelled", "the cell that made this call has ended"))
             return
@@ -130,6 +136,14 @@ class Incoming(Branching):
             return
         self._clocks.call_begins(_monotonic(), self.cpu_seconds())
         self._calls.begin(call, self.cell)
+
+    def _lend(self) -> None:
+        """Hand over the file in memory that the worker asks for, if it does.
+
+        It goes with the first byte of what is sent, so all before that must have been sent.
+        """
+        if not self.outbox and (lent := self._lending.reply()) is not None:
+            self._send(*lent)
 
     def _reply(self) -> None:
         for reply in self._calls.replies(self.cell):

@@ -26,7 +26,15 @@ class Questions(Revival):
     def ask(
         self, question: HostMessage, memfd: int | None = None
     ) -> Generator[float, Ready_, WorkerMessage]:
-        """Send a question, with a descriptor if given, and return the worker's answer."""
+        """Send a question and return the worker's answer; `memfd` is for it to ask for."""
+        try:
+            return (yield from self._answer_to(question, memfd))
+        finally:
+            self._lending.offer(None)
+
+    def _answer_to(
+        self, question: HostMessage, memfd: int | None
+    ) -> Generator[float, Ready_, WorkerMessage]:
         self._begin_cell()
         self._asked = None
         yield from self._say(question, memfd)
@@ -56,7 +64,8 @@ class Questions(Revival):
                 self._kill_worker()
                 break
         if not self._dead:
-            self._send(question, memfd)
+            self._lending.offer(memfd)
+            self._send(question)
 
     @property
     def _is_asking(self) -> bool:

@@ -244,6 +244,7 @@ class Revival(Exchange):
         self._worker_fd = worker.fileno()
         self._name_descriptors()
         self.outbox = Outbox(worker)
+        self._lending.forget()
         self._eof = self._doomed = self._silent = False
         self._notice = self._breach = self._asked = None
         self._unacknowledged = 0

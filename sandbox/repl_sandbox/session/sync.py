@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 from collections.abc import Callable, Generator, Mapping
 from time import monotonic as _monotonic
 from types import TracebackType
@@ -18,6 +17,7 @@ from .files import SessionFiles
 from .handle import Handle, Home
 from .offers import HostFunction, check
 from .requests import check_code, check_hearer, check_timeout, fetch, list_variables, store
+from .waiting import Waiting
 
 _T = TypeVar("_T")
 
@@ -30,12 +30,8 @@ class Session(Handle):
 
     def __init__(self, core: Core, home: Home) -> None:
         super().__init__(core, home)
-        # poll(2) looks at descriptors in their order, and the worker's is the first of them.
-        self._poller = select.poll()
         core.worker_first = True
-        self._registered: tuple[int, ...] = ()
-        self._interest = 0
-        self._leaving = False  # whether a call that was given up is not brought to its end yet
+        core.waiting = self._waiting = Waiting()
 
     def run(
         self,
@@ -59,7 +55,7 @@ class Session(Handle):
         check_hearer(on_output)
         core = self._core
         seconds = check_timeout(timeout, core.limits)
-        self._check_free()
+        self._check_open()
         try:
             for _ in core.taking():
                 try:
@@ -73,7 +69,8 @@ class Session(Handle):
                 finally:
                     core.busy.release()
         finally:
-            core.left()
+            if core.ended:
+                core.left()
         raise self._busy()
 
     def set(self, name: str, value: str | bytes | JSON) -> None:
@@ -207,7 +204,7 @@ class Session(Handle):
         self.close()
 
     def _drive(self, operation: Callable[[Core], Generator[float, Any, _T]]) -> _T:
-        self._check_free()
+        self._check_open()
         try:
             for _ in self._core.taking():  # as in `run`
                 try:
@@ -230,8 +227,8 @@ class Session(Handle):
             self._wait(self._core.abandon())
         self._leaving = False
 
-    def _enter(self) -> None:
-        super()._enter()
+    def _enter_late(self) -> None:
+        super()._enter_late()
         if self._leaving:  # another Ctrl-C came, while that was being done
             self._leave()
 
@@ -249,21 +246,11 @@ class Session(Handle):
         return self._poll(max(0.0, wake - _monotonic()))
 
     def _poll(self, seconds: float) -> list[tuple[int, int]]:
-        core = self._core
-        if self._registered is not core.descriptors or self._interest != core.outbox.interest:
-            self._register()
-        # Rounded up: poll counts whole milliseconds, and waking early would spin.
-        wait = int(seconds * 1000) + 1
-        return self._poller.poll(wait if wait < LONGEST_WAIT else LONGEST_WAIT)
-
-    def _register(self) -> None:
-        core = self._core
-        for fd in self._registered:
-            try:
-                self._poller.unregister(fd)
-            except KeyError:
-                pass
-        for fd in core.descriptors:
-            self._poller.register(fd, select.POLLIN)
-        self._poller.modify(core.descriptors[0], core.outbox.interest)
-        self._registered, self._interest = core.descriptors, core.outbox.interest
+        core, waiting = self._core, self._waiting
+        if waiting.descriptors is not core.descriptors or waiting.interest != core.outbox.interest:
+            waiting.follow(core.descriptors, core.outbox.interest)
+        wait = seconds * 1000  # Python rounds up to the whole ones that poll counts
+        ready = waiting.poll(wait if wait < LONGEST_WAIT else LONGEST_WAIT)
+        if ready and ready[-1][0] == waiting.others:
+            ready[-1:] = waiting.ready_others()
+        return ready

@@ -132,7 +132,7 @@ class HostConnection(_Connection[WorkerMessage, HostMessage]):
             or blob_size
             or peak >= MAX_COUNT
             or self.phase is not _RUNNING
-            or self._reader.buffered
+            or self._reader.pending
             or self._broken
         ):
             return None
@@ -157,7 +157,7 @@ class WorkerConnection(_Connection[HostMessage, WorkerMessage]):
             or len(data) != _CELL_SIZE + code_size
             or number >= MAX_COUNT
             or self.phase is not _IDLE
-            or self._reader.buffered
+            or self._reader.pending
             or self._broken
         ):
             return None

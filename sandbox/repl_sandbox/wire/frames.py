@@ -50,10 +50,13 @@ class FrameReader:
     """Collects bytes and gives whole frames; holds at most one partial frame.
 
     The common case, one chunk that is one frame, is sliced without a copy into a buffer.
+
+    Attributes:
+        pending: what was fed and not given yet, behind what was; empty if all of it was.
     """
 
     def __init__(self, max_header: int = MAX_HEADER, max_blob: int = MAX_BLOB) -> None:
-        self._data: bytes | bytearray = b""
+        self.pending: bytes | bytearray = b""
         self._start = 0
         self._max_header = max_header
         self._max_blob = max_blob
@@ -61,18 +64,18 @@ class FrameReader:
     @property
     def buffered(self) -> int:
         """Bytes held back because they end no frame yet."""
-        return len(self._data) - self._start
+        return len(self.pending) - self._start
 
     def feed(self, data: bytes) -> None:
         """Add bytes as they came from the socket, in any chunking."""
-        if self._start == len(self._data):
-            self._data = data
-        elif isinstance(self._data, bytearray):
-            del self._data[: self._start]
-            self._data += data
+        if self._start == len(self.pending):
+            self.pending = data
+        elif isinstance(self.pending, bytearray):
+            del self.pending[: self._start]
+            self.pending += data
         else:
-            self._data = bytearray(self._data[self._start :])
-            self._data += data
+            self.pending = bytearray(self.pending[self._start :])
+            self.pending += data
         self._start = 0
 
     def next_frame(self) -> Frame | None:
@@ -81,7 +84,7 @@ class FrameReader:
         Raises:
             RemoteProtocolError: a frame announces more than the limits allow.
         """
-        data, start = self._data, self._start
+        data, start = self.pending, self._start
         if len(data) - start < _PREFIX:
             return None
         header_size, blob_size = _unpack(data, start)
@@ -97,7 +100,7 @@ class FrameReader:
             return None
         if end == len(data):
             # Let go: the next chunk may be long in coming, and this one may be large.
-            self._data, self._start = b"", 0
+            self.pending, self._start = b"", 0
         else:
             self._start = end
         if type(data) is bytes:

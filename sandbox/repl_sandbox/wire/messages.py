@@ -29,7 +29,7 @@ from .short import CELL_HEADER, CELL_KIND, EMPTY_RESULT_HEADER, EMPTY_RESULT_KIN
 from .text import LONE_SURROGATE
 from .text import read_text as _text
 
-VERSION = 4
+VERSION = 5
 
 # More than the worker ever sends; a hostile one cannot make the host build longer tuples.
 MAX_CHANGES = 256
@@ -63,6 +63,8 @@ MAX_ARGUMENT_VALUES = 1 << 20
 # down, each of which takes as long as to read them.
 MAX_ANSWER = 8 << 20
 MAX_ANSWER_VALUES = 1 << 18
+# The function by which a worker asks for the file in memory that goes with what it was told.
+MEMFD = "_memfd"
 # Digits of a number, CPython's own limit for reading one (int's "max_str_digits").
 MAX_DIGITS = 4300
 
@@ -108,7 +110,7 @@ class Execute:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Host: bind `name` to `data`, or to `size` bytes of the memfd sent beside this frame.
+    """Host: bind `name` to `data`, or to `size` bytes of a memfd, which is to be asked for.
 
     `kind` says what the bytes are: "str" (UTF-8), "bytes" or "json".
     """
@@ -133,7 +135,7 @@ class ListVariables:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Host: pickle the variables into the memfd of `size` bytes that is sent beside this frame.
+    """Host: pickle the variables into a memfd of `size` bytes, which is to be asked for.
 
     It is held as cell number `cell` is, and ends with a `Result`, whose value is the report.
     """
@@ -144,7 +146,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Host: bind what the pickles in the memfd beside this frame hold.
+    """Host: bind what the pickles in a memfd hold, which is to be asked for.
 
     `manifest` is JSON and says what they are of. Held and ended as `Save` is.
     """

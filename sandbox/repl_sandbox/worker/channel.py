@@ -68,7 +68,7 @@ class Channel:
         """Speak over `sock` from now on."""
         if hasattr(self, "_socket"):
             self.renew()
-        self._socket, self._recvmsg = sock, sock.recvmsg
+        self._socket, self._recv, self._recvmsg = sock, sock.recv, sock.recvmsg
         self._main = _get_ident()
         self._poller.register(sock, select.POLLIN)
         self._command_poller.register(sock, select.POLLIN)
@@ -127,14 +127,22 @@ class Channel:
         Only the main thread, between cells, asks.
         """
         # With no other thread there is nobody to share the lead with.
-        while _thread_count() == 0 and not self._leading and not self._commands:
-            if self.polls:
-                self._command_poller.poll()
-            data = self._receive()
-            cell = self._connection.cell(data)
-            if cell is not None:
-                return cell
-            self._sort(list(self._connection.receive(data)))
+        try:
+            while _thread_count() == 0 and not self._leading and not self._commands:
+                if self.polls:
+                    self._command_poller.poll()
+                # No descriptor can come here: one is sent only to who asked for it.
+                data: bytes = self._recv(_CHUNK)
+                cell = self._connection.cell(data)
+                if cell is not None:
+                    return cell
+                if not data:
+                    raise Disconnected
+                self._sort(list(self._connection.receive(data)))
+        except OSError as error:
+            if _is_handlers(error):
+                raise
+            raise Disconnected from None
         while True:
             with self._turn:
                 if self._commands:
@@ -146,12 +154,10 @@ class Channel:
             self._lead()
 
     def next_descriptor(self) -> int:
-        """The descriptor that came with the command just received.
+        """The descriptor that came with the reply just taken.
 
         OSError if there was no number left for it: the session's code has as many as it may open.
         """
-        while not self._descriptors:
-            self._lead()
         fd = self._descriptors.popleft()
         if fd < 0:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

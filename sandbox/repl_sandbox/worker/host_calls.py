@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +13,12 @@ from ..errors import HostCallError
 from ..types import Answer
 from ..wire.counting import more_values
 from ..wire.frames import MAX_BLOB
-from ..wire.messages import MAX_ARGUMENT_VALUES, Answered, Call, Reply, dump_json
+from ..wire.messages import MAX_ARGUMENT_VALUES, MEMFD, Answered, Call, Reply, dump_json
 from ..wire.parts import MAX_PARTS, Parts, each_part
 from .channel import Channel
 
 _loads = json.loads
+_NO_ARGUMENTS = b"[[],{}]"
 
 
 class HostCalls:
@@ -74,6 +77,18 @@ class HostCalls:
             self._result(Answered(number, cell, answer))
         except HostCallError as error:
             raise ValueError(error.message) from None
+
+    def memfd(self) -> int:
+        """The file in memory that goes with the command under way: the host sends it when asked.
+
+        Raises:
+            OSError: there was no number left for it, as the session's code has as many as it may
+                open; or the host does not need it any more.
+        """
+        reply = self._channel.ask(Call(next(self._numbers), self.cell, MEMFD, _NO_ARGUMENTS))
+        if not reply.ok:
+            raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
+        return self._channel.next_descriptor()
 
     def _begin(self) -> tuple[int, int]:
         if self.forked:

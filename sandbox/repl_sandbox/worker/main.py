@@ -394,7 +394,7 @@ class Worker:
         _exit(ran.status)
 
     def _bind(self, assign: Assign) -> None:
-        value = values.read(assign, self._channel.next_descriptor)
+        value = values.read(assign, self._calls.memfd)
         self._namespace.globals[assign.name] = value
         if self._answers is not None and assign.name == "answer":
             self._answers.forget()
@@ -428,7 +428,7 @@ class Worker:
         if self._copies is not None:
             self._copies.due = True
         try:
-            fd = self._channel.next_descriptor()
+            fd = self._calls.memfd()
             self._interrupts.arm()
             ran = Ran(self._checkpoint(errand, fd), None)
         # Boundary: pickles run code of the user's, which may raise anything.

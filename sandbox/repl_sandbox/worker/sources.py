@@ -11,6 +11,9 @@ KEPT_CELLS = 1_000
 KEPT_CHARACTERS = 16 << 20
 # So many more are forgotten together: one with each cell would cost each cell.
 FORGOTTEN_AT_ONCE = 100
+# Characters. All that are kept are counted when one comes that is longer: those that are not come
+# to 4 MiB at most beyond the limit, and to nothing in each cell.
+COUNTED = 1 << 12
 
 # What linecache keeps of a file: size, no time of change (so it is never looked up on disk), lines
 # and name.
@@ -19,7 +22,7 @@ _Entry = tuple[int, None, list[str], str]
 # The very dictionary of linecache: the user may bind another one to its name, or empty this one.
 _cache: dict[str, object] = linecache.cache  # type: ignore[assignment]
 _entries: deque[_Entry] = deque()
-_kept = 0
+_append = _entries.append
 
 
 def cell_name(number: int) -> str:
@@ -29,13 +32,12 @@ def cell_name(number: int) -> str:
 
 def keep(number: int, source: str) -> str:
     """Make the lines of a cell known, and forget the oldest beyond the limits; its file name."""
-    global _kept  # noqa: PLW0603 (linecache is one per process, and so is this)
-    name = cell_name(number)
+    name = f"<cell {number}>"  # `cell_name`, and what `_lines` mostly does, without the calls
     size = len(source)
-    entry = _cache[name] = (size, None, _lines(source), name)
-    _entries.append(entry)
-    _kept += size
-    if len(_entries) >= KEPT_CELLS + FORGOTTEN_AT_ONCE or _kept > KEPT_CHARACTERS:
+    lines = [source + "\n"] if source.isprintable() else _lines(source)
+    entry = _cache[name] = (size, None, lines, name)
+    _append(entry)
+    if size > COUNTED or len(_entries) >= KEPT_CELLS + FORGOTTEN_AT_ONCE:
         _trim()
     return name
 
@@ -47,10 +49,10 @@ def _lines(source: str) -> list[str]:
 
 
 def _trim() -> None:
-    global _kept  # noqa: PLW0603 (as in keep)
-    while len(_entries) > KEPT_CELLS or (_kept > KEPT_CHARACTERS and len(_entries) > 1):
+    kept = sum(entry[0] for entry in _entries)
+    while len(_entries) > KEPT_CELLS or (kept > KEPT_CHARACTERS and len(_entries) > 1):
         oldest = _entries.popleft()
-        _kept -= oldest[0]
+        kept -= oldest[0]
         if _cache.get(oldest[3]) is oldest:
             del _cache[oldest[3]]
 
@@ -65,9 +67,7 @@ def put_back(name: str) -> None:
 
 def drop_last() -> None:
     """Forget the cell that was kept last."""
-    global _kept  # noqa: PLW0603 (as in keep)
     entry = _entries.pop()
-    _kept -= entry[0]
     if _cache.get(entry[3]) is entry:
         del _cache[entry[3]]
 
@@ -95,8 +95,6 @@ def kept() -> list[tuple[int, str]]:
 
 def forget() -> None:
     """Drop all cells."""
-    global _kept  # noqa: PLW0603 (as in keep)
     for entry in _entries:
         _cache.pop(entry[3], None)
     _entries.clear()
-    _kept = 0

@@ -13,7 +13,7 @@ from ..wire.messages import Assign, Failed, Value, dump_json
 from .tracebacks import describe
 
 
-def read(assign: Assign, next_descriptor: Callable[[], int]) -> object:
+def read(assign: Assign, memfd: Callable[[], int]) -> object:
     """The value that `assign` brings, in a file of its own where it is large.
 
     Raises MemoryError, RecursionError, ValueError or OSError where it is more than this process can
@@ -21,7 +21,7 @@ def read(assign: Assign, next_descriptor: Callable[[], int]) -> object:
     """
     if assign.size is None:
         return _CONVERT[assign.kind](assign.data)
-    fd = next_descriptor()
+    fd = memfd()
     try:
         data = mmap.mmap(fd, assign.size, mmap.MAP_PRIVATE, mmap.PROT_READ)
     finally:

@@ -1,0 +1,68 @@
+"""`Waiting`: what a caller waits with for a session's descriptors, one caller at a time."""
+
+from __future__ import annotations
+
+import select
+from contextlib import suppress
+
+from .exchange import Ready_
+
+
+class Waiting:
+    """poll(2), which looks at descriptors in their order: the worker's socket is the first.
+
+    The others are behind one, an epoll(7), as each that poll(2) looks at takes a step half a
+    microsecond. It has what became ready before the worker spoke, for it is looked at after that.
+
+    Attributes:
+        descriptors, interest: what `poll` waits for, as `follow` was told.
+        poll: as that of `select.poll`. Where the last of what is ready is `others`, that stands for
+            what `ready_others` returns.
+    """
+
+    def __init__(self) -> None:
+        self.descriptors: tuple[int, ...] = ()
+        self.interest = 0
+        self.poll = select.poll().poll
+        self._behind: set[int] = set()  # what the epoll may have
+        try:
+            self._epoll: select.epoll | None = select.epoll()
+        except OSError:  # as many descriptors as may be: it takes longer without
+            self._epoll = None
+        self.others = -1 if self._epoll is None else self._epoll.fileno()
+
+    def follow(self, descriptors: tuple[int, ...], interest: int) -> None:
+        """Wait to read each of `descriptors` from now on, but for `interest` of the first."""
+        poller = select.poll()
+        poller.register(descriptors[0], interest)
+        for fd in self._put_behind(descriptors[1:]):
+            poller.register(fd, select.POLLIN)
+        self.poll = poller.poll
+        self.descriptors, self.interest = descriptors, interest
+
+    def _put_behind(self, fds: tuple[int, ...]) -> tuple[int, ...]:
+        """Have these behind `others` and none else; what is to be polled in their place.
+
+        They are the session's, which closes none of them before its end. After a Ctrl-C amid this
+        it is done again.
+        """
+        if self._epoll is None:
+            return fds
+        self._behind.update(fds)
+        for fd in fds:
+            with suppress(FileExistsError):
+                self._epoll.register(fd, select.EPOLLIN)
+        for fd in self._behind.difference(fds):
+            with suppress(FileNotFoundError):
+                self._epoll.unregister(fd)
+        self._behind.intersection_update(fds)
+        return (self.others,)
+
+    def ready_others(self) -> Ready_:
+        """Which of those behind `others` are ready."""
+        return [] if self._epoll is None else self._epoll.poll(0)
+
+    def close(self) -> None:
+        """Let go of what waits; the session's descriptors are not its own."""
+        if self._epoll is not None:
+            self._epoll.close()
