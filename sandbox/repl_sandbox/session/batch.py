@@ -16,7 +16,8 @@ from typing import TypeAlias
 from ..errors import SandboxError
 from ..types import AnyOutcome
 from .requests import check_code, check_timeout
-from .sync import LONGEST_WAIT, Session
+from .sync import Session
+from .waiting import LONGEST_WAIT
 
 # What `Session.run` raises, in place of an outcome.
 Come: TypeAlias = "AnyOutcome | Exception"

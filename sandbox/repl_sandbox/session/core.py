@@ -12,9 +12,9 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
-from functools import partial
+from itertools import repeat
 
 from ..cgroups.group import Group
 from ..types import (
@@ -91,7 +91,11 @@ class Core(Incoming):
         # For the watchdog: bytes of a memfd that the worker maps while it copies them.
         self.lent = 0
         self.busy = threading.Lock()  # held by the one caller at a time
-        self._acquire = partial(self.busy.acquire, False)
+        # To take it, if nobody has it: of a loop over this the first turn says whether it is taken.
+        # Python looks for signals after a call, and from CPython 3.14 on also within `with`, after
+        # `__enter__`: a Ctrl-C there would leave the lock taken for good. Between what a loop asks
+        # for its next item and the body of the loop it does not look.
+        self.takes = map(self.busy.acquire, repeat(False))
         self.holder = 0  # the thread of the last one
         self.waiting: Waiting | None = None  # what a driver waits with, until the session has ended
         self.owner: object = None  # looks whether who has the session lets go of it before its end
@@ -400,15 +404,6 @@ class Core(Incoming):
     def engaged(self) -> bool:
         """Whether the worker is at something that the next call would have to wait for."""
         return bool(self.running_since) or self._is_asking or self._unfinished is not None
-
-    def taking(self) -> Iterator[bool]:
-        """To take `busy`, if nobody has it: a loop over it has one turn then, else none.
-
-        Python looks for signals after a call, and from CPython 3.14 on also within `with`, after
-        `__enter__`: a Ctrl-C there would leave the lock taken for good. Between what a loop asks
-        for its next item and the body of the loop it does not look.
-        """
-        return iter(self._acquire, False)
 
     def release(self) -> None:
         """The caller who held `busy` leaves."""

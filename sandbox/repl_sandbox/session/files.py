@@ -94,7 +94,9 @@ class SessionFiles:
         self._handle._check_open()
         core = self._handle._core
         try:
-            for _ in core.taking():  # as in `Session.run`
+            for taken in core.takes:  # as in `Session.run`
+                if not taken:
+                    break
                 try:
                     self._handle._enter()
                     return operation()

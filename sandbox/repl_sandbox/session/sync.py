@@ -21,9 +21,6 @@ from .waiting import Waiting
 
 _T = TypeVar("_T")
 
-# Milliseconds: a day. `poll` counts no more than 24; whoever wakes early looks at the clock again.
-LONGEST_WAIT = 86_400_000
-
 
 class Session(Handle):
     """One persistent namespace in a jail of its own. A context manager; one caller at a time."""
@@ -57,7 +54,9 @@ class Session(Handle):
         seconds = check_timeout(timeout, core.limits)
         self._check_open()
         try:
-            for _ in core.taking():
+            for taken in core.takes:
+                if not taken:
+                    break
                 try:
                     self._enter()
                     try:
@@ -206,7 +205,9 @@ class Session(Handle):
     def _drive(self, operation: Callable[[Core], Generator[float, Any, _T]]) -> _T:
         self._check_open()
         try:
-            for _ in self._core.taking():  # as in `run`
+            for taken in self._core.takes:  # as in `run`
+                if not taken:
+                    break
                 try:
                     self._enter()
                     try:
@@ -249,8 +250,9 @@ class Session(Handle):
         core, waiting = self._core, self._waiting
         if waiting.descriptors is not core.descriptors or waiting.interest != core.outbox.interest:
             waiting.follow(core.descriptors, core.outbox.interest)
-        wait = seconds * 1000  # Python rounds up to the whole ones that poll counts
-        ready = waiting.poll(wait if wait < LONGEST_WAIT else LONGEST_WAIT)
+        if seconds != waiting.seconds:
+            waiting.wait_for(seconds)
+        ready = waiting.poll(waiting.milliseconds)
         if ready and ready[-1][0] == waiting.others:
             ready[-1:] = waiting.ready_others()
         return ready

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import select
 from contextlib import suppress
 
 from .exchange import Ready_
+
+# Milliseconds: a day. `poll` counts no more than 24; whoever wakes early looks at the clock again.
+LONGEST_WAIT = 86_400_000
 
 
 class Waiting:
@@ -18,11 +22,13 @@ class Waiting:
         descriptors, interest: what `poll` waits for, as `follow` was told.
         poll: as that of `select.poll`. Where the last of what is ready is `others`, that stands for
             what `ready_others` returns.
+        seconds, milliseconds: how long to wait, as `wait_for` was told, and for `poll`.
     """
 
     def __init__(self) -> None:
         self.descriptors: tuple[int, ...] = ()
         self.interest = 0
+        self.seconds, self.milliseconds = 0.0, 0
         self.poll = select.poll().poll
         self._behind: set[int] = set()  # what the epoll may have
         try:
@@ -39,6 +45,11 @@ class Waiting:
             poller.register(fd, select.POLLIN)
         self.poll = poller.poll
         self.descriptors, self.interest = descriptors, interest
+
+    def wait_for(self, seconds: float) -> None:
+        """Wait so long at most, rounded up: waking early would spin."""
+        self.milliseconds = math.ceil(min(seconds * 1000, LONGEST_WAIT))
+        self.seconds = seconds
 
     def _put_behind(self, fds: tuple[int, ...]) -> tuple[int, ...]:
         """Have these behind `others` and none else; what is to be polled in their place.

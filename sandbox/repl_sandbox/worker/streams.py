@@ -23,7 +23,15 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 class _Descriptor(io.FileIO):
     """A standard descriptor; it stays open, and knows whether its stream is lost to later cells."""
 
-    lost = False
+    some = False  # of the class: whether one is lost that was not put back yet
+
+    def __init__(self, fd: int, mode: str) -> None:
+        super().__init__(fd, mode, closefd=False)
+        self.lost = False
+
+    def lose(self) -> None:
+        """What is over it is closed or detached."""
+        self.lost = _Descriptor.some = True
 
     def seekable(self) -> bool:
         # A template has files there and its sessions pipes. What is told is kept by all that is put
@@ -31,7 +39,7 @@ class _Descriptor(io.FileIO):
         return False
 
     def close(self) -> None:
-        self.lost = True
+        self.lose()
         super().close()
 
 
@@ -40,7 +48,7 @@ class _Stream(io.TextIOWrapper):
 
     def __init__(self, fd: int) -> None:
         # write_through without a buffer is what `python -u` has: one write to the pipe for each.
-        self.descriptor = _Descriptor(fd, "w", closefd=False)
+        self.descriptor = _Descriptor(fd, "w")
         super().__init__(
             self.descriptor,
             "utf-8",
@@ -50,7 +58,7 @@ class _Stream(io.TextIOWrapper):
         )
 
     def detach(self) -> Any:
-        self.descriptor.lost = True
+        self.descriptor.lose()
         return super().detach()
 
 
@@ -80,7 +88,7 @@ def _install(name: str, fd: int) -> _Stream:
 def _open_stdin() -> _Descriptor:
     """Put standard input in place, unless the user's is there and open."""
     before = _stream("stdin")
-    descriptor = _Descriptor(STDIN, "r", closefd=False)
+    descriptor = _Descriptor(STDIN, "r")
     stream = io.TextIOWrapper(descriptor, "utf-8")
     if before is None or before is _stream("__stdin__") or _is_closed(before):
         sys.stdin = stream
@@ -109,10 +117,10 @@ class Streams:
         if (
             _stream("stdout") is self._stdout
             and _stream("stderr") is self._stderr
-            and not (self._stdout.descriptor.lost or self._stderr.descriptor.lost)
-            and not self._stdin.lost
+            and not _Descriptor.some
         ):
             return
+        _Descriptor.some = False
         if self._stdin.lost:  # exit() closes it
             self._stdin = _open_stdin()
         self._stdout = _put_back("stdout", STDOUT, self._stdout)
