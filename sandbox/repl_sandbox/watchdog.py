@@ -20,6 +20,10 @@ from .watched import Watched
 
 # Memory can grow by some 100 MB between two looks on the machines this was measured on.
 _PERIOD = 0.05
+# Into so many parts at most a round of looks is divided, with pauses between: all at once they hold
+# up for milliseconds who shares the processor and the interpreter's lock. More parts make a round
+# last longer where each has to wait for both: bombs of forks are seen later.
+_PARTS = 4
 # Sessions without a running cell, looked at in turn: so many, once in so many periods.
 _IDLE_A_LOOK = 16
 _IDLE_PERIODS = 10
@@ -80,22 +84,32 @@ class Watchdog:
             thread.join()
 
     def _watch(self) -> None:
+        pause = _PERIOD
         while True:
             self._wanted.wait()
-            if self._closed.wait(_PERIOD):
+            if self._closed.wait(pause):
                 return
-            for watched in self._due():
-                generation = watched.core.generation
-                try:
-                    reason = self._look(watched)
-                except OSError:
-                    # The host may be out of descriptors for a moment; this thread must not end
-                    # by that, for no limit would be looked at again. The next look is soon.
-                    continue
-                if reason is not None and not self._is_anothers_doing(watched.core):
-                    watched.core.breach(reason, generation)
+            due = self._due()
+            together = -(-len(due) // _PARTS)
+            pause = _PERIOD * together / len(due) if due else _PERIOD
+            for number, watched in enumerate(due):
+                if number and not number % together and self._closed.wait(pause):
+                    return
+                self._look_at(watched)
             if self._turns is not None:
                 self._turns.take(self._round)
+
+    def _look_at(self, watched: Watched) -> None:
+        core = watched.core
+        generation = core.generation
+        try:
+            reason = self._look(watched) if id(core) in self._watched else None
+        except OSError:
+            # The host may be out of descriptors for a moment; this thread must not end by that,
+            # for no limit would be looked at again. The next look is soon.
+            return
+        if reason is not None and not self._is_anothers_doing(core):
+            core.breach(reason, generation)
 
     def _due(self) -> list[Watched]:
         self._round += 1

@@ -1,6 +1,7 @@
 """`Yielding`: a session that has no precedence gives way.
 
-By whatever weighs its processes here; many that run are also stopped now and then (`crowds.py`).
+By whatever weighs its processes here, and by long slices (`slices.py`); many that run are also
+stopped now and then (`crowds.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from .crowds import CROWD, Crowd
 from .jail.processes import descendants
 from .precedence import Precedence
 from .seen import Seen
+from .slices import Slices
 from .weights import Weights
 from .zygote.links import Links
 
@@ -22,7 +24,7 @@ class Yielding:
     """One session's, its branches among it; begins at `now`, on the monotonic clock."""
 
     def __init__(self, weights: Weights, now: float) -> None:
-        self._weights = weights
+        self._weights, self._slices = weights, Slices()
         self._precedence = Precedence(now)
         self._lock = threading.Lock()
         self._links: list[Links] = []  # of its lines
@@ -74,6 +76,8 @@ class Yielding:
             again = self._lowered and not _weighed(links)
             if low != self.low or again:
                 self._weigh(links, processes, low=low)
+            elif low:  # what a process forked that was not asked yet
+                self._slices.lengthen(links.pid, processes)
             self.crowded = self._crowd.count(processes) > CROWD
             if not self.crowded:
                 self._go_on()
@@ -114,6 +118,10 @@ class Yielding:
                 group.weigh(low=low)
         else:
             self._settled = self._weights.weigh(links.pid, processes, low=low)
+        if low:
+            self._slices.lengthen(links.pid, processes)
+        else:
+            self._slices.reset(processes)
         self.low = low
         self._lowered = self._lowered or low
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +17,8 @@ import pytest
 from repl_sandbox import Limits, Raised, Sandbox, Session, precedence
 from repl_sandbox.cgroups.files import VERSIONS
 from repl_sandbox.cgroups.place import Missing, Place, find
+from repl_sandbox.jail.libc import number
+from repl_sandbox.slices import LONG
 from repl_sandbox.weights import LOW, Weights
 from tests.waiting import PATIENCE, eventually
 
@@ -23,8 +27,8 @@ AUTOGROUPS = Path("/proc/self/autogroup").exists() and os.geteuid() == 0
 BURN = "while True: pass"
 # Two children that go on between cells, each in a session of the kernel's own.
 LEAVE = (
-    "import os\nfor _ in range(2):\n    if not os.fork():\n        os.setsid()\n"
-    "        while True: pass\n"
+    "import os\nchildren = []\nfor _ in range(2):\n    children.append(os.fork())\n"
+    "    if not children[-1]:\n        os.setsid()\n        while True: pass\n"
 )
 
 
@@ -70,6 +74,19 @@ def shares(session: Session) -> set[bool]:
     return found
 
 
+def slices(session: Session) -> set[int]:
+    """Nanoseconds that its threads but init's run at a time, as sched_getattr(2) tells."""
+    call, libc = number("sched_getattr"), ctypes.CDLL(None)
+    found = set()
+    for process in processes(session):
+        with suppress(psutil.NoSuchProcess):
+            for thread in process.threads():
+                told = ctypes.create_string_buffer(48)
+                if not libc.syscall(call, thread.id, told, 48, 0):
+                    found.add(int.from_bytes(told.raw[24:32], sys.byteorder))
+    return found
+
+
 def until(true: Callable[[], bool]) -> None:
     eventually(true)
 
@@ -103,6 +120,32 @@ def test_children_that_leave_are_lowered_with_it_between_cells(sandbox: Sandbox)
         until(lambda: shares(burner) == {True})
         assert shares(other) == {False}
         assert len(processes(burner)) >= 3
+
+
+@pytest.mark.parametrize("cgroup", ["auto", "off"])
+def test_who_is_lowered_runs_long_at_a_time_all_of_it_and_as_before_after(
+    cgroup: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not anything weighs them here: it needs no privilege."""
+    monkeypatch.setattr(precedence, "EARNED", 1.0)
+    limits = Limits(timeout=PATIENCE)
+    with (
+        Sandbox(limits=limits, yielding=True, cgroup=cgroup) as sandbox,
+        sandbox.session() as burner,
+        sandbox.session() as other,
+    ):
+        burner.run("import threading; threading.Thread(target=threading.Event().wait).start()")
+        other.run("1 + 1")
+        ordinary = slices(other)
+        if ordinary == {0}:
+            pytest.skip("this kernel (before 6.12) has slices of one length")
+        with burning(burner):
+            until(lambda: slices(burner) == {LONG})
+        burner.run(LEAVE)  # children have what their parent had
+        until(lambda: slices(burner) == {LONG})
+        assert slices(other) == ordinary
+        burner.run("import os, signal\nfor pid in children: os.kill(pid, signal.SIGKILL)")
+        until(lambda: slices(burner) == ordinary)
 
 
 def test_a_branch_is_one_with_its_session(sandbox: Sandbox) -> None:

@@ -7,6 +7,7 @@ the recipe's. Constants are those of the kernel's uapi headers, named as there.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from collections.abc import Callable
@@ -78,6 +79,8 @@ _NUMBERS: Final = {
     "close": (3, 57),
     "unshare": (272, 97),
     "pwritev": (296, 70),
+    "sched_setattr": (314, 274),
+    "sched_getattr": (315, 275),
     "mount_setattr": (442, 442),
     "seccomp": (317, 277),
     "landlock_create_ruleset": (444, 444),
@@ -98,6 +101,27 @@ def number(name: str) -> int:
     if _column is None:
         raise OSError(0, f"no system call numbers for {os.uname().machine}")
     return _NUMBERS[name][_column]
+
+
+def set_slice(thread: int, nanoseconds: int) -> None:
+    """How long `thread` asks to run at a time (sched_setattr(2)); 0 for what the kernel gives.
+
+    Its policy and nice value stay. OSError if it has ended, is another user's, or has no slices.
+    """
+    attributes = ctypes.create_string_buffer(_SCHED_ATTR.size)
+    if _libc.syscall(number("sched_getattr"), thread, attributes, _SCHED_ATTR.size, 0):
+        fail("sched_getattr")
+    size, policy, flags, nice, *_ = _SCHED_ATTR.unpack(attributes)
+    if policy not in (os.SCHED_OTHER, os.SCHED_BATCH):
+        raise OSError(errno.EINVAL, "a policy without slices")
+    _SCHED_ATTR.pack_into(attributes, 0, size, policy, flags, nice, 0, nanoseconds, 0, 0)
+    if _libc.syscall(number("sched_setattr"), thread, attributes, 0):
+        fail("sched_setattr")
+
+
+# struct sched_attr, as it was at first: size, policy, flags, nice, priority; runtime, deadline,
+# period in nanoseconds. The runtime is the slice of who has neither of the others.
+_SCHED_ATTR: Final = struct.Struct("=IIQiIQQQ")
 
 
 def fail(call: str) -> NoReturn:
