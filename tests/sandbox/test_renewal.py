@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from repl_sandbox import Killed, Sandbox, Session
+from repl_sandbox.jail import libc, mounts
 from tests.sandbox.conftest import PATIENT
 
 _USERFAULTFD = {"x86_64": 323, "aarch64": 282}
@@ -86,6 +89,29 @@ def test_memory_that_the_kernel_may_take_back_is_left_out(jailed: Sandbox) -> No
         test_it_is_the_same_process_after_each_cell(session)
         die(session)
         assert session.run("x").value == str(_CELLS - 1)
+
+
+def test_what_is_kept_lies_in_large_folios_where_the_kernel_has_them(jailed: Sandbox) -> None:
+    with jailed.session() as session:
+        mounted = session.run("print(open('/proc/self/mountinfo').read())").stdout
+    (private,) = (line for line in mounted.splitlines() if " /dev/shm " in line)
+    has_them = Path("/sys/kernel/mm/transparent_hugepage").exists()
+    assert ("huge=within_size" in private) == has_them
+
+
+def test_a_kernel_without_large_folios_is_not_asked_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def mount(*_: object) -> None:
+        raise OSError(errno.EINVAL, "mount /dev/shm")
+
+    monkeypatch.setattr(libc, "mount", mount)
+    mounts.large_folios.cache_clear()
+    try:
+        options = dict(mounts.private_options(1 << 20, 1000))
+    finally:
+        mounts.large_folios.cache_clear()
+    assert "huge" not in options["/dev/shm"]
 
 
 def test_it_has_what_the_last_cell_left(session: Session) -> None:
