@@ -76,9 +76,11 @@ class Yielding:
             again = self._lowered and not _weighed(links)
             if low != self.low or again:
                 self._weigh(links, processes, low=low)
-            elif low:  # what a process forked that was not asked yet
-                self._slices.lengthen(links.pid, processes)
             self.crowded = self._crowd.count(processes) > CROWD
+            if low:
+                self._slices.lengthen(links.pid, processes)
+            else:
+                self._slices.reset(processes)
             if not self.crowded:
                 self._go_on()
             elif self.waits:
@@ -118,10 +120,6 @@ class Yielding:
                 group.weigh(low=low)
         else:
             self._settled = self._weights.weigh(links.pid, processes, low=low)
-        if low:
-            self._slices.lengthen(links.pid, processes)
-        else:
-            self._slices.reset(processes)
         self.low = low
         self._lowered = self._lowered or low
 
