@@ -38,7 +38,6 @@ class Model:
     def restart(self) -> None:
         """It is as it was before its first cell, but for nothing that the host had put there."""
         self._states = [State()]
-        self.assigned = False
         self._copies = self._copies_before = 0
 
     @property
@@ -54,8 +53,6 @@ class Model:
     def assign(self, name: str, value: object) -> None:
         """The host sets a variable."""
         self.state.variables[name] = value
-        if not self.cells:
-            self.assigned, self._copies = True, 1
 
     def cell(self) -> State:
         """A cell ran to its end; its state, for the caller to change as the cell did."""
@@ -76,13 +73,15 @@ class Model:
     def go_back(self, cells: int) -> None:
         """The last `cells` cells are undone."""
         if self._to_nothing(cells):
-            self._states, self._copies = [State(files=self._states[0].files)], 0
+            del self._states[1:]
+            self._copies = 0
             return
         del self._states[len(self._states) - cells :]
         self._copies -= cells
 
     def _to_nothing(self, cells: int) -> bool:
-        return cells == self.cells and not self.assigned
+        """To before the first cell: no copy is needed, as what the host set there is told again."""
+        return cells == self.cells
 
 
 def difference(held: Mapping[str, object], wanted: Mapping[str, object]) -> str:
