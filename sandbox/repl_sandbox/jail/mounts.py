@@ -240,7 +240,8 @@ def large_folios() -> str:
     """What a tmpfs is told for its large files to lie in large folios; nothing if that is no use.
 
     What is kept for waiting copies lies in one (`delta.py`), written whole after each cell: page by
-    page that takes twice as long. A file has them only as far as it is large (tmpfs(5), `huge=`).
+    page, a server with recovery has three quarters of the steps. A file has them only as far as it
+    is large (tmpfs(5), `huge=`).
     Whether the kernel knows of any (CONFIG_TRANSPARENT_HUGEPAGE) a mount tells, by the first who
     may mount here, and that is the template.
     """

@@ -149,10 +149,6 @@ class Core(Incoming):
         self._errand, self._last_cell, self.cell = (message, descriptor), self.cell, _ERRAND - 1
         return self.begin(b"", timeout, None)
 
-    def withdraw(self) -> None:
-        """Lend nothing any more: who lent it takes it back."""
-        self._lending.offer(None)
-
     def _end_errand(self) -> None:
         if self._errand is not None:
             self._errand, self.cell = None, self._last_cell

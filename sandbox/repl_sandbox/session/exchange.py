@@ -221,6 +221,10 @@ class Exchange:
         if not self.outbox.send(self.links.connection.send(message), descriptor):
             self._eof = True
 
+    def withdraw(self) -> None:
+        """Lend the worker nothing any more: who lent it takes it back."""
+        self._lending.offer(None)
+
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the running cell, if one runs. From any thread."""
         with self._interrupt_lock:

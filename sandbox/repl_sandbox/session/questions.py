@@ -30,7 +30,7 @@ class Questions(Revival):
         try:
             return (yield from self._answer_to(question, memfd))
         finally:
-            self._lending.offer(None)
+            self.withdraw()
 
     def _answer_to(
         self, question: HostMessage, memfd: int | None
