@@ -371,6 +371,12 @@ class Renewal:
         seen.append(states.read())
         exchange(lambda: seen.append(states.read()))
         return instead
+    def again(self, instead, exchange):
+        return -1
+
+class Soon(Renewal):
+    def again(self, instead, exchange):
+        return self.copy(instead, 0, exchange, None) if instead else -1
 
 def fork():
     seen.append(states.read())
@@ -390,10 +396,11 @@ print(json.dumps([[cell for _, cell in rows] for rows in (*seen, states.read())]
         ("Renewal()", 1, [1, 2, 3], [[1, 2], [2], [2, 3]]),
         ("Renewal()", 1, [1, 2, 2], [[1, 2], [1, 2], [1, 2]]),
         ("Renewal()", 0, [1, 2], [[1], [1], [2]]),
+        ("Soon()", 0, [1, 2], [[1], [1], [2]]),
         ("Renewal()", 1, [1, 2], [[1], [1, 2]]),
         ("None", 1, [1, 2, 3], [[1, 2], [2, 3]]),
     ],
-    ids=["of another cell", "of the same", "the only one", "a new one", "forks alone"],
+    ids=["of another cell", "of the same", "the only one", "soon", "a new one", "forks alone"],
 )
 def test_a_copy_is_named_until_another_is_there(
     renewal: str, kept: int, cells: list[int], named: list[list[int]], tmp_path: Path

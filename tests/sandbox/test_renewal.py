@@ -40,8 +40,8 @@ pytestmark = pytest.mark.skipif(
     not _kernel_tells_what_was_written(), reason="the kernel does not tell what was written"
 )
 
-# So many cells until the copies of a session are renewed, and one more.
-_CELLS = 8
+# So many cells until the copies of a session are renewed without a close look, and one more.
+_CELLS = 16
 PROCESSES = "import os\nsorted(int(name) for name in os.listdir('/proc') if name.isdecimal())"
 
 
@@ -238,8 +238,13 @@ def test_memory_that_no_child_gets_is_lost_alone(session: Session) -> None:
             "m[0]",
             "7",
         ),
+        (
+            "r, w = os.pipe(); os.write(w, b'7'); os.dup2(r, 0); os.close(r); os.close(w)",
+            "os.read(0, 1)",
+            "b'7'",
+        ),
     ],
-    ids=["directory", "mask", "limit", "handler", "blocked", "mapping"],
+    ids=["directory", "mask", "limit", "handler", "blocked", "mapping", "stream"],
 )
 def test_what_is_no_memory_is_as_the_last_cell_left_it(
     session: Session, change: str, shown: str, value: str | None
@@ -247,6 +252,32 @@ def test_what_is_no_memory_is_as_the_last_cell_left_it(
     session.run(change)
     die(session)
     assert session.run(shown).value == value
+
+
+@pytest.mark.parametrize(
+    ("change", "lost"),
+    [
+        (
+            "import threading, time\nthreading.Thread(target=time.sleep, args=(900,)).start()",
+            "thread",
+        ),
+        ("signal.signal(14, signal.SIG_IGN); signal.setitimer(signal.ITIMER_REAL, 900)", "timer"),
+        ("pipe = os.pipe()", "a pipe"),
+    ],
+    ids=["thread", "timer", "pipe"],
+)
+def test_what_a_cell_leaves_that_cannot_be_kept_is_named(
+    session: Session, change: str, lost: str
+) -> None:
+    assert session.run(change).error is None
+    assert any(lost in name for name in die(session).lost)
+
+
+def test_files_that_a_cell_leaves_go_back_with_it(session: Session) -> None:
+    for number in range(3):
+        session.run(f"x = open('/workspace/f', 'w').write('{number}')")
+    assert isinstance(session.run("os.remove('/workspace/f'); os._exit(1)"), Killed)
+    assert session.run("open('/workspace/f').read()").value == "'2'"
 
 
 @pytest.mark.parametrize("when", ["first", "last"])

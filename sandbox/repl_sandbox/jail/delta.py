@@ -30,6 +30,7 @@ from functools import partial
 from typing import Final
 
 from . import contexts, tracking
+from .apart import Apart, identity
 from .contexts import MARKS, Chain
 from .libc import number
 from .quiet_fork import QuietFork
@@ -86,20 +87,19 @@ class Kept:
 class Delta:
     """Of one process, whose copies `fork` makes."""
 
-    def __init__(self, fork: QuietFork, pages: Tracking, file: int) -> None:
+    def __init__(self, fork: QuietFork, pages: Tracking, file: Apart) -> None:
         """`file`: an empty one, which `close` closes.
 
         Raises:
             OSError: there is no room, or not all memory can be tracked.
         """
-        self._fork, self._pages, self.descriptor = fork, pages, file
+        self._fork, self._pages, self._file, self.descriptor = fork, pages, file, file.fd
         self._last = 0  # the number of the last time
         self._process = os.getpid()
         # Of the copy which is made or renewed, so that it knows.
         self._place = self._half = 0
-        self._identity = _identity(file)
-        _make_room(file)
-        self._mapped = _libc.mmap(None, _MAPPED, _PROT_READ_WRITE, _MAP_SHARED, file, 0)
+        _make_room(file.fd)
+        self._mapped = _libc.mmap(None, _MAPPED, _PROT_READ_WRITE, _MAP_SHARED, file.fd, 0)
         if self._mapped == _FAILED:
             raise OSError(ctypes.get_errno(), "mmap")
         self._shared = memoryview((ctypes.c_char * _MAPPED).from_address(self._mapped)).cast("B")
@@ -114,16 +114,21 @@ class Delta:
             raise
 
     def _lay_out(self) -> None:
-        """The chain: write what is to be kept, then ask what was written."""
+        """The chain: write what is to be kept, ask what was written, read the number."""
         scans = self._written.scans
-        self._area = ctypes.create_string_buffer(contexts.size(1 + len(scans)))
-        self._chain = Chain(ctypes.addressof(self._area), 1 + len(scans), self._fork.saved)
-        marks = MARKS[:3]
+        calls = 2 + len(scans)
+        self._area = ctypes.create_string_buffer(contexts.size(calls))
+        self._chain = Chain(ctypes.addressof(self._area), calls, self._fork.saved)
+        *marks, mark = MARKS
         self._chain.call(0, "syscall", number("pwritev"), self.descriptor, *marks, 0)
         self._runs, self._count, self._data = (self._chain.word(0, mark) for mark in marks)
         for index, scan in enumerate(scans, 1):
             asked = self._pages.pagemap, tracking.PAGEMAP_SCAN, ctypes.addressof(scan)
             self._chain.call(index, "ioctl", *asked)
+        self._read = ctypes.c_uint64()
+        asked = self.descriptor, ctypes.addressof(self._read), _WORD
+        self._chain.call(calls - 1, "syscall", number("pread64"), *asked, mark)
+        self._end = self._chain.word(calls - 1, mark)
 
     def fork(self, closed: int, others: Collection[Kept]) -> int:
         """As QuietFork: a copy for which pages may be kept, beside those of `others`.
@@ -158,8 +163,17 @@ class Delta:
         size = _mapped("self")
         return Kept(copy, size, self._place) if _mapped(str(copy)) == size else None
 
+    def check(self, kept: Kept) -> None:
+        """OSError: a copy has ended, or the file was closed."""
+        if _mapped(str(kept.copy)) != kept.size:
+            raise OSError(0, "the copy has ended")
+        if identity(self.descriptor) != self._file.identity:
+            raise OSError(0, "the file was closed")
+
     def renew(self, kept: Kept, others: Collection[Kept], exchange: Exchange) -> bool:
-        """Keep for a copy what was written. True here; False in the copy, when it is woken.
+        """Keep for a copy that was checked what was written.
+
+        Returns: True here; False in the copy, when it is woken.
 
         What is found is to be kept for `others` as well, when it is their turn. `exchange` is
         called with the write of the word from which on the copy is what this process is now.
@@ -169,10 +183,8 @@ class Delta:
             OSError: it cannot be. In either case what was kept before counts.
         """
         where = self._where(kept.place)
-        if self._words[where // 8 + 1] or _mapped(str(kept.copy)) != kept.size:
-            raise OSError(0, "the copy was woken, or ended")
-        if _identity(self.descriptor) != self._identity:
-            raise OSError(0, "the file was closed")
+        if self._words[where // 8 + 1]:
+            raise OSError(0, "the copy was woken")
         side = int(self._words[where // 8] == where + _HALVES)  # the one that is not complete
         half = where + _HALVES + side * _HALF
         self._last += 1
@@ -181,6 +193,7 @@ class Delta:
         copies = [kept, *others]
         for _ in range(_MOST_TRIES):
             self._lay_runs(kept, side, half, data)
+            self._end.value = data + len(kept.pages) * PAGE
             self._words[(half + _NUMBER) // 8] = self._last
             failed = self._chain.run()
             if self._fork.is_woken(self._process):
@@ -191,8 +204,7 @@ class Delta:
                 break
         else:
             raise OSError(0, "memory does not come to rest")
-        end = data + len(kept.pages) * PAGE
-        if int.from_bytes(os.pread(self.descriptor, _WORD, end), "little") != self._last:
+        if self._read.value != self._last:
             raise OSError(0, "no room for what was written")
         self._words[(half + _NUMBER) // 8] = 0
         exchange(partial(self._words.__setitem__, where // 8, half))
@@ -239,8 +251,7 @@ class Delta:
     def close(self) -> None:
         """Let go of the file."""
         self._unmap()
-        with suppress(OSError):  # the code was first
-            os.close(self.descriptor)
+        self._file.close()
 
     def _unmap(self) -> None:
         self._words.release()
@@ -296,8 +307,3 @@ def _mapped(process: str) -> bytes:
         return os.read(fd, 64).partition(b" ")[0]
     finally:
         os.close(fd)
-
-
-def _identity(file: int) -> tuple[int, int]:
-    status = os.fstat(file)
-    return status.st_dev, status.st_ino

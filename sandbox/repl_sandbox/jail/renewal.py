@@ -7,13 +7,15 @@ and where the kernel cannot say what was written, the next copy is another fork.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable
 from contextlib import suppress
 
+from .apart import Apart
 from .delta import Delta, Exchange, Kept
+from .glance import Glance, Own
 from .quiet_fork import QuietFork, Rest
+from .signals import Signals
 from .tracking import Tracking
 from .written import TooMuchError
 
@@ -27,8 +29,6 @@ _PLACE = "/dev/shm"
 _FIRST_FORKS = 3
 # A copy that was renewed less often was not worth it.
 _FEW_TIMES = 2
-# So far below the highest number that code may open lies that file.
-_BELOW = 8
 
 _open, _read, _close, _fstat, _getcwd = os.open, os.read, os.close, os.fstat, os.getcwd
 
@@ -36,10 +36,12 @@ _open, _read, _close, _fstat, _getcwd = os.open, os.read, os.close, os.fstat, os
 class Renewal:
     """Of the copies of one worker."""
 
-    def __init__(self, fork: QuietFork, pages: Tracking | None) -> None:
+    def __init__(self, fork: QuietFork, pages: Tracking | None, own: Own) -> None:
         """`pages`: what tracks those of the worker, None where that is of no use."""
         self._fork, self._pages = fork, Tracking(0) if pages is None else pages
+        self._own, self._signals = own, Signals()
         self._delta: Delta | None = None
+        self._glance: Glance | None = None
         self._kept: dict[int, Kept] = {}  # by the process ids of their copies
         self._surroundings = b""
         self._skipped, self._skip = 0, _FIRST_FORKS
@@ -59,7 +61,12 @@ class Renewal:
         closed = min((closed, *self._pages.descriptors))
         try:
             if self._delta is not None and _surroundings() == self._surroundings:
-                return self._renewed(self._delta, kept, closed, exchange)
+                if kept is not None:
+                    self._delta.check(kept)
+                pid = self._renewed(self._delta, kept, closed, exchange)
+                if pid == instead and self._glance is not None:
+                    self._glance.remember(pid)
+                return pid
         except (OSError, TooMuchError):
             pass
         self._give_up()
@@ -69,6 +76,33 @@ class Renewal:
             self.rested = rest is not None
             return pid
         return self._begin(closed)
+
+    def again(self, instead: int, exchange: Exchange) -> int:
+        """As `copy`, if that needs no close look: `instead`, 0 in the copy, or -1 where it does.
+
+        In the copy all signals are blocked then, and `blocked` are those that its code has blocked.
+        """
+        delta, glance, kept = self._delta, self._glance, self._kept.get(instead)
+        if delta is None or glance is None or kept is None:
+            return -1
+        others = [each for each in self._kept.values() if each is not kept]
+        woken = False
+        self._signals.hold()
+        try:
+            if glance.is_same(instead):
+                woken = not delta.renew(kept, others, exchange)
+                return 0 if woken else instead
+        except (OSError, TooMuchError):
+            pass  # as is found once more
+        finally:
+            if not woken:
+                self._signals.let_go()
+        return -1
+
+    @property
+    def blocked(self) -> set[int]:
+        """Signals that code had blocked when `again` was called last."""
+        return self._signals.before
 
     def rehearse(self, closed: int, exchange: Exchange, rest: Rest) -> None:
         """Run what `copy` runs for a fork, but for that."""
@@ -94,11 +128,14 @@ class Renewal:
         return pid
 
     def _new_delta(self) -> Delta:
-        file = _set_apart(os.open(_PLACE, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        file = Apart(os.open(_PLACE, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
         try:
+            # Before all memory is tracked, of which its own is some.
+            self._glance = Glance(self._own, (*self._pages.descriptors, file.fd))
             return Delta(self._fork, self._pages, file)
         except OSError:
-            _close(file)
+            file.close()
+            self._give_up()
             raise
 
     def _made(self, delta: Delta, closed: int) -> int:
@@ -125,6 +162,9 @@ class Renewal:
 
     def _give_up(self) -> None:
         """Renew none of those that there are."""
+        if self._glance is not None:
+            self._glance.close()
+            self._glance = None
         if self._delta is not None:
             self._delta.close()
             self._delta = None
@@ -135,7 +175,9 @@ class Renewal:
     def descriptors(self) -> tuple[int, ...]:
         """Those that are open for it."""
         pages = self._pages.descriptors
-        return pages if self._delta is None else (self._delta.descriptor, *pages)
+        if self._delta is None or self._glance is None:
+            return pages
+        return (self._delta.descriptor, *self._glance.descriptors, *pages)
 
     def take_over(self) -> None:
         """In a copy that was woken: its own copies are forks.
@@ -186,13 +228,5 @@ def _text(path: str) -> bytes:
     fd = _open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return _read(fd, 1 << 16)
-    finally:
-        _close(fd)
-
-
-def _set_apart(fd: int) -> int:
-    """`fd` at one of the highest numbers that code may open: which it hardly takes."""
-    try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, os.sysconf("SC_OPEN_MAX") - _BELOW)
     finally:
         _close(fd)

@@ -95,6 +95,16 @@ class Renewal(Protocol):
         If it is `instead`, `exchange` is called with what makes it one, which takes no time.
         """
 
+    def again(self, instead: int, exchange: Exchange) -> int:
+        """As `copy`, if it is soon seen that nothing is lacking; else -1. Files are not seen to.
+
+        In the copy all signals are blocked.
+        """
+
+    @property
+    def blocked(self) -> set[int]:
+        """Those that its code had blocked before."""
+
     def rehearse(self, closed: int, exchange: Exchange, rest: Rest) -> None:
         """Run what `copy` runs for a fork, but for that."""
 
@@ -177,9 +187,20 @@ class Copies:
         self.due = False
         if self._settling:  # not done yet after a cell that had no code to run
             self.settle()
+        renewal = self._renewal()
+        if renewal is not None and self._files.were_none(self._recovery.states.files):
+            pid = renewal.again(self._last(), self._exchange)
+            if pid >= 0:
+                self.forked = False
+                return None if pid else self._woken(Remains([]), renewal.blocked)
+        return self._made(renewal, rests=rests)
+
+    def _made(self, renewal: Renewal | None, *, rests: bool) -> Woken | None:
+        """As `make`, after a close look at what there is."""
         threads = _thread_count() > 0 or _native_threads() > 1
         lacks = remains.look(self._own(), threads=threads)
-        renewal = None if threads or lacks.descriptors else self._renewal()
+        if threads or lacks.descriptors:
+            renewal = None
         # Before the copy counts: no state may be gone back to without its files.
         if lacks.descriptors:
             mappings.touch(self._recovery.workspace, lacks.descriptors)
@@ -200,13 +221,7 @@ class Copies:
         except OSError:
             pid = -1
         if pid == 0:
-            try:
-                if renewal is None:
-                    self._wait(lacks)
-                return self._take_over(lacks, before)
-            # Boundary: a copy that fails must not become a second worker.
-            except BaseException:  # noqa: BLE001
-                os._exit(1)
+            return self._woken(lacks, before, waits=renewal is None)
         _sigmask(_SETMASK, before)
         if pid > 0:
             self.forked = pid != last
@@ -216,6 +231,16 @@ class Copies:
                 self._keep(pid)
             self._settling = pid
         return None
+
+    def _woken(self, lacks: Remains, before: set[int], *, waits: bool = False) -> Woken:
+        """In the copy; one that `waits` has not been woken yet."""
+        try:
+            if waits:
+                self._wait(lacks)
+            return self._take_over(lacks, before)
+        # Boundary: a copy that fails must not become a second worker.
+        except BaseException:  # noqa: BLE001
+            os._exit(1)
 
     def rehearse(self, own: Collection[int]) -> None:
         """Run what `make` runs, but for the fork itself; `own`: all descriptors that are open."""

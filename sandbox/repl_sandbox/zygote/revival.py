@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..jail import folders, forks, mounts, processes, quiet_fork
+from ..jail.glance import Own
 from ..jail.recipe import Jail
 from ..jail.renewal import Renewal
 from ..worker.copies import BRANCHED, KEEP, ORDER, WAKE, Recovery
@@ -29,6 +30,7 @@ from .orders import Orders
 _BRANCH_LOOK, _MOST_LOOKS = 20, 400
 # A look at one that is stopped, which is the code's doing, counts for so many.
 _STOPPED = 3
+_STREAMS = (0, 1, 2)
 # What else may be said meanwhile: code of the session can say it without end.
 _MOST_WORDS = 10_000
 
@@ -91,7 +93,10 @@ class Revival:
 
     def _renewal(self) -> Renewal | None:
         fork = quiet_fork.prepare(WAKE)
-        return None if fork is None else Renewal(fork, self.jail.tracking)
+        if fork is None:
+            return None
+        own = Own((*_STREAMS, self._high, self.theirs), self._workspace())
+        return Renewal(fork, self.jail.tracking, own)
 
     def _workspace(self) -> str:
         own = f"{self._folder}/{folders.WORKSPACE}" if self._folder else mounts.WORKSPACE
