@@ -79,9 +79,17 @@ class Kept:
     size: bytes  # of all that is mapped there, as the kernel writes it
     place: int
     pages: set[int] = field(default_factory=set)
-    laid: list[int] = field(default_factory=lambda: [-1, -1])  # how many of them have runs, by half
+    runs: array[int] = field(default_factory=lambda: array("Q"))  # of them, as they were found
+    laid: list[int] = field(default_factory=lambda: [-1, -1])  # how much of that, by half
     times: int = 0
     most: int = _MOST_PAGES
+
+    def add(self, pages: set[int]) -> bool:
+        """Keep these too; whether one is new."""
+        new = pages - self.pages
+        self.pages |= new
+        self.runs += _runs(sorted(new))
+        return bool(new)
 
 
 class Delta:
@@ -228,13 +236,11 @@ class Delta:
             for kept in copies:
                 kept.most = -1
             raise
+        if not new:
+            return False
         pages = {page for each in new for page in each}
-        grown = False
-        for kept in copies:
-            before = len(kept.pages)
-            kept.pages |= pages
-            grown = grown or len(kept.pages) > before
-        return grown
+        grown = [kept.add(pages) for kept in copies]
+        return True in grown
 
     def wake(self) -> None:
         """In a copy that was woken: nothing more is to be kept for it.
@@ -262,19 +268,20 @@ class Delta:
         return ROOM + place * _PLACE
 
     def _lay_runs(self, kept: Kept, side: int, half: int, data: int) -> None:
-        """Have the chain write to this half, whose runs are laid anew if there are more."""
-        words, at = self._words, half // 8
+        """Have the chain write to this half, where runs are laid that have come since."""
         if len(kept.pages) > kept.most:
             raise TooMuchError
-        if kept.laid[side] != len(kept.pages):
-            runs = _runs(sorted(kept.pages))
-            runs.extend((self._mapped + half + _NUMBER, _WORD))
-            if len(runs) > 2 * _MOST_RUNS:
+        words, at, laid = self._words, half // 8, kept.laid[side]
+        if laid != len(kept.runs):
+            kept.laid[side] = len(kept.runs)
+            new = kept.runs[max(laid, 0) :]
+            new.extend((self._mapped + half + _NUMBER, _WORD))
+            last = at + _RUNS // 8 + len(kept.runs) + _RUN // 8
+            if last > (half + _HALF) // 8:
                 raise TooMuchError
-            kept.laid[side] = len(kept.pages)
-            words[at + _RUNS // 8 : at + _RUNS // 8 + len(runs)] = memoryview(runs)
-            words[at], words[at + 1] = self._mapped + half + _RUNS, len(runs) // 2
-            words[at + 2] = data
+            words[last - len(new) : last] = memoryview(new)
+            words[at], words[at + 2] = self._mapped + half + _RUNS, data
+            words[at + 1] = len(kept.runs) * kept.runs.itemsize // _RUN + 1
         self._runs.value, self._count.value, self._data.value = words[at : at + 3]
 
 

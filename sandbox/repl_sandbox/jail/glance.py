@@ -25,9 +25,11 @@ from .libc import number
 from .quiet_rows import SIGNALS, Awaited
 
 _STREAMS: Final = 3
-# struct stat, on both machines: its first bytes are device and inode, and with more the size.
+# struct stat, on both machines: device and inode come first, and the size.
 _FILE: Final = 16
+_SIZE: Final = 48
 _SIZED: Final = 56
+_STAT: Final = 144
 _TIMER: Final = 32  # bytes of struct itimerval
 _TIMERS: Final = 3
 _PATH: Final = 256  # in a directory with a longer one each look is close
@@ -79,8 +81,9 @@ class Glance:
     def _lay_out(self, own: Own, held: Sequence[int]) -> None:
         polled = b"".join(bytes(Awaited(fd)) for fd in held)
         self._timers = len(polled) + (_STREAMS + 1) * _FILE + 2 * _SIZED
-        self._status = self._timers + _TIMERS * _TIMER + _SIZED - _FILE + _PATH + _TEXT
-        found = ctypes.create_string_buffer(polled, self._status + _TEXT)
+        self._status = self._timers + _TIMERS * _TIMER + _PATH + _TEXT
+        self._alive = self._status + _TEXT
+        found = ctypes.create_string_buffer(polled, self._alive + _STAT)
         self._found = memoryview(found).cast("B")
         self._copy, self._path = 0, ctypes.create_string_buffer(_PATH)
         self._now = (ctypes.c_long * 2)()  # struct timespec
@@ -88,7 +91,8 @@ class Glance:
         rows = self._rows(ctypes.addressof(found), held, own.workspace.encode())
         self._form = Form(list(rows), saved, 0)
         self._expected = b""
-        self._parts: list[tuple[int, int, bytes]] = []
+        self._parts: list[bytes] = []
+        self._kept: list[tuple[int, int]] = []  # where they lie
 
     def _rows(self, at: int, held: Sequence[int], workspace: bytes) -> Iterator[Row]:
         """Each writes behind the one before it, or over what is not wanted of that."""
@@ -101,42 +105,40 @@ class Glance:
         for each in (_OPEN % b"self", workspace):
             yield call, number("newfstatat"), _AT_FDCWD, each, at, 0
             at += _SIZED
-        # Of this which directory it is is not wanted either: it is another for another copy.
-        path, rest = ctypes.addressof(self._path), _TIMERS * _TIMER - _FILE
-        yield call, number("newfstatat"), _AT_FDCWD, path, at + rest, 0
         for timer in range(_TIMERS):
             yield call, number("getitimer"), timer, at
             at += _TIMER
-        at += _SIZED - _FILE
         yield call, number("getcwd"), at, _PATH
         at += _PATH
         for fd in reversed(self.descriptors):
             yield call, number("pread64"), fd, at, _TEXT, 0
             at += _TEXT
+        yield call, number("newfstatat"), _AT_FDCWD, ctypes.addressof(self._path), at, 0
 
-    def remember(self, copy: int) -> None:
-        """A close look has found nothing that `copy`, which waits, would lack."""
+    def remember(self) -> None:
+        """A close look has found nothing that a copy would lack."""
         self._expected = b""
         timers = slice(self._timers, self._timers + _TIMERS * _TIMER)
-        if self._look(copy) or any(self._found[timers]):
+        if self._look(os.getpid()) or any(self._found[timers]):
             return  # a timer that runs may show the same twice
-        status = bytes(self._found[self._status :])
-        self._parts = []
+        status = bytes(self._found[self._status : self._alive])
+        self._parts, self._kept = [], []
         for first, last in _KEPT:
             if (start := status.find(first)) >= 0:
-                part = status[start : status.find(last, start)]
-                begin = self._status + start
-                self._parts.append((begin, begin + len(part), part))
+                end = status.find(last, start)
+                self._parts.append(status[start:end])
+                self._kept.append((self._status + start, self._status + end))
         self._expected = bytes(self._found[: self._status])
 
     def is_same(self, copy: int) -> bool:
         """Whether all is as it was then, and `copy` waits."""
         if not self._expected or self._look(copy):
             return False
-        found = self._found
-        if bytes(found[: self._status]) != self._expected:
+        found, alive = self._found, self._alive
+        if bytes(found[: self._status]) != self._expected or found[alive + _SIZE] == 0:
             return False
-        return all(bytes(found[begin:end]) == part for begin, end, part in self._parts)
+        parts = [bytes(found[begin:end]) for begin, end in self._kept]
+        return parts == self._parts
 
     def _look(self, copy: int) -> int:
         """Make the calls; the errno of one that has failed, 0 if none has."""

@@ -65,7 +65,7 @@ class Renewal:
                     self._delta.check(kept)
                 pid = self._renewed(self._delta, kept, closed, exchange)
                 if pid == instead and self._glance is not None:
-                    self._glance.remember(pid)
+                    self._glance.remember()
                 return pid
         except (OSError, TooMuchError):
             pass
@@ -119,13 +119,14 @@ class Renewal:
         except OSError:
             self._skipped, self._skip = 0, min(2 * self._skip, _MOST_SKIPPED)
             return self._fork(closed)
-        self._delta = delta
-        pid = self._made(delta, closed)
-        if pid:
-            self._surroundings = b""
-            with suppress(OSError):  # then it is not renewed
-                self._surroundings = _surroundings()  # with what is mapped for this
-        return pid
+        self._delta, self._surroundings = delta, b""
+        # With what is mapped for this, and before the fork: what looks writes to pages which else
+        # would be kept for the copy, now and each time.
+        with suppress(OSError):  # then it is not renewed
+            if self._glance is not None:
+                self._glance.remember()
+            self._surroundings = _surroundings()
+        return self._made(delta, closed)
 
     def _new_delta(self) -> Delta:
         file = Apart(os.open(_PLACE, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))

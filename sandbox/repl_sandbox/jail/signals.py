@@ -6,12 +6,9 @@ import ctypes
 from signal import SIG_BLOCK, SIG_SETMASK, valid_signals
 from typing import Final
 
-from .libc import Call
+from .libc import bound, fail, number
 from .quiet_rows import SIGNALS
 
-_sigprocmask: Final = Call(
-    "rt_sigprocmask", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
-)
 _BITS: Final = 8 * SIGNALS
 
 
@@ -19,20 +16,23 @@ class Signals:
     """Of the thread that calls. What was blocked before is in memory, which a copy has too."""
 
     def __init__(self) -> None:
+        """OSError: there are no system calls of known numbers."""
         self._all = ctypes.c_uint64(sum(1 << (number - 1) for number in valid_signals()))
         self._before = ctypes.c_uint64()
-        self._block = int(SIG_BLOCK), ctypes.addressof(self._all), ctypes.addressof(self._before)
-        self._restore = int(SIG_SETMASK), ctypes.addressof(self._before), None
+        every, before = ctypes.addressof(self._all), ctypes.addressof(self._before)
+        call = "syscall", number("rt_sigprocmask")
+        self._hold = bound(*call, int(SIG_BLOCK), every, before, SIGNALS)
+        self._let_go = bound(*call, int(SIG_SETMASK), before, 0, SIGNALS)
 
     def hold(self) -> None:
         """Block all of them."""
-        if _sigprocmask.raw(*self._block, SIGNALS):
-            _sigprocmask.failed()
+        if self._hold():
+            fail("rt_sigprocmask")
 
     def let_go(self) -> None:
         """Block those that were blocked before."""
-        if _sigprocmask.raw(*self._restore, SIGNALS):
-            _sigprocmask.failed()
+        if self._let_go():
+            fail("rt_sigprocmask")
 
     @property
     def before(self) -> set[int]:

@@ -82,6 +82,8 @@ class Written:
                 self._seen[index] = b"".join((*regions, _NO_REGION))
                 new.update(regions)
         new -= self._known
+        if not new:
+            return []
         self._known |= new
         return [pages for region in new for pages in self._pages(region)]
 
