@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +41,8 @@ pytestmark = pytest.mark.skipif(
     not _kernel_tells_what_was_written(), reason="the kernel does not tell what was written"
 )
 
+# Seconds between two cells of a session that need not hurry: `worker.main` says 0.1.
+_LEISURE = 0.2
 # So many cells until the copies of a session are renewed without a close look, and one more.
 _CELLS = 16
 PROCESSES = "import os\nsorted(int(name) for name in os.listdir('/proc') if name.isdecimal())"
@@ -89,6 +92,18 @@ def test_memory_that_the_kernel_may_take_back_is_left_out(jailed: Sandbox) -> No
         test_it_is_the_same_process_after_each_cell(session)
         die(session)
         assert session.run("x").value == str(_CELLS - 1)
+
+
+def test_a_session_at_leisure_has_no_file_for_its_copies(jailed: Sandbox) -> None:
+    look = "import os; held = 1\nlen(os.listdir('/proc/self/fd'))"
+    with jailed.session() as session:
+        held = []
+        for _ in range(_CELLS // 2):
+            held.append(session.run(look).value)
+            time.sleep(_LEISURE)
+        assert held == held[:1] * len(held)
+        die(session)
+        assert session.get("held") == 1
 
 
 def test_what_is_kept_lies_in_large_folios_where_the_kernel_has_them(jailed: Sandbox) -> None:

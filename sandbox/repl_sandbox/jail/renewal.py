@@ -70,7 +70,8 @@ class Renewal:
         except (OSError, TooMuchError):
             pass
         self._give_up()
-        if not self._pages.begun or self._skipped < self._skip:
+        # Who may rest is asked for little, and would have the file's memory for it.
+        if not self._pages.begun or self._skipped < self._skip or rest is not None:
             self._skipped += 1
             pid = self._forks(closed, rest=rest)
             self.rested = rest is not None
