@@ -106,6 +106,15 @@ def test_a_session_at_leisure_has_no_file_for_its_copies(jailed: Sandbox) -> Non
         assert session.get("held") == 1
 
 
+def test_sessions_leave_no_garbage_in_their_template(jailed: Sandbox) -> None:
+    """It does not collect; the first collection of a session then writes to all of its memory."""
+    found = []
+    for _ in range(20):
+        with jailed.session() as session:
+            found.append(int(session.run("import gc; gc.collect()").value or ""))
+    assert max(found) - min(found) < len(found)
+
+
 def test_what_is_kept_lies_in_large_folios_where_the_kernel_has_them(jailed: Sandbox) -> None:
     with jailed.session() as session:
         mounted = session.run("print(open('/proc/self/mountinfo').read())").stdout

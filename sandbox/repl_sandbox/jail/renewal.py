@@ -11,11 +11,11 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
+from . import signals
 from .apart import Apart
 from .delta import Delta, Exchange, Kept
 from .glance import Glance, Own
 from .quiet_fork import QuietFork, Rest
-from .signals import Signals
 from .tracking import Tracking
 from .written import TooMuchError
 
@@ -39,7 +39,7 @@ class Renewal:
     def __init__(self, fork: QuietFork, pages: Tracking | None, own: Own) -> None:
         """`pages`: what tracks those of the worker, None where that is of no use."""
         self._fork, self._pages = fork, Tracking(0) if pages is None else pages
-        self._own, self._signals = own, Signals()
+        self._own, self._signals = own, signals.prepare()
         self._delta: Delta | None = None
         self._glance: Glance | None = None
         self._kept: dict[int, Kept] = {}  # by the process ids of their copies

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from signal import SIG_BLOCK, SIG_SETMASK, valid_signals
 from typing import Final
 
@@ -39,3 +40,15 @@ class Signals:
         """Those."""
         mask = self._before.value
         return {bit + 1 for bit in range(_BITS) if mask >> bit & 1}
+
+
+@functools.cache
+def prepare() -> Signals:
+    """Those of this process, made when they are asked for first: in a template.
+
+    What `bound` makes is garbage in cycles afterwards, which a zygote does not collect.
+
+    Raises:
+        OSError: as of `Signals`.
+    """
+    return Signals()
