@@ -273,7 +273,6 @@ class Delta:
             raise TooMuchError
         words, at, laid = self._words, half // 8, kept.laid[side]
         if laid != len(kept.runs):
-            kept.laid[side] = len(kept.runs)
             new = kept.runs[max(laid, 0) :]
             new.extend((self._mapped + half + _NUMBER, _WORD))
             last = at + _RUNS // 8 + len(kept.runs) + _RUN // 8
@@ -282,6 +281,7 @@ class Delta:
             words[last - len(new) : last] = memoryview(new)
             words[at], words[at + 2] = self._mapped + half + _RUNS, data
             words[at + 1] = len(kept.runs) * kept.runs.itemsize // _RUN + 1
+            kept.laid[side] = len(kept.runs)
         self._runs.value, self._count.value, self._data.value = words[at : at + 3]
 
 
