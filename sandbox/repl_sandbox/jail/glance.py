@@ -48,6 +48,15 @@ _KEPT: Final = (
 )
 
 
+def lasting(status: bytes) -> list[tuple[int, int]]:
+    """Where in the text of /proc/self/status lies what does not change by itself."""
+    return [
+        (start, status.find(last, start))
+        for first, last in _KEPT
+        if (start := status.find(first)) >= 0
+    ]
+
+
 class Own(NamedTuple):
     """What a worker has from the beginning: descriptors, distinct, and the path of its files."""
 
@@ -122,12 +131,9 @@ class Glance:
         if self._look(os.getpid()) or any(self._found[timers]):
             return  # a timer that runs may show the same twice
         status = bytes(self._found[self._status : self._alive])
-        self._parts, self._kept = [], []
-        for first, last in _KEPT:
-            if (start := status.find(first)) >= 0:
-                end = status.find(last, start)
-                self._parts.append(status[start:end])
-                self._kept.append((self._status + start, self._status + end))
+        kept = lasting(status)
+        self._parts = [status[start:end] for start, end in kept]
+        self._kept = [(self._status + start, self._status + end) for start, end in kept]
         self._expected = bytes(self._found[: self._status])
 
     def is_same(self, copy: int) -> bool:

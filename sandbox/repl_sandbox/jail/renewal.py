@@ -14,7 +14,7 @@ from contextlib import suppress
 from . import signals
 from .apart import Apart
 from .delta import Delta, Exchange, Kept
-from .glance import Glance, Own
+from .glance import Glance, Own, lasting
 from .quiet_fork import QuietFork, Rest
 from .tracking import Tracking
 from .written import TooMuchError
@@ -204,26 +204,13 @@ def _surroundings() -> bytes:
         OSError: it cannot be told: a standard stream is closed, or the working directory gone.
     """
     status = _text("/proc/self/status")
-    # Its name and mask; how much is mapped, as what, in how many tables; signals, filters and
-    # processors. What lies between changes all the time.
-    parts = [
-        status[first : status.find(last, first)]
-        for start, last in _KEPT
-        if (first := status.find(start)) >= 0
-    ]
+    parts = [status[start:end] for start, end in lasting(status)]
     streams = (_fstat(fd) for fd in _STREAMS)
     files = b"".join(b"%d:%d " % (status.st_dev, status.st_ino) for status in streams)
     return b"".join((*parts, files, _text("/proc/self/limits"), os.fsencode(_getcwd())))
 
 
 _STREAMS = (0, 1, 2)
-_KEPT = (
-    (b"Name:", b"State:"),
-    (b"VmSize:", b"VmHWM:"),
-    (b"VmData:", b"VmSwap:"),
-    (b"Threads:", b"SigQ:"),
-    (b"SigBlk:", b"Cpus_allowed_list:"),
-)
 
 
 def _text(path: str) -> bytes:
