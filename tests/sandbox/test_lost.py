@@ -120,6 +120,23 @@ def test_shared_memory_is_named(copied: Session) -> None:
     assert copied.run("shared[0], own[0], mapped[0]").value == "(1, 0, 0)"
 
 
+def test_shared_memory_is_known_by_its_access_and_not_by_its_name(copied: Session) -> None:
+    copied.run(
+        "import mmap, tempfile\n"
+        "def mapped(name, flags):\n"
+        "    with open(f'{tempfile.gettempdir()}/{name}', 'w+b') as file:\n"
+        "        file.write(bytes(10)); file.flush()\n"
+        "        return mmap.mmap(file.fileno(), 0, flags)\n"
+        "own = mapped('a rw-s b', mmap.MAP_PRIVATE)\n"
+        "shared = mapped('c rw-s rwxs d', mmap.MAP_SHARED)\n"
+    )
+    outcome = copied.run("own[0] = shared[0] = 1\nimport os; os._exit(1)")
+    if copied.isolation.tier != "confined":  # as above
+        (name,) = outcome.lost
+        assert name.startswith("shared memory '/") and "/c rw-s rwxs d'" in name, name
+    assert copied.run("shared[0], own[0]").value == "(1, 0)"
+
+
 def test_pipes_and_sockets_are_named(copied: Session) -> None:
     code = (
         "import os, socket\nreading, writing = os.pipe()\none, other = socket.socketpair()\n"

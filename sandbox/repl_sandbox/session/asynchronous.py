@@ -14,7 +14,7 @@ from .answers import Accept
 from .checkpoints import DEFAULT_LIMIT, loading, saving
 from .core import Core
 from .files import AsyncSessionFiles
-from .handle import Handle, Home
+from .handle import Handle, Home, Room
 from .offers import HostFunction, check
 from .requests import check_code, check_hearer, check_timeout, fetch, list_variables, store
 from .watch import Watch
@@ -100,11 +100,11 @@ class AsyncSession(Handle):
         offers = None if host is None else check(host)
         self._core.check_offers(offers)
         self._check_open()
-        self._home.widen(self._core)
+        room = Room(self._home, self._core)
         try:
-            links = await self._drive(lambda core: core.branch(seed))
+            links = await self._drive(lambda core: core.branch(seed, room.take))
         except BaseException:
-            self._home.narrow(self._core)
+            room.give_back()
             raise
         branch = AsyncSession(self._core.line(links, offers, on_answer), self._home)
         self._home.add(branch._core)

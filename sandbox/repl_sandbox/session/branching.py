@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from ..errors import SandboxError
 from ..wire.messages import Fetch, Restored
@@ -20,16 +20,29 @@ _monotonic = time.monotonic
 class Branching(Questions):
     """A session that can be copied while it lives."""
 
-    def branch(self, seed: int | None) -> Generator[float, Ready_, Links]:
-        """Have a waiting copy fork another line of the session; what connects the host to it."""
+    def branch(
+        self, seed: int | None, take_room: Callable[[], None]
+    ) -> Generator[float, Ready_, Links]:
+        """Have a waiting copy fork another line of the session; what connects the host to it.
+
+        `take_room` is called before there is one.
+        """
         if not self.keeps:
             raise SandboxError("branch needs waiting copies: Sandbox(recovery='snapshot')")
-        # Before it answers anything, the worker has a copy made of what it is now; but before its
-        # first cell there need be none, until it is asked for one.
-        for _ in range(1 if self.last_kept else 2):
-            yield from self.ask(Fetch(ASK_FOR_COPY))
-        ends = EndsOfBranch()
+        ends: EndsOfBranch | None = None
+
+        def connect() -> None:
+            nonlocal ends
+            take_room()
+            ends = EndsOfBranch()
+
         try:
+            # Before it answers anything, the worker has a copy made of what it is now; but before
+            # its first cell there need be none, until it is asked for one.
+            if not self.last_kept:
+                yield from self.ask(Fetch(ASK_FOR_COPY))
+            yield from self.ask(Fetch(ASK_FOR_COPY), meanwhile=connect)
+            assert ends is not None
             order = {"op": "branch", "cell": self.last_kept}
             order["seed"] = -1 if seed is None else seed
             self._branched, self._branches = None, self._branches + 1
@@ -41,7 +54,8 @@ class Branching(Questions):
                     "processes ended the copy"
                 )
         except BaseException:
-            ends.close()
+            if ends is not None:
+                ends.close()
             raise
         return ends.links(self.links)
 

@@ -46,6 +46,25 @@ class Home:
     narrow: Callable[[Core], None]
 
 
+class Room:
+    """That of one branch of a session."""
+
+    def __init__(self, home: Home, core: Core) -> None:
+        self._home = home
+        self._core = core
+        self._taken = False
+
+    def take(self) -> None:
+        """SandboxError if there is none."""
+        self._home.widen(self._core)
+        self._taken = True
+
+    def give_back(self) -> None:
+        """There is no branch."""
+        if self._taken:
+            self._home.narrow(self._core)
+
+
 def _dropped(session: str, pid: int, _: object) -> None:
     if os.getpid() == pid:  # else it is the process's that forked this one
         message = f"unclosed {session}: close it, or use it in a `with` statement"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 
 from ..errors import SandboxError
 from ..types import State
@@ -20,20 +20,31 @@ _STATES: Mapping[State, str] = {
 _monotonic = time.monotonic
 
 
+def _nothing() -> None:
+    """What there is to do while most questions are answered."""
+
+
 class Questions(Revival):
     """A session that answers, with a new worker if need be."""
 
     def ask(
-        self, question: HostMessage, memfd: int | None = None
+        self,
+        question: HostMessage,
+        memfd: int | None = None,
+        *,
+        meanwhile: Callable[[], None] = _nothing,
     ) -> Generator[float, Ready_, WorkerMessage]:
-        """Send a question and return the worker's answer; `memfd` is for it to ask for."""
+        """Send a question and return the worker's answer; `memfd` is for it to ask for.
+
+        `meanwhile` is called while the worker is at it.
+        """
         try:
-            return (yield from self._answer_to(question, memfd))
+            return (yield from self._answer_to(question, memfd, meanwhile))
         finally:
             self.withdraw()
 
     def _answer_to(
-        self, question: HostMessage, memfd: int | None
+        self, question: HostMessage, memfd: int | None, meanwhile: Callable[[], None]
     ) -> Generator[float, Ready_, WorkerMessage]:
         self._begin_cell()
         self._asked = None
@@ -43,6 +54,7 @@ class Questions(Revival):
             yield from self._whole(self._replace())
             self._asked = None
             yield from self._say(question, memfd)
+        meanwhile()
         deadline = _monotonic() + max(self.limits.timeout, RESTART_TIMEOUT)
         while self._asked is None and not self._dead:
             self._receive((yield deadline))

@@ -29,6 +29,26 @@ _CUT = int(socket.MSG_CTRUNC)  # `&` with a member of an enum runs five function
 _FD_SPACE = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
+class _Beginning:
+    """What a conversation begins with.
+
+    The worker's second one has it from the template: a copy that takes over, and a branch, would
+    write to 50 pages to make it.
+    """
+
+    def __init__(self) -> None:
+        self.connection = WorkerConnection()
+        self.poller = select.poll()
+        # Of its own: a signal handler that comes in this wait may ask the host, and wait as well.
+        self.command_poller = select.poll()
+        self.turn = threading.Condition(threading.Lock())
+        self.sending = threading.Lock()
+        self.commands: deque[HostMessage] = deque()
+        self.replies: dict[int, Reply] = {}
+        self.awaited: set[int] = set()
+        self.descriptors: deque[int] = deque()
+
+
 class Channel:
     """Sends messages and waits for commands and replies. `Disconnected` when the host is gone.
 
@@ -42,7 +62,9 @@ class Channel:
     def __init__(self, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
         self.polls = False
+        self._next: _Beginning | None = None
         self.renew()
+        self._next = _Beginning()
 
     def renew(self) -> None:
         """Begin anew, as if nothing had been said: what was under way is another process's.
@@ -52,17 +74,17 @@ class Channel:
         if hasattr(self, "_socket"):
             self._socket.detach()
             del self._socket
-        self._connection = WorkerConnection()
-        self._poller = select.poll()
-        # Of its own: a signal handler that comes in this wait may ask the host, and wait as well.
-        self._command_poller = select.poll()
-        self._turn = threading.Condition(threading.Lock())
-        self._sending = threading.Lock()
+        beginning, self._next = self._next or _Beginning(), None
+        self._connection = beginning.connection
+        self._poller = beginning.poller
+        self._command_poller = beginning.command_poller
+        self._turn = beginning.turn
+        self._sending = beginning.sending
         self._leading = False
-        self._commands: deque[HostMessage] = deque()
-        self._replies: dict[int, Reply] = {}
-        self._awaited: set[int] = set()
-        self._descriptors: deque[int] = deque()
+        self._commands = beginning.commands
+        self._replies = beginning.replies
+        self._awaited = beginning.awaited
+        self._descriptors = beginning.descriptors
 
     def open(self, sock: socket.socket) -> None:
         """Speak over `sock` from now on."""
@@ -86,14 +108,14 @@ class Channel:
         """Whether nothing that the host asked for is under way."""
         return self._connection.phase is Phase.IDLE
 
-    def send(self, message: WorkerMessage) -> None:
-        """Send one message whole."""
+    def send(self, message: WorkerMessage, *, after: bytes = b"") -> None:
+        """Send one message whole, `after` what was `said`."""
         main = _get_ident() == self._main
         with self._sending:
             if main:
                 self._interrupts.hold()
             try:
-                self._socket.sendall(self._connection.send(message))
+                self._socket.sendall(after + self._connection.send(message))
             except OSError as error:
                 if _is_handlers(error):
                     raise
@@ -103,7 +125,7 @@ class Channel:
                     self._interrupts.allow()
 
     def said(self, message: WorkerMessage) -> bytes:
-        """What sends `message`, if somebody else does."""
+        """What says `message`, for who sends it otherwise."""
         return self._connection.send(message)
 
     def send_empty_result(self, cell: int, peak_memory: int) -> None:

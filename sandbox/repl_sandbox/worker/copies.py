@@ -9,6 +9,7 @@ which others of the session can find: they are one trust domain.
 from __future__ import annotations
 
 import _signal
+import _socket
 import _thread
 import fcntl
 import os
@@ -17,8 +18,8 @@ import struct
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, cast
 
 from . import mappings, remains
 from .files import Files
@@ -153,11 +154,14 @@ class Copies:
         self.due = False
         self.forked = True  # whether the last copy shares its pages with this process
         self.cell = 0  # the last that ran
+        self.states = recovery.states  # the page that the worker shares with its init
         self._recovery = recovery
         self._worker = worker
+        self._socket: _socket.socket = recovery.orders
         self._orders = recovery.orders.fileno()
         self._settling = 0  # the copy that may not be out of the way yet
         self._rows: list[Row] = []
+        self._workspace = recovery.workspace
         self._files = Files(recovery.workspace)
 
     @property
@@ -165,15 +169,10 @@ class Copies:
         """Whether no copy was made yet."""
         return not self._rows
 
-    @property
-    def states(self) -> States:
-        """The page that the worker shares with its init."""
-        return self._recovery.states
-
     def shared(self, *, branched: bool) -> list[str]:
         """In one that takes over: names of the memory that it has in common with others."""
         # A branch has files of its own, but what it has mapped are those of who it was copied from.
-        restored = "" if branched else self._recovery.workspace
+        restored = "" if branched else self._workspace
         return mappings.lost(self.states.address, restored)
 
     def make(self, *, rests: bool = False) -> Woken | None:
@@ -188,7 +187,7 @@ class Copies:
         if self._settling:  # not done yet after a cell that had no code to run
             self.settle()
         renewal = self._renewal()
-        if renewal is not None and self._files.were_none(self._recovery.states.files):
+        if renewal is not None and self._files.were_none(self.states.files):
             pid = renewal.again(self._last(), self._exchange)
             if pid >= 0:
                 self.forked = False
@@ -203,11 +202,10 @@ class Copies:
             renewal = None
         # Before the copy counts: no state may be gone back to without its files.
         if lacks.descriptors:
-            mappings.touch(self._recovery.workspace, lacks.descriptors)
-        if self._files.changed(self._recovery.states.files):
-            orders = self._recovery.orders
-            orders.sendall(WORD.pack(KEEP, self.cell))
-            orders.recv(len(KEPT))
+            mappings.touch(self._workspace, lacks.descriptors)
+        if self._files.changed(self.states.files):
+            self._socket.sendall(WORD.pack(KEEP, self.cell))
+            self._socket.recv(len(KEPT))
         last = self._last()
         before = _sigmask(_BLOCK, _ALL if renewal else _HELD)
         try:
@@ -246,7 +244,7 @@ class Copies:
         """Run what `make` runs, but for the fork itself; `own`: all descriptors that are open."""
         self._own()
         remains.look(own, threads=_thread_count() > 0 or _native_threads() > 1)
-        self._files.changed(self._recovery.states.files)
+        self._files.changed(self.states.files)
         if (renewal := self._renewal()) is not None:
             renewal.rehearse(self._worker, self._exchange, self._rest(_sigmask(_BLOCK, ())))
         self._rows = []
@@ -290,7 +288,7 @@ class Copies:
 
     def _exchange(self, renew: Callable[[], None]) -> None:
         """Let the last copy be that of this cell, by `renew`; it is none of either meanwhile."""
-        copy, states = self._last(), self._recovery.states
+        copy, states = self._last(), self.states
         others = [row for row in self._rows if row[0] != copy]
         rows = [*others, (copy, self.cell)]
         if others and rows != self._rows:
@@ -301,7 +299,7 @@ class Copies:
 
     def _rest(self, blocked: Collection[int]) -> Rest:
         """What makes the copy count that there will be, as `_keep` does; and a wait."""
-        states = self._recovery.states
+        states = self.states
         child, half = states.lay(self._rows_with(0))
         mask = sum(1 << (number - 1) for number in blocked) if blocked else 0
         return Rest(self._worker, child, (states.address, half), self._last(), mask)
@@ -315,7 +313,7 @@ class Copies:
 
     def _keep(self, copy: int) -> None:
         ended, self._rows = self._last(), self._rows_with(copy)
-        self._recovery.states.write(self._rows)
+        self.states.write(self._rows)
         if ended:
             try:
                 _kill(ended, _SIGKILL)
@@ -343,17 +341,18 @@ class Copies:
             _close(self._worker)  # where a quiet fork could not
         if self._recovery.renewal is not None:
             self._recovery.renewal.take_over()
-        left = self._recovery.workspace
+        left = self._workspace
         taken = {held.fd for held in lacks.descriptors}  # they are opened again there
         while True:
             cpu_left, seed, workspace, descriptors = self._orders_for_me()
-            if not workspace or self._branch(workspace, descriptors, taken):
+            if not workspace or self._branch(workspace, descriptors):
                 break
             _sigwait(_WAKES)
         while _signal.sigtimedwait(_ALL, 0) is not None:
             pass  # what the code has sent it, another WAKE among it
         _sigmask(_SETMASK, before)
-        self._rows = self._recovery.states.read()  # as init has left it: those that still wait
+        if not workspace:  # a branch has none
+            self._rows = self.states.read()  # as init has left it: those that still wait
         self._sit_down(descriptors[0], taken)
         moved = (left, workspace) if workspace else None
         return Woken(self._worker, self.cell, lacks, cpu_left, moved, None if seed < 0 else seed)
@@ -361,13 +360,15 @@ class Copies:
     def _sit_down(self, worker: int, taken: Collection[int]) -> None:
         """Have both sockets at the highest numbers that there may be, the worker's above."""
         most, orders = os.sysconf("SC_OPEN_MAX"), self._orders
+        self._socket.detach()
         self._worker = _at_most(worker, most, {*taken, orders})
-        self._orders = _at_most(self._recovery.orders.detach(), self._worker, taken)
-        theirs = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._orders)
-        self._recovery = replace(self._recovery, orders=theirs)
+        self._orders = _at_most(orders, self._worker, taken)
+        # As it is made in C: `socket` wraps it in Python, which writes to more pages.
+        self._socket = _socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._orders)
 
     def _orders_for_me(self) -> tuple[int, int, str, list[int]]:
-        me, orders = os.getpid(), self._recovery.orders
+        # Which that function asks for `recvmsg` alone.
+        me, orders = os.getpid(), cast("socket.socket", self._socket)
         # The code may have changed that for all who hold the socket.
         orders.setblocking(True)
         while True:
@@ -381,11 +382,8 @@ class Copies:
             for fd in descriptors:  # of one that died before it could read
                 _close(fd)
 
-    def _branch(self, workspace: str, descriptors: list[int], taken: set[int]) -> bool:
-        """Fork this copy, which waits on; whether this process is the branch.
-
-        `taken` are the numbers that the code's own descriptors will have.
-        """
+    def _branch(self, workspace: str, descriptors: list[int]) -> bool:
+        """Fork this copy, which waits on; whether this process is the branch."""
         _, orders, states, stdout, stderr = descriptors
         try:
             pid = self._recovery.fork_beside()
@@ -395,18 +393,12 @@ class Copies:
             _setsid()
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
-            self._recovery.orders.close()
-            self._recovery.states.close()
-            self._recovery = replace(
-                self._recovery,
-                states=States(states),
-                orders=socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, orders),
-                workspace=workspace,
-            )
-            self._orders, self._rows, self._files = orders, [], Files(workspace)
-            used = [states, stdout, stderr]
+            self.states.be(states)
+            self._workspace, self._rows, self._files = workspace, [], Files(workspace)
+            used = [self._socket.detach(), states, stdout, stderr]
+            self._orders = orders
         else:
-            self._recovery.orders.sendall(WORD.pack(BRANCHED, pid))
+            self._socket.sendall(WORD.pack(BRANCHED, pid))
             used = descriptors
         for fd in used:
             _close(fd)
@@ -426,10 +418,12 @@ def _at_most(fd: int, below: int, taken: Collection[int]) -> int:
     """`fd` at the highest number that is less than `below`, but for those that are `taken`."""
     for number in range(below - 1, fd if fd < below else _STDERR, -1):
         if number not in taken:
-            with suppress(OSError):
+            try:
                 os.dup2(fd, number, inheritable=False)
-                os.close(fd)
-                return number
+            except OSError:
+                continue
+            _close(fd)
+            return number
     return fd
 
 

@@ -214,9 +214,12 @@ class Worker:
 
     def open(self, fd: int) -> None:
         """Begin the conversation on socket `fd`."""
+        self._listen(fd)
+        self._channel.send(Ready(VERSION))
+
+    def _listen(self, fd: int) -> None:
         self._pid = _getpid()
         self._channel.open(_stream(fd))
-        self._channel.send(Ready(VERSION))
 
     def _touch_pages(self) -> None:
         """Run a cell that does nothing, and send no result.
@@ -278,8 +281,9 @@ class Worker:
             seed(woken.seed)
         self._calls.forked = False
         self._calls.cell = 0
-        self.open(woken.worker)
-        self._channel.send(Restored(woken.cell, tuple(lost)))
+        self._listen(woken.worker)
+        ready = self._channel.said(Ready(VERSION))
+        self._channel.send(Restored(woken.cell, tuple(lost)), after=ready)
         if self._copies is not None:
             # Its own is this process. Without another, the next cell that dies would take with it
             # what the last one did.

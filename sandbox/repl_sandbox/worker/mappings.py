@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from .descriptors import Held
@@ -16,6 +16,7 @@ _GONE = " (deleted)"
 _NAMELESS = "/dev/zero"  # so the kernel calls what leads to no file
 _LOCKS = "/dev/shm/sem."  # as other locks, they stay as they are
 _MOST_NAMED = 20
+_PIECE = 1 << 14  # bytes; the kernel gives a page at a time
 
 
 def lost(ours: int, workspace: str = "") -> list[str]:
@@ -60,13 +61,31 @@ def _may_be_mapped(held: Held) -> bool:
 def _shared() -> list[tuple[int, str]] | None:
     """What is shared and can be written: where it begins, its file. None if that is not told."""
     try:
-        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
-            lines = file.read().splitlines()
+        maps = _maps()
     except OSError:  # not to be read in tier "confined" by a process that took over
         return None
-    found = []
-    for line in lines:
-        span, access, _, _, _, *path = line.split(None, 5)
-        if access[1] == "w" and access[3] == "s":
-            found.append((int(span.partition("-")[0], 16), path[0] if path else ""))
-    return found
+    # Of more than a hundred lines one is, as a rule. The others are not taken apart: who asks was
+    # forked just now, and copies each page that it writes to.
+    return [found for access in (b"w-s", b"wxs") for found in _with(access, maps)]
+
+
+def _maps() -> bytes:
+    fd = os.open("/proc/self/maps", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        pieces = []
+        while piece := os.read(fd, _PIECE):
+            pieces.append(piece)
+        return b"".join(pieces)
+    finally:
+        os.close(fd)
+
+
+def _with(access: bytes, maps: bytes) -> Iterator[tuple[int, str]]:
+    """Where a mapping begins that may be accessed so, and its file."""
+    at = -1
+    while (at := maps.find(access, at + 1)) >= 0:
+        start, end = maps.rfind(b"\n", 0, at) + 1, maps.find(b"\n", at)
+        span, allowed, _, _, _, *path = maps[start:end].split(None, 5)
+        if allowed.endswith(access):  # and the file is not just called so
+            yield int(span.partition(b"-")[0], 16), os.fsdecode(path[0]) if path else ""
+        at = end

@@ -17,7 +17,10 @@ def move(old: str, new: str) -> list[str]:
     still leads to the old one: branches of a session trust one another.
     """
     left: list[str] = []
-    os.makedirs(new, exist_ok=True)
+    try:
+        os.mkdir(new)
+    except OSError:
+        os.makedirs(new, exist_ok=True)
     _copy_below(old, new, left)
     with suppress(OSError):
         here = os.getcwd()

@@ -141,7 +141,9 @@ def _tasks(loop: Any) -> list[str]:
 
 def _of_loop(loop: Any) -> set[int]:
     """The descriptors of the loop itself, which are no loss: the next await makes another."""
-    numbers = set()
+    numbers: set[int] = set()
+    if loop is None:
+        return numbers
     for name in ("_selector", "_ssock", "_csock"):
         with suppress(AttributeError, OSError, ValueError):  # none, or closed
             numbers.add(getattr(loop, name).fileno())

@@ -40,7 +40,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 _ACCESS = mmap.PROT_READ | mmap.PROT_WRITE
 _NEW = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS
-_INSTEAD = _NEW | 0x10  # MAP_FIXED of uapi/linux/mman.h
+_INSTEAD = mmap.MAP_SHARED | 0x10  # MAP_FIXED of uapi/linux/mman.h
 
 
 def _map(fd: int) -> int:
@@ -65,7 +65,14 @@ class States:
 
     def renew(self) -> None:
         """Be another page, of zeros, which nobody shares yet."""
-        if _mmap(self.address, mmap.PAGESIZE, _ACCESS, _INSTEAD, -1, 0) == _FAILED:
+        self._lie(_INSTEAD | mmap.MAP_ANONYMOUS, -1)
+
+    def be(self, fd: int) -> None:
+        """Be the page of file `fd`."""
+        self._lie(_INSTEAD, fd)
+
+    def _lie(self, flags: int, fd: int) -> None:
+        if _mmap(self.address, mmap.PAGESIZE, _ACCESS, flags, fd, 0) == _FAILED:
             _failed()
 
     def close(self) -> None:
