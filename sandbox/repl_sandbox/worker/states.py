@@ -40,7 +40,8 @@ _FAILED = ctypes.c_void_p(-1).value
 
 _ACCESS = mmap.PROT_READ | mmap.PROT_WRITE
 _NEW = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS
-_INSTEAD = mmap.MAP_SHARED | 0x10  # MAP_FIXED of uapi/linux/mman.h
+_FIXED = 0x10  # MAP_FIXED of uapi/linux/mman.h
+_INSTEAD, _NEW_INSTEAD = mmap.MAP_SHARED | _FIXED, _NEW | _FIXED
 
 
 def _map(fd: int) -> int:
@@ -65,14 +66,12 @@ class States:
 
     def renew(self) -> None:
         """Be another page, of zeros, which nobody shares yet."""
-        self._lie(_INSTEAD | mmap.MAP_ANONYMOUS, -1)
+        if _mmap(self.address, mmap.PAGESIZE, _ACCESS, _NEW_INSTEAD, -1, 0) == _FAILED:
+            _failed()
 
     def be(self, fd: int) -> None:
         """Be the page of file `fd`."""
-        self._lie(_INSTEAD, fd)
-
-    def _lie(self, flags: int, fd: int) -> None:
-        if _mmap(self.address, mmap.PAGESIZE, _ACCESS, flags, fd, 0) == _FAILED:
+        if _mmap(self.address, mmap.PAGESIZE, _ACCESS, _INSTEAD, fd, 0) == _FAILED:
             _failed()
 
     def close(self) -> None:

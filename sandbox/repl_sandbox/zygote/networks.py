@@ -13,7 +13,7 @@ namespace goes with its session. Does not cover: which sockets there may be (sec
 from __future__ import annotations
 
 import os
-from errno import EEXIST
+from errno import EEXIST, EFBIG
 
 from ..jail import libc
 
@@ -22,6 +22,9 @@ from ..jail import libc
 _SOCKETS = "sockstat"
 _TRACES = ("snmp", "netstat")
 _TRACES_OF_IPV6 = "snmp6"  # which a kernel need not have
+# Bytes of the longest, four times over. One room for all that are read: bytes of their own would be
+# more pages that the zygote writes to for each session.
+_ROOM = 1 << 14
 
 # A descriptor and some 160 kB of the kernel's for each, of those that wait and of those whose
 # sessions live; who opens and closes sessions all the time has no more that are about to end.
@@ -37,10 +40,11 @@ class Networks:
     def __init__(self) -> None:
         libc.unshare(libc.CLONE_NEWNET)
         self._home = _here()
+        self._read = bytearray(_ROOM)
         try:
-            self._as_new = _traces()
+            self._as_new = self._traces()
         except OSError:
-            self._as_new = []  # as nothing is: no network is used again
+            self._as_new = []  # nothing to compare with: no network is used again
         self._free: list[int] = []
         self._lent: dict[int, int] = {}  # by session; not those of the oldest, see `enter`
 
@@ -99,39 +103,50 @@ class Networks:
             self.forget(session)
 
     def _is_as_new(self, network: int) -> bool:
+        """Whether there is nothing in `network` that sessions may have left there."""
         try:
             libc.setns(network, libc.CLONE_NEWNET)
-            return _traces() == self._as_new
+            for path, whole, begins in self._as_new:
+                size = self._reads(path)
+                if (whole and size != len(begins)) or not self._read.startswith(begins):
+                    return False
+            return bool(self._as_new)
         except OSError:
             return False
         finally:
             self.leave()
 
+    def _traces(self) -> list[tuple[str, bool, bytes]]:
+        """Of the network that this process is in, by path: whether what follows is the whole file.
+
+        Raises:
+            OSError: one cannot be read, or there is no room for all of it.
+        """
+        traces = []
+        for name in (_SOCKETS, *_TRACES, _TRACES_OF_IPV6):
+            path = f"/proc/self/net/{name}"
+            try:
+                size = self._reads(path)
+            except FileNotFoundError:
+                if name != _TRACES_OF_IPV6:
+                    raise
+                continue
+            if size == _ROOM:
+                raise OSError(EFBIG, "it is longer than what there is to read it into", path)
+            end = self._read.index(b"\n") + 1 if name == _SOCKETS else size
+            traces.append((path, end == size, bytes(self._read[:end])))
+        return traces
+
+    def _reads(self, path: str) -> int:
+        """Read a file about the network that this process is in; the number of its bytes."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            # The kernel writes each whole where there is room for it.
+            return os.readv(fd, (self._read,))
+        finally:
+            os.close(fd)
+
 
 def _here() -> int:
     """A descriptor of the network namespace that this process, which has one thread, is in."""
     return os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-
-
-def _traces() -> list[bytes]:
-    """What sessions may have left in the network that this process is in."""
-    traces = [_read(_SOCKETS).partition(b"\n")[0], *map(_read, _TRACES)]
-    try:
-        traces.append(_read(_TRACES_OF_IPV6))
-    except FileNotFoundError:
-        pass
-    return traces
-
-
-def _read(name: str) -> bytes:
-    """A file about this process's network."""
-    fd = os.open(f"/proc/self/net/{name}", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        # The kernel writes each whole where there is room for it.
-        return os.read(fd, _ROOM)
-    finally:
-        os.close(fd)
-
-
-# Bytes; the longest has some 4,000.
-_ROOM = 1 << 16
