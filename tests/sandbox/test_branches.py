@@ -346,6 +346,25 @@ def test_so_many_branches_may_be_open(jailed: Sandbox) -> None:
             branch.close()
 
 
+def test_one_branch_too_many_costs_nothing() -> None:
+    with (
+        Sandbox(limits=Limits(timeout=60, grace=0.05), branches=1) as sandbox,
+        sandbox.session() as session,
+        session.branch(),
+    ):
+        # A session with threads is copied by fork(3), which runs this: the copy takes its time.
+        session.run(
+            "import os, threading, time\nawaited = threading.Event()\n"
+            "threading.Thread(target=awaited.wait, daemon=True).start()\n"
+            "os.register_at_fork(before=lambda: time.sleep(0.5))"
+        )
+        session.run("x = 3")
+        with pytest.raises(SandboxError, match="branches=1"):
+            session.branch()
+        outcome = session.run("x")
+        assert (outcome.value, outcome.state, outcome.lost) == ("3", "kept", ())
+
+
 def test_a_branch_counts_as_a_session() -> None:
     with (
         Sandbox(isolation="jailed", max_sessions=2) as sandbox,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 from contextlib import suppress
+from typing import Literal
 
 import psutil
 import pytest
@@ -246,6 +248,25 @@ def test_bad_arguments_are_named(
 
 
 # ── what the host has given ───────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("recovery", "state", "value"),
+    [("snapshot", "rolled_back", "[1]"), ("restart", "restarted", None)],
+)
+def test_an_end_that_a_question_meets_is_told_by_the_next_cell(
+    recovery: Literal["snapshot", "restart"], state: str, value: str | None
+) -> None:
+    with Sandbox(limits=PATIENT, recovery=recovery) as sandbox, sandbox.session() as session:
+        session.run("x = [1]")
+        session.get("x")  # before a question is answered there is a copy
+        links = session._core.links
+        os.kill(links.worker_pid, signal.SIGKILL)
+        select.select([links.worker], [], [])
+        session.variables()
+        outcome = session.run("x")
+        assert (outcome.value, outcome.state) == (value, state)
+        assert session.run("1 + 1").state == "kept"
 
 
 def test_host_functions_are_there_after_a_recovery(recovering: Sandbox) -> None:

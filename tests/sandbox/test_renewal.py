@@ -46,6 +46,8 @@ pytestmark = pytest.mark.skipif(
 _LEISURE = 0.2
 # So many cells until the copies of a session are renewed without a close look, and one more.
 _CELLS = 16
+# Within so many a signal comes in a moment that is a thousandth of a step.
+_MANY = 20_000
 PROCESSES = "import os\nsorted(int(name) for name in os.listdir('/proc') if name.isdecimal())"
 
 
@@ -301,6 +303,56 @@ def test_what_a_cell_leaves_that_cannot_be_kept_is_named(
 ) -> None:
     assert session.run(change).error is None
     assert any(lost in name for name in die(session).lost)
+
+
+def test_a_file_that_comes_while_a_copy_is_looked_at_goes_back_too(jailed: Sandbox) -> None:
+    with jailed.session() as session:
+        # A worker that looks closely reads its limits after it has seen an empty workspace. It
+        # does so twice before the first copy that may be renewed, and then as that is.
+        session.run(
+            "import os, sys\nlooks = 0\n"
+            "def hook(event, arguments):\n"
+            "    global looks\n"
+            "    if event == 'open' and arguments[0] == '/proc/self/limits':\n"
+            "        looks += 1\n"
+            "        if looks == 3: open('/workspace/f', 'w').close()\n"
+            "sys.addaudithook(hook)"
+        )
+        for number in range(_CELLS):
+            session.run(f"x = {number}")
+        assert session.run("os.listdir('/workspace')").value == "['f']"
+        die(session)
+        assert session.run("os.listdir('/workspace')").value == "['f']"
+
+
+def test_handlers_that_raise_while_a_copy_is_made_leave_no_signal_blocked(
+    session: Session,
+) -> None:
+    session.run(
+        "raised = 0\n"
+        "def handler(number, frame):\n"
+        "    global raised\n"
+        "    while frame is not None:\n"
+        "        if frame.f_code.co_filename.endswith('jail/signals.py'):\n"
+        "            raised += 1\n"
+        "            raise ArithmeticError\n"
+        "        frame = frame.f_back\n"
+        "signal.signal(signal.SIGUSR1, handler)\n"
+        "host = os.getpid()\n"
+        "if not os.fork():\n"
+        "    while os.getppid() == host:\n"
+        "        os.kill(host, signal.SIGUSR1)\n"
+        "        for _ in range(2000): pass\n"
+        "    os._exit(0)"
+    )
+    raised = False
+    for _ in range(_MANY):
+        blocked = session.run("signal.pthread_sigmask(signal.SIG_BLOCK, [])").value
+        assert blocked == "set()"
+        if raised:
+            return
+        raised = bool(session.get("raised"))
+    pytest.fail("no signal came in the moment that this is about")
 
 
 def test_files_that_a_cell_leaves_go_back_with_it(session: Session) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -30,6 +31,7 @@ _FILE: Final = 16
 _SIZE: Final = 48
 _SIZED: Final = 56
 _STAT: Final = 144
+_NO_FILES: Final = 40  # bytes that an empty directory has in tmpfs (mm/shmem.c); each name adds 20
 _TIMER: Final = 32  # bytes of struct itimerval
 _TIMERS: Final = 3
 _PATH: Final = 256  # in a directory with a longer one each look is close
@@ -130,6 +132,9 @@ class Glance:
         timers = slice(self._timers, self._timers + _TIMERS * _TIMER)
         if self._look(os.getpid()) or any(self._found[timers]):
             return  # a timer that runs may show the same twice
+        files = self._timers - _SIZED + _SIZE
+        if int.from_bytes(self._found[files : self._timers], sys.byteorder) != _NO_FILES:
+            return  # a child of the code's may have made one since the close look
         status = bytes(self._found[self._status : self._alive])
         kept = lasting(status)
         self._parts = [status[start:end] for start, end in kept]

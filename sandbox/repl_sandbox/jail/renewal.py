@@ -88,8 +88,8 @@ class Renewal:
             return -1
         others = [each for each in self._kept.values() if each is not kept]
         woken = False
-        self._signals.hold()
         try:
+            self._signals.hold()
             if glance.is_same(instead):
                 woken = not delta.renew(kept, others, exchange)
                 return 0 if woken else instead

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from signal import SIG_BLOCK, SIG_SETMASK, valid_signals
+from signal import SIG_BLOCK, SIG_SETMASK, SIGKILL, valid_signals
 from typing import Final
 
 from .libc import bound, fail, number
 from .quiet_rows import SIGNALS
 
 _BITS: Final = 8 * SIGNALS
+# No mask that the kernel tells of: SIGKILL is never blocked.
+_NONE_YET: Final = 1 << (SIGKILL - 1)
 
 
 class Signals:
@@ -26,13 +28,17 @@ class Signals:
         self._let_go = bound(*call, int(SIG_SETMASK), before, 0, SIGNALS)
 
     def hold(self) -> None:
-        """Block all of them."""
+        """Block all of them; `let_go` has to follow, whatever a handler of the code's raises here.
+
+        Those that have come before are handled in the midst of it.
+        """
+        self._before.value = _NONE_YET
         if self._hold():
             fail("rt_sigprocmask")
 
     def let_go(self) -> None:
-        """Block those that were blocked before."""
-        if self._let_go():
+        """Block those that were blocked before; nothing, if `hold` has not come to its call."""
+        if self._before.value != _NONE_YET and self._let_go():
             fail("rt_sigprocmask")
 
     @property

@@ -100,13 +100,15 @@ class AsyncSession(Handle):
         offers = None if host is None else check(host)
         self._core.check_offers(offers)
         self._check_open()
-        room = Room(self._home, self._core)
+        room, links = Room(self._home, self._core), None
         try:
             links = await self._drive(lambda core: core.branch(seed, room.take))
+            branch = AsyncSession(self._core.line(links, offers, on_answer), self._home)
         except BaseException:
+            if links is not None:
+                links.close()
             room.give_back()
             raise
-        branch = AsyncSession(self._core.line(links, offers, on_answer), self._home)
         self._home.add(branch._core)
         try:
             branch._lost = await branch._drive(lambda core: core.begin_line())

@@ -10,7 +10,7 @@ from ..types import State
 from ..wire.messages import HostMessage, WorkerMessage
 from ..wire.state import Phase
 from .exchange import NOTICE_TIMEOUT, Ready_
-from .revival import RESTART_TIMEOUT, Revival
+from .revival import RESTART_TIMEOUT, Revival, worse
 
 _STATES: Mapping[State, str] = {
     "rolled_back": "has again what it had after its last cell",
@@ -36,7 +36,7 @@ class Questions(Revival):
     ) -> Generator[float, Ready_, WorkerMessage]:
         """Send a question and return the worker's answer; `memfd` is for it to ask for.
 
-        `meanwhile` is called while the worker is at it.
+        `meanwhile` is called while the worker is at it; what it raises, when it has answered.
         """
         try:
             return (yield from self._answer_to(question, memfd, meanwhile))
@@ -51,10 +51,14 @@ class Questions(Revival):
         yield from self._say(question, memfd)
         if self._dead:
             # The worker died between cells, and the question went nowhere: give it a new worker.
-            yield from self._whole(self._replace())
+            yield from self._replace_between()
             self._asked = None
             yield from self._say(question, memfd)
-        meanwhile()
+        failed: Exception | None = None
+        try:
+            meanwhile()
+        except Exception as error:  # noqa: BLE001
+            failed = error  # is raised below: who leaves now may cost the copy that is being made
         deadline = _monotonic() + max(self.limits.timeout, RESTART_TIMEOUT)
         while self._asked is None and not self._dead:
             self._receive((yield deadline))
@@ -62,8 +66,10 @@ class Questions(Revival):
                 self._kill_worker()
                 break
         if self._asked is None:
-            came_to = _STATES[(yield from self._whole(self._replace()))]
+            came_to = _STATES[(yield from self._replace_between())]
             raise SandboxError(f"the session did not answer; it was ended, and {came_to}")
+        if failed is not None:
+            raise failed
         return self._asked
 
     def _say(self, question: HostMessage, memfd: int | None) -> Generator[float, Ready_, None]:
@@ -89,7 +95,13 @@ class Questions(Revival):
         while (self._is_asking or self._doomed) and not self._dead:
             self._receive((yield deadline))
             if _monotonic() >= deadline:
-                self._kill_worker()
+                self._kill_worker(self._kept_first)
                 deadline += NOTICE_TIMEOUT
         if self._dead:
-            yield from self._whole(self._replace())
+            yield from self._replace_between()
+
+    def _replace_between(self) -> Generator[float, Ready_, State]:
+        """Go on with another worker; the outcome of the next cell says so."""
+        came_to = yield from self._whole(self._replace())
+        self._untold = worse(self._untold, came_to)
+        return came_to

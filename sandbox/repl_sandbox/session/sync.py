@@ -135,13 +135,15 @@ class Session(Handle):
         offers = None if host is None else check(host)
         self._core.check_offers(offers)
         self._check_open()
-        room = Room(self._home, self._core)
+        room, links = Room(self._home, self._core), None
         try:
             links = self._drive(lambda core: core.branch(seed, room.take))
+            branch = Session(self._core.line(links, offers, on_answer), self._home)
         except BaseException:
+            if links is not None:
+                links.close()
             room.give_back()
             raise
-        branch = Session(self._core.line(links, offers, on_answer), self._home)
         branch._begin()
         return branch
 
