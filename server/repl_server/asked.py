@@ -95,8 +95,12 @@ class Line:
         await self._room.wait()
 
     async def quiet(self) -> None:
-        """Wait until nothing waits, and who takes them out has come for more."""
+        """Wait until nothing waits, and who takes them out has come for more or never will."""
         await self._quiet.wait()
+
+    def end(self) -> None:
+        """Nobody takes any out any more."""
+        self._quiet.set()
 
     def add(self, asked: Asked) -> None:
         """Put a request at the end."""

@@ -228,7 +228,7 @@ class HostedSession:
         return await self._episodes.branch(seed)
 
     async def quiet(self) -> None:
-        """Wait until no request runs and all replies were sent."""
+        """Wait until no request runs and all replies were sent, or it has ended."""
         await self._line.quiet()
 
     def over(self, code: str) -> Refusal:
@@ -369,6 +369,7 @@ class HostedSession:
         finally:
             # It is part of cycles, and may be collected late; replies may be large.
             self._last = self._running = self._telling = None
+            self._line.end()  # whoever waits for it to be quiet
             self._host.gone(self)
 
 

@@ -61,6 +61,25 @@ def test_what_runs_for_too_long_is_not_waited_for(server):
     assert server.host.sandboxes.running(server.host.source.settings) is None
 
 
+@pytest.mark.parametrize("how", ["close", "leave", "delete"])
+def test_a_session_that_its_client_ends_amid_a_step_is_not_waited_for(how):
+    """`serving` fails where the server does not stop, for which it waits less than `drain_s`."""
+    endless = {"code": "print('on', flush=True)\nwhile True: pass"}
+    with serving({"drain_s": 1e6}) as server, ThreadPoolExecutor(1) as threads:
+        with peer(server, named=how != "leave") as one:
+            token = one.open()["token"] if one.named else None
+            one.reset()
+            (session,) = server.host.sessions
+            one.send("step", endless, **({"id": "s"} if one.named else {}))
+            eventually(lambda: session.busy)
+            server.stop()
+            eventually(lambda: server.host.draining)
+            if how == "close":
+                one.send("close", id="c")
+            elif how == "delete":
+                threads.submit(ask, server, "DELETE", "/session", X_Session_Id=token).result()
+
+
 def test_what_is_cut_off_over_http_is_told_that_the_server_stops():
     """And not what became of an episode: it may be sent again, to another server."""
     with serving({"drain_s": 0.05}) as server, ThreadPoolExecutor(2) as threads:
