@@ -43,6 +43,12 @@ class Body:
         self.count = self._held = 0
         self.whole = self._announced == 0
         self.refusal: Refusal | None = None
+        self._waiting: asyncio.Timeout | None = None
+
+    def begin(self, owner: Owner) -> None:
+        """The request was let in: it is `owner`'s, until it is released."""
+        self.owner = owner
+        self._inbound.begin(self)
 
     def check(self) -> None:
         """Refuse what is too large, or packed, by its own account.
@@ -61,23 +67,37 @@ class Body:
         """The next piece.
 
         Raises:
-            Refusal: TOO_LARGE, TOO_SLOW, RATE_LIMITED; and again whenever it is called after.
+            Refusal: TOO_LARGE, TOO_SLOW, RATE_LIMITED, or as it was `cut`; and again whenever it
+                is called after.
         """
         if self.refusal is not None:
             raise self.refusal
         if self.whole:
             return await self._receive()
         try:
-            async with asyncio.timeout_at(self._began + patience(self._seconds, self.count)):
+            due = self._began + patience(self._seconds, self.count)
+            async with asyncio.timeout_at(due) as self._waiting:
                 message = await self._receive()
         except TimeoutError:
+            if self.refusal is not None:
+                raise self.refusal from None
             self._refuse("TOO_SLOW", "The body did not come in time.")
+        finally:
+            self._waiting = None
         if message["type"] == "http.request":
             self._take(len(message.get("body", b"")))
             self.whole = not message.get("more_body", False)
         else:
             self.whole = True
         return message
+
+    def cut(self, refusal: Refusal) -> None:
+        """Refuse the request if its body has not come whole, now and not when more of it comes."""
+        if self.whole or self.refusal is not None:
+            return
+        self.refusal = refusal
+        if self._waiting is not None and not self._waiting.expired():
+            self._waiting.reschedule(asyncio.get_running_loop().time())
 
     async def drain(self, seconds: float) -> None:
         """Read on and forget, for a while: who still sends would not see the answer."""
@@ -91,6 +111,7 @@ class Body:
 
     def release(self) -> None:
         """The request is over: its body takes no memory any more."""
+        self._inbound.done(self)
         if self._held:
             self._inbound.change(self.owner, -self._held)
             self._held = 0

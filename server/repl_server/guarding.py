@@ -110,6 +110,7 @@ class Exchange:
                 await app(self._scope, self._receive, self._send)
                 self._tell_noted()
             else:
+                self._body.begin(owner)
                 await self._run(app, self._body)
         except ClientDisconnect:
             pass  # amid its body: nobody is there to be told
@@ -118,7 +119,6 @@ class Exchange:
         self._note()
 
     async def _run(self, app: ASGIApp, body: Body) -> None:
-        body.owner = self._owner
         try:
             body.check()
             await app(self._scope, body.receive, self._pass_on)

@@ -131,6 +131,8 @@ class Host:
     async def drain(self, within: float) -> None:
         """Begin nothing new, let running requests end within so many seconds, close everything.
 
+        Uploads that come in are among them. Other bodies are not: what they ask for would be new.
+
         What cannot be closed in CLOSE_S more is left, and told to the log.
         """
         self.draining = True
@@ -138,7 +140,9 @@ class Host:
         self.admission.close(refusal)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
-                await asyncio.gather(*(session.quiet() for session in self.sessions))
+                quiet = (session.quiet() for session in self.sessions)
+                await asyncio.gather(self.inbound.uploaded(), *quiet)
+        self.inbound.end(refusal)
         for session in self.sessions:
             if session.outlet is not None:
                 session.outlet.end(refusal.close or 1000, refusal.message)

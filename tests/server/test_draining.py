@@ -1,5 +1,8 @@
 """A server that is told to stop: nothing new begins, what runs ends, then everything is closed."""
 
+import hashlib
+import json
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,9 +10,13 @@ import pytest
 
 from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, Sum
-from tests.waiting import eventually
+from tests.server.wires import request
+from tests.waiting import PATIENCE, eventually
 
 TOYS = {"environment": Adder, "action": Add, "observation": Sum}
+CONTEXT = b"a context of which the first half comes " * 2
+HALF = len(CONTEXT) // 2
+PUT = ("PUT", f"/contexts/{hashlib.sha256(CONTEXT).hexdigest()}")
 
 
 @pytest.fixture
@@ -104,3 +111,55 @@ def test_who_stands_in_line_is_told(gate):
                 server.stop()
                 assert late.take()["data"]["code"] == "DRAINING"
                 assert late.closed() == 1012
+
+
+def half(server, method, path, **headers):
+    """A connection on which half of a request's body has come, as the server knows."""
+    coming = server.host.inbound.coming
+    sent = socket.create_connection(("127.0.0.1", server.port), PATIENCE)
+    length = str(len(CONTEXT))
+    sent.sendall(request(method, path, content_length=length, **headers) + CONTEXT[:HALF])
+    eventually(lambda: server.host.inbound.coming > coming)
+    return sent
+
+
+def answer(sent):
+    """The status and the body of what comes back until the server ends the connection."""
+    with sent, sent.makefile("rb") as reader:
+        head, _, body = reader.read().partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
+
+
+@pytest.mark.parametrize(
+    ("drain_s", "asked"),
+    [
+        (1e6, ("POST", "/reset")),  # a drain has nothing to wait for
+        (1e6, ("POST", "/mcp")),
+        (0.05, PUT),
+    ],
+)
+def test_whose_body_has_not_come_whole_at_the_end_is_told(caplog, drain_s, asked):
+    with serving({"drain_s": drain_s}) as server:
+        sent = half(server, *asked, content_type="application/json")
+        server.stop()
+        status, body = answer(sent)
+        assert (status, body["code"]) == (503, "DRAINING")
+    assert not [each for each in caplog.records if each.exc_info]
+
+
+def test_a_piece_of_a_context_that_the_end_cuts_off_is_told():
+    with serving({"drain_s": 0.05}) as server:
+        whole = f"bytes 0-{len(CONTEXT) - 1}/{len(CONTEXT)}"
+        sent = half(server, *PUT, content_range=whole)
+        server.stop()
+        status, body = answer(sent)
+        assert (status, body["code"]) == (503, "DRAINING")
+
+
+def test_an_upload_that_comes_in_is_waited_for():
+    with serving({"drain_s": 1e6}) as server:
+        sent = half(server, *PUT)
+        server.stop()
+        eventually(lambda: server.host.draining)
+        sent.sendall(CONTEXT[HALF:])
+        assert answer(sent) == (201, {"sha256": PUT[1][-64:], "bytes": len(CONTEXT)})
