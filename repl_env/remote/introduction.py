@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +25,7 @@ STEP_S = 30.0
 class Told:
     """What a server says of a session. `running` is the id of the request that it works on.
 
-    The limits are None where the server has none.
+    The limits are None where the server has none, and `grace_s` is infinite.
     """
 
     session_id: str
@@ -44,12 +45,19 @@ class Told:
         return cls(
             results.field(data, "session_id", str),
             results.field(data, "token", str),
-            _number(data, "grace_s") or 0.0,
+            _grace(data),
             running if isinstance(running, str) else None,
             _number(limits, "timeout_s") or STEP_S,
             _count(limits, "message_bytes"),
             _count(limits, "context_bytes"),
         )
+
+
+def _grace(data: Mapping[str, Any]) -> float:
+    """Seconds that the session outlives its socket; null is without an end, as JSON has no inf."""
+    if data.get("grace_s", 0.0) is None:
+        return math.inf
+    return _number(data, "grace_s") or 0.0
 
 
 def _number(data: Mapping[str, Any], name: str) -> float | None:

@@ -281,6 +281,31 @@ async def test_a_server_that_is_away_for_a_while_is_waited_for():
             await env.close()
 
 
+async def test_a_session_that_is_kept_without_an_end_is_gone_back_to():
+    async def story(peer):
+        await begun(peer, grace_s=None)
+        await peer.next("step")
+        peer.drop()
+
+    async def stopping(peer):
+        await peer.next("resume")
+        peer.drop()
+
+    async def resumed(peer):
+        await peer.session(grace_s=None)
+        await peer.serve("the result")
+
+    with kept_port() as port:
+        with Scripted(story, stopping, port=port) as server:
+            env = REPLEnv(server.url)
+            await env.reset()
+            step = asyncio.create_task(printed(env))
+            await server.until("resume")
+        with Scripted(resumed, port=port):
+            assert await step == "the result"
+            await env.close()
+
+
 async def test_after_the_grace_time_the_session_is_lost_until_a_reset():
     async def story(peer):
         await begun(peer, grace_s=0.05)

@@ -50,6 +50,18 @@ def test_a_dropped_connection_amid_a_step_gets_its_result_exactly_once(adders, g
     assert Adder.steps == [5]
 
 
+def test_times_without_an_end_are_told_as_null():
+    endless = {"grace_s": float("inf"), "idle_s": float("inf")}
+    with serving(endless, environment=Adder, action=Add, observation=Sum) as server:
+        with peer(server, named=True) as one:
+            facts = one.open()
+            one.reset(start=1)
+            drop(one)
+        assert facts["grace_s"] is None and facts["limits"]["idle_s"] is None
+        with peer(server, named=True) as one:
+            assert one.resume(facts["token"])["resumed"] is True
+
+
 def test_a_result_that_came_while_nobody_was_there(adders, gate):
     step = {"number": 5, "note": "wait"}
     with peer(adders, named=True) as one:
