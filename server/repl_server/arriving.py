@@ -21,6 +21,10 @@ from functools import partial
 LARGE = 1 << 20
 
 
+class Forgotten(OSError):
+    """The bytes are not there any more."""
+
+
 @dataclass(slots=True, eq=False)
 class Content:
     """Bytes that do not change any more: in `data`, or in the memory file `fd` if they are many.
@@ -38,7 +42,8 @@ class Content:
         """All of them, in one object.
 
         Raises:
-            OSError: they were forgotten.
+            Forgotten.
+            OSError: the system has no descriptor for them.
         """
         with self.file() as fd:
             data = bytearray(self.size)
@@ -53,7 +58,8 @@ class Content:
         """A descriptor of a file in memory with all of them, for as long as this goes on.
 
         Raises:
-            OSError: they were forgotten.
+            Forgotten.
+            OSError: the system has no descriptor for them.
         """
         fd = self._open()
         try:
@@ -72,7 +78,7 @@ class Content:
     def _open(self) -> int:
         with self._lock:
             if self._closed:
-                raise OSError(errno.ESTALE, "the upload was forgotten")
+                raise Forgotten(errno.ESTALE, "the upload was forgotten")
             if self.fd is not None:
                 return os.dup(self.fd)
             fd = os.memfd_create("repl-upload", os.MFD_CLOEXEC)

@@ -129,7 +129,8 @@ class Templates:
         """The template of `wanted`, made of `uploads` if it is not there.
 
         Raises:
-            Refusal: VALIDATION_ERROR, TOO_LARGE, QUOTA_EXCEEDED, NO_ROOM, DRAINING.
+            Refusal: VALIDATION_ERROR, UNKNOWN_CONTEXT, TOO_LARGE, QUOTA_EXCEEDED, NO_ROOM,
+                DRAINING.
         """
         template = self._templates.get(wanted)
         if template is None:

@@ -22,7 +22,7 @@ from repl_sandbox import shared
 from repl_sandbox.shared import Parcel
 from repl_sandbox.types import JSON
 
-from .arriving import Content
+from .arriving import Content, Forgotten
 from .decoding import Type, decoded
 from .refusal import Refusal
 
@@ -57,8 +57,8 @@ class Item:
             return decoded(self.content.read(), self.type)
         except ValueError as error:
             raise wrong(self.name, str(error)) from None
-        except OSError:
-            raise Refusal("UNKNOWN_CONTEXT", "The upload was forgotten.") from None
+        except Forgotten:
+            raise _forgotten() from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +85,15 @@ async def packed(
     whatever came of it.
 
     Raises:
-        Refusal: VALIDATION_ERROR, naming the variable; TOO_LARGE.
+        Refusal: VALIDATION_ERROR, naming the variable; TOO_LARGE; UNKNOWN_CONTEXT: one was
+            forgotten.
     """
     with ExitStack() as files:
         parcel = files.enter_context(shared.empty())
-        fds = [files.enter_context(item.content.file()) for item in items]
+        try:
+            fds = [files.enter_context(item.content.file()) for item in items]
+        except Forgotten:
+            raise _forgotten() from None
         job = {
             "memory": memory,
             "preview": mode,
@@ -160,6 +164,11 @@ def wrong(variable: str, problem: str) -> Refusal:
     place = ["data", "uploads", variable]
     errors = [{"type": "value_error", "loc": place, "msg": problem}]
     return Refusal("VALIDATION_ERROR", f"{'.'.join(place)}: {problem}", errors=errors)
+
+
+def _forgotten() -> Refusal:
+    """The refusal of an upload that was there when it was asked for."""
+    return Refusal("UNKNOWN_CONTEXT", "The upload was forgotten.")
 
 
 def _roots() -> list[str]:

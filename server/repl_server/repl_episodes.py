@@ -16,7 +16,7 @@ from repl_sandbox.session.requests import MAX_CODE
 
 from .calls import SessionCalls
 from .endpoints import llm_of
-from .faults import shown
+from .faults import refusal_of, shown
 from .owned_uploads import OwnedUploads
 from .refusal import Refusal
 from .requests import AnyReset, FollowUp, ResetRequest
@@ -59,8 +59,10 @@ class REPLEpisodes:
         try:
             given["llm"] = llm if llm.answers else None
             return await carried_async(self._uploads.reset(self._environment, given))
-        except (TypeError, ValueError, OSError) as error:
+        except (TypeError, ValueError) as error:
             raise _misfit(error) from None
+        except OSError as error:
+            raise _not_written(error) from None
         finally:
             self._settle()
 
@@ -152,3 +154,11 @@ def _misfit(error: Exception) -> Refusal:
     name = place.rstrip(":")
     known = name.partition(".")[0] in {*ResetRequest.model_fields, *FollowUp.model_fields}
     return invalid(f"data.{name}", rest) if known else invalid("data", str(error))
+
+
+def _not_written(error: OSError) -> Refusal:
+    """What is said of a file of the workspace is its client's; of what else, the operator's."""
+    name = error.filename
+    if isinstance(name, str) and not name.startswith("/"):
+        return invalid("data.files", f"{name!r}: {error.strerror}")
+    return refusal_of(error)

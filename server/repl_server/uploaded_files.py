@@ -10,6 +10,7 @@ from typing import Any
 
 from repl_env import wire_values
 
+from .arriving import Forgotten
 from .owners import Owner
 from .refusal import Refusal
 from .room import Room
@@ -79,7 +80,7 @@ def _named(files: object) -> dict[str, str]:
 async def _read(upload: Upload) -> bytes:
     try:
         return await asyncio.to_thread(upload.content.read)
-    except OSError:
+    except Forgotten:
         raise Refusal(
             "UNKNOWN_CONTEXT", "The upload was forgotten.", sha256=upload.key[1]
         ) from None

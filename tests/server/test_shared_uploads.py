@@ -497,6 +497,21 @@ async def test_values_that_take_more_memory_than_there_is_are_refused(sandbox) -
     await bench.close()
 
 
+async def test_an_upload_that_is_deleted_before_it_is_read_is_unknown(sandbox) -> None:
+    """And is sent again by a client, which no other refusal has it do."""
+    bench = Bench(sandbox)
+    references = await bench.put(b"x" * (2 * MIB))
+    content = bench.uploads.get(bench.owner, references["context"].sha256).content
+    bench.uploads.delete(bench.owner, references["context"].sha256)
+    item = Item("context", "text", content)
+    with pytest.raises(Refusal, match="UNKNOWN_CONTEXT"):
+        async with packed([item], mode="head", length=100, memory=8 * MIB, spend=print):
+            pass
+    with pytest.raises(Refusal, match="UNKNOWN_CONTEXT"):
+        item.decoded()
+    await bench.close()
+
+
 class Told(Observation):
     text: str = ""
 

@@ -8,6 +8,7 @@ import pytest
 
 from repl_env import REPLEnv
 from repl_env.models import Action
+from repl_sandbox import Limits
 from repl_server.owners import Owner
 from repl_server.quotas import Quotas
 from repl_server.refusal import Refusal
@@ -88,6 +89,14 @@ def test_an_environment_of_another_kind_is_given_the_bytes() -> None:
         with session(server) as one:
             told = one.reset(files={"a": {"$upload": send(server, b"\xff")}, "b": "text"})
             assert told["observation"]["text"] == "[('files', {'a': b'\\xff', 'b': 'text'})]"
+
+
+def test_a_file_that_does_not_fit_is_refused_by_its_path() -> None:
+    with serving({"limits": Limits(file_size=MIB)}) as server, session(server) as one:
+        told = one.ask("reset", {"files": {"a/b": "x" * (MIB + 1)}})["data"]
+        assert told["code"] == "VALIDATION_ERROR"
+        assert told["errors"][0]["loc"] == ["data", "files"]
+        assert told["message"].startswith("data.files: 'a/b': File too large; the limit is")
 
 
 async def test_what_is_read_counts_and_is_not_given_up_meanwhile() -> None:
