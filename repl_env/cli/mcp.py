@@ -31,6 +31,8 @@ from .status import Status
 if TYPE_CHECKING:
     from repl_env.environment import REPLEnvironment
 
+# Seconds that a call may ask for, where nobody says.
+_LONGEST_S = 600.0
 _HINT = (
     "Messages of the Model Context Protocol are read here, one a line. Programs start this command "
     "by themselves: docs/mcp.md has the lines for their configuration. Ctrl-D ends it."
@@ -44,8 +46,13 @@ def mcp(
     preload: Preload = None,
     timeout: CellTimeout = 30.0,
     max_timeout: Annotated[
-        float, typer.Option("--max-timeout", metavar="SECONDS", help="What a call may ask for.")
-    ] = 600.0,
+        float | None,
+        typer.Option(
+            "--max-timeout",
+            metavar="SECONDS",
+            help="What a call may ask for; 600, or --timeout if that is more.",
+        ),
+    ] = None,
     memory: Memory = "1GiB",
     language: Language = LanguageName.FULL,
 ) -> None:
@@ -56,9 +63,7 @@ def mcp(
     """
     if any(one.rpartition("=")[2] == STDIN for one in context or ()):
         raise typer.BadParameter("standard input has the messages", param_hint="--context")
-    if not 0 < max_timeout < math.inf:
-        told = "must be a finite number of seconds above 0"
-        raise typer.BadParameter(told, param_hint="--max-timeout")
+    longest_cell_s = _longest(timeout, max_timeout)
     values = loaded(contexts_from(context or ()))
     with opening():
         environment = _environment(
@@ -67,8 +72,21 @@ def mcp(
     _check_library()
     if sys.stdin.isatty():
         typer.echo(_HINT, err=True)
-    interrupted = asyncio.run(_serve(environment, values, max(timeout, max_timeout), memory))
+    interrupted = asyncio.run(_serve(environment, values, longest_cell_s, memory))
     raise typer.Exit(Status.INTERRUPTED if interrupted else Status.OK)
+
+
+def _longest(timeout: float, given: float | None) -> float:
+    """Seconds that a call may ask for."""
+    if given is None:
+        return max(timeout, _LONGEST_S)
+    if not 0 < given < math.inf:
+        told = "must be a finite number of seconds above 0"
+    elif given < timeout:
+        told = f"{given:g} is less than --timeout {timeout:g}, which a call has: lower that too"
+    else:
+        return given
+    raise typer.BadParameter(told, param_hint="--max-timeout")
 
 
 def _check_library() -> None:

@@ -95,7 +95,10 @@ Memory: TypeAlias = Annotated[str, option("--memory", "Of a session, as 512MiB o
 Output: TypeAlias = Annotated[str, option("--output", "What is kept of a step's output.")]
 CellTimeout: TypeAlias = Annotated[float, seconds("--timeout", "How long a cell may execute.")]
 MaxTimeout: TypeAlias = Annotated[
-    float, seconds("--max-timeout", "The longest that a step may ask for.")
+    float | None,
+    seconds(
+        "--max-timeout", "The longest that a step may ask for; 3600, or --timeout if that is more."
+    ),
 ]
 Language: TypeAlias = Annotated[
     LanguageName, option("--language", "How much of Python cells may use; no wall.")
@@ -179,7 +182,7 @@ def settings(
     memory: Memory = "1GiB",
     output: Output = "1MiB",
     timeout: CellTimeout = 30.0,
-    max_timeout: MaxTimeout = 3600.0,
+    max_timeout: MaxTimeout = None,
     language: Language = LanguageName.FULL,
     pool: Ready = None,
     yielding: Yielding = True,

@@ -36,11 +36,11 @@ _SECONDS: Mapping[str, bool] = {
     "wait_s": False,
     "idle_s": True,
     "grace_s": False,
-    "max_timeout_s": False,
     "body_s": True,
     "send_s": True,
     "drain_s": False,
 }
+_SECONDS_IF_GIVEN: Mapping[str, bool] = {"max_timeout_s": False, "ping_s": True}
 _KINDS: Mapping[str, tuple[UnionType | type, str]] = {
     "host": (str, "a str"),
     "api_keys": (Path | None, "a pathlib.Path"),
@@ -85,6 +85,10 @@ CONTEXT = 1 << 30
 # found none. Two idle sessions are some 3 MB.
 POOL = 2
 
+# Seconds that a step may ask for: long enough for what anybody waits for; a step without end would
+# keep its session for ever.
+LONGEST_STEP_S = 3600.0
+
 # Of what a step writes: some hundred times what is shown. Not the 64 MiB of a session that is one
 # user's own: the server holds as much for each session, and puts it together when the step ends,
 # for which all others wait: 0.2 s for 64 MiB, 1 ms for this.
@@ -114,7 +118,8 @@ class Settings:
         yielding: of the sessions' sandbox: those that burn CPU time give way to the others, and to
             the server.
         max_timeout_s: the most that a step may ask for as its own limit of execution; one that asks
-            for none has `limits.timeout`.
+            for none has `limits.timeout`, which is no more. None: LONGEST_STEP_S, or that if it is
+            more.
         message_bytes: of one WebSocket message or HTTP body; None: MESSAGE, and STRANGERS_MESSAGE
             where whoever reaches the port is served. context_bytes: of one upload.
         uploads_bytes: of all uploads kept, in memory, likewise.
@@ -156,8 +161,7 @@ class Settings:
     preload: tuple[str, ...] = ()
     pool: int | None = None
     yielding: bool = True
-    # Long enough for what anybody waits for; a step without end would keep its session for ever.
-    max_timeout_s: float = 3600.0
+    max_timeout_s: float | None = None
     message_bytes: int | None = None
     context_bytes: int = CONTEXT
     uploads_bytes: int = 4 << 30
@@ -179,8 +183,9 @@ class Settings:
             at_least(getattr(self, name), least, name)
         for name, above_zero in _SECONDS.items():
             _check_seconds(getattr(self, name), name, above_zero=above_zero)
-        if self.ping_s is not None:
-            _check_seconds(self.ping_s, "ping_s", above_zero=True)
+        for name, above_zero in _SECONDS_IF_GIVEN.items():
+            if (given := getattr(self, name)) is not None:
+                _check_seconds(given, name, above_zero=above_zero)
         for name, least in _LEAST_IF_GIVEN.items():
             if (given := getattr(self, name)) is not None:
                 at_least(given, least, name)
@@ -201,6 +206,12 @@ class Settings:
             raise ValueError(
                 f"pool: {self.pool} sessions made ahead of time, of which max_sessions lets"
                 f" only {self.max_sessions} be used"
+            )
+        if self.max_timeout_s is not None and self.max_timeout_s < self.limits.timeout:
+            raise ValueError(
+                f"max_timeout_s (--max-timeout): no step may ask for more than"
+                f" {self.max_timeout_s:g} seconds, and one that asks for nothing has"
+                f" {self.limits.timeout:g}: lower that too, which is limits.timeout (--timeout)"
             )
         if self.message_bytes is not None and self.message_bytes > self.inbound_bytes:
             raise ValueError(
@@ -223,4 +234,6 @@ class Settings:
     @property
     def longest_step_s(self) -> float:
         """Seconds of execution that no step may ask for more than."""
-        return max(self.max_timeout_s, self.limits.timeout)
+        if self.max_timeout_s is None:
+            return max(LONGEST_STEP_S, self.limits.timeout)
+        return self.max_timeout_s

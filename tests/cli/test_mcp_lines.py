@@ -88,6 +88,13 @@ def test_what_a_call_may_ask_for_is_a_number_of_seconds(seconds):
     assert "--max-timeout" in done.stderr
 
 
+def test_a_call_may_ask_for_no_less_than_it_has_unasked():
+    done = CliRunner().invoke(build(), ["mcp", "--max-timeout", "10", "--timeout", "20"])
+
+    assert done.exit_code == 2
+    assert "--max-timeout" in done.stderr and "--timeout 20" in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
 def test_the_last_line_is_answered_however_it_ends(end):
     done = subprocess.run(

@@ -178,6 +178,8 @@ def test_it_serves_though_nobody_reads_where():
         (("--max-context", "2GiB", "--max-uploads", "1GiB"), "--max-uploads"),
         (("--max-message", "2GiB"), "inbound_bytes"),
         (("--idle", "0"), "idle_s"),
+        (("--max-timeout", "10"), "--timeout"),
+        (("--max-timeout", "50", "--timeout", "60"), "--max-timeout"),
         (("--wait", "nan"), "--wait"),
         (("--preload", "json,1x"), "1x"),
         (("--model", "m", "--base-url", "models.example/v1"), "http"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from repl_sandbox import Limits
 from repl_server.quota import Quota
 from repl_server.settings import CONTEXT, Settings
 
@@ -33,6 +34,7 @@ from repl_server.settings import CONTEXT, Settings
         ({"pool": 9, "max_sessions": 8}, ValueError, "max_sessions"),
         ({"message_bytes": 0}, ValueError, "message_bytes"),
         ({"message_bytes": 2, "inbound_bytes": 1}, ValueError, "inbound_bytes"),
+        ({"max_timeout_s": -1, "limits": Limits(timeout=1)}, ValueError, "max_timeout_s"),
         ({"wait_s": float("nan")}, ValueError, "wait_s"),
         ({"idle_s": 0}, ValueError, "idle_s"),
         ({"ping_s": 0}, ValueError, "ping_s"),
@@ -63,6 +65,14 @@ def test_as_many_sessions_as_may_be_open_can_be_made_ahead() -> None:
 def test_sessions_are_made_ahead_where_nothing_is_said_of_it(most: int, ready: int) -> None:
     assert Settings(max_sessions=most).ready == ready
     assert Settings(max_sessions=most, pool=0).ready == 0
+
+
+@pytest.mark.parametrize(
+    ("timeout", "given", "longest"), [(60, None, 3600), (7200, None, 7200), (60, 60, 60)]
+)
+def test_a_step_may_ask_for_what_it_has_unasked(timeout, given, longest) -> None:
+    settings = Settings(limits=Limits(timeout=timeout), max_timeout_s=given)
+    assert settings.longest_step_s == longest
 
 
 def test_one_upload_is_no_larger_than_all_together(monkeypatch) -> None:
