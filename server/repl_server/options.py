@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from .settings import Settings
 
 PREFIX = "REPL_ENV_"
+# Bytes. A reset with a task and a step with some code pass, and the rest can be uploaded; a server
+# that takes less answers TOO_LARGE to everybody.
+LEAST_MESSAGE = 4 << 10
 
 
 class Recovery(StrEnum):
@@ -249,7 +252,7 @@ def settings(
             llm=own,
             budget=budget,
             quota=quota_of(quota or (), strangers=no_auth and not is_loopback(host)),
-            message_bytes=None if max_message is None else parse_size(max_message, "--max-message"),
+            message_bytes=_message_bytes(max_message),
             context_bytes=_context_bytes(max_context, uploads),
             uploads_bytes=uploads,
             connections=connections,
@@ -266,6 +269,17 @@ def _own_model(model: str | None, base_url: str | None, api_key_env: str | None)
     if base_url or api_key_env:
         raise typer.BadParameter("--base-url and --api-key-env are of a model: name it by --model")
     return None
+
+
+def _message_bytes(given: str | None) -> int | None:
+    """The size of one message, None for the settings' own; raises ValueError."""
+    from repl_sandbox.types import parse_size
+
+    size = None if given is None else parse_size(given, "--max-message")
+    if size is not None and size < LEAST_MESSAGE:
+        told = f"at least {LEAST_MESSAGE >> 10}KiB: resets and steps are messages"
+        raise ValueError(f"--max-message must be {told}, and {given} has no room for them")
+    return size
 
 
 def _context_bytes(given: str | None, uploads: int) -> int:

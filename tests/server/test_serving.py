@@ -177,6 +177,8 @@ def test_it_serves_though_nobody_reads_where():
         (("--pool", "5", "--max-sessions", "4"), "max_sessions"),
         (("--max-context", "2GiB", "--max-uploads", "1GiB"), "--max-uploads"),
         (("--max-message", "2GiB"), "inbound_bytes"),
+        (("--max-message", "1"), "--max-messagemustbeatleast4KiB"),
+        (("--max-message", "4095"), "--max-messagemustbeatleast4KiB"),
         (("--idle", "0"), "idle_s"),
         (("--max-timeout", "10"), "--timeout"),
         (("--max-timeout", "50", "--timeout", "60"), "--max-timeout"),
@@ -354,6 +356,14 @@ def test_the_application_for_other_servers_asks_for_keys(monkeypatch):
 def plain(text):
     """What a message in a box says."""
     return "".join(text.replace("│", " ").split())
+
+
+def test_with_the_smallest_messages_an_episode_can_be_played(monkeypatch):
+    monkeypatch.setenv("REPL_ENV_MAX_MESSAGE", "4KiB")
+    settings = replace(of_variables("127.0.0.1"), port=0, require="confined")
+    with serving(settings) as server, peer(server) as one:
+        one.reset(task_prompt="How many?" * 100, context="x" * 1024)
+        assert one.run("len(context)")["value"] == "1024"
 
 
 def test_it_hides_its_memory(monkeypatch):
