@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import resource
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -77,6 +81,28 @@ class Server(uvicorn.Server):
             self._giving_back.cancel()
         await super().shutdown(sockets)
         journal.note("server_stopped")
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn's, and have it drain too when its terminal goes.
+
+        Unless that is ignored: `nohup` is how a server outlives its terminal.
+        """
+        here = threading.current_thread() is threading.main_thread()
+        if not here or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+            with super().capture_signals():
+                yield
+            return
+        before = signal.signal(signal.SIGHUP, self.handle_exit)
+        try:
+            with super().capture_signals():
+                yield
+        finally:
+            signal.signal(signal.SIGHUP, before)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal to stop: SIGHUP is as SIGTERM, with which it ends likewise."""
+        super().handle_exit(signal.SIGTERM if sig == signal.SIGHUP else sig, frame)
 
     async def _drain(self) -> None:
         """Let what runs end; end it when Ctrl-C is pressed again, and the server at the third."""

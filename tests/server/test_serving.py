@@ -12,6 +12,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -119,6 +120,37 @@ def test_killing_it_leaves_no_process_behind_and_its_port_free():
             assert one.closed() == 1012
         again.process.wait(60)
         eventually(lambda: not any(map(lives, left)))
+
+
+@contextmanager
+def hangup(action):
+    """What children begun meanwhile do at SIGHUP; who runs these tests may have it ignored."""
+    before = signal.signal(signal.SIGHUP, action)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_the_end_of_its_terminal_drains_it():
+    code = "import time\nprint('on', flush=True)\ntime.sleep(0.2)\n2"
+    with hangup(signal.SIG_DFL), child("--recovery", "restart") as server:
+        with peer(server, named=True, host=ADDRESS) as one:
+            one.open()
+            one.reset()
+            one.send("step", {"code": code}, id="s", stream=True)
+            one.until("on\n")
+            server.process.send_signal(signal.SIGHUP)
+            assert one.replies("s")["s"]["data"]["observation"]["result"]["value"] == "2"
+            assert one.closed() == 1012
+        assert server.process.wait(PATIENCE) == -signal.SIGTERM
+
+
+def test_who_ignores_the_end_of_a_terminal_has_a_server_that_does():
+    with hangup(signal.SIG_IGN), child("--recovery", "restart") as server:
+        status = Path(f"/proc/{server.process.pid}/status").read_text()
+    (ignored,) = (line for line in status.splitlines() if line.startswith("SigIgn:"))
+    assert int(ignored.split()[1], 16) & 1 << signal.SIGHUP - 1
 
 
 def test_ctrl_c_again_ends_what_runs_with_an_answer():
