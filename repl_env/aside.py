@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from repl_env import threads
-from repl_env.pools import Pool
 
 T = TypeVar("T")
 
@@ -28,7 +27,7 @@ AT_ONCE_S = 0.005
 # Values, and characters of texts, that are gone through in less than that.
 _FEW, _SHORT = 2_000, 200_000
 
-_pool: Final = Pool(2, "repl-aside")
+_threads: Final = threads.DaemonThreads(2, "repl-aside")
 _until: ContextVar[float | None] = ContextVar("_until", default=None)
 
 
@@ -57,7 +56,7 @@ async def aside(work: Callable[[], T]) -> T:
         pass
     finally:
         _until.reset(begun)
-    return await _to_its_end(_pool.submit(work))
+    return await _to_its_end(_threads.submit(work))
 
 
 async def blocking(work: Callable[[], T]) -> T:

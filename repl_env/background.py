@@ -15,11 +15,11 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-# Seconds that work which is still open at the exit of the process has to end.
+# Seconds that work has to end which was left by Ctrl-C, or is still open at the process's exit.
 _END_TIMEOUT = 5.0
 
 
@@ -39,18 +39,18 @@ class Background:
             atexit.register(self._end)
 
     def wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What `coroutine` returns, run on the loop; Ctrl-C cancels it.
+        """What `coroutine` returns, run on the loop; Ctrl-C cancels it and waits for its end.
 
         Raises:
             RuntimeError: called on the loop itself, which would wait for itself; or at the exit of
                 the process, when the loop has ended.
         """
-        future: Future[T] = Future()
+        work: _Work[T] = _Work(coroutine)
         try:
-            self._submit(coroutine, future)
-            return future.result()
-        except BaseException:  # Ctrl-C strikes anywhere, and the work may have begun
-            future.cancel()
+            self._submit(work)
+            return work.outcome.result()
+        except BaseException as error:  # Ctrl-C strikes anywhere, and the work may have begun
+            self._leave(work, error)
             raise
 
     def finish(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -85,29 +85,38 @@ class Background:
             told.put((facts, heard))
             await asyncio.wrap_future(heard)
 
-        future: Future[T] = Future()
-        future.add_done_callback(lambda _: told.put(None))
+        work: _Work[T] = _Work(begin(tell))
+        work.outcome.add_done_callback(lambda _: told.put(None))
         try:
-            self._submit(begin(tell), future)
+            self._submit(work)
             while (each := told.get()) is not None:
                 facts, heard = each
                 hear(*facts)
                 if heard.set_running_or_notify_cancel():
                     heard.set_result(None)
-            return future.result()
-        except BaseException:
-            future.cancel()
+            return work.outcome.result()
+        except BaseException as error:
+            self._leave(work, error)
             raise
 
-    def _submit(self, coroutine: Coroutine[Any, Any, T], outcome: Future[T]) -> None:
+    def _submit(self, work: _Work[Any]) -> None:
         loop = self._of_process()
         if threading.current_thread() is loop.thread:
-            coroutine.close()
+            work.coroutine.close()
             raise RuntimeError("a plain call would wait for itself here; await the other form")
         if loop.loop.is_closed():
-            coroutine.close()
+            work.coroutine.close()
             raise RuntimeError("the process is about to end: there are no plain calls any more")
-        loop.submit(coroutine, outcome)
+        loop.submit(work)
+
+    def _leave(self, work: _Work[Any], error: BaseException) -> None:
+        """Cancel `work`; if that is Ctrl-C, which may end the process, wait for its end.
+
+        It closes sessions in threads, and a process that is about to end begins none.
+        """
+        work.outcome.cancel()
+        if isinstance(error, KeyboardInterrupt) and self._loop is not None:
+            self._loop.wait_for_end(work)
 
     def _of_process(self) -> _Loop:
         loop = self._loop
@@ -126,6 +135,15 @@ class Background:
             self._loop.end()
 
 
+class _Work(Generic[T]):
+    """A coroutine for a loop, and what it comes to; `task` once it has begun."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self.coroutine = coroutine
+        self.outcome: Future[T] = Future()
+        self.task: asyncio.Task[T] | None = None
+
+
 class _Loop:
     """A loop and its thread."""
 
@@ -135,18 +153,32 @@ class _Loop:
         self.thread = threading.Thread(target=self._turn, name=name, daemon=True)
         self.thread.start()
 
-    def submit(self, coroutine: Coroutine[Any, Any, T], outcome: Future[T]) -> None:
-        """Begin `coroutine` there, in the context of the caller; `outcome` gets what it comes to.
+    def submit(self, work: _Work[Any]) -> None:
+        """Begin `work` there, in the context of the caller; `outcome` gets what it comes to.
 
         Whoever cancels `outcome` cancels the coroutine, whether it has begun by then or not.
         """
         context = contextvars.copy_context()
 
         def begin() -> None:
-            task = self.loop.create_task(coroutine, context=context)
-            asyncio.futures._chain_future(task, outcome)  # type: ignore[attr-defined]
+            work.task = self.loop.create_task(work.coroutine, context=context)
+            asyncio.futures._chain_future(work.task, work.outcome)  # type: ignore[attr-defined]
 
         self.loop.call_soon_threadsafe(begin)
+
+    def wait_for_end(self, work: _Work[Any]) -> None:
+        """Wait until `work`, which was cancelled, has ended; not for ever, it may go on."""
+        ended = threading.Event()
+
+        def look() -> None:  # behind whatever begins it
+            if work.task is None:
+                ended.set()
+            else:
+                work.task.add_done_callback(lambda _: ended.set())
+
+        if self.process == os.getpid() and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(look)
+            ended.wait(_END_TIMEOUT)
 
     def _turn(self) -> None:
         asyncio.set_event_loop(self.loop)

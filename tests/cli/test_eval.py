@@ -16,11 +16,12 @@ import pytest
 from repl_env.tasks import KINDS, make_task
 from tests.cli.calls import Call, Done, caller
 from tests.test_imports import loaded_by
+from tests.waiting import PATIENCE
 
 # Solvers as users write them. `slow` tells when so many tasks have begun, and then waits for ever,
 # so that whoever ends the process knows what it was in.
 SOLVERS = """
-import asyncio, os, zlib
+import asyncio, os, threading, zlib
 from repl_env.errors import ModelError
 from repl_env.evaluation import Solved
 from repl_env.rlm import Spent
@@ -54,6 +55,10 @@ async def slow(task):
 
 def plain(task):
     return task.answer
+
+def blocks(task):
+    print("stuck", flush=True)
+    threading.Event().wait()
 
 async def down(task):
     raise ModelError("connection", "refused", retryable=True)
@@ -116,8 +121,14 @@ def results(out: Path) -> list[str]:
 
 def interrupted(dataset: Path, arguments: list[str], how: signal.Signals) -> tuple[int, str]:
     """Status and output of an evaluation that gets `how` with 90 tasks done and 16 begun."""
+    ended = signalled(dataset, ["--concurrency", "16", *arguments], how)
+    return ended.returncode, ended.stdout
+
+
+def signalled(dataset: Path, arguments: list[str], how: signal.Signals) -> Done:
+    """An evaluation that gets `how` when it has said that it is stuck."""
     with subprocess.Popen(
-        [sys.executable, "-m", "repl_env", "eval", str(dataset), "--concurrency", "16", *arguments],
+        [sys.executable, "-m", "repl_env", "eval", str(dataset), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -126,8 +137,11 @@ def interrupted(dataset: Path, arguments: list[str], how: signal.Signals) -> tup
         assert process.stdout is not None
         assert process.stdout.readline() == "stuck\n"
         process.send_signal(how)
-        out, _ = process.communicate(timeout=120)
-        return process.returncode, out
+        try:
+            out, err = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
+        return Done(process.returncode, out, err)
 
 
 def test_an_evaluation_that_is_killed_goes_on_to_the_same_table(
@@ -164,6 +178,17 @@ def test_an_interrupted_evaluation_prints_what_there_is_and_exits_130(
     assert status == 130
     assert "90 of 200 tasks scored" in printed
     assert len(results(out)) == 90
+
+
+def test_one_ctrl_c_ends_an_evaluation_whose_plain_solver_blocks(
+    dataset: Path, solvers: Path
+) -> None:
+    arguments = ["--solver", f"{solvers}:blocks", "--concurrency", "1"]
+    ended = signalled(dataset, arguments, signal.SIGINT)
+
+    assert ended.returncode == 130
+    assert "0 of 200 tasks scored" in ended.stdout
+    assert "Traceback" not in ended.stderr
 
 
 def test_a_table_tells_scores_kinds_and_costs(evaluate: Call, solvers: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -89,6 +90,26 @@ def test_ctrl_c_at_any_line_leaves_no_work_behind(
     work._end()
 
     assert {(False, False), (True, True)} == set(outcomes)
+
+
+def test_ctrl_c_is_told_when_the_work_has_ended() -> None:
+    """The process may end then, and in one that ends no thread begins that closes a session."""
+    work, steps = Background("tested"), list[str]()
+
+    async def endless() -> None:
+        try:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.to_thread(steps.append, "closed")
+            steps.append("ended")
+
+    with pytest.raises(KeyboardInterrupt):
+        work.wait_for(endless())
+    seen = list(steps)
+    work._end()
+
+    assert seen == ["closed", "ended"]
 
 
 def test_who_tells_goes_on_when_it_was_heard() -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -353,6 +355,33 @@ def test_a_model_that_leaves_the_process_ends_its_run_and_no_other(rlm):
         with pytest.raises(ModelError, match="SystemExit: 3"):
             rlm(leave).run("?")
     assert rlm(ScriptedModel([code("FINAL(1)")])).run("?").final_answer == "1"
+
+
+STUCK = """
+import threading
+from repl_env.rlm import RLM
+
+def reply(messages):
+    print("asked", flush=True)
+    threading.Event().wait()
+
+RLM(reply).run("?")
+"""
+
+
+def test_one_ctrl_c_ends_a_program_whose_model_blocks():
+    with subprocess.Popen(
+        [sys.executable, "-c", STUCK], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout.readline() == "asked\n"
+        program.send_signal(signal.SIGINT)
+        try:
+            _, told = program.communicate(timeout=PATIENCE)
+        finally:
+            program.kill()
+
+    assert program.returncode == -signal.SIGINT
+    assert told.endswith("KeyboardInterrupt\n")
 
 
 async def test_a_model_whose_replies_are_at_their_end_is_an_error_and_no_wait_for_ever(rlm):
