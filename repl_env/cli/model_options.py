@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from urllib.parse import urlsplit
 
 import typer
@@ -22,7 +22,7 @@ from .status import Status
 
 if TYPE_CHECKING:
     from repl_env.llm import LLM
-    from repl_env.rlm.model import ChatModel
+    from repl_env.rlm.model import ChatModel, ModelRequest
 
 SCRIPT = "script:"
 
@@ -143,9 +143,16 @@ def digest_of(model: str | None) -> str:
 
 
 def _scripted(model: str, option: str) -> ChatModel:
+    from repl_env.rlm.given_functions import called
     from repl_env.rlm.scripted import ScriptedModel
 
     reference = model.removeprefix(SCRIPT)
-    found = named(reference, option)
+    function = named(reference, option).function
     path, _, name = reference.rpartition(":")
-    return ScriptedModel(found.function, name=f"{Path(path).stem}:{name}")
+
+    # As other functions of users: a plain one in a thread, for it may wait; a `sys.exit` is its
+    # failure, and not the end of the command.
+    async def reply(request: ModelRequest) -> Any:
+        return await called(function, request)
+
+    return ScriptedModel(reply, name=f"{Path(path).stem}:{name}")

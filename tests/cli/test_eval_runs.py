@@ -120,6 +120,19 @@ def test_an_endpoint_that_is_down_is_no_score(evaluate: Call, endpoint, tmp_path
     assert "6 of 6 tasks have no score" in failed.stderr
 
 
+def test_a_script_that_leaves_the_process_is_a_model_that_failed(
+    evaluate: Call,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "leaves.py").write_text("import sys\ndef reply(request):\n    sys.exit(0)\n")
+    model = f"script:{tmp_path}/leaves.py:reply"
+    done = evaluate("--model", model, "--limit", "4", "--json")
+
+    assert done.returncode == 5
+    failures = json.loads(done.stdout)["failures"]
+    assert [failure["error_kind"] for failure in failures] == ["llm"] * 4
+
+
 def test_each_task_may_have_its_trajectory(evaluate: Call, script: str, tmp_path: Path) -> None:  # noqa: F811
     folder = tmp_path / "runs"
     arguments = ("--model", script, "--limit", "3", "--trajectory", str(folder))

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from repl_env.cli.run import run
 from repl_env.rlm.budget import Budget, Price
 from tests.cli import stand_in_runner
+from tests.waiting import LONG, PATIENCE
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = "def reply(request):\n    return '```repl\\nFINAL(42)\\n```'\n"
@@ -223,6 +224,46 @@ def test_ctrl_c_cancels_the_run_prints_what_there_is_and_exits_130(script):
     assert (child.returncode, out) == (130, "half\n")
     assert "interrupted" in err
     assert "2 calls" in err
+
+
+def real(script, *arguments):
+    """`repl-env run` with the model of the file `script`, in a process of its own."""
+    given = ["run", "?", "--model", f"script:{script}:reply", *arguments]
+    return subprocess.Popen(
+        [sys.executable, "-m", "repl_env", *given],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_script_that_leaves_the_process_is_a_model_that_failed(script, kind):
+    script.write_text(f"import sys\n{kind} reply(request):\n    sys.exit(4)\n")
+    with real(script, "--json") as child:
+        out, err = child.communicate(timeout=LONG)
+    told = json.loads(out)
+
+    assert (child.returncode, told["status"], told["error_kind"]) == (5, 5, "llm"), err
+    assert "SystemExit: 4" in told["reason"]
+
+
+def test_one_ctrl_c_ends_a_run_whose_script_blocks(script):
+    script.write_text(
+        "import threading\n"
+        "def reply(request):\n    print('asked', flush=True)\n    threading.Event().wait()\n"
+    )
+    with real(script) as child:
+        assert child.stdout.readline() == "asked\n"
+        child.send_signal(signal.SIGINT)
+        try:
+            out, err = child.communicate(timeout=PATIENCE)
+        finally:
+            child.kill()
+
+    assert (child.returncode, out) == (130, "")
+    assert "interrupted" in err
+    assert "Traceback" not in err
 
 
 def test_a_script_answers_through_the_real_runner(tmp_path, script):
