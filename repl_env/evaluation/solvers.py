@@ -14,7 +14,7 @@ from repl_env.arguments import as_path, check_callable
 from repl_env.rlm.budget import Spent
 from repl_env.rlm.given_functions import called
 from repl_env.rlm.model import ChatModel, ModelFunction, as_model
-from repl_env.values import clean, json_or_none
+from repl_env.values import clean, json_text
 
 if TYPE_CHECKING:
     from repl_env.evaluation.dataset import EvalTask
@@ -82,7 +82,11 @@ class FunctionSolver:
         self._function = function
 
     async def solve(self, task: EvalTask) -> Solved:
-        """Call the function."""
+        """Call the function.
+
+        Raises:
+            TypeError, ValueError: what it returned is no answer; and what it raises itself.
+        """
         answer = await called(self._function, task)
         return answer if isinstance(answer, Solved) else answered(answer)
 
@@ -91,14 +95,18 @@ class FunctionSolver:
 
 
 def answered(answer: object) -> Solved:
-    """An answer as a `Solved`."""
+    """An answer as a `Solved`.
+
+    Raises:
+        TypeError, ValueError: it is neither text nor a JSON value.
+    """
     if answer is None:
         return Solved(None)
     if isinstance(answer, str):
         text = clean(answer)
         return Solved(text, text)
-    value = json_or_none(answer)
-    return Solved(clean(str(answer)) if value is None else json.dumps(value), value)
+    value = json.loads(clean(json_text("the solver's answer", answer)))
+    return Solved(json.dumps(value), value)
 
 
 class RLMSolver:

@@ -170,6 +170,24 @@ async def test_what_a_solver_came_to_is_checked_and_ends_no_other_task(
     assert (summary.scored, len(again.earlier)) == (9, 10)
 
 
+@pytest.mark.parametrize(
+    "wrong", [object(), {"a": object()}, {1, 2}, float("nan"), [float("inf")], {1: 1, "1": 2}]
+)
+async def test_what_is_no_answer_is_a_failure_of_the_solver(dataset, wrong) -> None:
+    summary = await summary_of(dataset, lambda task: wrong if task.answer == 3 else task.answer)
+
+    assert [(each.id, each.error_kind) for each in summary.failures] == [("t3", "solver")]
+    assert "the solver's answer" in (summary.failures[0].error or "")
+    assert summary.scored == 9
+
+
+@pytest.mark.parametrize("right", ["a\ud83d", ["a\ud83d"], (1, 2), {"a": [None]}, 1.5, True])
+async def test_texts_and_json_values_are_answers(dataset, right) -> None:
+    summary = await summary_of(dataset, lambda task: right)
+
+    assert (summary.scored, summary.failures) == (10, ())
+
+
 async def test_plain_judges_are_asked_side_by_side(dataset) -> None:
     both = threading.Barrier(2, timeout=60)
 
