@@ -32,7 +32,7 @@ from .session_options import (
     modules_of,
     opening,
 )
-from .solver_options import function_solver, metric_of, rlm_solver
+from .solver_options import check_choice, function_solver, metric_of, rlm_solver
 from .status import Status
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ AsJSON: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON inst
 
 
 def evaluate(
+    context: typer.Context,
     dataset: Dataset,
     rubric: Rubric = None,
     concurrency: Concurrency = 8,
@@ -107,8 +108,7 @@ def evaluate(
     as_json: AsJSON = False,
 ) -> None:
     """Run a model over a dataset and score its answers; interrupted, the same call goes on."""
-    if (solver is None) == (model is None):
-        raise typer.BadParameter("is wanted, or else --solver", param_hint="--model")
+    check_choice(model, solver, context)
     metric, rubric_settings = metric_of(rubric)
     if model is None:
         assert solver is not None

@@ -17,6 +17,31 @@ if TYPE_CHECKING:
     from repl_env.evaluation.scores import Metric
     from repl_env.evaluation.solvers import Solver
 
+# Options of `repl-env eval` that are not about a model and its runs.
+_OF_ANY_SOLVER = frozenset(
+    "dataset rubric concurrency solver out fresh limit give_up_after as_json".split()
+)
+
+
+def check_choice(model: str | None, solver: str | None, context: typer.Context) -> None:
+    """That one of the two is given, and with a solver no option that would change nothing.
+
+    Raises:
+        typer.BadParameter: naming the options.
+    """
+    if (model is None) == (solver is None):
+        both = "" if model is None else ", not both"
+        raise typer.BadParameter(f"give one of the two{both}", param_hint="--model, --solver")
+    if solver is None:
+        return
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        # By name: some versions of typer have a click of their own, whose values are others.
+        given = source is not None and source.name == "COMMANDLINE"
+        if given and option.name not in _OF_ANY_SOLVER:
+            message = "goes with --model; a solver is called with the task, and no more"
+            raise typer.BadParameter(message, param_hint=option.opts[0])
+
 
 def rlm_solver(runs: Runs, trajectories: Path | None = None) -> tuple[Solver, dict[str, Any]]:
     """A recursive language model as a solver, and what its results depend on.

@@ -309,8 +309,16 @@ def test_a_module_of_the_current_folder_is_found(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), "--solver"),
-        (("--solver", "right", "--model", "m"), "--solver"),
+        ((), "--model, --solver: give one of the two"),
+        (("--solver", "right", "--model", "m"), "--model, --solver: give one of the two, not both"),
+        *(
+            (("--solver", "{solvers}:right", *option), f"{option[0]}: goes with --model")
+            for option in (
+                *(("--trajectory", "{solvers}.d"), ("--sub-model", "m"), ("--base-url", "u")),
+                *(("--budget-calls", "200"), ("--max-depth", "1"), ("--isolation", "auto")),
+                *(("--price", "m=1:1"), ("--preload", "json"), ("--memory", "1GiB")),
+            )
+        ),
         (("--solver", "right"), "is not of the form module:function"),
         (("--solver", "absent.py:right"), "there is no file absent.py"),
         (("--solver", "no_such_module_here:f"), "No module named"),
