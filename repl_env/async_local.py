@@ -12,7 +12,14 @@ from repl_env.contexts import Given
 from repl_env.files import Files
 from repl_env.llm import LLM
 from repl_env.local import LocalBase, Result
-from repl_env.models import DEFAULT_MAX_ITERATIONS, REPLAction, REPLState, result_of, showing
+from repl_env.models import (
+    DEFAULT_MAX_ITERATIONS,
+    REPLAction,
+    REPLState,
+    action_of,
+    result_of,
+    showing,
+)
 from repl_sandbox.types import JSON, Missing
 
 
@@ -73,7 +80,7 @@ class AsyncLocalREPLEnv(LocalBase):
         self, code: str, *, timeout_s: float | None = None, on_output: OnOutput | None = None
     ) -> Result:
         """One step that runs `code` for at most `timeout_s` seconds of execution."""
-        return await self.step(REPLAction(code=code), timeout_s=timeout_s, on_output=on_output)
+        return await self.step(action_of(code), timeout_s=timeout_s, on_output=on_output)
 
     async def submit_final_answer(self, answer: JSON) -> Result:
         """One step that ends the episode with `answer`, unless its schema refuses it."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from repl_env.errors import NotSupported
 from repl_env.llm import LLM
-from repl_env.models import REPLAction, REPLObservation, REPLState, StepResult, showing
+from repl_env.models import REPLAction, REPLObservation, REPLState, StepResult, action_of, showing
 from repl_env.remote import results
 from repl_env.remote.access import Access
 from repl_env.remote.frames import Request
@@ -276,7 +276,7 @@ class REPLEnv:
         self, code: str, *, timeout_s: float | None = None, on_output: Hear | None = None
     ) -> Result:
         """One step that runs `code` for at most `timeout_s` seconds of execution."""
-        return await self.step(REPLAction(code=code), timeout_s=timeout_s, on_output=on_output)
+        return await self.step(action_of(code), timeout_s=timeout_s, on_output=on_output)
 
     async def submit_final_answer(self, answer: JSON) -> Result:
         """One step that ends the episode with `answer`, unless its schema refuses it."""

@@ -24,6 +24,7 @@ from repl_env.models import (
     REPLObservation,
     REPLState,
     StepResult,
+    action_of,
     result_of,
     showing,
 )
@@ -228,7 +229,7 @@ class LocalREPLEnv(LocalBase):
         self, code: str, *, timeout_s: float | None = None, on_output: OnOutput | None = None
     ) -> Result:
         """One step that runs `code` for at most `timeout_s` seconds of execution."""
-        return self.step(REPLAction(code=code), timeout_s=timeout_s, on_output=on_output)
+        return self.step(action_of(code), timeout_s=timeout_s, on_output=on_output)
 
     def submit_final_answer(self, answer: JSON) -> Result:
         """One step that ends the episode with `answer`, unless its schema refuses it."""

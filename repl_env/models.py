@@ -134,6 +134,13 @@ class REPLAction(Action):
     final_answer: JsonValue = Field(default=None, description="The answer, when is_final is set.")
 
 
+def action_of(code: object) -> REPLAction:
+    """The action that runs `code`; TypeError if that is neither text nor a scalar."""
+    if not isinstance(code, (str, bool, int, float)):
+        raise TypeError(f"code must be a str, not {type(code).__name__}")
+    return REPLAction.model_validate({"code": code})
+
+
 class CodeBlockResult(Printed):
     """What one cell printed and changed.
 

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from repl_env.errors import NotReset
-from repl_env.models import REPLAction, REPLObservation, StepResult, showing
+from repl_env.models import REPLAction, REPLObservation, StepResult, action_of, showing
 from repl_env.recordings import Recording, Steppable
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Recorder:
 
     def execute(self, code: str, *, timeout_s: float | None = None, **options: Any) -> Result:
         """One step that runs `code`."""
-        return self.step(REPLAction(code=code), timeout_s=timeout_s, **options)
+        return self.step(action_of(code), timeout_s=timeout_s, **options)
 
     def submit_final_answer(self, answer: JSON) -> Result:
         """One step that ends the episode with `answer`, unless its schema refuses it."""

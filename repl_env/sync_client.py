@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from repl_env.background import CLIENTS
 from repl_env.client import REPLEnv, Result
 from repl_env.llm import LLM
-from repl_env.models import REPLAction, REPLState, showing
+from repl_env.models import REPLAction, REPLState, action_of, showing
 from repl_env.remote.requests import asks_itself, check_callback
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class SyncREPLEnv:
         on_output: Callable[[str, str], object] | None = None,
     ) -> Result:
         """One step that runs `code` for at most `timeout_s` seconds of execution."""
-        return self.step(REPLAction(code=code), timeout_s=timeout_s, on_output=on_output)
+        return self.step(action_of(code), timeout_s=timeout_s, on_output=on_output)
 
     def submit_final_answer(self, answer: JSON) -> Result:
         """One step that ends the episode with `answer`, unless its schema refuses it."""

@@ -113,6 +113,7 @@ class RLM:
         given = replace(manner or Manner(), max_iterations=max_iterations, blocks=blocks)
         within = given.within(budget)
         checked = checked_tools(tools)
+        _check_arguments(self, arguments)
         make = environment or _Local({**arguments, "tools": checked})
         if environment is not None and arguments:
             raise TypeError(f"environment goes without {', '.join(sorted(arguments))}")
@@ -231,6 +232,16 @@ class _Local:
         from repl_env.async_local import AsyncLocalREPLEnv
 
         return AsyncLocalREPLEnv.with_provider(provider, **self._arguments)
+
+
+def _check_arguments(rlm: RLM, arguments: Mapping[str, Any]) -> None:
+    """TypeError for a name that environments do not take either; they would name themselves."""
+    from repl_env.async_local import AsyncLocalREPLEnv
+
+    known = inspect.signature(AsyncLocalREPLEnv).parameters
+    for name in arguments:
+        if name not in known:
+            raise TypeError(f"{type(rlm).__name__} has no argument {name!r}")
 
 
 def _check_watch(given: object) -> None:

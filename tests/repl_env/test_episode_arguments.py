@@ -81,6 +81,14 @@ def test_files_that_a_sandbox_of_the_callers_cannot_hold_are_refused_before_the_
         env.reset(files={"fits": b"x" * (1 << 20)})
 
 
+@pytest.mark.parametrize("code", [None, ["x"], b"x"])
+def test_code_that_is_no_text_is_a_type_error(env, code):
+    env.reset()
+    with pytest.raises(TypeError, match=f"^code must be a str, not {type(code).__name__}$"):
+        env.execute(code)
+    assert env.execute(42).observation.result.value == "42"
+
+
 def test_an_unknown_argument_of_reset_is_a_type_error(env):
     with pytest.raises(TypeError, match="contxt"):
         env.reset(contxt="x")

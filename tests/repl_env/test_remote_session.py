@@ -1251,7 +1251,8 @@ async def test_a_reply_over_the_client_s_limit_is_an_error_and_the_session_goes_
     ("call", "error"),
     [
         (lambda env: env.step("x = 1"), TypeError),
-        (lambda env: env.execute(7.5j), ValueError),
+        (lambda env: env.execute(7.5j), TypeError),
+        (lambda env: env.execute(None), TypeError),
         (lambda env: env.execute("x", timeout_s=0), ValueError),
         (lambda env: env.execute("x", timeout_s=float("nan")), ValueError),
         (lambda env: env.execute("x", timeout_s="5"), TypeError),

@@ -578,6 +578,11 @@ def test_wrong_arguments_are_named(arguments, error, name):
         RLM(**arguments)
 
 
+def test_an_argument_that_there_is_not_is_said_to_be_one_of_the_rlm():
+    with pytest.raises(TypeError, match=r"^RLM has no argument 'foo'$"):
+        RLM(str, foo=1)
+
+
 def test_what_is_printed_of_a_run_is_short_and_has_its_answer(rlm):
     model = ScriptedModel([code("print(context)"), code("FINAL('ab' * 1000)")])
     result = rlm(model).run("What is asked?", "a secret")
