@@ -20,6 +20,14 @@ bench_tasks = typer.Typer(help="Generate long-context tasks with exact answers."
 _UNITS = {"": 1, "k": 1_000, "kb": 1_000, "m": 1_000_000, "mb": 1_000_000}
 # A task's seed is made of the dataset's and its number, so that datasets of other seeds share none.
 _SEEDS = 1_000_000
+# Errors that are about the file or the folder that was given.
+_WRONG_PLACE = (
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +80,37 @@ def make(
     plan = Plan(_kinds(kind), n, _characters(size), seed, context_files)
     if out.exists() and not force:
         raise typer.BadParameter(f"{out} exists; --force replaces it", param_hint="'--out'")
-    try:
-        digest, written = _write(plan, out)
-    except OSError as error:
-        typer.echo(f"{error.filename or out}: {error.strerror or error}", err=True)
-        raise typer.Exit(Status.FAILED) from error
-    facts = {"out": str(out), "n": n, "kinds": list(plan.kinds), "size": plan.size, "seed": seed}
+    digest, written = _written(plan, out)
+    kinds = [shown(kind) for kind in plan.kinds[:n]]
+    facts = {"out": str(out), "n": n, "kinds": kinds, "size": plan.size, "seed": seed}
     if as_json:
         typer.echo(json.dumps({**facts, "bytes": written, "sha256": digest}))
     else:
-        typer.echo(f"{out}: {n} tasks of {plan.size:,} characters ({', '.join(plan.kinds)})")
+        typer.echo(f"{out}: {n} tasks of {plan.size:,} characters ({', '.join(kinds)})")
+
+
+def shown(kind: str) -> str:
+    """The name of a kind as `--kind` takes it; datasets have the other."""
+    return kind.replace("_", "-")
+
+
+def _written(plan: Plan, out: Path) -> tuple[str, int]:
+    """As `_write`.
+
+    Raises:
+        typer.BadParameter: the file or the folder that was given cannot be written to.
+        typer.Exit: status 1, after the reason: writing failed amid the work.
+    """
+    try:
+        return _write(plan, out)
+    except _WRONG_PLACE as error:
+        folder = plan.files
+        is_of_folder = folder is not None and Path(error.filename or out).is_relative_to(folder)
+        named, option = (folder, "--context-files") if is_of_folder else (out, "--out")
+        raise typer.BadParameter(f"{named}: {error.strerror}", param_hint=f"'{option}'") from error
+    except OSError as error:
+        typer.echo(f"{out}: {error.strerror or error}", err=True)
+        raise typer.Exit(Status.FAILED) from error
 
 
 def _write(plan: Plan, out: Path) -> tuple[str, int]:
@@ -113,7 +142,7 @@ def _kinds(given: str) -> tuple[str, ...]:
     if names == ["all"]:
         return tuple(KINDS)
     if unknown := [name for name in names if name not in KINDS]:
-        known = ", ".join(name.replace("_", "-") for name in KINDS)
+        known = ", ".join(map(shown, KINDS))
         raise typer.BadParameter(f"{unknown[0]!r} is none of {known}", param_hint="'--kind'")
     if not names:
         raise typer.BadParameter("names no kind", param_hint="'--kind'")

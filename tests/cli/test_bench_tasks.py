@@ -37,7 +37,15 @@ def test_the_same_options_make_the_same_bytes(make: Call, tmp_path: Path) -> Non
 
     assert [report["sha256"] for report in reports] == digests
     assert digests[0] == digests[1] != digests[2]
-    assert reports[0]["kinds"] == ["single_needle", "multi_needle", "aggregation", "pairs"]
+    assert reports[0]["kinds"] == ["single-needle", "multi-needle", "aggregation", "pairs"]
+
+
+def test_the_report_names_the_kinds_that_were_written(make: Call, tmp_path: Path) -> None:
+    told = make(tmp_path / "a", "--n", "2").stdout
+    report = json.loads(make(tmp_path / "b", "--n", "2", "--json").stdout)
+
+    assert told == f"{tmp_path / 'a'}: 2 tasks of 2,000 characters (single-needle, multi-needle)\n"
+    assert report["kinds"] == ["single-needle", "multi-needle"]
 
 
 def test_contexts_may_be_files_of_their_own(make: Call, tmp_path: Path) -> None:
@@ -97,9 +105,22 @@ def test_force_replaces_files_and_what_links_lead_to(make: Call, tmp_path: Path)
     assert pipe.is_fifo()
 
 
-def test_a_folder_that_is_not_there_is_named(make: Call, tmp_path: Path) -> None:
-    done = make(tmp_path / "absent" / "d")
+@pytest.mark.parametrize(
+    ("out", "more", "says"),
+    [
+        ("absent/d", (), "'--out': {tmp}/absent/d: No such file or directory"),
+        ("file/d", (), "'--out': {tmp}/file/d: Not a directory"),
+        (".", ("--force",), "'--out': {tmp}: Is a directory"),
+        ("d", ("--context-files", "{tmp}/file/d"), "'--context-files': {tmp}/file/d: Not a"),
+        ("d", ("--context-files", "{tmp}/file"), "'--context-files': {tmp}/file: File exists"),
+    ],
+)
+def test_a_place_that_cannot_be_written_to_is_named(
+    make: Call, tmp_path: Path, out: str, more: tuple[str, ...], says: str
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    done = make(tmp_path / out, "--n", "1", *(each.format(tmp=tmp_path) for each in more))
 
-    assert done.returncode == 1
-    assert "No such file" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.returncode == 2
+    assert says.format(tmp=tmp_path) in " ".join(done.stderr.replace("│", " ").split())
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
