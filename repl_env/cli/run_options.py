@@ -32,7 +32,10 @@ MaxDepth: TypeAlias = Annotated[
     int, typer.Option("--max-depth", min=1, help="Levels of runs; 1: no runs below the root.")
 ]
 MaxIterations: TypeAlias = Annotated[
-    int, typer.Option("--max-iterations", min=1, help="Turns that a run may take.")
+    int,
+    typer.Option(
+        "--max-iterations", min=1, help="Turns that a run may take, before a last one to answer."
+    ),
 ]
 BlocksOption: TypeAlias = Annotated[
     Blocks, typer.Option("--blocks", help="Which of a reply's code blocks are run.")

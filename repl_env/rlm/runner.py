@@ -58,7 +58,7 @@ class RLM:
             `AsyncLocalREPLEnv` with `arguments`.
         budget: what each run may spend with all runs below it.
         prices: of models, by name.
-        max_iterations: turns of each run.
+        max_iterations: turns of each run; then one more, in which only an answer is asked for.
         max_depth: levels of runs; 1 is the root alone.
         blocks: which blocks of a reply are run, see `repl_env.rlm.manner.Manner`.
         tools: functions for the sessions of all runs, by name, plain or async; their docstrings are
