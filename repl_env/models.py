@@ -138,7 +138,7 @@ def action_of(code: object) -> REPLAction:
     """The action that runs `code`; TypeError if that is neither text nor a scalar."""
     if not isinstance(code, (str, bool, int, float)):
         raise TypeError(f"code must be a str, not {type(code).__name__}")
-    return REPLAction.model_validate({"code": code})
+    return REPLAction(code=cast("str", code))  # a scalar becomes text there
 
 
 class CodeBlockResult(Printed):

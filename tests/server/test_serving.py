@@ -118,7 +118,7 @@ def test_killing_it_leaves_no_process_behind_and_its_port_free():
             again.process.send_signal(signal.SIGTERM)
             assert one.replies("s")["s"]["data"]["observation"]["result"]["value"] == "2"
             assert one.closed() == 1012
-        again.process.wait(60)
+        assert again.process.wait(60) == -signal.SIGTERM  # a shell's 143
         eventually(lambda: not any(map(lives, left)))
 
 
