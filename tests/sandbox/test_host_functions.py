@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import signal
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from repl_sandbox import Answer, Finished, HostCallError, Limits, Raised, Sandbox, TimedOut
 from tests.sandbox.conftest import Clock
+from tests.waiting import LONG
 
 
 def test_arguments_and_results_are_json(sandbox: Sandbox) -> None:
@@ -75,6 +79,27 @@ def test_a_function_that_would_end_the_process_is_an_error_and_no_wait(
             assert outcome.error is not None
             assert outcome.error.type.endswith(HostCallError.__name__)
         assert session.run("ok()").value == "1"
+
+
+_CTRL_C = """
+import os, signal, threading
+from repl_sandbox import Sandbox
+
+def block():
+    os.kill(os.getpid(), signal.SIGINT)
+    threading.Event().wait()
+
+with Sandbox() as sandbox, sandbox.session(host={"block": block}) as session:
+    session.run("block()")
+"""
+
+
+def test_one_ctrl_c_ends_a_program_whose_function_blocks() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _CTRL_C], capture_output=True, text=True, timeout=LONG, check=False
+    )
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr.rstrip().endswith("KeyboardInterrupt")
 
 
 def test_a_result_that_json_cannot_carry_is_an_error_in_the_cell(sandbox: Sandbox) -> None:

@@ -13,7 +13,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from ..wire.frames import MAX_BLOB
 from ..wire.messages import Call, Reply, dump_json, parse_arguments
 from ..wire.parts import Place, Raw, each_part
 from ..wire.text import read_text
+from .host_threads import HostThreads
 from .offers import HostFunction
 
 # Threads start only when none is idle. There must be enough for every open call: a function may run
@@ -172,7 +173,7 @@ class Executor:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: HostThreads | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(
@@ -205,9 +206,10 @@ class Executor:
             # would end a process, as `sys.exit`, too, or the cell would wait for a reply.
             except BaseException as error:  # noqa: BLE001
                 reply = refusal(call.call, type(error).__name__, str(error))
-            done(reply)
+            with suppress(RuntimeError, OSError):  # nobody waits for it any more
+                done(reply)
 
-        self._pool().submit(run)
+        self._of_host().do(run)
 
     def wait_for(
         self, awaited: Awaitable[object], call: Call, running: Running, done: Done
@@ -216,10 +218,10 @@ class Executor:
         loop = self._running_loop()
         loop.call_soon_threadsafe(_begin, loop, awaited, call, running, done)
 
-    def _pool(self) -> ThreadPoolExecutor:
+    def _of_host(self) -> HostThreads:
         with self._lock:
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="repl-host")
+                self._threads = HostThreads(_THREADS, "repl-host")
             return self._threads
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
@@ -236,7 +238,7 @@ class Executor:
         """Take no more calls; what runs is not waited for, its replies go nowhere."""
         with self._lock:
             if self._threads is not None:
-                self._threads.shutdown(wait=False, cancel_futures=True)
+                self._threads.close()
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._loop.stop)
 

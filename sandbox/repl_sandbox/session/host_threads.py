@@ -1,0 +1,63 @@
+"""Threads in which plain functions of the host run."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+
+class HostThreads:
+    """At most so many threads, whose names begin with `name`; each starts when none is idle.
+
+    The process ends whatever they are at. It waits for those of a `ThreadPoolExecutor`, and whoever
+    pressed Ctrl-C amid a call that blocks would have to wait for its end.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most = most
+        self._name = name
+        self._changed = threading.Condition()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._count = self._idle = 0
+        self._closed = False
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Have a thread do `work`, which raises nothing; after `close` none does.
+
+        Raises:
+            RuntimeError: the system has no room for another thread.
+        """
+        with self._changed:
+            if self._closed:
+                return
+            if len(self._waiting) >= self._idle and self._count < self._most:
+                name = f"{self._name}_{self._count}"
+                threading.Thread(target=self._serve, name=name, daemon=True).start()
+                self._count += 1
+                self._idle += 1  # until it takes its first work
+            self._waiting.append(work)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Forget what waits. Who is at something ends after it, and is not waited for."""
+        with self._changed:
+            self._closed = True
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def _serve(self) -> None:
+        while (work := self._next()) is not None:
+            work()
+            del work  # what it was about is not kept until there is more
+            with self._changed:
+                self._idle += 1
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._changed:
+            while not self._waiting:
+                if self._closed:
+                    return None
+                self._changed.wait()
+            self._idle -= 1
+            return self._waiting.popleft()
