@@ -252,9 +252,9 @@ def test_bad_arguments_are_named(
 
 @pytest.mark.parametrize(
     ("recovery", "state", "value"),
-    [("snapshot", "rolled_back", "[1]"), ("restart", "restarted", None)],
+    [("snapshot", "kept", "[1]"), ("restart", "restarted", None)],
 )
-def test_an_end_that_a_question_meets_is_told_by_the_next_cell(
+def test_what_a_question_finds_lost_is_told_by_the_next_cell(
     recovery: Literal["snapshot", "restart"], state: str, value: str | None
 ) -> None:
     with Sandbox(limits=PATIENT, recovery=recovery) as sandbox, sandbox.session() as session:

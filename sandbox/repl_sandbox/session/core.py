@@ -41,7 +41,6 @@ from .host_functions import Executor
 from .incoming import Incoming
 from .offers import Offers
 from .outcomes import outcome_of
-from .revival import worse
 from .waiting import Waiting
 
 # The kernel's counts take microseconds to read. No process is made, filled and ended for its memory
@@ -207,7 +206,7 @@ class Core(Incoming):
                 or self._errand
                 or self._eof
                 or self._lost
-                or self._untold
+                or self._emptied
             )
             and not (self.output.stdout.head_size or self.output.stderr.head_size)
         )
@@ -292,8 +291,8 @@ class Core(Incoming):
         finally:
             self.running_since = 0.0
             self._grace_over = None
-        if self._errand is None and self._untold is not None:
-            state, self._untold = worse(self._untold, state), None
+        if self._errand is None and self._emptied:
+            state, self._emptied = "restarted", False
         output = self.output.end(self.cell if self._errand is None else None)
         result, answers = self._result, self._answers.all()
         usage = clocks.usage(now, cpu, 0 if result is None else result.peak_memory)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from ..errors import SandboxError
-from ..types import KillReason, Limits, State
+from ..types import KillReason, Limits
 from ..wire.messages import MAX_DEPTH, MAX_DIGITS, Assign, Configure, HostMessage, WorkerMessage
 from ..zygote import control
 from ..zygote.links import Links
@@ -92,8 +92,8 @@ class Exchange:
         self._doomed = False
         self._asked: WorkerMessage | None = None
         self._lost: tuple[str, ...] = ()
-        # What a worker's end has come to that no outcome has told of yet.
-        self._untold: State | None = None
+        # Whether it was emptied between two cells, of which no outcome has told yet.
+        self._emptied = False
         self._born = 1  # the generation of the worker, as init counts
         self._revived: control.Message | None = None
         self._branched: bool | None = None

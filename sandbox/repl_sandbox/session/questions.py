@@ -10,7 +10,7 @@ from ..types import State
 from ..wire.messages import HostMessage, WorkerMessage
 from ..wire.state import Phase
 from .exchange import NOTICE_TIMEOUT, Ready_
-from .revival import RESTART_TIMEOUT, Revival, worse
+from .revival import RESTART_TIMEOUT, Revival
 
 _STATES: Mapping[State, str] = {
     "rolled_back": "has again what it had after its last cell",
@@ -101,7 +101,7 @@ class Questions(Revival):
             yield from self._replace_between()
 
     def _replace_between(self) -> Generator[float, Ready_, State]:
-        """Go on with another worker; the outcome of the next cell says so."""
+        """Go on with another worker; that it is empty, the outcome of the next cell says."""
         came_to = yield from self._whole(self._replace())
-        self._untold = worse(self._untold, came_to)
+        self._emptied = self._emptied or came_to == "restarted"
         return came_to

@@ -9,7 +9,7 @@ from __future__ import annotations
 import select
 import socket
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -37,16 +37,9 @@ _RESTORE_TIMEOUT = 10.0
 # What a call is told whose session is ended on purpose, by another thread, task or handler.
 CLOSED_AMID = "the session was closed amid this call"
 
-_FROM_BEST: Sequence[State] = ("kept", "rolled_back", "restarted")
-
 _T = TypeVar("_T")
 
 _monotonic = time.monotonic
-
-
-def worse(one: State | None, other: State) -> State:
-    """What two ends of workers, one after the other, come to."""
-    return max(one or "kept", other, key=_FROM_BEST.index)
 
 
 class Revival(Exchange):
