@@ -34,11 +34,6 @@ PREFIX = "REPL_ENV_"
 # Bytes. A reset with a task and a step with some code pass, and the rest can be uploaded; a server
 # that takes less answers TOO_LARGE to everybody.
 LEAST_MESSAGE = 4 << 10
-# Whoever gives keys means them to be asked for, and would serve everybody by mistake.
-_BOTH = (
-    f"--no-auth asks nobody for a key, and there are keys (--api-keys, or {VARIABLE}): leave out"
-    " one or the other"
-)
 
 
 class Recovery(StrEnum):
@@ -227,16 +222,13 @@ def settings(
 
     own = _own_model(model, base_url, api_key_env)
     budget = budget_from(budget_calls, budget_tokens, None, None)
-    hashed_keys = tuple(lines_of(os.environ.get(VARIABLE, "")))
-    if no_auth and (api_keys is not None or hashed_keys):
-        raise typer.BadParameter(_BOTH)
     try:
         uploads = parse_size(max_uploads, "--max-uploads")
         return Settings(
             host=host,
             port=port,
             api_keys=api_keys,
-            hashed_keys=hashed_keys,
+            hashed_keys=tuple(lines_of(os.environ.get(VARIABLE, ""))),
             metrics_key=metrics_key,
             no_auth=no_auth,
             origins=tuple(origin or ()),

@@ -202,7 +202,6 @@ def test_it_serves_though_nobody_reads_where():
     [
         (("--host", "0.0.0.0"), "--no-auth"),
         (("--api-keys", "/nowhere/keys"), "--api-keys:/nowhere/keys:Nosuchfileordirectory"),
-        (("--api-keys", "/nowhere/keys", "--no-auth"), "--no-auth"),
         (("--max-sessions", "0"), "--max-sessions"),
         (("--memory", "much"), "much"),
         (("--isolation", "confined"), "jailed"),
@@ -389,14 +388,6 @@ def test_the_application_for_other_servers_asks_for_keys(monkeypatch):
 def plain(text):
     """What a message in a box says."""
     return "".join(text.replace("│", " ").split())
-
-
-def test_it_does_not_start_open_beside_keys_of_the_environment(monkeypatch):
-    monkeypatch.setenv("REPL_ENV_API_KEYS", "alice:" + "0" * 64)
-    done = CliRunner().invoke(build(), ["serve", "--no-auth"])
-
-    assert done.exit_code == 2
-    assert "REPL_ENV_API_KEYS" in plain(done.stderr)
 
 
 def test_with_the_smallest_messages_an_episode_can_be_played(monkeypatch):
