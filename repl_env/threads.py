@@ -27,7 +27,8 @@ class DaemonThreads:
 
     The process ends whatever they are at: it waits for those of a `ThreadPoolExecutor`, and who
     pressed Ctrl-C in a call that blocks would have to wait for its end. They are never ended, so
-    this is for what lives as long as the process.
+    this is for what lives as long as the process. As the engine's `HostThreads`, which the
+    vocabulary of the environment may not import, and which are closed.
     """
 
     def __init__(self, most: int, name: str) -> None:
@@ -40,14 +41,14 @@ class DaemonThreads:
         """Have a thread do `work`, after what was submitted before if all are busy."""
         future: Future[T] = Future()
         with self._changed:
-            self._waiting.append(partial(_do, work, future))
-            if len(self._waiting) > self._idle and self._count < self._most:
+            # Before it is put there: what no thread could be started for is nobody's later.
+            if len(self._waiting) >= self._idle and self._count < self._most:
                 name = f"{self._name}_{self._count}"
                 threading.Thread(target=self._serve, name=name, daemon=True).start()
                 self._count += 1
                 self._idle += 1  # until it takes its first work
-            else:
-                self._changed.notify()
+            self._waiting.append(partial(_do, work, future))
+            self._changed.notify()
         return future
 
     def _begin_anew(self) -> None:

@@ -33,7 +33,7 @@ class _Beginning:
     """What a conversation begins with.
 
     The worker's second one has it from the template: a copy that takes over, and a branch, would
-    write to 50 pages to make it.
+    write to some twenty pages more to make it.
     """
 
     def __init__(self) -> None:
