@@ -161,12 +161,15 @@ def test_a_limit_that_cannot_be_set_is_named(change: Callable[[str], None]) -> N
 
 
 _NAMED = """
+from repl_sandbox.jail.quiet_init import FIRST_WORKER
 from repl_sandbox.worker.main import Worker
 import ctypes
+import os
 prctl, serve_on = ctypes.CDLL(None).prctl, Worker.serve_on
 
 def asked(*arguments, **named):
-    prctl(15, b"asked", 0, 0, 0)  # PR_SET_NAME
+    if os.getpid() == FIRST_WORKER:  # and not the template, which does so beforehand
+        prctl(15, b"asked", 0, 0, 0)  # PR_SET_NAME
     serve_on(*arguments, **named)
 
 Worker.serve_on = asked

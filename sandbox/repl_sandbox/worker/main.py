@@ -151,10 +151,11 @@ class Worker:
         except Disconnected:
             _exit(0)
 
-    def serve_on(self, pid: int, *, has_pages: bool) -> NoReturn:
+    def serve_on(self, pid: int, *, has_pages: bool) -> None:
         """As `serve`, for who was made to `belong_to` a session before it was forked as `pid`.
 
-        What `prepare` returned was sent; with `has_pages` a command has come.
+        What `prepare` returned was sent; with `has_pages` a command has come. Returns when the
+        host has closed the conversation.
         """
         self._pid = pid
         try:
@@ -162,7 +163,7 @@ class Worker:
                 self._touch_pages()
             self._obey_always()
         except Disconnected:
-            _exit(0)
+            pass
 
     def belong_to(self, fd: int, states: States, recovery: Recovery | None) -> None:
         """Be the worker of a session which speaks on socket `fd`.

@@ -18,13 +18,14 @@ from ..wire.offered import Offered
 from . import sources
 from .copies import WAKE
 from .main import Worker
+from .states import States
 
 if TYPE_CHECKING:
     from ..policies.rules import Rules
 
 # CPython 3.11 specialises at the 8th run, later versions earlier.
 _RUNS = 16
-_CELLS = (b"1 + 1", b"x = 1", b"print('', end='')", b"x")
+_CELLS = ("1 + 1", "x = 1", "print('', end='')", "x", "new_{} = 1")
 _CONFIGURE = Configure((Offered("ask"),), None, "compatible", (Assign("x", "str", b""),))
 _READ = 1 << 16
 
@@ -33,9 +34,12 @@ def warm_up(rules: Rules | None = None) -> None:
     """Have a worker that is then forgotten run some cells, first without and then with answers."""
     ours, theirs = socket.socketpair()
     host = HostConnection()
-    worker = Worker(rules)
+    worker, states = Worker(rules), States()
     with ours:
-        worker.open(theirs.detach())
+        number = theirs.detach()
+        # As each is told: code is specialised for objects that have the same attributes.
+        worker.belong_to(number, states, None)
+        worker.open(number)
         list(host.receive(ours.recv(_READ)))
 
         def ask(message: HostMessage) -> None:
@@ -44,14 +48,18 @@ def warm_up(rules: Rules | None = None) -> None:
             list(host.receive(ours.recv(_READ)))
 
         cells = itertools.count(1)
-        for code in _CELLS * _RUNS:
-            ask(Execute(next(cells), code))
+        for run in range(_RUNS):
+            for code in _CELLS:
+                ask(Execute(next(cells), code.format(run).encode()))
         for _ in range(_RUNS):
             ours.sendall(host.send(_CONFIGURE))  # which is not answered
             worker.obey()
             ask(Assign("x", "str", b""))
             ask(Execute(next(cells), b"x"))
+    for _ in range(_RUNS):  # the host has left
+        worker.serve_on(os.getpid(), has_pages=False)
     worker.close()
+    states.close()
     sources.forget()
     _wait_for_a_signal()
 

@@ -110,6 +110,7 @@ class Birth(NamedTuple):
         _ignore_children()
         try:
             self.worker.serve_on(FIRST_WORKER, has_pages=self.steps.waits)
+            os._exit(0)
         # Boundary: as in `be_worker`.
         except Exception as error:  # noqa: BLE001
             complain(error)

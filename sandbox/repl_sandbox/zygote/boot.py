@@ -50,4 +50,5 @@ def _main(fd: int, tier: str, *, inside: bool) -> None:
 
 if __name__ == "__main__":
     _load_package()
+    importlib.import_module("repl_sandbox.zygote.vocabulary")  # before all that uses its names
     _main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)

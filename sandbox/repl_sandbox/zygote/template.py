@@ -41,6 +41,7 @@ from . import control
 from .generation import TRACKING_BELOW, WORKER_FD
 from .ground import Ground, ground_of
 from .immortal import immortalise
+from .pools import fill_holes
 from .rehearsal import rehearse
 from .working_set import WorkingSets
 
@@ -67,6 +68,7 @@ class Template:
     pinned: Sequence[int]  # as landlock.pin has it
     worker: Worker  # made here once, so that a session has nothing left to build
     data_segment: int  # bytes of private writable memory before a session has done anything
+    filled: Sequence[object]  # as of pools.fill_holes
     working_sets: WorkingSets | None = None  # once they are known
     quiet: QuietInit | None = None  # where inits can do without Python
     steps: QuietSteps | None = None  # likewise of first workers
@@ -122,14 +124,17 @@ def _seal(
         seccomp.load(ground.base_filter)
     show_as_of_cells()
     find_in_cells()
+    rehearse(Jail(None, 0, [], 0, b"", ground.files, tier, states=0), Worker(rules))
     warm_up(rules)
+    gc.collect()
+    filled = fill_holes()
     worker = Worker(rules)
     worker.follow_forks()
-    rehearse(Jail(None, 0, [], 0, b"", ground.files, tier, states=0), worker)
     quiet, steps = None, None
     if tier == "jailed":
         quiet, steps = _quiet(ground, worker.prepare(WORKER_FD), privileged=privileged)
     gc.collect()
+    filled += fill_holes()
     immortalise()
     gc.freeze()
     # What it grew to: a session's memory counts from there on, and grows again where it shrinks.
@@ -152,6 +157,7 @@ def _seal(
         ground.pinned,
         worker,
         grown,
+        filled,
         quiet=quiet,
         steps=steps,
     )

@@ -1,0 +1,35 @@
+"""Names whose references are counted in each session, made so that they lie side by side.
+
+CPython looks an attribute up by a string that all code shares, and counts a reference to it while
+it does, unless that instruction is specialised. Each was made where it was read first, among all
+else that its module holds, and a session copied a page for nearly every one. `boot` has these made
+before anything that uses them is imported. Which they are was found by following what a first cell
+and the zygote write to; it is a matter of speed alone, and a name that is missing costs a page.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+_NAMES: Final = (
+    # A worker and its conversation.
+    "_answered _answers _calls _changes _channel _command_poller _commands _connection "
+    "_copies _execute _hurried _interrupts _mine _namespace _obey_always _out _peak _pid "
+    "_reader _recv _result _run _socket _states _streams _theirs _used obey phase polls "
+    "send serve_on unpack_from waits "
+    # A cell, its tree and what it came to.
+    "__warningregistry__ _came _handler _seen allow arm armed body cell changes "
+    "check cls co_flags col_offset ctx enable end_col_offset end_lineno eval figures "
+    "future globals held hides hold identity injected int interrupted keywords kind "
+    "lineno lost mark meant null peak_memory preview protected ru_maxrss sample settle "
+    "shown some surrogatepass tidy type_ignores untold "
+    # A state and its copy.
+    "_errno _page descriptor due rested states "
+    # What the zygote makes for a session.
+    "_move begin contained descriptors disable done first full gid_map is_session jail "
+    "mapped nested of pinned pipe2 revival seal setns slot st_nlink steps uid_map worker "
+    "working_sets written "
+)
+# Interned as they are made, which makes them those of all code that is loaded later.
+NAMES: Final = tuple(map(sys.intern, _NAMES.split()))
