@@ -249,6 +249,14 @@ class Copies:
             renewal.rehearse(self._worker, self._exchange, self._rest(_sigmask(_BLOCK, ())))
         self._rows = []
 
+    def rehearse_waking(self) -> Woken:
+        """Run what a copy runs when it is woken, by an order to this process that is there."""
+        return self._take_over(Remains([]), _sigmask(_BLOCK, ()))
+
+    def close(self) -> None:
+        """Let go of what connects this to its init."""
+        self._socket.close()
+
     def _own(self) -> tuple[int, ...]:
         """The descriptors that are the worker's, and not the session's."""
         renewal = self._recovery.renewal

@@ -261,6 +261,9 @@ class Worker:
             return
         if woken is not None:
             self._take_over(woken)
+            if woken.moved is not None:
+                # Many branches are never asked for anything, and need no copy.
+                self._channel.waits(-1)
         # What was written is this process's own still, if the copy was only brought up to date. And
         # who lets this session rest does not notice what the next cell takes longer, while pages
         # that are shared with the copy are in memory once.
@@ -289,9 +292,13 @@ class Worker:
             # Its own is this process. Without another, the next cell that dies would take with it
             # what the last one did.
             self._copies.due = True
-        if woken.moved is not None:
-            # Many branches are never asked for anything, and need no copy.
-            self._channel.waits(-1)
+
+    def rehearse(self, copies: Copies) -> None:
+        """In a template: take over, by an order that waits for `copies`, and be of no use then."""
+        self._copies = copies
+        self._take_over(copies.rehearse_waking())
+        copies.close()
+        self.close()
 
     def close(self) -> None:
         """End the conversation."""

@@ -7,9 +7,10 @@ this process as it was can be run, and so no step of the jail.
 from __future__ import annotations
 
 import os
+import socket
 
 from ..jail.recipe import Jail, contain
-from ..worker.copies import Copies
+from ..worker.copies import ORDER, Copies
 from ..worker.main import Worker
 from ..worker.states import States
 from .generation import WORKER_FD
@@ -23,7 +24,8 @@ _RUNS = 16
 def rehearse(jail: Jail, template: Worker) -> None:
     """Make inits of a session that is none, as `be_session` does, and have them look once.
 
-    And have its worker do what it does before it makes a copy.
+    And have its worker do what it does before it makes a copy, and what such a copy does when it is
+    woken. `template`: a worker, of no use then.
     """
     for _ in range(_RUNS):
         contain(jail, ())
@@ -32,6 +34,12 @@ def rehearse(jail: Jail, template: Worker) -> None:
         copies = Copies(revival.recovery(), WORKER_FD)
         if jail.tier == "jailed":  # else there is no workspace yet
             copies.rehearse(_open())
+        host, worker = socket.socketpair()
+        order = ORDER.pack(os.getpid(), 0, -1, 0)
+        revival.orders.give(order, [worker.fileno()], wait=True)
+        worker.close()
+        template.rehearse(copies)
+        host.close()
         control = os.eventfd(0)
         init = Init(jail, control, template, 0, states, revival)
         init.hear({fd for fd, _ in init.poller().poll(0)})
