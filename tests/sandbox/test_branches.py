@@ -285,14 +285,31 @@ def test_a_crash_of_the_original_leaves_its_branches(session: Session) -> None:
         assert value(branch, "x") == "2"
 
 
-def test_a_worker_that_ends_while_its_copy_is_forked_costs_no_branch(
-    session: Session, monkeypatch: pytest.MonkeyPatch
+def test_code_that_shuts_the_way_of_orders_has_no_branch_and_loses_nothing(
+    session: Session,
+) -> None:
+    session.run(
+        "import os, socket\nx = 1\n"
+        "found = [int(name) for name in os.listdir('/proc/self/fd')]\n"
+        "for fd in sorted(found)[:-1]:\n"  # the last is what the worker speaks on
+        "    try: socket.socket(fileno=fd).shutdown(socket.SHUT_RDWR)\n"
+        "    except OSError: pass"
+    )
+    with pytest.raises(SandboxError, match="could not be copied"):
+        session.branch()
+    assert value(session, "x") == "1"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_worker_that_ends_as_it_is_to_fork_costs_no_branch_but_two_do(
+    session: Session, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     core = session._core
-    tell = core._tell_init
+    tell, shots = core._tell_init, []
 
     def shoot_and_tell(order: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
-        if order["op"] == "branch":
+        if order["op"] == "branch" and len(shots) < times:
+            shots.append(core.links.worker_pid)
             os.kill(core.links.worker_pid, signal.SIGKILL)
             select.select([core.links.worker], [], [])
         tell(order, descriptors)
@@ -300,10 +317,15 @@ def test_a_worker_that_ends_while_its_copy_is_forked_costs_no_branch(
     session.run("x = 1")
     with monkeypatch.context() as patch:
         patch.setattr(core, "_tell_init", shoot_and_tell)
-        branch = session.branch()
-    with branch:
-        session.run("x += 1")
-        assert (value(branch, "x"), value(session, "x")) == ("1", "2")
+        if times == 1:
+            with session.branch() as branch:
+                session.run("x += 1")
+                assert (value(branch, "x"), value(session, "x")) == ("1", "2")
+        else:
+            with pytest.raises(SandboxError, match="could not be copied"):
+                session.branch()
+            assert value(session, "x") == "1"
+    assert len(shots) == times
 
 
 def test_a_timeout_in_one_while_the_other_runs(session: Session) -> None:

@@ -1,18 +1,22 @@
-"""How another line of a session begins: a fork of its waiting copy, with links of its own."""
+"""How another line of a session begins: a fork of its worker, with links of its own."""
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable, Generator
 
 from ..errors import SandboxError
 from ..wire.messages import Fetch, Restored
-from ..worker.copies import ASK_FOR_COPY
+from ..worker.copies import ASK_FOR_BRANCH
 from ..zygote.links import Links
 from .ends import EndsOfBranch
 from .exchange import Ready_
 from .questions import Questions
 from .revival import RESTART_TIMEOUT, REVIVE_TIMEOUT
+
+# Of a worker that ends just then, a copy takes over, and is asked in its turn.
+_MOST_WORKERS = 2
 
 _monotonic = time.monotonic
 
@@ -23,9 +27,9 @@ class Branching(Questions):
     def branch(
         self, seed: int | None, take_room: Callable[[], None]
     ) -> Generator[float, Ready_, Links]:
-        """Have a waiting copy fork another line of the session; what connects the host to it.
+        """Have the worker fork another line of the session; what connects the host to it.
 
-        `take_room` is called before there is one.
+        `take_room` is called once, before there is one.
         """
         if not self.keeps:
             raise SandboxError("branch needs waiting copies: Sandbox(recovery='snapshot')")
@@ -33,34 +37,36 @@ class Branching(Questions):
 
         def connect() -> None:
             nonlocal ends
-            take_room()
+            if ends is None:
+                take_room()
             ends = EndsOfBranch()
 
         try:
-            # Before it answers anything, the worker has a copy made of what it is now; but before
-            # its first cell there need be none, until it is asked for one.
-            if not self.last_kept:
-                yield from self.ask(Fetch(ASK_FOR_COPY))
-            yield from self.ask(Fetch(ASK_FOR_COPY), meanwhile=connect)
-            assert ends is not None
-            order = {"op": "branch", "cell": self.last_kept}
-            order["seed"] = -1 if seed is None else seed
-            self._branched, self._branches = None, self._branches + 1
-            self._tell_init({**order, "number": self._branches}, tuple(ends.theirs))
-            ends.close_theirs()
-            if not (yield from self._hear_of_branch()):
-                raise SandboxError(
-                    "the session could not be copied: there is no room for another process, or its "
-                    "processes ended the copy"
-                )
+            for _ in range(_MOST_WORKERS):
+                # Before it answers anything, the worker has a copy made of what it is now; and one
+                # that has answered this waits for the order.
+                yield from self.ask(Fetch(ASK_FOR_BRANCH), meanwhile=connect)
+                assert ends is not None
+                if (yield from self._whole(self._order_branch(seed, ends))):
+                    return ends.links(self.links)
+                ends.close()
+                if not self._dead:
+                    break
         except BaseException:
             if ends is not None:
                 ends.close()
             raise
-        return ends.links(self.links)
+        raise SandboxError(
+            "the session could not be copied: there is no room for another process, or its "
+            "processes ended the copy"
+        )
 
-    def _hear_of_branch(self) -> Generator[float, Ready_, bool]:
-        """Whether init has made the branch; it is of a copy, and the worker may end meanwhile."""
+    def _order_branch(self, seed: int | None, ends: EndsOfBranch) -> Generator[float, Ready_, bool]:
+        """Whether init has the worker fork a branch. Heard out: meanwhile neither hears a cell."""
+        self._branched, self._branches = None, self._branches + 1
+        order = {"op": "branch", "seed": -1 if seed is None else seed, "number": self._branches}
+        self._tell_init(order, tuple(ends.theirs))
+        ends.close_theirs()
         deadline = _monotonic() + REVIVE_TIMEOUT
         while self._branched is None:
             self._receive((yield deadline))
@@ -68,6 +74,8 @@ class Branching(Questions):
                 raise SandboxError("the session's init does not answer; close the session")
             if self._dead:
                 self._turn_from_worker()
+        if not self._dead:
+            self._receive([(self._worker_fd, select.POLLIN)])  # of one that has ended just then
         return self._branched
 
     def begin_line(self) -> Generator[float, Ready_, tuple[str, ...]]:

@@ -11,18 +11,19 @@ from __future__ import annotations
 import _signal
 import _socket
 import _thread
-import fcntl
 import os
+import select
 import socket
-import struct
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol, cast
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 from . import mappings, remains
 from .files import Files
+from .orders import BRANCHED, KEEP, KEPT, WORD, Order
+from .orders import read as read_order
 from .remains import Remains
 from .states import Row, States
 
@@ -35,6 +36,7 @@ WAITS = _signal.SIGRTMAX
 _WAKES = (WAKE,)
 _HELD = (WAKE, WAITS)
 _ALL = tuple(_signal.valid_signals())  # but those that cannot be blocked
+_HANDLED = tuple(set(_ALL).difference(_HELD))  # a worker that blocked those would count as a copy
 
 _close, _kill, _setsid = os.close, os.kill, os.setsid
 _getpgid, _setpgid = os.getpgid, os.setpgid
@@ -50,21 +52,9 @@ _SETTLING = 0.1
 
 _STDERR = 2
 
-# Asked for as a variable, which cannot have this name, it makes a worker without copies make one
-# before it answers the next question.
-ASK_FOR_COPY = " "
-
-# What a worker says to init: keep the files, as those after cell number so-and-so; and the answer.
-# What a copy says to it: the process id of the branch that it has forked, -1 if it could not.
-WORD = struct.Struct("=Bq")
-KEEP, BRANCHED = 0, 1
-KEPT = b"k"
-# What init says to a copy, with the socket to speak on: the copy's pid, Woken.cpu_left, Woken.seed
-# (-1: None), and how many bytes follow: none, or for a branch the path of its workspace.
-ORDER = struct.Struct("=iiqI")
-# With a branch's socket come that of its own copies, their table, and its standard streams.
-_BRANCH_DESCRIPTORS = 5
-
+# Asked for as a variable, which cannot have this name, it makes a worker that has answered wait for
+# init's order to fork a branch.
+ASK_FOR_BRANCH = " "
 
 Exchange = Callable[[Callable[[], None]], None]
 
@@ -145,6 +135,7 @@ class Woken:
     # Of a branch: the workspace that it leaves, and its own.
     moved: tuple[str, str] | None = None
     seed: int | None = None
+    shared: list[str] | None = None  # as of `Copies.shared`, where that is known
 
 
 class Copies:
@@ -164,16 +155,9 @@ class Copies:
         self._workspace = recovery.workspace
         self._files = Files(recovery.workspace)
 
-    @property
-    def none(self) -> bool:
-        """Whether no copy was made yet."""
-        return not self._rows
-
-    def shared(self, *, branched: bool) -> list[str]:
+    def shared(self) -> list[str]:
         """In one that takes over: names of the memory that it has in common with others."""
-        # A branch has files of its own, but what it has mapped are those of who it was copied from.
-        restored = "" if branched else self._workspace
-        return mappings.lost(self.states.address, restored)
+        return mappings.lost(self.states.address, self._workspace)
 
     def make(self, *, rests: bool = False) -> Woken | None:
         """Fork a copy that waits. Returns None at once here, and in the copy when it is woken.
@@ -259,9 +243,11 @@ class Copies:
 
     def _own(self) -> tuple[int, ...]:
         """The descriptors that are the worker's, and not the session's."""
+        return (0, 1, 2, self._worker, self._orders, *self._of_renewal())
+
+    def _of_renewal(self) -> tuple[int, ...]:
         renewal = self._recovery.renewal
-        others = () if renewal is None else renewal.descriptors
-        return (0, 1, 2, self._worker, self._orders, *others)
+        return () if renewal is None else renewal.descriptors
 
     def _renewal(self) -> Renewal | None:
         """What makes a copy that waits as in `_wait`, if it can."""
@@ -344,26 +330,30 @@ class Copies:
         _sigwait(_WAKES)
 
     def _take_over(self, lacks: Remains, before: set[int]) -> Woken:
-        """In the copy, which was woken: do what init says; after a branch it waits again."""
+        """In the copy, which was woken: do what init says."""
         with suppress(OSError):
             _close(self._worker)  # where a quiet fork could not
         if self._recovery.renewal is not None:
             self._recovery.renewal.take_over()
-        left = self._workspace
-        taken = {held.fd for held in lacks.descriptors}  # they are opened again there
-        while True:
-            cpu_left, seed, workspace, descriptors = self._orders_for_me()
-            if not workspace or self._branch(workspace, descriptors):
-                break
-            _sigwait(_WAKES)
+        while (order := read_order(self._socket)) is None:
+            pass  # it was for one that died before it could read
+        # As init has left it: those that still wait.
+        return self._as_worker(order, lacks, before, self.states.read())
+
+    def _as_worker(self, order: Order, lacks: Remains, before: set[int], rows: list[Row]) -> Woken:
+        """Be the worker of the session, or of a branch, that has the copies `rows`."""
         while _signal.sigtimedwait(_ALL, 0) is not None:
             pass  # what the code has sent it, another WAKE among it
         _sigmask(_SETMASK, before)
-        if not workspace:  # a branch has none
-            self._rows = self.states.read()  # as init has left it: those that still wait
-        self._sit_down(descriptors[0], taken)
-        moved = (left, workspace) if workspace else None
-        return Woken(self._worker, self.cell, lacks, cpu_left, moved, None if seed < 0 else seed)
+        self._rows = rows
+        # Numbers that are opened again there.
+        taken = {held.fd for held in lacks.descriptors}
+        self._sit_down(order.descriptors[0], taken.union(self._of_renewal()))
+        moved = (self._workspace, order.workspace) if order.workspace else None
+        if moved:
+            self._workspace, self._files = order.workspace, Files(order.workspace)
+        seed = None if order.seed < 0 else order.seed
+        return Woken(self._worker, self.cell, lacks, order.cpu_left, moved, seed)
 
     def _sit_down(self, worker: int, taken: Collection[int]) -> None:
         """Have both sockets at the highest numbers that there may be, the worker's above."""
@@ -374,52 +364,84 @@ class Copies:
         # As it is made in C: `socket` wraps it in Python, which writes to more pages.
         self._socket = _socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._orders)
 
-    def _orders_for_me(self) -> tuple[int, int, str, list[int]]:
-        # Which that function asks for `recvmsg` alone.
-        me, orders = os.getpid(), cast("socket.socket", self._socket)
-        # The code may have changed that for all who hold the socket.
-        orders.setblocking(True)
-        while True:
-            order, descriptors, _, _ = socket.recv_fds(orders, ORDER.size, _BRANCH_DESCRIPTORS)
-            if not order:
-                os._exit(0)
-            pid, cpu_left, seed, length = ORDER.unpack(order)
-            workspace = os.fsdecode(orders.recv(length, socket.MSG_WAITALL)) if length else ""
-            if pid == me:
-                return cpu_left, seed, workspace, [_lifted(fd) for fd in descriptors]
-            for fd in descriptors:  # of one that died before it could read
-                _close(fd)
+    def branch(self, answer: Callable[[], None]) -> Woken | None:
+        """Fork a branch, if init orders it before the host says anything; in that what it is to do.
 
-    def _branch(self, workspace: str, descriptors: list[int]) -> bool:
-        """Fork this copy, which waits on; whether this process is the branch."""
-        _, orders, states, stdout, stderr = descriptors
+        `answer` tells the host that from now on there may be an order. Returns None here. The state
+        is that of now, of which there is a copy already.
+        """
+        # Handlers of the code's would run amid this, and could raise.
+        before = _sigmask(_BLOCK, _HANDLED)
         try:
-            pid = self._recovery.fork_beside()
+            answer()
+            threads = _thread_count() > 0 or _native_threads() > 1
+            lacks = remains.look(self._own(), threads=threads)
+            # A branch has files of its own, but what it has mapped are those of this process.
+            shared = mappings.lost(self.states.address)
+            order = self._ordered()
+            if order is None:
+                return None
+            if threads:
+                lacks = remains.look({*self._own(), *order.descriptors}, threads=True)
+                # As for a copy: hooks of the code's run, and so may its handlers.
+                _sigmask(_SETMASK, before)
+            _sigmask(_BLOCK, _HELD)
+            pid = self._forked(threads=threads)
+            if pid == 0:
+                return replace(self._begin_branch(order, lacks, before), shared=shared)
+            for fd in order.descriptors:
+                _close(fd)
+            self._socket.sendall(WORD.pack(BRANCHED, pid))
+            return None
+        finally:
+            _sigmask(_SETMASK, before)
+
+    def _forked(self, *, threads: bool) -> int:
+        try:
+            return self._fork(threads=threads)
         except OSError:
-            pid = -1
-        if pid == 0:
+            return -1
+
+    def _ordered(self) -> Order | None:
+        """Wait for an order of init's, or for the host to say something; None if not for the one.
+
+        Nor if the session's code has had a hand in it: who asked for the branch hears of none.
+        """
+        waiting = select.poll()
+        for fd in (self._orders, self._worker):
+            waiting.register(fd, select.POLLIN)
+        if all(fd != self._orders for fd, _ in waiting.poll()):
+            return None
+        try:
+            return read_order(self._socket)
+        except (OSError, EOFError, ValueError):
+            return None
+
+    def begin(self) -> None:
+        """In a branch that has spoken: let go of what the worker's copies were made with."""
+        if self._recovery.renewal is not None:
+            self._recovery.renewal.end()
+
+    def _begin_branch(self, order: Order, lacks: Remains, before: set[int]) -> Woken:
+        """In a branch that was forked just now: have nothing that is the worker's."""
+        try:
+            _sigmask(_BLOCK, _ALL)
+            worker, orders, states, stdout, stderr = order.descriptors
             _setsid()
+            with suppress(OSError):  # closed already, where hooks of a fork have run
+                _close(self._worker)
+            if lacks.descriptors:
+                lacks.let_go(os.sysconf("SC_OPEN_MAX"))
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
             self.states.be(states)
-            self._workspace, self._rows, self._files = workspace, [], Files(workspace)
-            used = [self._socket.detach(), states, stdout, stderr]
+            for fd in (self._socket.detach(), states, stdout, stderr):
+                _close(fd)
             self._orders = orders
-        else:
-            self._socket.sendall(WORD.pack(BRANCHED, pid))
-            used = descriptors
-        for fd in used:
-            _close(fd)
-        return pid == 0
-
-
-def _lifted(fd: int) -> int:
-    """`fd` at a number that is no standard stream's, which the code may have closed."""
-    if fd > _STDERR:
-        return fd
-    lifted = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
-    _close(fd)
-    return lifted
+            return self._as_worker(order._replace(descriptors=[worker]), lacks, before, [])
+        # Boundary: a branch that fails must not become a second worker.
+        except BaseException:  # noqa: BLE001
+            os._exit(1)
 
 
 def _at_most(fd: int, below: int, taken: Collection[int]) -> int:

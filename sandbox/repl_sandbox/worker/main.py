@@ -38,7 +38,7 @@ from .answers import Answers
 from .cell import NOTHING, Ran, run_cell
 from .changes import Changes
 from .channel import Channel, Disconnected
-from .copies import ASK_FOR_COPY, Copies, Recovery, Woken
+from .copies import ASK_FOR_BRANCH, Copies, Recovery, Woken
 from .figures import take_figures
 from .host_calls import HostCalls
 from .interrupts import Interrupts
@@ -261,9 +261,6 @@ class Worker:
             return
         if woken is not None:
             self._take_over(woken)
-            if woken.moved is not None:
-                # Many branches are never asked for anything, and need no copy.
-                self._channel.waits(-1)
         # What was written is this process's own still, if the copy was only brought up to date. And
         # who lets this session rest does not notice what the next cell takes longer, while pages
         # that are shared with the copy are in memory once.
@@ -279,7 +276,7 @@ class Worker:
             lost = move(*woken.moved)
         lost += woken.remains.bring_back(self._namespace, woken.moved)
         if self._copies is not None:
-            lost += self._copies.shared(branched=woken.moved is not None)
+            lost += self._copies.shared() if woken.shared is None else woken.shared
         self._channel.renew()
         if woken.seed is not None:
             seed(woken.seed)
@@ -424,12 +421,21 @@ class Worker:
         self._channel.send(Value(b"null"))
 
     def _fetch(self, fetch: Fetch) -> None:
-        if fetch.name not in self._namespace.globals:
-            if fetch.name == ASK_FOR_COPY and self._copies is not None and self._copies.none:
-                self._copies.due = True
-            self._channel.send(Failed("unknown", f"no variable {fetch.name!r}"))
-            return
-        self._channel.send(values.write(self._namespace.globals[fetch.name]))
+        unknown = Failed("unknown", f"no variable {fetch.name!r}")
+        if fetch.name == ASK_FOR_BRANCH and self._copies is not None:
+            self._branch(self._copies, unknown)
+        elif fetch.name not in self._namespace.globals:
+            self._channel.send(unknown)
+        else:
+            self._channel.send(values.write(self._namespace.globals[fetch.name]))
+
+    def _branch(self, copies: Copies, answer: Failed) -> None:
+        woken = copies.branch(lambda: self._channel.send(answer))
+        if woken is not None:
+            self._take_over(woken)
+            copies.begin()
+            # Many branches are never asked for anything, and need no copy.
+            self._channel.waits(-1)
 
     def _list(self, command: ListVariables) -> None:
         self._channel.send(Variables(tuple(self._changes.variables())))

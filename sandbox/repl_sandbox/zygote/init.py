@@ -152,7 +152,7 @@ class Init:
     # ── branches ──────────────────────────────────────────────────────────────────────────────
 
     def branch(self, line: Line, message: control.Message, descriptors: Sequence[int]) -> bool:
-        """Have the copy made after the cell of `message` fork a branch; whether it did.
+        """Have the worker of `line` fork a branch; whether it did.
 
         `descriptors`: the branch's control socket, worker socket, stdout, stderr, table of copies.
         """
@@ -160,14 +160,12 @@ class Init:
         place = f"{line.jail.folder or '/tmp'}/branch-{next(self._branches)}"
         branch = None
         if line.revival is not None:
-            branch = line.revival.fork_branch(
-                message["cell"], message["seed"], place, descriptors[1:]
-            )
+            branch = line.revival.fork_branch(line.worker, message["seed"], place, descriptors[1:])
         for fd in (worker, states):
             os.close(fd)
         if branch is not None:
             pid, revival = branch
-            # The word of a copy, for which code may have spoken: no process is of two lines.
+            # The word of a worker, for which code may have spoken: no process is of two lines.
             if not any(pid in other.roots | other.copies() for other in self._lines):
                 streams = Streams(stdout, stderr)
                 made = Line(self, revival.jail, control_fd, pid, revival.states, revival, streams)

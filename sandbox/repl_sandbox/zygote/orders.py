@@ -15,7 +15,7 @@ from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 
-from ..worker.copies import KEPT, WORD
+from ..worker.orders import KEPT, WORD
 
 # So far below the worker's socket lies that of its copies.
 _BELOW = 100

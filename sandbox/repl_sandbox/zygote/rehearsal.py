@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 
 from ..jail.recipe import Jail, contain
-from ..worker.copies import ORDER, Copies
+from ..worker.copies import Copies
 from ..worker.main import Worker
+from ..worker.orders import ORDER
 from ..worker.states import States
 from .generation import WORKER_FD
 from .init import Init
@@ -31,21 +33,43 @@ def rehearse(jail: Jail, template: Worker) -> None:
         contain(jail, ())
         states = States()
         revival = Revival(jail, WORKER_FD, states)
-        copies = Copies(revival.recovery(), WORKER_FD)
+        copies = Copies(replace(revival.recovery(), fork_beside=_no_fork), WORKER_FD)
         if jail.tier == "jailed":  # else there is no workspace yet
             copies.rehearse(_open())
-        host, worker = socket.socketpair()
-        order = ORDER.pack(os.getpid(), 0, -1, 0)
-        revival.orders.give(order, [worker.fileno()], wait=True)
-        worker.close()
-        template.rehearse(copies)
-        host.close()
+        _branch(copies, revival)
+        _wake(copies, revival, template)
         control = os.eventfd(0)
         init = Init(jail, control, template, 0, states, revival)
         init.hear({fd for fd, _ in init.poller().poll(0)})
         init.close()
         revival.close()
         os.close(control)
+
+
+def _branch(copies: Copies, revival: Revival) -> None:
+    """Have a worker fork a branch, all but the fork."""
+    place = b"/"
+    order = ORDER.pack(os.getpid(), 0, -1, len(place)) + place
+    revival.orders.give(order, [0, 0, 0, 0, 0], wait=True)
+    copies.branch(_nothing)
+    revival.orders.word(0)
+
+
+def _wake(copies: Copies, revival: Revival, worker: Worker) -> None:
+    """Have `worker` take over as one of its copies that is woken."""
+    host, theirs = socket.socketpair()
+    revival.orders.give(ORDER.pack(os.getpid(), 0, -1, 0), [theirs.fileno()], wait=True)
+    theirs.close()
+    worker.rehearse(copies)
+    host.close()
+
+
+def _no_fork() -> int:
+    return 1  # as if it were the parent
+
+
+def _nothing() -> None:
+    """What a host is told that is none."""
 
 
 def _open() -> list[int]:

@@ -18,15 +18,16 @@ from ..jail import folders, forks, mounts, processes, quiet_fork
 from ..jail.glance import Own
 from ..jail.recipe import Jail
 from ..jail.renewal import Renewal
-from ..worker.copies import BRANCHED, KEEP, ORDER, WAKE, Recovery
+from ..worker.copies import WAKE, Recovery
+from ..worker.orders import BRANCHED, KEEP, ORDER
 from ..worker.states import Row, States
 from .belonging import is_child, is_stopped
 from .keeping import Keeping
 from .orders import Orders
 
-# Milliseconds after which init looks whether the copy is still there, and how often it does: for
-# eight seconds, less than the host waits. A copy that is woken forks in milliseconds, but one that
-# is not run does not; and while the machine stands, init does not look either.
+# Milliseconds after which init looks whether the worker is still there, and how often it does: for
+# eight seconds, less than the host waits. One that waits for the order forks in milliseconds, but
+# one that is not run does not; and while the machine stands, init does not look either.
 _BRANCH_LOOK, _MOST_LOOKS = 20, 400
 # A look at one that is stopped, which is the code's doing, counts for so many.
 _STOPPED = 3
@@ -182,49 +183,42 @@ class Revival:
         return cpu
 
     def fork_branch(
-        self, cell: int, seed: int, workspace: str, descriptors: Sequence[int]
+        self, forker: int, seed: int, workspace: str, descriptors: Sequence[int]
     ) -> tuple[int, Revival] | None:
-        """Have the copy made after `cell` fork a branch; its process id, and what revives it.
+        """Have the worker, whose id is `forker`, fork a branch; its id, and what revives it.
 
-        `seed`: of its random numbers, -1 to go on with those of the copy. `descriptors`: its worker
-        socket, stdout, stderr, table of copies.
+        `seed`: of its random numbers, -1 to go on with those that there are. `descriptors`: its
+        worker socket, stdout, stderr, table of copies.
         """
-        rows = self.rows()
-        index = _index(rows, cell)
-        if index is None:
-            return None
         worker, stdout, stderr, states = descriptors
         path = os.fsencode(workspace)
         jail = replace(self.jail, home=workspace, kept=set(), held={})
         revival = Revival(jail, self._high, States(states))
-        copy = rows[index][0]
-        order = ORDER.pack(copy, 0, seed, len(path)) + path
+        order = ORDER.pack(forker, 0, seed, len(path)) + path
         given = [worker, revival.orders.theirs.fileno(), states, stdout, stderr]
         self.files.settle()
-        pid = self._order_branch(copy, order, given)
+        pid = self._order_branch(forker, order, given)
         if pid is None:
             revival.close()
             return None
         return pid, revival
 
-    def _order_branch(self, copy: int, order: bytes, given: Sequence[int]) -> int | None:
-        """The process that the copy says it has forked; it may be any child of init's."""
-        self.orders.empty()  # of the late word of a copy that was stopped, and of what nobody read
+    def _order_branch(self, forker: int, order: bytes, given: Sequence[int]) -> int | None:
+        """The process that the worker says it has forked; it may be any child of init's."""
+        self.orders.empty()  # of the late word of one that was stopped, and of what nobody read
         # Code of the session may keep the other end from being read, and must not hold up init.
         if not self.orders.give(order, given, wait=False):
             return None
-        _signal(copy, signal.SIGCONT)
-        _signal(copy, WAKE)
         looks = words = 0
-        while looks < _MOST_LOOKS and words < _MOST_WORDS and is_child(copy):
+        while looks < _MOST_LOOKS and words < _MOST_WORDS and is_child(forker):
             word = self.orders.word(_BRANCH_LOOK)
             if word is None:
-                looks += _STOPPED if is_stopped(copy) else 1
+                looks += _STOPPED if is_stopped(forker) else 1
             elif word[0] == KEEP:
                 words += 1
             else:
                 kind, number = word
-                ours = kind == BRANCHED and number not in (copy, *self.trusted)
+                ours = kind == BRANCHED and number not in (forker, *self.trusted)
                 return number if ours and is_child(number) else None
         return None
 

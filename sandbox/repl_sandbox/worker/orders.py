@@ -1,0 +1,76 @@
+"""What workers and copies say to their init, and the orders that it gives them.
+
+All of a line of a session have the same end of one socket. So has its code, which may have said
+anything there, or read what was not for it.
+"""
+
+from __future__ import annotations
+
+import _socket
+import fcntl
+import os
+import socket
+import struct
+from typing import Final, NamedTuple, cast
+
+# What a worker says: keep the files, as those after cell number so-and-so, which is answered; or
+# the process id of the branch that it has forked, -1 if it could not.
+WORD: Final = struct.Struct("=Bq")
+KEEP: Final = 0
+BRANCHED: Final = 1
+KEPT: Final = b"k"
+# What init says to a copy, or for a branch to the worker, with the socket to speak on: the pid of
+# whom it is for, `Order.cpu_left`, `Order.seed`, and how many bytes follow, those of
+# `Order.workspace`.
+ORDER: Final = struct.Struct("=iiqI")
+# With a branch's socket come that of its own copies, their table, and its standard streams.
+_BRANCH_DESCRIPTORS: Final = 5
+_STDERR: Final = 2
+
+
+class Order(NamedTuple):
+    """Be the worker from now on; with a `workspace` have a fork of you be a branch, which is there.
+
+    `cpu_left`: seconds that the session may still use, 0 if not limited. `seed`: of random numbers,
+    -1 for none. `descriptors`: the socket to speak on, and what else came with it.
+    """
+
+    cpu_left: int
+    seed: int
+    workspace: str
+    descriptors: list[int]
+
+
+def read(orders: _socket.socket) -> Order | None:
+    """Wait for init's next order, and read it; None if it is for another process.
+
+    Raises:
+        EOFError: there will be none.
+        OSError, ValueError: the session's code has closed the socket, or read a part.
+    """
+    # The code may have changed that for all who hold the socket.
+    orders.setblocking(True)
+    # Which that function asks for `recvmsg` alone.
+    received = socket.recv_fds(cast("socket.socket", orders), ORDER.size, _BRANCH_DESCRIPTORS)
+    said, descriptors = received[:2]
+    if not said:
+        raise EOFError("init is gone")
+    try:
+        pid, cpu_left, seed, length = ORDER.unpack(said)
+    except struct.error as error:
+        raise ValueError("no order") from error
+    workspace = os.fsdecode(orders.recv(length, socket.MSG_WAITALL)) if length else ""
+    if pid == os.getpid():
+        return Order(cpu_left, seed, workspace, [_lifted(fd) for fd in descriptors])
+    for fd in descriptors:
+        os.close(fd)
+    return None
+
+
+def _lifted(fd: int) -> int:
+    """`fd` at a number that is no standard stream's, which the code may have closed."""
+    if fd > _STDERR:
+        return fd
+    lifted = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
+    os.close(fd)
+    return lifted
