@@ -285,6 +285,69 @@ def test_a_crash_of_the_original_leaves_its_branches(session: Session) -> None:
         assert value(branch, "x") == "2"
 
 
+def test_what_copies_are_made_with_is_not_lost_with_a_branch(session: Session) -> None:
+    for number in range(10):  # from the fifth on a copy is kept up to date, by shared memory
+        session.run(f"x = {number}")
+    with session.branch() as branch:
+        assert branch.lost == ()
+        assert value(branch, "x") == "9"
+
+
+def test_a_word_that_nobody_has_read_is_in_no_branchs_way(session: Session) -> None:
+    session.run(
+        "import gc, struct\nx = 1\n"
+        "copies = next(o for o in gc.get_objects() if type(o).__name__ == 'Copies')\n"
+        "copies._socket.sendall(struct.pack('=Bq', 0, 1))"  # as if for files, which is answered
+    )
+    for _ in range(3):
+        with session.branch() as branch:
+            assert value(branch, "x") == "1"
+
+
+def test_a_session_that_may_open_no_more_files_can_branch(session: Session) -> None:
+    session.run(
+        "import os\nx, opened = 1, []\ntry:\n    while True: opened.append(open(os.devnull))\n"
+        "except OSError: pass"
+    )
+    with session.branch() as branch:
+        assert value(branch, "x, len(opened) > 100, opened[5].read()") == "(1, True, '')"
+
+
+def test_who_cannot_be_looked_at_has_no_branch_until_it_can(session: Session) -> None:
+    session.run(
+        "import random, threading\nx, random.getstate = random.getstate, None\n"
+        "threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    )
+    with pytest.raises(SandboxError, match="could not be copied"):
+        session.branch()
+    session.run("random.getstate, x = x, 1")
+    with session.branch() as branch:
+        assert value(branch, "x") == "1"
+
+
+def test_a_branch_that_is_refused_leaves_signals_as_they_were() -> None:
+    with (
+        Sandbox(isolation="jailed", max_sessions=1) as sandbox,
+        sandbox.session() as session,
+    ):
+        session.run(
+            "import os, signal\nreading, writing = os.pipe()\n"
+            "signal.signal(signal.SIGALRM, lambda *a: print('struck'))"
+        )
+        with pytest.raises(SandboxError):
+            session.branch()
+        pid = session._core.links.worker_pid
+        os.kill(pid, signal.SIGALRM)
+        blocked = f"/proc/{pid}/status"
+
+        def is_handled() -> bool:
+            status = Path(blocked).read_text()
+            return "ShdPnd:\t0000000000000000" in status and "SigPnd:\t0000000000000000" in status
+
+        eventually(is_handled)
+        assert session.run("1").stdout == "struck\n"
+
+
 def test_code_that_shuts_the_way_of_orders_has_no_branch_and_loses_nothing(
     session: Session,
 ) -> None:

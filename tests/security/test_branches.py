@@ -142,7 +142,7 @@ def test_a_table_that_names_others(
 
 
 @pytest.mark.parametrize("number", ["SIGSTOP", "SIGKILL"])
-def test_a_copy_that_is_stopped_or_killed_before_it_forks(
+def test_copies_that_are_stopped_or_killed(
     session: Session,
     neighbour: Session,
     bystander: subprocess.Popen[bytes],
@@ -154,6 +154,20 @@ def test_a_copy_that_is_stopped_or_killed_before_it_forks(
         f"            try: os.kill(pid, signal.{number})\n            except OSError: pass\n"
         "threading.Thread(target=strike, daemon=True).start()"
     )
+    branches_or_says_no(session)
+    unharmed(neighbour, bystander)
+
+
+@pytest.mark.parametrize("number", ["SIGSTOP", "SIGKILL"])
+def test_a_worker_that_is_stopped_or_killed_before_it_forks(
+    session: Session,
+    neighbour: Session,
+    bystander: subprocess.Popen[bytes],
+    number: str,
+) -> None:
+    found(session)
+    # What it does when it has answered, and waits for init's order.
+    session.run(f"copies._look = lambda: os.kill(os.getpid(), signal.{number})")
     branches_or_says_no(session)
     unharmed(neighbour, bystander)
 

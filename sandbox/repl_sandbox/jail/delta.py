@@ -107,15 +107,15 @@ class Delta:
         # Of the copy which is made or renewed, so that it knows.
         self._place = self._half = 0
         _make_room(file.fd)
-        self._mapped = _libc.mmap(None, _MAPPED, _PROT_READ_WRITE, _MAP_SHARED, file.fd, 0)
-        if self._mapped == _FAILED:
+        self.mapped = _libc.mmap(None, _MAPPED, _PROT_READ_WRITE, _MAP_SHARED, file.fd, 0)
+        if self.mapped == _FAILED:
             raise OSError(ctypes.get_errno(), "mmap")
-        self._shared = memoryview((ctypes.c_char * _MAPPED).from_address(self._mapped)).cast("B")
+        self._shared = memoryview((ctypes.c_char * _MAPPED).from_address(self.mapped)).cast("B")
         self._words = self._shared.cast("Q")
         # How many tables of pages there are does not change when it is written to.
         self._shared[0] = self._shared[-1] = 0
         try:
-            self._written = Written(pages, self._shared[:ROOM], self._mapped)
+            self._written = Written(pages, self._shared[:ROOM], self.mapped)
             self._lay_out()
         except OSError:
             self._unmap()
@@ -262,7 +262,7 @@ class Delta:
     def _unmap(self) -> None:
         self._words.release()
         self._shared.release()
-        _libc.munmap(self._mapped, _MAPPED)
+        _libc.munmap(self.mapped, _MAPPED)
 
     def _where(self, place: int) -> int:
         return ROOM + place * _PLACE
@@ -274,12 +274,12 @@ class Delta:
         words, at, laid = self._words, half // 8, kept.laid[side]
         if laid != len(kept.runs):
             new = kept.runs[max(laid, 0) :]
-            new.extend((self._mapped + half + _NUMBER, _WORD))
+            new.extend((self.mapped + half + _NUMBER, _WORD))
             last = at + _RUNS // 8 + len(kept.runs) + _RUN // 8
             if last > (half + _HALF) // 8:
                 raise TooMuchError
             words[last - len(new) : last] = memoryview(new)
-            words[at], words[at + 2] = self._mapped + half + _RUNS, data
+            words[at], words[at + 2] = self.mapped + half + _RUNS, data
             words[at + 1] = len(kept.runs) * kept.runs.itemsize // _RUN + 1
             kept.laid[side] = len(kept.runs)
         self._runs.value, self._count.value, self._data.value = words[at : at + 3]

@@ -181,6 +181,11 @@ class Renewal:
             return pages
         return (self._delta.descriptor, *self._glance.descriptors, *pages)
 
+    @property
+    def mapped(self) -> tuple[int, ...]:
+        """Where memory begins that is shared for it."""
+        return () if self._delta is None else (self._delta.mapped,)
+
     def take_over(self) -> None:
         """In a copy that was woken: its own copies are forks.
 

@@ -38,7 +38,7 @@ _HELD = (WAKE, WAITS)
 _ALL = tuple(_signal.valid_signals())  # but those that cannot be blocked
 _HANDLED = tuple(set(_ALL).difference(_HELD))  # a worker that blocked those would count as a copy
 
-_close, _kill, _setsid = os.close, os.kill, os.setsid
+_close, _getpid, _getppid, _kill, _setsid = os.close, os.getpid, os.getppid, os.kill, os.setsid
 _getpgid, _setpgid = os.getpgid, os.setpgid
 _sched_yield, _thread_time = os.sched_yield, time.thread_time
 _sigmask, _sigwait = _signal.pthread_sigmask, _signal.sigwait
@@ -51,12 +51,21 @@ _thread_count = _thread._count  # as the tests of threading use it
 _SETTLING = 0.1
 
 _STDERR = 2
+# Of orders that nobody took.
+_READ, _MOST_READS = 4096, 1000
 
 # Asked for as a variable, which cannot have this name, it makes a worker that has answered wait for
 # init's order to fork a branch.
 ASK_FOR_BRANCH = " "
 
 Exchange = Callable[[Callable[[], None]], None]
+
+
+class _Forker(NamedTuple):
+    """Who forks a branch, and its parent, which is init."""
+
+    pid: int
+    parent: int
 
 
 class Rest(NamedTuple):
@@ -75,6 +84,10 @@ class Renewal(Protocol):
     @property
     def descriptors(self) -> tuple[int, ...]:
         """Those that are open for it."""
+
+    @property
+    def mapped(self) -> tuple[int, ...]:
+        """Where memory begins that is shared for it."""
 
     @property
     def rested(self) -> bool:
@@ -157,7 +170,7 @@ class Copies:
 
     def shared(self) -> list[str]:
         """In one that takes over: names of the memory that it has in common with others."""
-        return mappings.lost(self.states.address, self._workspace)
+        return mappings.lost((self.states.address,), self._workspace)
 
     def make(self, *, rests: bool = False) -> Woken | None:
         """Fork a copy that waits. Returns None at once here, and in the copy when it is woken.
@@ -335,7 +348,7 @@ class Copies:
             _close(self._worker)  # where a quiet fork could not
         if self._recovery.renewal is not None:
             self._recovery.renewal.take_over()
-        while (order := read_order(self._socket)) is None:
+        while (order := read_order(self._socket, _getpid(), wait=True)) is None:
             pass  # it was for one that died before it could read
         # As init has left it: those that still wait.
         return self._as_worker(order, lacks, before, self.states.read())
@@ -364,74 +377,115 @@ class Copies:
         # As it is made in C: `socket` wraps it in Python, which writes to more pages.
         self._socket = _socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._orders)
 
-    def branch(self, answer: Callable[[], None]) -> Woken | None:
+    def branch(
+        self, answer: Callable[[], None], complain: Callable[[BaseException], None]
+    ) -> Woken | None:
         """Fork a branch, if init orders it before the host says anything; in that what it is to do.
 
-        `answer` tells the host that from now on there may be an order. Returns None here. The state
-        is that of now, of which there is a copy already.
+        `answer` tells the host that from now on there may be an order; `complain` takes what
+        handlers of the code's raise meanwhile. Returns None here. The state is that of now, of
+        which there is a copy already.
         """
-        # Handlers of the code's would run amid this, and could raise.
-        before = _sigmask(_BLOCK, _HANDLED)
+        before, forker, pid = _sigmask(_BLOCK, _HANDLED), _Forker(_getpid(), _getppid()), -1
         try:
+            self._forget_orders()
             answer()
+            looked = self._look()
+            if not self._is_ordered(before, complain):
+                return None
+            if looked is not None and looked[0]:
+                # As for a copy: hooks of the code's run, and so may its handlers.
+                _sigmask(_SETMASK, before)
+                looked = self._look()
+            _sigmask(_BLOCK, _HELD)
+            if looked is not None:
+                pid = self._forked(forker.pid, threads=looked[0])
+            if pid < 0:
+                self._forget_orders()
+                self._socket.sendall(WORD.pack(BRANCHED, -1))
+        finally:
+            if pid:
+                _sigmask(_SETMASK, before)
+        if pid or looked is None:
+            return None
+        _, lacks, shared = looked
+        return replace(self._begin_branch(forker, lacks, before), shared=shared)
+
+    def _look(self) -> tuple[bool, Remains, list[str]] | None:
+        """Whether there are other threads; what a copy made now would lack; and the memory that it
+        would share. None if the code has put something in the place of what tells that.
+        """
+        try:
             threads = _thread_count() > 0 or _native_threads() > 1
             lacks = remains.look(self._own(), threads=threads)
             # A branch has files of its own, but what it has mapped are those of this process.
-            shared = mappings.lost(self.states.address)
-            order = self._ordered()
-            if order is None:
-                return None
-            if threads:
-                lacks = remains.look({*self._own(), *order.descriptors}, threads=True)
-                # As for a copy: hooks of the code's run, and so may its handlers.
-                _sigmask(_SETMASK, before)
-            _sigmask(_BLOCK, _HELD)
-            pid = self._forked(threads=threads)
-            if pid == 0:
-                return replace(self._begin_branch(order, lacks, before), shared=shared)
-            for fd in order.descriptors:
-                _close(fd)
-            self._socket.sendall(WORD.pack(BRANCHED, pid))
+            renewal = self._recovery.renewal
+            ours = (self.states.address, *(() if renewal is None else renewal.mapped))
+            return threads, lacks, mappings.lost(ours)
+        # Boundary: as in `Worker._copy`.
+        except Exception:  # noqa: BLE001
             return None
-        finally:
-            _sigmask(_SETMASK, before)
 
-    def _forked(self, *, threads: bool) -> int:
+    def _forked(self, forker: int, *, threads: bool) -> int:
         try:
             return self._fork(threads=threads)
-        except OSError:
+        # Boundary: handlers of the code's may run there, and raise what they like.
+        except BaseException:  # noqa: BLE001
+            if _getpid() != forker:
+                os._exit(1)  # there must be no second worker
             return -1
 
-    def _ordered(self) -> Order | None:
-        """Wait for an order of init's, or for the host to say something; None if not for the one.
+    def _forget_orders(self) -> None:
+        """Read what nobody has: who asks for a branch now means another."""
+        with suppress(OSError):
+            for _ in range(_MOST_READS):  # who goes on filling it does not keep the worker at it
+                if not self._socket.recv(_READ, socket.MSG_DONTWAIT):
+                    break
 
-        Nor if the session's code has had a hand in it: who asked for the branch hears of none.
+    def _is_ordered(self, before: set[int], complain: Callable[[BaseException], None]) -> bool:
+        """Wait for an order of init's, or for the host to say something; whether it was the one.
+
+        However long that is, handlers run as ever.
         """
         waiting = select.poll()
         for fd in (self._orders, self._worker):
             waiting.register(fd, select.POLLIN)
-        if all(fd != self._orders for fd, _ in waiting.poll()):
-            return None
-        try:
-            return read_order(self._socket)
-        except (OSError, EOFError, ValueError):
-            return None
+        while True:
+            try:
+                _sigmask(_SETMASK, before)
+                ready = waiting.poll()
+                _sigmask(_BLOCK, _HANDLED)
+                return any(fd == self._orders for fd, _ in ready)
+            # Boundary: as where a worker waits for what the host wants next.
+            except BaseException as error:  # noqa: BLE001
+                complain(error)
 
     def begin(self) -> None:
         """In a branch that has spoken: let go of what the worker's copies were made with."""
         if self._recovery.renewal is not None:
             self._recovery.renewal.end()
 
-    def _begin_branch(self, order: Order, lacks: Remains, before: set[int]) -> Woken:
+    def _begin_branch(self, forker: _Forker, lacks: Remains, before: set[int]) -> Woken:
         """In a branch that was forked just now: have nothing that is the worker's."""
+        said = False
         try:
             _sigmask(_BLOCK, _ALL)
-            worker, orders, states, stdout, stderr = order.descriptors
             _setsid()
             with suppress(OSError):  # closed already, where hooks of a fork have run
                 _close(self._worker)
-            if lacks.descriptors:
+            if lacks.descriptors:  # first, for what comes with the order needs numbers
                 lacks.let_go(os.sysconf("SC_OPEN_MAX"))
+            order = read_order(self._socket, forker.pid, wait=False)
+            if order is None:
+                raise ValueError("an order for another process")
+            # Until who was between the two has ended, of a process with threads. Else init would
+            # not take this for a process of its own.
+            while _getppid() != forker.parent:
+                _sched_yield()
+            worker, orders, states, stdout, stderr = order.descriptors
+            # By this process: whoever is told of it may ask for the next, whose order is not ours.
+            self._socket.sendall(WORD.pack(BRANCHED, _getpid()))
+            said = True
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
             self.states.be(states)
@@ -441,6 +495,9 @@ class Copies:
             return self._as_worker(order._replace(descriptors=[worker]), lacks, before, [])
         # Boundary: a branch that fails must not become a second worker.
         except BaseException:  # noqa: BLE001
+            if not said:
+                with suppress(OSError):
+                    self._socket.sendall(WORD.pack(BRANCHED, -1))
             os._exit(1)
 
 

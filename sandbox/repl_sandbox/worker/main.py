@@ -430,7 +430,7 @@ class Worker:
             self._channel.send(values.write(self._namespace.globals[fetch.name]))
 
     def _branch(self, copies: Copies, answer: Failed) -> None:
-        woken = copies.branch(lambda: self._channel.send(answer))
+        woken = copies.branch(lambda: self._channel.send(answer), _complain)
         if woken is not None:
             self._take_over(woken)
             copies.begin()

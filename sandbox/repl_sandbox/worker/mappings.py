@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 
 from .descriptors import Held
@@ -19,16 +19,16 @@ _MOST_NAMED = 20
 _PIECE = 1 << 14  # bytes; the kernel gives a page at a time
 
 
-def lost(ours: int, workspace: str = "") -> list[str]:
+def lost(ours: Collection[int], workspace: str = "") -> list[str]:
     """Names of the shared memory that a copy of this process has, for it is no copy.
 
-    Not of what is mapped at the address `ours`, nor of the files of `workspace`, which are put
+    Not of what is mapped at the addresses `ours`, nor of the files of `workspace`, which are put
     back.
     """
     names = []
     for start, path in _shared() or ():
         inside = workspace and path.startswith(f"{workspace}/")
-        if start != ours and not inside and not path.startswith(_LOCKS):
+        if start not in ours and not inside and not path.startswith(_LOCKS):
             path = path.removesuffix(_GONE)
             named = "" if path == _NAMELESS else f" {path!a}"
             names.append(f"shared memory{named}, which is not copied")

@@ -25,6 +25,7 @@ KEPT: Final = b"k"
 ORDER: Final = struct.Struct("=iiqI")
 # With a branch's socket come that of its own copies, their table, and its standard streams.
 _BRANCH_DESCRIPTORS: Final = 5
+_LONGEST: Final = 4096  # PATH_MAX
 _STDERR: Final = 2
 
 
@@ -41,26 +42,28 @@ class Order(NamedTuple):
     descriptors: list[int]
 
 
-def read(orders: _socket.socket) -> Order | None:
-    """Wait for init's next order, and read it; None if it is for another process.
+def read(orders: _socket.socket, pid: int, *, wait: bool) -> Order | None:
+    """Read init's next order, for which to `wait`; None if it is not for process `pid`.
 
     Raises:
         EOFError: there will be none.
-        OSError, ValueError: the session's code has closed the socket, or read a part.
+        OSError, ValueError: the session's code has closed the socket, or read the order or a part.
     """
     # The code may have changed that for all who hold the socket.
     orders.setblocking(True)
+    flags = 0 if wait else socket.MSG_DONTWAIT
     # Which that function asks for `recvmsg` alone.
-    received = socket.recv_fds(cast("socket.socket", orders), ORDER.size, _BRANCH_DESCRIPTORS)
-    said, descriptors = received[:2]
+    end = cast("socket.socket", orders)
+    said, descriptors, _, _ = socket.recv_fds(end, ORDER.size, _BRANCH_DESCRIPTORS, flags)
     if not said:
         raise EOFError("init is gone")
-    try:
-        pid, cpu_left, seed, length = ORDER.unpack(said)
-    except struct.error as error:
-        raise ValueError("no order") from error
-    workspace = os.fsdecode(orders.recv(length, socket.MSG_WAITALL)) if length else ""
-    if pid == os.getpid():
+    if len(said) < ORDER.size:
+        raise ValueError("a part of an order")
+    to, cpu_left, seed, length = ORDER.unpack(said)
+    if length > _LONGEST:
+        raise ValueError("no order")
+    workspace = os.fsdecode(orders.recv(length, flags | socket.MSG_WAITALL)) if length else ""
+    if to == pid:
         return Order(cpu_left, seed, workspace, [_lifted(fd) for fd in descriptors])
     for fd in descriptors:
         os.close(fd)

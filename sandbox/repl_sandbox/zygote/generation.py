@@ -29,6 +29,9 @@ from .revival import Revival
 # loop.
 WORKER_FD = 1000
 
+# That lies at WORKER_FD and what is next to it; 1024 is the default of Linux.
+LEAST_FILES = WORKER_FD + 24
+
 # So far below the worker's socket lies what tracks its pages: above all that a copy keeps open,
 # below what the limit of files may be.
 TRACKING_BELOW = 50

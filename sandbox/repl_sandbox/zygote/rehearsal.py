@@ -6,16 +6,21 @@ this process as it was can be run, and so no step of the jail.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
+import resource
 import socket
+from collections.abc import Iterator
 from dataclasses import replace
+from errno import EAGAIN
 
 from ..jail.recipe import Jail, contain
 from ..worker.copies import Copies
 from ..worker.main import Worker
 from ..worker.orders import ORDER
 from ..worker.states import States
-from .generation import WORKER_FD
+from .generation import LEAST_FILES, WORKER_FD
 from .init import Init
 from .revival import Revival
 
@@ -29,21 +34,28 @@ def rehearse(jail: Jail, template: Worker) -> None:
     And have its worker do what it does before it makes a copy, and what such a copy does when it is
     woken. `template`: a worker, of no use then.
     """
-    for _ in range(_RUNS):
-        contain(jail, ())
-        states = States()
-        revival = Revival(jail, WORKER_FD, states)
-        copies = Copies(replace(revival.recovery(), fork_beside=_no_fork), WORKER_FD)
-        if jail.tier == "jailed":  # else there is no workspace yet
-            copies.rehearse(_open())
-        _branch(copies, revival)
-        _wake(copies, revival, template)
-        control = os.eventfd(0)
-        init = Init(jail, control, template, 0, states, revival)
-        init.hear({fd for fd, _ in init.poller().poll(0)})
-        init.close()
-        revival.close()
-        os.close(control)
+    gc.freeze()  # what takes over looks through all objects, of which none is its own here
+    with _few_descriptors():
+        for _ in range(_RUNS):
+            _once(jail, template)
+    gc.unfreeze()
+
+
+def _once(jail: Jail, template: Worker) -> None:
+    contain(jail, ())
+    states = States()
+    revival = Revival(jail, WORKER_FD, states)
+    copies = Copies(replace(revival.recovery(), fork_beside=_no_fork), WORKER_FD)
+    if jail.tier == "jailed":  # else there is no workspace yet
+        copies.rehearse(_open())
+    _branch(copies, revival)
+    _wake(copies, revival, template)
+    control = os.eventfd(0)
+    init = Init(jail, control, template, 0, states, revival)
+    init.hear({fd for fd, _ in init.poller().poll(0)})
+    init.close()
+    revival.close()
+    os.close(control)
 
 
 def _branch(copies: Copies, revival: Revival) -> None:
@@ -51,7 +63,7 @@ def _branch(copies: Copies, revival: Revival) -> None:
     place = b"/"
     order = ORDER.pack(os.getpid(), 0, -1, len(place)) + place
     revival.orders.give(order, [0, 0, 0, 0, 0], wait=True)
-    copies.branch(_nothing)
+    copies.branch(_nothing, _raise)
     revival.orders.word(0)
 
 
@@ -65,7 +77,22 @@ def _wake(copies: Copies, revival: Revival, worker: Worker) -> None:
 
 
 def _no_fork() -> int:
-    return 1  # as if it were the parent
+    raise OSError(EAGAIN, "a rehearsal")
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+@contextlib.contextmanager
+def _few_descriptors() -> Iterator[None]:
+    """As sessions have few: who takes over has its sockets at the highest numbers."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (LEAST_FILES, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _nothing() -> None:

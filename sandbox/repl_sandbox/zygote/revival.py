@@ -106,6 +106,7 @@ class Revival:
     def forget(self) -> None:
         """There are no copies any more, and no keeper."""
         self.states.write(())
+        self.orders.empty()
         self.files.forget()
         self.orders.renew()
 
@@ -199,6 +200,7 @@ class Revival:
         self.files.settle()
         pid = self._order_branch(forker, order, given)
         if pid is None:
+            self.orders.empty()  # it must not be met by who is asked for another
             revival.close()
             return None
         return pid, revival
@@ -230,6 +232,7 @@ class Revival:
         self.halt()
         self._end_all(self.files.processes, 0)
         self.states.write(())
+        self.orders.empty()
         return self.files.restore(0)
 
     def rows(self) -> list[Row]:

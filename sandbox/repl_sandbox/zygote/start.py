@@ -14,7 +14,7 @@ from ..errors import IsolationError, SandboxError
 from ..jail import remedies, rlimits
 from ..types import Policy
 from . import control, requests
-from .generation import WORKER_FD
+from .generation import LEAST_FILES
 from .main import Zygote
 from .networks import Networks
 from .template import build
@@ -23,8 +23,6 @@ from .template import build
 _OF_THE_TEMPLATE = ("LD_BIND_NOW", "GLIBC_TUNABLES")
 # Those that each interpreter ignores, and SIGINT here.
 _IGNORED = {signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ}
-# The worker's sockets lie at WORKER_FD and next to it; 1024 is the default of Linux.
-_LEAST_FILES = WORKER_FD + 24
 
 
 def refuse(fd: int, error: IsolationError) -> NoReturn:
@@ -110,10 +108,10 @@ def _say(host: socket.socket, said: bytes) -> None:
 def _check_descriptors() -> None:
     """SandboxError where the sockets of sessions, which lie at WORKER_FD, have no room."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= limit < _LEAST_FILES:  # -1 is no limit
+    if 0 <= limit < LEAST_FILES:  # -1 is no limit
         raise SandboxError(
-            f"this process may open {limit} files, and a sandbox needs {_LEAST_FILES}: "
-            f"raise the limit (ulimit -n {_LEAST_FILES})"
+            f"this process may open {limit} files, and a sandbox needs {LEAST_FILES}: "
+            f"raise the limit (ulimit -n {LEAST_FILES})"
         )
 
 
