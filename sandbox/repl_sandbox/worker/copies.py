@@ -46,8 +46,9 @@ _BLOCK, _SETMASK = _signal.SIG_BLOCK, _signal.SIG_SETMASK
 _SIGKILL = _signal.SIGKILL
 _thread_count = _thread._count  # as the tests of threading use it
 
-# Seconds for a copy to get out of its worker's way, which it does first of all. Of the worker's own
-# CPU time: where this process is not run for a while, the copy may not be either.
+# Seconds for a copy to get out of its worker's way, which it does first of all, or for who was
+# between a branch and its worker to end. Of this process's own CPU time: where it is not run for a
+# while, the other may not be either.
 _SETTLING = 0.1
 
 _STDERR = 2
@@ -402,7 +403,8 @@ class Copies:
                 pid = self._forked(forker.pid, threads=looked[0])
             if pid < 0:
                 self._forget_orders()
-                self._socket.sendall(WORD.pack(BRANCHED, -1))
+                with suppress(OSError):  # the code has shut it
+                    self._socket.sendall(WORD.pack(BRANCHED, -1))
         finally:
             if pid:
                 _sigmask(_SETMASK, before)
@@ -480,7 +482,8 @@ class Copies:
                 raise ValueError("an order for another process")
             # Until who was between the two has ended, of a process with threads. Else init would
             # not take this for a process of its own.
-            while _getppid() != forker.parent:
+            deadline = _thread_time() + _SETTLING
+            while _getppid() != forker.parent and _thread_time() < deadline:
                 _sched_yield()
             worker, orders, states, stdout, stderr = order.descriptors
             # By this process: whoever is told of it may ask for the next, whose order is not ours.
