@@ -22,7 +22,7 @@ FOUND = """
 import ctypes, gc, mmap, os, signal, socket, struct, threading, time
 WORD, ROW = struct.Struct("=Bq"), struct.Struct("=iq")
 def worker():
-    return next(o for o in gc.get_objects() if type(o).__name__ == "Copies")
+    return next(o for o in gc.get_objects() if type(o).__name__ == "Branching")
 copies = worker()
 orders = copies._recovery.orders.fileno()
 states = copies._recovery.states
@@ -141,33 +141,26 @@ def test_a_table_that_names_others(
     unharmed(neighbour, bystander)
 
 
-@pytest.mark.parametrize("number", ["SIGSTOP", "SIGKILL"])
-def test_copies_that_are_stopped_or_killed(
-    session: Session,
-    neighbour: Session,
-    bystander: subprocess.Popen[bytes],
-    number: str,
-) -> None:
-    found(session)
-    session.run(
-        "def strike():\n    while True:\n        for pid, _ in states.read():\n"
-        f"            try: os.kill(pid, signal.{number})\n            except OSError: pass\n"
-        "threading.Thread(target=strike, daemon=True).start()"
-    )
-    branches_or_says_no(session)
-    unharmed(neighbour, bystander)
-
-
-@pytest.mark.parametrize("number", ["SIGSTOP", "SIGKILL"])
-def test_a_worker_that_is_stopped_or_killed_before_it_forks(
-    session: Session,
-    neighbour: Session,
-    bystander: subprocess.Popen[bytes],
-    number: str,
-) -> None:
-    found(session)
+STRIKES = {
+    "copies": "def strike():\n    while True:\n        for pid, _ in states.read():\n"
+    "            try: os.kill(pid, number)\n            except OSError: pass\n"
+    "threading.Thread(target=strike, daemon=True).start()",
     # What it does when it has answered, and waits for init's order.
-    session.run(f"copies._look = lambda: os.kill(os.getpid(), signal.{number})")
+    "worker": "copies._look = lambda: os.kill(os.getpid(), number)",
+}
+
+
+@pytest.mark.parametrize("number", ["SIGSTOP", "SIGKILL"])
+@pytest.mark.parametrize("struck", STRIKES)
+def test_copies_or_a_worker_that_are_stopped_or_killed(
+    session: Session,
+    neighbour: Session,
+    bystander: subprocess.Popen[bytes],
+    number: str,
+    struck: str,
+) -> None:
+    found(session)
+    session.run(f"number = signal.{number}\n{STRIKES[struck]}")
     branches_or_says_no(session)
     unharmed(neighbour, bystander)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 
 from ..errors import SandboxError
 from ..wire.messages import Fetch, Restored
-from ..worker.copies import ASK_FOR_BRANCH
+from ..worker.branching import ASK_FOR_BRANCH
 from ..zygote.links import Links
 from .ends import EndsOfBranch
 from .exchange import Ready_

@@ -12,17 +12,16 @@ import _signal
 import _socket
 import _thread
 import os
-import select
 import socket
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from . import mappings, remains
 from .files import Files
-from .orders import BRANCHED, KEEP, KEPT, WORD, Order
+from .orders import KEEP, KEPT, WORD, Order
 from .orders import read as read_order
 from .remains import Remains
 from .states import Row, States
@@ -34,11 +33,10 @@ WAKE = _signal.SIGUSR1
 WAITS = _signal.SIGRTMAX
 
 _WAKES = (WAKE,)
-_HELD = (WAKE, WAITS)
-_ALL = tuple(_signal.valid_signals())  # but those that cannot be blocked
-_HANDLED = tuple(set(_ALL).difference(_HELD))  # a worker that blocked those would count as a copy
+HELD = (WAKE, WAITS)
+ALL_SIGNALS = tuple(_signal.valid_signals())  # but those that cannot be blocked
 
-_close, _getpid, _getppid, _kill, _setsid = os.close, os.getpid, os.getppid, os.kill, os.setsid
+_close, _getpid, _kill = os.close, os.getpid, os.kill
 _getpgid, _setpgid = os.getpgid, os.setpgid
 _sched_yield, _thread_time = os.sched_yield, time.thread_time
 _sigmask, _sigwait = _signal.pthread_sigmask, _signal.sigwait
@@ -49,24 +47,11 @@ _thread_count = _thread._count  # as the tests of threading use it
 # Seconds for a copy to get out of its worker's way, which it does first of all, or for who was
 # between a branch and its worker to end. Of this process's own CPU time: where it is not run for a
 # while, the other may not be either.
-_SETTLING = 0.1
+SETTLING = 0.1
 
 _STDERR = 2
-# Of orders that nobody took.
-_READ, _MOST_READS = 4096, 1000
-
-# Asked for as a variable, which cannot have this name, it makes a worker that has answered wait for
-# init's order to fork a branch.
-ASK_FOR_BRANCH = " "
 
 Exchange = Callable[[Callable[[], None]], None]
-
-
-class _Forker(NamedTuple):
-    """Who forks a branch, and its parent, which is init."""
-
-    pid: int
-    parent: int
 
 
 class Rest(NamedTuple):
@@ -194,7 +179,7 @@ class Copies:
 
     def _made(self, renewal: Renewal | None, *, rests: bool) -> Woken | None:
         """As `make`, after a close look at what there is."""
-        threads = _thread_count() > 0 or _native_threads() > 1
+        threads = has_threads()
         lacks = remains.look(self._own(), threads=threads)
         if threads or lacks.descriptors:
             renewal = None
@@ -205,7 +190,7 @@ class Copies:
             self._socket.sendall(WORD.pack(KEEP, self.cell))
             self._socket.recv(len(KEPT))
         last = self._last()
-        before = _sigmask(_BLOCK, _ALL if renewal else _HELD)
+        before = _sigmask(_BLOCK, ALL_SIGNALS if renewal else HELD)
         try:
             pid = (
                 self._fork(threads=threads)
@@ -241,7 +226,7 @@ class Copies:
     def rehearse(self, own: Collection[int]) -> None:
         """Run what `make` runs, but for the fork itself; `own`: all descriptors that are open."""
         self._own()
-        remains.look(own, threads=_thread_count() > 0 or _native_threads() > 1)
+        remains.look(own, threads=has_threads())
         self._files.changed(self.states.files)
         if (renewal := self._renewal()) is not None:
             renewal.rehearse(self._worker, self._exchange, self._rest(_sigmask(_BLOCK, ())))
@@ -287,7 +272,7 @@ class Copies:
         copy = self._settling
         if copy:
             self._settling = 0
-            deadline = _thread_time() + _SETTLING
+            deadline = _thread_time() + SETTLING
             try:
                 while _getpgid(copy) != copy and _thread_time() < deadline:
                     _sched_yield()
@@ -330,7 +315,7 @@ class Copies:
 
     def _wait(self, lacks: Remains) -> None:
         """In the copy: hold nothing that is not its, then wait until it is woken, however long."""
-        _sigmask(_BLOCK, _ALL)
+        _sigmask(_BLOCK, ALL_SIGNALS)
         with suppress(OSError):  # closed already, where hooks of a fork have run
             _close(self._worker)  # the host must see its end when the worker has closed it
         if self._recovery.renewal is not None:
@@ -356,7 +341,7 @@ class Copies:
 
     def _as_worker(self, order: Order, lacks: Remains, before: set[int], rows: list[Row]) -> Woken:
         """Be the worker of the session, or of a branch, that has the copies `rows`."""
-        while _signal.sigtimedwait(_ALL, 0) is not None:
+        while _signal.sigtimedwait(ALL_SIGNALS, 0) is not None:
             pass  # what the code has sent it, another WAKE among it
         _sigmask(_SETMASK, before)
         self._rows = rows
@@ -378,131 +363,6 @@ class Copies:
         # As it is made in C: `socket` wraps it in Python, which writes to more pages.
         self._socket = _socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._orders)
 
-    def branch(
-        self, answer: Callable[[], None], complain: Callable[[BaseException], None]
-    ) -> Woken | None:
-        """Fork a branch, if init orders it before the host says anything; in that what it is to do.
-
-        `answer` tells the host that from now on there may be an order; `complain` takes what
-        handlers of the code's raise meanwhile. Returns None here. The state is that of now, of
-        which there is a copy already.
-        """
-        before, forker, pid = _sigmask(_BLOCK, _HANDLED), _Forker(_getpid(), _getppid()), -1
-        try:
-            self._forget_orders()
-            answer()
-            looked = self._look()
-            if not self._is_ordered(before, complain):
-                return None
-            if looked is not None and looked[0]:
-                # As for a copy: hooks of the code's run, and so may its handlers.
-                _sigmask(_SETMASK, before)
-                looked = self._look()
-            _sigmask(_BLOCK, _HELD)
-            if looked is not None:
-                pid = self._forked(forker.pid, threads=looked[0])
-            if pid < 0:
-                self._forget_orders()
-                with suppress(OSError):  # the code has shut it
-                    self._socket.sendall(WORD.pack(BRANCHED, -1))
-        finally:
-            if pid:
-                _sigmask(_SETMASK, before)
-        if pid or looked is None:
-            return None
-        _, lacks, shared = looked
-        return replace(self._begin_branch(forker, lacks, before), shared=shared)
-
-    def _look(self) -> tuple[bool, Remains, list[str]] | None:
-        """Whether there are other threads; what a copy made now would lack; and the memory that it
-        would share. None if the code has put something in the place of what tells that.
-        """
-        try:
-            threads = _thread_count() > 0 or _native_threads() > 1
-            lacks = remains.look(self._own(), threads=threads)
-            # A branch has files of its own, but what it has mapped are those of this process.
-            renewal = self._recovery.renewal
-            ours = (self.states.address, *(() if renewal is None else renewal.mapped))
-            return threads, lacks, mappings.lost(ours)
-        # Boundary: as in `Worker._copy`.
-        except Exception:  # noqa: BLE001
-            return None
-
-    def _forked(self, forker: int, *, threads: bool) -> int:
-        try:
-            return self._fork(threads=threads)
-        # Boundary: handlers of the code's may run there, and raise what they like.
-        except BaseException:  # noqa: BLE001
-            if _getpid() != forker:
-                os._exit(1)  # there must be no second worker
-            return -1
-
-    def _forget_orders(self) -> None:
-        """Read what nobody has: who asks for a branch now means another."""
-        with suppress(OSError):
-            for _ in range(_MOST_READS):  # who goes on filling it does not keep the worker at it
-                if not self._socket.recv(_READ, socket.MSG_DONTWAIT):
-                    break
-
-    def _is_ordered(self, before: set[int], complain: Callable[[BaseException], None]) -> bool:
-        """Wait for an order of init's, or for the host to say something; whether it was the one.
-
-        However long that is, handlers run as ever.
-        """
-        waiting = select.poll()
-        for fd in (self._orders, self._worker):
-            waiting.register(fd, select.POLLIN)
-        while True:
-            try:
-                _sigmask(_SETMASK, before)
-                ready = waiting.poll()
-                _sigmask(_BLOCK, _HANDLED)
-                return any(fd == self._orders for fd, _ in ready)
-            # Boundary: as where a worker waits for what the host wants next.
-            except BaseException as error:  # noqa: BLE001
-                complain(error)
-
-    def begin(self) -> None:
-        """In a branch that has spoken: let go of what the worker's copies were made with."""
-        if self._recovery.renewal is not None:
-            self._recovery.renewal.end()
-
-    def _begin_branch(self, forker: _Forker, lacks: Remains, before: set[int]) -> Woken:
-        """In a branch that was forked just now: have nothing that is the worker's."""
-        said = False
-        try:
-            _sigmask(_BLOCK, _ALL)
-            _setsid()
-            with suppress(OSError):  # closed already, where hooks of a fork have run
-                _close(self._worker)
-            if lacks.descriptors:  # first, for what comes with the order needs numbers
-                lacks.let_go(os.sysconf("SC_OPEN_MAX"))
-            order = read_order(self._socket, forker.pid, wait=False)
-            if order is None:
-                raise ValueError("an order for another process")
-            # Until who was between the two has ended, of a process with threads. Else init would
-            # not take this for a process of its own.
-            deadline = _thread_time() + _SETTLING
-            while _getppid() != forker.parent and _thread_time() < deadline:
-                _sched_yield()
-            worker, orders, states, stdout, stderr = order.descriptors
-            # By this process: whoever is told of it may ask for the next, whose order is not ours.
-            self._socket.sendall(WORD.pack(BRANCHED, _getpid()))
-            said = True
-            os.dup2(stdout, 1)
-            os.dup2(stderr, 2)
-            self.states.be(states)
-            for fd in (self._socket.detach(), states, stdout, stderr):
-                _close(fd)
-            self._orders = orders
-            return self._as_worker(order._replace(descriptors=[worker]), lacks, before, [])
-        # Boundary: a branch that fails must not become a second worker.
-        except BaseException:  # noqa: BLE001
-            if not said:
-                with suppress(OSError):
-                    self._socket.sendall(WORD.pack(BRANCHED, -1))
-            os._exit(1)
-
 
 def _at_most(fd: int, below: int, taken: Collection[int]) -> int:
     """`fd` at the highest number that is less than `below`, but for those that are `taken`."""
@@ -517,9 +377,9 @@ def _at_most(fd: int, below: int, taken: Collection[int]) -> int:
     return fd
 
 
-def _native_threads() -> int:
-    """How many threads this process has, those of C libraries too; 1 where it cannot be told."""
+def has_threads() -> bool:
+    """Whether this process has other threads, those of C libraries too, as far as is told."""
     try:
-        return os.stat("/proc/self/task").st_nlink - 2
+        return _thread_count() > 0 or os.stat("/proc/self/task").st_nlink - 2 > 1
     except OSError:
-        return 1
+        return False

@@ -35,10 +35,11 @@ from ..wire.messages import (
 )
 from . import sources, values
 from .answers import Answers
+from .branching import ASK_FOR_BRANCH, Branching
 from .cell import NOTHING, Ran, run_cell
 from .changes import Changes
 from .channel import Channel, Disconnected
-from .copies import ASK_FOR_BRANCH, Copies, Recovery, Woken
+from .copies import Recovery, Woken
 from .figures import take_figures
 from .host_calls import HostCalls
 from .interrupts import Interrupts
@@ -92,7 +93,7 @@ class Worker:
         self._peak = 0
         # Whether there is more than one processor for it and the host.
         self._has_company = len(os.sched_getaffinity(0)) > 1
-        self._copies: Copies | None = None
+        self._copies: Branching | None = None
         self._used = False  # whether code of the session has run
         self._answered = 0.0  # when the last cell ended
         self._hurried = False  # whether it had come soon after the one before it
@@ -171,7 +172,7 @@ class Worker:
         `states`: the page that it shares with its init. With `recovery`, after all that changes the
         state a copy of this process is made that can take over.
         """
-        self._copies = None if recovery is None else Copies(recovery, fd)
+        self._copies = None if recovery is None else Branching(recovery, fd)
         # Who sleeps in recvmsg(2) is also woken as the host reads what was sent to it: there is
         # room to write then (unix_write_space). poll(2) says what to be woken by. It is one call
         # more, and saves nothing where the host has read by then: while a copy is made, and with
@@ -246,7 +247,7 @@ class Worker:
                 self._copies.settle()
             self._commands[type(command)](command)
 
-    def _copy(self, copies: Copies) -> None:
+    def _copy(self, copies: Branching) -> None:
         """Have the state kept, before anything can change it."""
         rests = False
         if _thread_count() == 0:
@@ -290,7 +291,7 @@ class Worker:
             # what the last one did.
             self._copies.due = True
 
-    def rehearse(self, copies: Copies) -> None:
+    def rehearse(self, copies: Branching) -> None:
         """In a template: take over, by an order that waits for `copies`, and be of no use then."""
         self._copies = copies
         self._take_over(copies.rehearse_waking())
@@ -421,16 +422,18 @@ class Worker:
         self._channel.send(Value(b"null"))
 
     def _fetch(self, fetch: Fetch) -> None:
-        unknown = Failed("unknown", f"no variable {fetch.name!r}")
         if fetch.name == ASK_FOR_BRANCH and self._copies is not None:
-            self._branch(self._copies, unknown)
+            self._branch(self._copies)
         elif fetch.name not in self._namespace.globals:
-            self._channel.send(unknown)
+            self._has_none(fetch.name)
         else:
             self._channel.send(values.write(self._namespace.globals[fetch.name]))
 
-    def _branch(self, copies: Copies, answer: Failed) -> None:
-        woken = copies.branch(lambda: self._channel.send(answer), _complain)
+    def _has_none(self, name: str) -> None:
+        self._channel.send(Failed("unknown", f"no variable {name!r}"))
+
+    def _branch(self, copies: Branching) -> None:
+        woken = copies.branch(lambda: self._has_none(ASK_FOR_BRANCH), _complain)
         if woken is not None:
             self._take_over(woken)
             copies.begin()

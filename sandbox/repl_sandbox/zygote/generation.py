@@ -29,7 +29,7 @@ from .revival import Revival
 # loop.
 WORKER_FD = 1000
 
-# That lies at WORKER_FD and what is next to it; 1024 is the default of Linux.
+# So many a process has to be allowed to open, for these sockets; 1024 is the default of Linux.
 LEAST_FILES = WORKER_FD + 24
 
 # So far below the worker's socket lies what tracks its pages: above all that a copy keeps open,

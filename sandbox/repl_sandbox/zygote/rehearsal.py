@@ -16,7 +16,7 @@ from dataclasses import replace
 from errno import EAGAIN
 
 from ..jail.recipe import Jail, contain
-from ..worker.copies import Copies
+from ..worker.branching import Branching
 from ..worker.main import Worker
 from ..worker.orders import ORDER
 from ..worker.states import States
@@ -45,7 +45,7 @@ def _once(jail: Jail, template: Worker) -> None:
     contain(jail, ())
     states = States()
     revival = Revival(jail, WORKER_FD, states)
-    copies = Copies(replace(revival.recovery(), fork_beside=_no_fork), WORKER_FD)
+    copies = Branching(replace(revival.recovery(), fork_beside=_no_fork), WORKER_FD)
     if jail.tier == "jailed":  # else there is no workspace yet
         copies.rehearse(_open())
     _branch(copies, revival)
@@ -58,7 +58,7 @@ def _once(jail: Jail, template: Worker) -> None:
     os.close(control)
 
 
-def _branch(copies: Copies, revival: Revival) -> None:
+def _branch(copies: Branching, revival: Revival) -> None:
     """Have a worker fork a branch, all but the fork."""
     place = b"/"
     order = ORDER.pack(os.getpid(), 0, -1, len(place)) + place
@@ -67,7 +67,7 @@ def _branch(copies: Copies, revival: Revival) -> None:
     revival.orders.word(0)
 
 
-def _wake(copies: Copies, revival: Revival, worker: Worker) -> None:
+def _wake(copies: Branching, revival: Revival, worker: Worker) -> None:
     """Have `worker` take over as one of its copies that is woken."""
     host, theirs = socket.socketpair()
     revival.orders.give(ORDER.pack(os.getpid(), 0, -1, 0), [theirs.fileno()], wait=True)
