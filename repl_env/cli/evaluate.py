@@ -203,15 +203,14 @@ def _results(out: Path | None, fresh: bool, note: dict[str, Any]) -> Iterator[Re
 
 def _run(evaluation: Evaluation, solver: Solver, concurrency: int) -> Status:
     """Run what is missing, under a bar; what ended it before its end, else OK."""
-    import asyncio
-
     from repl_sandbox.errors import IsolationError
 
+    from . import event_loop
     from .evaluation_bar import EvaluationBar
 
     try:
         with EvaluationBar(evaluation):
-            asyncio.run(_carry_out(evaluation, solver, concurrency))
+            event_loop.run(_carry_out(evaluation, solver, concurrency))
     except KeyboardInterrupt:
         return Status.INTERRUPTED
     except IsolationError as error:

@@ -126,12 +126,11 @@ def _solve(
     Raises:
         typer.BadParameter, typer.Exit: an argument is wrong; there is no such tier.
     """
-    import asyncio
-
     from repl_env.errors import BudgetExceeded, EpisodeAborted, ModelError
     from repl_env.rlm.runner import RLM
     from repl_sandbox.errors import IsolationError, SandboxError
 
+    from . import event_loop
     from .ending import Ending
 
     ending = Ending(progress)
@@ -139,7 +138,7 @@ def _solve(
         rlm = RLM(watch=progress.watch, **arguments)
     try:
         with progress:
-            ending.done(asyncio.run(_asked(rlm, question, asked, arguments, ending)))
+            ending.done(event_loop.run(_asked(rlm, question, asked, arguments, ending)))
     except KeyboardInterrupt:
         ending.failed(Status.INTERRUPTED, "interrupted; the calls in flight were cancelled")
     except IsolationError as error:
