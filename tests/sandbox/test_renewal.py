@@ -42,7 +42,7 @@ pytestmark = pytest.mark.skipif(
     not _kernel_tells_what_was_written(), reason="the kernel does not tell what was written"
 )
 
-# Seconds between two cells of a session that need not hurry: `worker.main` says 0.1.
+# Seconds between two cells of a session that need not hurry: `worker.cells` says 0.1.
 _LEISURE = 0.2
 # So many cells until the copies of a session are renewed without a close look, and one more.
 _CELLS = 16

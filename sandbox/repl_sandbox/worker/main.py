@@ -3,133 +3,55 @@
 from __future__ import annotations
 
 import _thread
-import builtins
 import gc
-import json
 import os
 import resource
 import socket
-import sys
-import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from ..errors import HostCallError, PolicyError
-from ..types import Change, ErrorInfo
-from ..wire.messages import (
-    VERSION,
-    Assign,
-    Configure,
-    Execute,
-    Failed,
-    Fetch,
-    ListVariables,
-    Load,
-    Ready,
-    Restored,
-    Result,
-    Save,
-    Value,
-    Variables,
-    encode,
-)
-from . import sources, values
-from .answers import Answers
+from ..wire.messages import VERSION, Execute, Fetch, Ready, Restored
 from .branching import ASK_FOR_BRANCH, Branching
-from .cell import NOTHING, Ran, run_cell
-from .changes import Changes
-from .channel import Channel, Disconnected
+from .cells import peak_memory
+from .channel import Disconnected
 from .copies import Recovery, Woken
-from .figures import take_figures
-from .host_calls import HostCalls
-from .interrupts import Interrupts
 from .moving import move
-from .namespace import Namespace
-from .outputs import Outputs
-from .printed import HOOK, call_hook
+from .questions import Questions
 from .seeding import seed
 from .states import States
-from .streams import Streams
-from .tracebacks import describe
 
 if TYPE_CHECKING:
     from ..policies.rules import Rules
-    from ..wire.offered import Offered
 
 _exit = os._exit
 _getpid = os.getpid
-_getrusage, _SELF = resource.getrusage, resource.RUSAGE_SELF
-_gettrace, _settrace = sys.gettrace, sys.settrace
-_getprofile, _setprofile = sys.getprofile, sys.setprofile
-_modules = sys.modules
 _thread_count = _thread._count  # as the tests of threading use it
-_monotonic = time.monotonic
 
-_PYPLOT = "matplotlib.pyplot"
-
-# Seconds; in this time a process touches some 2 MB of new memory.
-_SHORT = 0.001
 # Milliseconds in which a host that opened a session for a cell has sent it.
 _SOON = 2
 # Milliseconds that a worker is left in peace after its answer, before it is copied: a session that
 # is closed by then, as those of one cell are, is spared the copy.
 _PEACE = 1
-# Seconds between two cells, below which what the second one writes is worth to be copied before.
-# That spares it some 0.3 ms; a model thinks for longer.
-_HURRY = 0.1
 # The same before any code of the session has run. What it has is from the host, it may never be
 # used, and a model thinks for longer than this. A cell that comes sooner waits for its copy.
 _PEACE_UNUSED = 1000
 
 
-class Worker:
+class Worker(Questions):
     """One namespace and the conversation about it.
 
     Made once, in the template; each session's process is a fork of that and calls `serve`.
     """
 
     def __init__(self, rules: Rules | None = None) -> None:
-        self._pid = 0
-        self._peak = 0
+        super().__init__(rules)
         # Whether there is more than one processor for it and the host.
         self._has_company = len(os.sched_getaffinity(0)) > 1
-        self._copies: Branching | None = None
-        self._used = False  # whether code of the session has run
-        self._answered = 0.0  # when the last cell ended
-        self._hurried = False  # whether it had come soon after the one before it
-        self._interrupts = Interrupts()
-        self._channel = Channel(self._interrupts)
-        self._calls = HostCalls(self._channel)
-        self._namespace = Namespace()
-        self._streams = Streams()
-        self._answers: Answers | None = None
-        self._printed: Callable[[str, bool], None] | None = None
-        self._namespace.inject("_out", Outputs(self._calls.call, lambda: self._calls.cell))
-        builtins.HostCallError = HostCallError  # type: ignore[attr-defined]
-        if rules is not None:
-            self._follow(rules)
-        self._changes = Changes(self._namespace)
-        self._commands: dict[type, Callable[[Any], None]] = {
-            Configure: self._configure,
-            Assign: self._assign,
-            Fetch: self._fetch,
-            ListVariables: self._list,
-            Save: self._carry_out,
-            Load: self._carry_out,
-        }
-
-    def _follow(self, rules: Rules) -> None:
-        self._namespace.check = rules.check
-        builtins.PolicyError = PolicyError  # type: ignore[attr-defined]
-        if rules.builtins is not None:
-            rules.builtins[HOOK] = call_hook
-            self._namespace.globals["__builtins__"] = rules.builtins
 
     def share(self, objects: dict[str, object]) -> None:
         """In a template: bind these for its sessions, as variables that were always there."""
         self._namespace.globals.update(objects)
         self._changes.since_last()
-        self._peak = _peak_memory()
+        self._peak = peak_memory()
 
     def follow_forks(self) -> None:
         """In a template: see to what the session's code forks."""
@@ -211,7 +133,7 @@ class Worker:
             self._channel.open(_stream(fd))
             os.close(fd)
         # Not asked for by each session's first cell, which is short as a rule.
-        self._peak = _peak_memory()
+        self._peak = peak_memory()
         return self._channel.said(Ready(VERSION))
 
     def open(self, fd: int) -> None:
@@ -222,15 +144,6 @@ class Worker:
     def _listen(self, fd: int) -> None:
         self._pid = _getpid()
         self._channel.open(_stream(fd))
-
-    def _touch_pages(self) -> None:
-        """Run a cell that does nothing, and send no result.
-
-        The first write to a page after a fork copies it. A cell writes some two hundred; this has
-        them copied while the host, which has what it wanted by now, is busy.
-        """
-        encode(self._result(0, self._run(0, b"None"), self._changes.since_last()))
-        sources.drop_last()
 
     def obey(self) -> None:
         """Wait for one command and do it."""
@@ -245,7 +158,7 @@ class Worker:
         else:
             if self._copies is not None:
                 self._copies.settle()
-            self._commands[type(command)](command)
+            self._questions[type(command)](command)
 
     def _copy(self, copies: Branching) -> None:
         """Have the state kept, before anything can change it."""
@@ -307,130 +220,11 @@ class Worker:
         self._channel.close()
         self._calls.forked = True
 
-    def _configure(self, configure: Configure) -> None:
-        faced = [offered for offered in configure.functions if not offered.is_plain]
-        for offered in configure.functions:
-            function = self._calls.function(offered.name, offered.doc)
-            self._namespace.inject(offered.name, function, protected=True)
-        if faced:
-            self._put_faces_on(faced)
-        if configure.answers is not None:
-            self._answers = Answers(self._namespace, self._calls.answer)
-            if configure.answers == "compatible":
-                self._printed = self._answers.printed
-        seed(configure.seed)
-        for variable in configure.variables:
-            self._bind(variable)
-        # What was injected is not a change that the first cell made.
-        self._changes.since_last()
-
-    def _put_faces_on(self, faced: list[Offered]) -> None:
-        # No part of the template: most sessions have none.
-        from .faces import Faces
-
-        faces = Faces(self._calls)
-        for offered in faced:
-            self._namespace.inject(offered.name, faces.function(offered), protected=True)
-        for name, error in faces.errors.items():
-            self._namespace.inject(name, error, protected=True)
-
-    def _execute(self, cell: int, code: bytes) -> None:
-        self._used = True
-        if self._copies is not None:
-            self._copies.due, self._copies.cell = True, cell
-        self._calls.cell = cell
-        started = _monotonic()
-        self._hurried = started - self._answered < _HURRY
-        ran = self._run(cell, code)
-        if _getpid() != self._pid:
-            self._end_child(ran)
-        if _gettrace() is not None or _getprofile() is not None:
-            _settrace(None)
-            _setprofile(None)
-        if self._answers is not None:
-            self._answers.poll()
-        self._streams.tidy()
-        self._calls.cell = 0
-        changes = self._changes.since_last()
-        # Asked of the kernel only if the cell ran long enough to have touched much.
-        self._answered = _monotonic()
-        if self._answered - started > _SHORT or not self._peak:
-            self._peak = _peak_memory()
-        if ran is NOTHING and not changes and _PYPLOT not in _modules:
-            self._channel.send_empty_result(cell, self._peak)
-        else:
-            self._channel.send(self._result(cell, ran, changes))
-
-    def _result(self, cell: int, ran: Ran, changes: list[Change]) -> Result:
-        figures = self._figures(cell) if _PYPLOT in _modules else ()
-        return Result(cell, ran.value, ran.error, tuple(changes), figures, self._peak)
-
-    def _figures(self, cell: int) -> tuple[bytes, ...]:
-        """Open figures, drawn on the cell's clock: that takes its time, and runs code of it."""
-        try:
-            self._interrupts.arm(cell)
-            return tuple(take_figures())
-        except KeyboardInterrupt:  # as in `_run`
-            self._interrupts.armed = False
-            return ()
-        finally:
-            self._interrupts.armed = False
-
-    def _run(self, cell: int, code: bytes) -> Ran:
-        # What is no cell of the session's meets nobody.
-        settle = self._copies.settle if cell and self._copies is not None else None
-        try:
-            self._interrupts.arm(cell)
-            text = str(code, "utf-8", "surrogatepass")
-            return run_cell(text, cell, self._namespace, self._printed, settle)
-        except KeyboardInterrupt:
-            # It struck outside of the cell's own code, while that was starting or ending. Before
-            # anything is called, where another would strike and end the worker:
-            self._interrupts.armed = False
-            return Ran(None, ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None))
-        finally:
-            self._interrupts.armed = False
-
-    def _end_child(self, ran: Ran = NOTHING) -> NoReturn:
-        """A child that the cell forked has come to the cell's end: it must not answer for it.
-
-        So it ends as a program does that comes to the same.
-        """
-        self._streams.tidy()
-        try:
-            os.write(2, ran.parting.encode("utf-8", "backslashreplace"))
-        except OSError:
-            pass  # it has closed its standard error
-        _exit(ran.status)
-
-    def _bind(self, assign: Assign) -> None:
-        value = values.read(assign, self._calls.memfd)
-        self._namespace.globals[assign.name] = value
-        if self._answers is not None and assign.name == "answer":
-            self._answers.forget()
-
-    def _assign(self, assign: Assign) -> None:
-        try:
-            self._bind(assign)
-        except (MemoryError, ValueError, RecursionError, OSError) as error:
-            reason = ": ".join(filter(None, (type(error).__name__, str(error))))
-            self._channel.send(Failed("too large", reason))
-            return
-        self._changes.since_last()
-        if self._copies is not None:
-            self._copies.due = True
-        self._channel.send(Value(b"null"))
-
     def _fetch(self, fetch: Fetch) -> None:
         if fetch.name == ASK_FOR_BRANCH and self._copies is not None:
             self._branch(self._copies)
-        elif fetch.name not in self._namespace.globals:
-            self._has_none(fetch.name)
         else:
-            self._channel.send(values.write(self._namespace.globals[fetch.name]))
-
-    def _has_none(self, name: str) -> None:
-        self._channel.send(Failed("unknown", f"no variable {name!r}"))
+            super()._fetch(fetch)
 
     def _branch(self, copies: Branching) -> None:
         woken = copies.branch(lambda: self._has_none(ASK_FOR_BRANCH), _complain)
@@ -439,54 +233,6 @@ class Worker:
             copies.begin()
             # Many branches are never asked for anything, and need no copy.
             self._channel.waits(-1)
-
-    def _list(self, command: ListVariables) -> None:
-        self._channel.send(Variables(tuple(self._changes.variables())))
-
-    def _carry_out(self, errand: Save | Load) -> None:
-        """Save or load the namespace: as a cell, it may be interrupted, and ends with a result."""
-        self._used = True
-        if self._copies is not None:
-            self._copies.due = True
-        try:
-            fd = self._calls.memfd()
-            self._interrupts.arm()
-            ran = Ran(self._checkpoint(errand, fd), None)
-        # Boundary: pickles run code of the user's, which may raise anything.
-        except BaseException as error:  # noqa: BLE001
-            self._interrupts.armed = False  # as in `_run`
-            ran = Ran(None, describe(error, 0))
-        finally:
-            self._interrupts.armed = False
-        if _getpid() != self._pid:
-            self._end_child()
-        self._streams.tidy()
-        self._channel.send(self._result(errand.cell, ran, []))
-
-    def _checkpoint(self, errand: Save | Load, fd: int) -> str:
-        # What only checkpoints need is no part of the template.
-        try:
-            if type(errand) is Save:
-                from .saving import save
-
-                return save(self._namespace, self._answers, fd, errand.size)
-            from .loading import load
-
-            assert type(errand) is Load
-            missing = load(self._namespace, self._answers, fd, json.loads(errand.manifest))
-            # What was restored is not a change that the first cell made.
-            self._changes.since_last()
-            return missing
-        finally:
-            try:
-                os.close(fd)
-            except OSError:
-                pass  # closed by what a pickle ran
-
-
-def _peak_memory() -> int:
-    """Bytes, of this process."""
-    return _getrusage(_SELF).ru_maxrss * 1024
 
 
 def _stream(fd: int) -> socket.socket:

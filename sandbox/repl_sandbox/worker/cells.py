@@ -1,0 +1,161 @@
+"""A worker's namespace, and the cells that run in it."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
+
+from ..errors import HostCallError, PolicyError
+from ..types import Change, ErrorInfo
+from ..wire.messages import Result, encode
+from . import sources
+from .answers import Answers
+from .branching import Branching
+from .cell import NOTHING, Ran, run_cell
+from .changes import Changes
+from .channel import Channel
+from .figures import take_figures
+from .host_calls import HostCalls
+from .interrupts import Interrupts
+from .namespace import Namespace
+from .outputs import Outputs
+from .printed import HOOK, call_hook
+from .streams import Streams
+
+if TYPE_CHECKING:
+    from ..policies.rules import Rules
+
+_exit = os._exit
+_getpid = os.getpid
+_getrusage, _SELF = resource.getrusage, resource.RUSAGE_SELF
+_gettrace, _settrace = sys.gettrace, sys.settrace
+_getprofile, _setprofile = sys.getprofile, sys.setprofile
+_modules = sys.modules
+_monotonic = time.monotonic
+
+_PYPLOT = "matplotlib.pyplot"
+
+# Seconds; in this time a process touches some 2 MB of new memory.
+_SHORT = 0.001
+# Seconds between two cells, below which what the second one writes is worth to be copied before.
+# That spares it some 0.3 ms; a model thinks for longer.
+_HURRY = 0.1
+
+
+class Cells:
+    """A namespace, what is said about it, and what its code may call."""
+
+    def __init__(self, rules: Rules | None = None) -> None:
+        self._pid = 0
+        self._peak = 0
+        self._copies: Branching | None = None
+        self._used = False  # whether code of the session has run
+        self._answered = 0.0  # when the last cell ended
+        self._hurried = False  # whether it had come soon after the one before it
+        self._interrupts = Interrupts()
+        self._channel = Channel(self._interrupts)
+        self._calls = HostCalls(self._channel)
+        self._namespace = Namespace()
+        self._streams = Streams()
+        self._answers: Answers | None = None
+        self._printed: Callable[[str, bool], None] | None = None
+        self._namespace.inject("_out", Outputs(self._calls.call, lambda: self._calls.cell))
+        builtins.HostCallError = HostCallError  # type: ignore[attr-defined]
+        if rules is not None:
+            self._follow(rules)
+        self._changes = Changes(self._namespace)
+
+    def _follow(self, rules: Rules) -> None:
+        self._namespace.check = rules.check
+        builtins.PolicyError = PolicyError  # type: ignore[attr-defined]
+        if rules.builtins is not None:
+            rules.builtins[HOOK] = call_hook
+            self._namespace.globals["__builtins__"] = rules.builtins
+
+    def _execute(self, cell: int, code: bytes) -> None:
+        self._used = True
+        if self._copies is not None:
+            self._copies.due, self._copies.cell = True, cell
+        self._calls.cell = cell
+        started = _monotonic()
+        self._hurried = started - self._answered < _HURRY
+        ran = self._run(cell, code)
+        if _getpid() != self._pid:
+            self._end_child(ran)
+        if _gettrace() is not None or _getprofile() is not None:
+            _settrace(None)
+            _setprofile(None)
+        if self._answers is not None:
+            self._answers.poll()
+        self._streams.tidy()
+        self._calls.cell = 0
+        changes = self._changes.since_last()
+        # Asked of the kernel only if the cell ran long enough to have touched much.
+        self._answered = _monotonic()
+        if self._answered - started > _SHORT or not self._peak:
+            self._peak = peak_memory()
+        if ran is NOTHING and not changes and _PYPLOT not in _modules:
+            self._channel.send_empty_result(cell, self._peak)
+        else:
+            self._channel.send(self._result(cell, ran, changes))
+
+    def _touch_pages(self) -> None:
+        """Run a cell that does nothing, and send no result.
+
+        The first write to a page after a fork copies it. A cell writes some two hundred; this has
+        them copied while the host, which has what it wanted by now, is busy.
+        """
+        encode(self._result(0, self._run(0, b"None"), self._changes.since_last()))
+        sources.drop_last()
+
+    def _result(self, cell: int, ran: Ran, changes: list[Change]) -> Result:
+        figures = self._figures(cell) if _PYPLOT in _modules else ()
+        return Result(cell, ran.value, ran.error, tuple(changes), figures, self._peak)
+
+    def _figures(self, cell: int) -> tuple[bytes, ...]:
+        """Open figures, drawn on the cell's clock: that takes its time, and runs code of it."""
+        try:
+            self._interrupts.arm(cell)
+            return tuple(take_figures())
+        except KeyboardInterrupt:  # as in `_run`
+            self._interrupts.armed = False
+            return ()
+        finally:
+            self._interrupts.armed = False
+
+    def _run(self, cell: int, code: bytes) -> Ran:
+        # What is no cell of the session's meets nobody.
+        settle = self._copies.settle if cell and self._copies is not None else None
+        try:
+            self._interrupts.arm(cell)
+            text = str(code, "utf-8", "surrogatepass")
+            return run_cell(text, cell, self._namespace, self._printed, settle)
+        except KeyboardInterrupt:
+            # It struck outside of the cell's own code, while that was starting or ending. Before
+            # anything is called, where another would strike and end the worker:
+            self._interrupts.armed = False
+            return Ran(None, ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None))
+        finally:
+            self._interrupts.armed = False
+
+    def _end_child(self, ran: Ran = NOTHING) -> NoReturn:
+        """A child that the cell forked has come to the cell's end: it must not answer for it.
+
+        So it ends as a program does that comes to the same.
+        """
+        self._streams.tidy()
+        try:
+            os.write(2, ran.parting.encode("utf-8", "backslashreplace"))
+        except OSError:
+            pass  # it has closed its standard error
+        _exit(ran.status)
+
+
+def peak_memory() -> int:
+    """Bytes, of this process."""
+    return _getrusage(_SELF).ru_maxrss * 1024
