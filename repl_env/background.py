@@ -14,13 +14,17 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
 # Seconds that work has to end which was left by Ctrl-C, or is still open at the process's exit.
 _END_TIMEOUT = 5.0
+# Seconds between two looks of who waits for work. Python's handlers run between two of its own
+# instructions: a signal that strikes after the last one before a wait does not end that, and a
+# Ctrl-C of that moment would be seen when the work has ended.
+_A_LOOK = 1.0
 
 
 class Background:
@@ -48,7 +52,7 @@ class Background:
         work: _Work[T] = _Work(coroutine)
         try:
             self._submit(work)
-            return work.outcome.result()
+            return work.result()
         except BaseException as error:  # Ctrl-C strikes anywhere, and the work may have begun
             self._leave(work, error)
             raise
@@ -89,7 +93,7 @@ class Background:
         work.outcome.add_done_callback(lambda _: told.put(None))
         try:
             self._submit(work)
-            while (each := told.get()) is not None:
+            while (each := _next_of(told)) is not None:
                 facts, heard = each
                 hear(*facts)
                 if heard.set_running_or_notify_cancel():
@@ -142,6 +146,23 @@ class _Work(Generic[T]):
         self.coroutine = coroutine
         self.outcome: Future[T] = Future()
         self.task: asyncio.Task[T] | None = None
+
+    def result(self) -> T:
+        """Wait for what it comes to."""
+        # Not with a time-out of `outcome.result`: a TimeoutError may be the work's, or a handler's.
+        over: SimpleQueue[None] = SimpleQueue()
+        self.outcome.add_done_callback(lambda _: over.put(None))
+        _next_of(over)
+        return self.outcome.result()
+
+
+def _next_of(queue: SimpleQueue[T]) -> T:
+    """Wait for what is put there next."""
+    while True:
+        try:
+            return queue.get(timeout=_A_LOOK)
+        except Empty:
+            pass
 
 
 class _Loop:

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from repl_env.cli import event_loop
-from tests.waiting import PATIENCE
+from tests.late_signals import told_by
 
-# C code alone runs between the signal and epoll_wait(2), as where one strikes just before that.
-_LATE = """
-import asyncio, ctypes, itertools, operator, signal, sys
+_STRUCK = """
+import asyncio
 from repl_env.cli import event_loop
+from tests.late_signals import struck
 
 class Struck:
     def __init__(self, epoll):
         self.epoll = epoll
 
     def poll(self, seconds, most):
-        calls = [(self.epoll.poll, seconds, most)]
         if seconds in (None, -1):
-            calls.insert(0, (ctypes.CDLL(None)["raise"], signal.SIGINT))
-        return list(itertools.starmap(operator.call, calls))[-1]
+            return struck(self.epoll.poll, seconds, most)
+        return self.epoll.poll(seconds, most)
 
     def __getattr__(self, name):
         return getattr(self.epoll, name)
@@ -46,9 +43,7 @@ except KeyboardInterrupt:
 
 
 def test_a_ctrl_c_that_strikes_as_the_loop_begins_to_wait_is_not_late() -> None:
-    program = [sys.executable, "-c", _LATE]
-    done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=PATIENCE)
-    assert (done.stdout.split(), done.stderr) == (["cancelled", "interrupted"], "")
+    assert told_by(_STRUCK) == ["cancelled", "interrupted"]
 
 
 def test_what_it_runs_returns_and_raises_as_ever() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from repl_env import background
 from repl_env.background import Background
+from tests.late_signals import told_by
 
 
 class Lines:
@@ -59,7 +60,7 @@ def hearing(work: Background, coroutine: Any) -> None:
     work.wait_hearing(lambda tell: coroutine, lambda: None)
 
 
-@pytest.mark.parametrize(("call", "after"), [(waiting, 0), (hearing, 1)])
+@pytest.mark.parametrize(("call", "after"), [(waiting, 1), (hearing, 1)])
 def test_ctrl_c_at_any_line_leaves_no_work_behind(
     call: Callable[[Background, Any], None], after: int
 ) -> None:
@@ -124,3 +125,39 @@ def test_who_tells_goes_on_when_it_was_heard() -> None:
     work._end()
 
     assert order == [(what, number) for number in range(3) for what in ("told", "heard")]
+
+
+_STRUCK = """
+import asyncio, queue
+from repl_env import background
+from tests.late_signals import struck
+
+armed = []
+
+class Struck(queue.SimpleQueue):
+    def get(self, *how, **more):
+        if not armed:
+            return super().get(*how, **more)
+        armed.clear()
+        return struck(super().get, True, *more.values())
+
+async def for_ever():
+    await asyncio.Event().wait()
+
+background.SimpleQueue = Struck
+work = background.Background("tested")
+for wait in (
+    lambda: work.wait_for(for_ever()),
+    lambda: work.wait_hearing(lambda tell: for_ever(), print),
+):
+    work.wait_for(asyncio.sleep(0))
+    armed.append(True)
+    try:
+        wait()
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def test_a_ctrl_c_that_strikes_as_a_wait_begins_is_not_late() -> None:
+    assert told_by(_STRUCK) == ["interrupted"] * 2

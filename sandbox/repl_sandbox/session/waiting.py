@@ -8,8 +8,10 @@ from contextlib import suppress
 
 from .exchange import Ready_
 
-# Milliseconds: a day. `poll` counts no more than 24; whoever wakes early looks at the clock again.
-LONGEST_WAIT = 86_400_000
+# Milliseconds; whoever wakes early looks at the clock again. Python's handlers run between two of
+# its own instructions: a signal that strikes after the last one before poll(2) does not end that
+# call, and a Ctrl-C of that moment is seen after it.
+LONGEST_WAIT = 1_000
 
 
 class Waiting:
