@@ -281,8 +281,8 @@ def test_directories_without_end_are_named_and_cost_no_time(session: Session) ->
     start = time.monotonic()
     outcome = session.run(code)
     assert outcome.state == "rolled_back"
-    # Where a watchdog looks through the directory, it may have been first, and removed it all; or it
-    # comes later, to what is left of it.
+    # Where a watchdog looks through the directory, it may have been first, and removed it all; or
+    # it comes later, to what is left.
     assert any("deep" in name or "removed" in name for name in outcome.lost), outcome.lost
     assert time.monotonic() - start < SLACK
     following = session.run("6 * 7")
