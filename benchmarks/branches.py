@@ -64,10 +64,10 @@ def branches() -> Iterator[Figure]:
     with Sandbox(limits=limits, branches=_OPEN) as sandbox, sandbox.session() as session:
         session.run(_FILL)
         opened = [session.branch() for _ in range(_OPEN)]
-        made = pss(descendants(os.getpid()) - before)
+        made = pss(lambda: descendants(os.getpid()) - before)
         for each in opened:
             each.run("len(big)")
-        stepped = pss(descendants(os.getpid()) - before)
+        stepped = pss(lambda: descendants(os.getpid()) - before)
         for each in opened:
             each.close()
     name = f"memory (PSS) of a session with 100 MB and {_OPEN} branches"

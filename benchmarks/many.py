@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 
 import psutil
 
@@ -18,6 +18,7 @@ from .samples import Samples
 
 _ROUNDS = 9
 _SECONDS = 1.0  # of sessions in each round: some hundreds
+_MOST_LOOKS = 10  # at the memory of all; one or two, as a rule
 
 
 def rate() -> Iterator[Figure]:
@@ -80,14 +81,14 @@ def memory() -> Iterator[Figure]:
         sessions = [sandbox.session() for _ in range(count)]
         for session in sessions:
             session.run("1+1")
-        ours = pss(descendants(os.getpid()) - before) / count
+        ours = pss(lambda: descendants(os.getpid()) - before) / count
         for session in sessions:
             session.close()
     with bare_fork.Parent() as parent:
         children = [parent.session() for _ in range(count)]
         for child in children:
             child.run("1+1")
-        floor = pss(descendants(parent.pid)) / count
+        floor = pss(lambda: descendants(parent.pid)) / count
         for child in children:
             child.close()
     yield Figure(
@@ -105,8 +106,19 @@ def descendants(pid: int) -> set[int]:
     return {process.pid for process in psutil.Process(pid).children(recursive=True)}
 
 
-def pss(pids: set[int]) -> float:
-    """Bytes of PSS of these processes together (proc_pid_smaps(5))."""
+def pss(processes: Callable[[], set[int]]) -> float:
+    """Bytes of PSS of these processes together, none of which ended meanwhile.
+
+    Each worker has itself copied after its answer, and the copy before that one ends.
+    """
+    for _ in range(_MOST_LOOKS):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            return _pss(processes())
+    raise RuntimeError("processes of sessions go on ending")
+
+
+def _pss(pids: set[int]) -> float:
+    """As proc_pid_smaps(5) tells."""
     total = 0
     for pid in pids:
         with open(f"/proc/{pid}/smaps_rollup") as rollup:

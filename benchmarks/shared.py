@@ -32,7 +32,7 @@ def shared_memory() -> Iterator[Figure]:
         sessions = [shared.session() for _ in range(MANY)]
         for session in sessions:
             _check(session)
-        ours = pss(descendants(os.getpid()) - before)
+        ours = pss(lambda: descendants(os.getpid()) - before)
         for session in sessions:
             session.close()
     yield Figure(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 
 import psutil
 
@@ -17,7 +17,6 @@ from .generator import RESET, STEPPING, Connection, run, socket
 from .served import Server
 
 SESSIONS = 1000
-_MOST_LOOKS = 10  # at all processes; one or two, as a rule
 _AT_ONCE = 16  # that are being opened; the server is to have this many and no more on its hands
 
 
@@ -68,18 +67,8 @@ async def _held(server: Server) -> tuple[float, int]:
 
         connections = await asyncio.gather(*(opened() for _ in range(SESSIONS)))
         await asyncio.gather(*(each.ask(STEPPING) for each in connections))
-        return _of_all(server.pid), psutil.virtual_memory().available
-
-
-def _of_all(pid: int) -> float:
-    """PSS of a process and of those below it, taken while none of them ended.
-
-    Each worker has itself copied after its answer, and the copy before that one ends.
-    """
-    for _ in range(_MOST_LOOKS):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            return pss(descendants(pid) | {pid})
-    raise RuntimeError("processes of the server go on ending")
+        held = pss(lambda: descendants(server.pid) | {server.pid})
+        return held, psutil.virtual_memory().available
 
 
 def _bare() -> float:
@@ -87,7 +76,7 @@ def _bare() -> float:
         children = [parent.session() for _ in range(SESSIONS)]
         for child in children:
             child.run("1+1")
-        held = pss(descendants(parent.pid))
+        held = pss(lambda: descendants(parent.pid))
         for child in children:
             child.close()
     return held

@@ -27,7 +27,7 @@ class Struck:
     def __getattr__(self, name):
         return getattr(self.of_c, name)
 
-FOR_EVER = "import time; time.sleep(1e6)"
+FOR_EVER = "import signal; signal.pause()"
 with Sandbox() as sandbox:
     select.poll = Struck
     with sandbox.session() as session:
