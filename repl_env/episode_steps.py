@@ -71,7 +71,8 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
             raise TypeError(f"action must be a REPLAction, not {type(action).__name__}")
         if timeout_s is not None:
             check_seconds(timeout_s, "timeout_s")
-        check_hearer(on_output)
+        if on_output is not None:
+            check_hearer(on_output)
         with current.at_step():
             try:
                 observation = yield from _taking(current, action, timeout_s, on_output)

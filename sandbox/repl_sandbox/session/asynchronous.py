@@ -57,9 +57,10 @@ class AsyncSession(Handle):
         thread or a queue.
         """
         data = check_code(code)
-        check_hearer(on_output)
+        if on_output is not None:
+            check_hearer(on_output)
         core = self._core
-        seconds = check_timeout(timeout, core.limits)
+        seconds = core.limits.timeout if timeout is None else check_timeout(timeout, core.limits)
         self._claim()
         try:
             ready = await self._watch.ready(core, core.begin(data, seconds, on_output))

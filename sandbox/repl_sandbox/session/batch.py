@@ -141,7 +141,7 @@ class Batch:
         descriptors, interest = wanted
         for fd in descriptors:
             # In this order, which is that of poll(2): see `Core.worker_first`.
-            self._poller.register(fd, interest if fd == descriptors[0] else select.POLLIN)
+            self._poller.register(fd, interest if fd == core.worker_fd else select.POLLIN)
             self._owners[fd] = session
         self._registered[session] = wanted
 

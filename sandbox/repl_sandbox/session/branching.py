@@ -75,7 +75,7 @@ class Branching(Questions):
             if self._dead:
                 self._turn_from_worker()
         if not self._dead:
-            self._receive([(self._worker_fd, select.POLLIN)])  # of one that has ended just then
+            self._receive([(self.worker_fd, select.POLLIN)])  # of one that has ended just then
         return self._branched
 
     def begin_line(self) -> Generator[float, Ready_, tuple[str, ...]]:

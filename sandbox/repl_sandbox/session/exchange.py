@@ -6,16 +6,26 @@ yields the time at which it wants to be woken, and is resumed with the descripto
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from ..errors import SandboxError
 from ..types import KillReason, Limits
-from ..wire.messages import MAX_DEPTH, MAX_DIGITS, Assign, Configure, HostMessage, WorkerMessage
+from ..wire.messages import (
+    MAX_DEPTH,
+    MAX_DIGITS,
+    Assign,
+    Configure,
+    HostMessage,
+    Reply,
+    WorkerMessage,
+)
+from ..wire.shortcut import READ
 from ..zygote import control
 from ..zygote.links import Links
 from .lending import Lending
@@ -39,6 +49,7 @@ _ROW, _ESCAPE = 32, 6
 
 _monotonic = time.monotonic
 _clock_gettime = time.clock_gettime
+_read = os.read
 
 
 def _is_readable(variable: Assign) -> bool:
@@ -76,7 +87,9 @@ class Exchange:
         self._begun_with = 0  # bytes of variables in that
         self.outbox = Outbox(links.worker)
         self._lending = Lending()
-        self._worker_fd = links.worker.fileno()
+        # That of the worker's socket: of what drivers wait for, the one that the outbox says
+        # what to wait for at.
+        self.worker_fd = links.worker.fileno()
         self._control_fd = links.control.fileno()
         self._wakes = wakes
         self._cpu_clock = 0
@@ -121,14 +134,15 @@ class Exchange:
     # ── what drivers need ─────────────────────────────────────────────────────────────────────
 
     def _name_descriptors(self) -> None:
-        """What a driver waits for: to read each, but the outbox says what of the first."""
-        self.descriptors: tuple[int, ...] = (
-            self._worker_fd,
-            self._control_fd,
-            self.links.stdout,
-            self.links.stderr,
-            *self._wakes,
-        )
+        """What a driver waits for; the first is where the worker speaks, as a rule."""
+        links = self.links
+        others = self._control_fd, links.stdout, links.stderr, *self._wakes
+        if links.shortcut is None:
+            self._first = self.worker_fd
+            self.descriptors: tuple[int, ...] = (self._first, *others)
+        else:
+            self._first = links.shortcut.results
+            self.descriptors = (self._first, self.worker_fd, *others)
 
     def _wait_also_for(self, wakes: tuple[int, ...]) -> None:
         if wakes != self._wakes:
@@ -156,6 +170,27 @@ class Exchange:
         if not data:
             self._eof = True
         return data
+
+    def _read_first(self) -> bytes:
+        """What came where the worker speaks as a rule, as of `_read_worker`."""
+        shortcut = self.links.shortcut
+        if shortcut is None:
+            return self._read_worker()
+        try:
+            data = _read(shortcut.results, READ)
+        except BlockingIOError:
+            return b""
+        except OSError:
+            data = b""
+        if not data:
+            # The end of the worker's socket says that it is gone, and is read after all it said.
+            self._drop_shortcut()
+        return data
+
+    def _drop_shortcut(self) -> None:
+        if self.links.shortcut is not None:
+            self.links.drop_shortcut()
+            self._name_descriptors()
 
     def _read_control(self) -> None:
         try:
@@ -219,9 +254,18 @@ class Exchange:
             self._send(self._configure)
             self._told_first = not self._eof
 
-    def _send(self, message: HostMessage, descriptor: int | None = None) -> None:
-        if not self.outbox.send(self.links.connection.send(message), descriptor):
+    def _send(self, message: HostMessage, descriptors: Sequence[int] = ()) -> None:
+        if not self.outbox.send(self.links.connection.send(message), descriptors):
             self._eof = True
+        elif self.links.shortcut is not None and type(message) is not Reply:
+            self.links.shortcut.ring()
+
+    def _send_aside(self, frame: bytes) -> bool:
+        """Send a cell, or work of ours, by the socket; False if the worker is gone."""
+        said = self.outbox.send(frame)
+        if self.links.shortcut is not None:
+            self.links.shortcut.ring()
+        return said
 
     def withdraw(self) -> None:
         """Lend the worker nothing any more: who lent it takes it back."""
@@ -276,7 +320,8 @@ class Exchange:
 
     def _turn_from_worker(self) -> None:
         """Wait no more for a dead one: its socket is readable for ever, and a wait would spin."""
-        self.descriptors = tuple(fd for fd in self.descriptors if fd != self._worker_fd)
+        self._drop_shortcut()
+        self.descriptors = tuple(fd for fd in self.descriptors if fd != self.worker_fd)
         self.outbox = Outbox(self.links.worker)
         self._lending.forget()
 

@@ -10,6 +10,7 @@ from ..errors import RemoteProtocolError
 from ..types import Limits
 from ..wire.messages import (
     MEMFD,
+    PIPES,
     Answered,
     Call,
     Configure,
@@ -18,6 +19,7 @@ from ..wire.messages import (
     WorkerMessage,
 )
 from ..zygote.links import Links
+from ..zygote.shortcut import Shortcut
 from .answers import Accept, AnswersOfCell
 from .branching import Branching
 from .calls import Calls
@@ -70,18 +72,20 @@ class Incoming(Branching):
             self._answers = AnswersOfCell()
 
     def _receive(self, ready: Ready_) -> None:
-        if len(ready) == 1 and ready[0][0] == self._worker_fd and not self.outbox:
-            # What the cell wrote before its result was in the pipes before this was in the socket.
-            # If that was seen first, and nothing in the pipes after it, then nothing is there.
-            self._quiet = self._take_all(self._read_worker()) and self.worker_first
+        if len(ready) == 1 and ready[0][0] == self._first and not self.outbox:
+            # What the cell wrote before its result was in the pipes before this was said. If that
+            # was seen first, and nothing in the pipes after it, then nothing is there.
+            self._quiet = self._take_all(self._read_first()) and self.worker_first
             return
         for fd, _ in ready:
-            if fd == self._worker_fd:
+            if fd == self.worker_fd:
                 if self.outbox and not self.outbox.flush():
                     self._eof = True
                 self._lend()
                 if self.outbox.interest & select.POLLIN:
                     self._take_all(self._read_worker())
+            elif fd == self._first:
+                self._take_all(self._read_first())
             elif fd == self._control_fd:
                 self._read_control()
             elif not self.output.read(fd):
@@ -122,6 +126,9 @@ class Incoming(Branching):
             self._lending.ask(call)
             self._lend()
             return
+        if call.name == PIPES:
+            self._shorten(call)
+            return
         if call.cell != self.cell or self._clocks is None or self._result is not None:
             self._send(refusal(call.call, "Cancelled", "the cell that made this call has ended"))
             return
@@ -143,7 +150,27 @@ class Incoming(Branching):
         It goes with the first byte of what is sent, so all before that must have been sent.
         """
         if not self.outbox and (lent := self._lending.reply()) is not None:
-            self._send(*lent)
+            reply, descriptor = lent
+            self._send(reply, () if descriptor is None else (descriptor,))
+
+    def _shorten(self, call: Call) -> None:
+        """Give the worker the pipes of a shortcut, which it asks for: it is stepped fast."""
+        links = self.links
+        if links.shortcut is not None:
+            raise RemoteProtocolError(f"{PIPES} is called twice")
+        late = call.cell != self.cell or self._result is not None
+        if self.keeps or late or self.outbox:
+            self._send(refusal(call.call, "Cancelled", "there is no shortcut now"))
+            return
+        try:
+            shortcut = Shortcut()
+        except OSError as error:
+            self._send(refusal(call.call, "OSError", f"{error.strerror}"))
+            return
+        self._send(Reply(call.call, True, b"null"), shortcut.theirs)
+        shortcut.close_theirs()
+        links.shortcut = shortcut
+        self._name_descriptors()
 
     def _reply(self) -> None:
         for reply in self._calls.replies(self.cell):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import select
 import socket
+from collections.abc import Sequence
 
 # Unread bytes above which nothing more is read from the worker.
 _MOST_UNREAD = 1 << 20
@@ -26,19 +27,19 @@ class Outbox:
         """Bytes that the worker has not taken."""
         return len(self._unread)
 
-    def send(self, data: bytes, descriptor: int | None = None) -> bool:
+    def send(self, data: bytes, descriptors: Sequence[int] = ()) -> bool:
         """Send what can be sent now and keep the rest; False if the worker is gone.
 
-        A `descriptor` needs an outbox that is empty: it goes with the first byte.
+        `descriptors` need an outbox that is empty: they go with the first byte.
         """
         if self._unread:
             self._keep(data)
             return True
         try:
-            if descriptor is None:
-                sent = self._worker.send(data)
+            if descriptors:
+                sent = socket.send_fds(self._worker, [data], descriptors)
             else:
-                sent = socket.send_fds(self._worker, [data], [descriptor])
+                sent = self._worker.send(data)
         except BlockingIOError:
             sent = 0
         except OSError:

@@ -49,10 +49,8 @@ def check_code(code: str) -> bytes:
     return data
 
 
-def check_hearer(on_output: Callable[[str, str], None] | None) -> None:
+def check_hearer(on_output: Callable[[str, str], None]) -> None:
     """TypeError if `on_output` is no function, or one whose coroutines nobody would await."""
-    if on_output is None:
-        return
     if not callable(on_output) or inspect.iscoroutinefunction(on_output):
         kind = "coroutine function" if callable(on_output) else type(on_output).__name__
         raise TypeError(f"on_output must be a plain function, which is not awaited, and no {kind}")

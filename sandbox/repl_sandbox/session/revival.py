@@ -238,10 +238,11 @@ class Revival(Exchange):
 
     def _adopt(self, worker: socket.socket) -> None:
         """Speak with another worker from now on, which has not said anything yet."""
+        self.links.drop_shortcut()
         self.links.worker.close()
         self.links.worker, self.links.connection = worker, HostConnection()
         self.links.worker_pid = 0
-        self._worker_fd = worker.fileno()
+        self.worker_fd = worker.fileno()
         self._name_descriptors()
         self.outbox = Outbox(worker)
         self._lending.forget()
@@ -252,7 +253,7 @@ class Revival(Exchange):
     def _receive_new(self, ready: Ready_) -> None:
         """As `_receive`, while the first word of a new worker is waited for."""
         for fd, _ in ready:
-            if fd != self._worker_fd:
+            if fd != self.worker_fd:
                 self._receive([(fd, select.POLLIN)])
             elif self.links.worker_pid:
                 self._take_all(self._read_worker())

@@ -49,9 +49,10 @@ class Session(Handle):
             SessionClosed, SessionBusy: the session cannot be used now.
         """
         data = check_code(code)
-        check_hearer(on_output)
+        if on_output is not None:
+            check_hearer(on_output)
         core = self._core
-        seconds = check_timeout(timeout, core.limits)
+        seconds = core.limits.timeout if timeout is None else check_timeout(timeout, core.limits)
         self._check_open()
         try:
             for taken in core.takes:
@@ -251,7 +252,7 @@ class Session(Handle):
     def _poll(self, seconds: float) -> list[tuple[int, int]]:
         core, waiting = self._core, self._waiting
         if waiting.descriptors is not core.descriptors or waiting.interest != core.outbox.interest:
-            waiting.follow(core.descriptors, core.outbox.interest)
+            waiting.follow(core.descriptors, core.worker_fd, core.outbox.interest)
         if seconds != waiting.seconds:
             waiting.wait_for(seconds)
         ready = waiting.poll(waiting.milliseconds)

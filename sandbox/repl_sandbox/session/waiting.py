@@ -15,7 +15,7 @@ LONGEST_WAIT = 1_000
 
 
 class Waiting:
-    """poll(2), which looks at descriptors in their order: the worker's socket is the first.
+    """poll(2), which looks at descriptors in their order: the first is where the worker speaks.
 
     The others are behind one, an epoll(7), as each that poll(2) looks at takes a step half a
     microsecond. It has what became ready before the worker spoke, for it is looked at after that.
@@ -39,11 +39,14 @@ class Waiting:
             self._epoll = None
         self.others = -1 if self._epoll is None else self._epoll.fileno()
 
-    def follow(self, descriptors: tuple[int, ...], interest: int) -> None:
-        """Wait to read each of `descriptors` from now on, but for `interest` of the first."""
+    def follow(self, descriptors: tuple[int, ...], worker: int, interest: int) -> None:
+        """Wait to read each of `descriptors` from now on, but for `interest` of `worker`."""
+        # An epoll tells of what can be read behind it.
+        direct = 1 if interest == select.POLLIN else descriptors.index(worker) + 1
         poller = select.poll()
-        poller.register(descriptors[0], interest)
-        for fd in self._put_behind(descriptors[1:]):
+        for fd in descriptors[:direct]:
+            poller.register(fd, interest if fd == worker else select.POLLIN)
+        for fd in self._put_behind(descriptors[direct:]):
             poller.register(fd, select.POLLIN)
         self.poll = poller.poll
         self.descriptors, self.interest = descriptors, interest
@@ -56,8 +59,7 @@ class Waiting:
     def _put_behind(self, fds: tuple[int, ...]) -> tuple[int, ...]:
         """Have these behind `others` and none else; what is to be polled in their place.
 
-        They are the session's, which closes none of them before its end. After a Ctrl-C amid this
-        it is done again.
+        After a Ctrl-C amid this it is done again.
         """
         if self._epoll is None:
             return fds
@@ -66,7 +68,7 @@ class Waiting:
             with suppress(FileExistsError):
                 self._epoll.register(fd, select.EPOLLIN)
         for fd in self._behind.difference(fds):
-            with suppress(FileNotFoundError):
+            with suppress(OSError):  # it is gone with the worker that it belonged to
                 self._epoll.unregister(fd)
         self._behind.intersection_update(fds)
         return (self.others,)

@@ -106,7 +106,7 @@ class Watch:
                 pass
         interest = core.outbox.interest
         for fd in core.descriptors:
-            wanted = interest if fd == core.descriptors[0] else _POLLIN
+            wanted = interest if fd == core.worker_fd else _POLLIN
             self._poller.register(fd, wanted)
             self._epoll.register(fd, wanted)
         self._registered, self._interest = core.descriptors, interest

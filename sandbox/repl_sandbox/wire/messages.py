@@ -29,7 +29,7 @@ from .short import CELL_HEADER, CELL_KIND, EMPTY_RESULT_HEADER, EMPTY_RESULT_KIN
 from .text import LONE_SURROGATE
 from .text import read_text as _text
 
-VERSION = 5
+VERSION = 6
 
 # More than the worker ever sends; a hostile one cannot make the host build longer tuples.
 MAX_CHANGES = 256
@@ -65,6 +65,8 @@ MAX_ANSWER = 8 << 20
 MAX_ANSWER_VALUES = 1 << 18
 # The function by which a worker asks for the file in memory that goes with what it was told.
 MEMFD = "_memfd"
+# That by which it asks for the pipes of the shortcut.
+PIPES = "_pipes"
 # Digits of a number, CPython's own limit for reading one (int's "max_str_digits").
 MAX_DIGITS = 4300
 

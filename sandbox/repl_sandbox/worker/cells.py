@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _signal  # the public module's enums are a hundred pages to copy in each session
+import _thread
 import builtins
 import os
 import resource
@@ -19,6 +21,7 @@ from .branching import Branching
 from .cell import NOTHING, Ran, run_cell
 from .changes import Changes
 from .channel import Channel
+from .copies import ALL_SIGNALS
 from .figures import take_figures
 from .host_calls import HostCalls
 from .interrupts import Interrupts
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
 _exit = os._exit
 _getpid = os.getpid
+_thread_count = _thread._count  # as the tests of threading use it
 _getrusage, _SELF = resource.getrusage, resource.RUSAGE_SELF
 _gettrace, _settrace = sys.gettrace, sys.settrace
 _getprofile, _setprofile = sys.getprofile, sys.setprofile
@@ -45,6 +49,8 @@ _SHORT = 0.001
 # Seconds between two cells, below which what the second one writes is worth to be copied before.
 # That spares it some 0.3 ms; a model thinks for longer.
 _HURRY = 0.1
+# So many cells in a row that come so soon are worth a shortcut, which costs what 20 of them save.
+_FAST = 8
 
 
 class Cells:
@@ -57,6 +63,10 @@ class Cells:
         self._used = False  # whether code of the session has run
         self._answered = 0.0  # when the last cell ended
         self._hurried = False  # whether it had come soon after the one before it
+        self._steps = 0  # that had, in a row
+        # Whether it asks for the shortcut if it is stepped fast. Who copies it has it do without: a
+        # copy would have two more descriptors to let go of, and costs many times what is gained.
+        self.seeks_shortcut = False
         self._interrupts = Interrupts()
         self._channel = Channel(self._interrupts)
         self._calls = HostCalls(self._channel)
@@ -93,6 +103,8 @@ class Cells:
         if self._answers is not None:
             self._answers.poll()
         self._streams.tidy()
+        if self.seeks_shortcut:
+            self._seek_shortcut()
         self._calls.cell = 0
         changes = self._changes.since_last()
         # Asked of the kernel only if the cell ran long enough to have touched much.
@@ -100,9 +112,23 @@ class Cells:
         if self._answered - started > _SHORT or not self._peak:
             self._peak = peak_memory()
         if ran is NOTHING and not changes and _PYPLOT not in _modules:
-            self._channel.send_empty_result(cell, self._peak)
+            result = self._channel.said_of_nothing(cell, self._peak)
         else:
-            self._channel.send(self._result(cell, ran, changes))
+            result = self._channel.said(self._result(cell, ran, changes))
+        self._channel.end_cell(result)
+
+    def _seek_shortcut(self) -> None:
+        """At the end of a cell: ask for the shortcut, if this is stepped fast."""
+        self._steps = self._steps + 1 if self._hurried else 0
+        if self._steps >= _FAST and _thread_count() == 0:
+            self.seeks_shortcut = False
+            before = _signal.pthread_sigmask(_signal.SIG_BLOCK, ALL_SIGNALS)
+            try:
+                self._channel.shorten(*self._calls.pipes())
+            except OSError:
+                pass  # there is no room for it, here or on the host
+            finally:
+                _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
 
     def _touch_pages(self) -> None:
         """Run a cell that does nothing, and send no result.

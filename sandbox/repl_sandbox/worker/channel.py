@@ -17,8 +17,10 @@ from collections import deque
 
 from ..wire.connection import WorkerConnection
 from ..wire.messages import Answered, Call, HostMessage, Reply, WorkerMessage
+from ..wire.shortcut import BELL, MOST, READ
 from ..wire.state import Phase
 from .interrupts import Interrupts
+from .shortcut import Shortcut
 
 # As large as a socket buffer usually is: fewer reads for a large cell, no cost for a small one.
 _CHUNK = 1 << 16
@@ -26,7 +28,7 @@ _get_ident = _thread.get_ident
 _thread_count = _thread._count  # as the tests of threading use it
 _SOL_SOCKET, _SCM_RIGHTS = socket.SOL_SOCKET, socket.SCM_RIGHTS
 _CUT = int(socket.MSG_CTRUNC)  # `&` with a member of an enum runs five functions, in each step
-_FD_SPACE = socket.CMSG_SPACE(array.array("i").itemsize)
+_FD_SPACE = socket.CMSG_SPACE(2 * array.array("i").itemsize)  # those of a shortcut are two
 
 
 class _Beginning:
@@ -62,6 +64,7 @@ class Channel:
     def __init__(self, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
         self.polls = False
+        self._shortcut: Shortcut | None = None
         self._next: _Beginning | None = None
         self.renew()
         self._next = _Beginning()
@@ -76,11 +79,14 @@ class Channel:
             del self._socket
         beginning, self._next = self._next or _Beginning(), None
         self._connection = beginning.connection
+        self.said_of_nothing = self._connection.empty_result
         self._poller = beginning.poller
         self._command_poller = beginning.command_poller
         self._turn = beginning.turn
         self._sending = beginning.sending
         self._leading = False
+        # Whether the socket may have something that was said after the last result in it.
+        self._spoke = False
         self._commands = beginning.commands
         self._replies = beginning.replies
         self._awaited = beginning.awaited
@@ -98,6 +104,8 @@ class Channel:
     def close(self) -> None:
         """Let go of the socket: this process is a child that the session's code forked."""
         self._socket.close()
+        if self._shortcut is not None:
+            self._shortcut.close()
 
     def waits(self, milliseconds: int) -> bool:
         """Whether the host says something within that time. Only the main thread, between cells."""
@@ -110,6 +118,7 @@ class Channel:
 
     def send(self, message: WorkerMessage, *, after: bytes = b"") -> None:
         """Send one message whole, `after` what was `said`."""
+        self._spoke = True
         main = _get_ident() == self._main
         with self._sending:
             if main:
@@ -128,13 +137,17 @@ class Channel:
         """What says `message`, for who sends it otherwise."""
         return self._connection.send(message)
 
-    def send_empty_result(self, cell: int, peak_memory: int) -> None:
-        """Send the result of a cell that has nothing to tell; the main thread, between cells."""
+    def end_cell(self, result: bytes) -> None:
+        """Send the result of a cell, which was `said`; the main thread, between cells."""
         alone = _thread_count() == 0  # then nobody else is sending
         if not alone:
             self._sending.acquire()
         try:
-            self._socket.sendall(self._connection.empty_result(cell, peak_memory))
+            if self._shortcut is None or self._spoke or not alone or len(result) > MOST:
+                self._socket.sendall(result)
+                self._spoke = not alone
+            else:
+                self._shortcut.write(result)
         except OSError as error:
             if _is_handlers(error):
                 raise
@@ -142,6 +155,14 @@ class Channel:
         finally:
             if not alone:
                 self._sending.release()
+
+    def shorten(self, commands: int, results: int) -> None:
+        """Have cells and results go by these pipes from here on.
+
+        OSError: this process may have no more descriptors; both are closed.
+        """
+        self._shortcut = Shortcut(commands, results)
+        self._poller.register(self._shortcut.commands, select.POLLIN)
 
     def next_command(self) -> HostMessage | tuple[int, bytes]:
         """Wait for what the host wants next; a cell may come as its number and code.
@@ -151,16 +172,21 @@ class Channel:
         # With no other thread there is nobody to share the lead with.
         try:
             while _thread_count() == 0 and not self._leading and not self._commands:
-                if self.polls:
-                    self._command_poller.poll()
-                # No descriptor can come here: one is sent only to who asked for it.
-                data: bytes = self._recv(_CHUNK)
+                shortcut = self._shortcut
+                if shortcut is not None:
+                    data = shortcut.read(READ)
+                else:
+                    if self.polls:
+                        self._command_poller.poll()
+                    # No descriptor can come here: one is sent only to who asked for it.
+                    data = self._recv(_CHUNK)
                 cell = self._connection.cell(data)
                 if cell is not None:
                     return cell
-                if not data:
-                    raise Disconnected
-                self._sort(list(self._connection.receive(data)))
+                if shortcut is None:
+                    self._take(data)
+                else:
+                    self._take_short(data)
         except OSError as error:
             if _is_handlers(error):
                 raise
@@ -212,10 +238,10 @@ class Channel:
         """Read once, sort what came, and hand the lead on."""
         messages: list[HostMessage] = []
         try:
+            ready = self._poller.poll() if interruptible or self._shortcut is not None else []
             if interruptible:
-                self._poller.poll()
                 self._interrupts.hold()
-            messages = list(self._connection.receive(self._receive()))
+            messages = list(self._connection.receive(self._read(ready)))
         finally:
             with self._turn:
                 self._leading = False
@@ -224,12 +250,47 @@ class Channel:
             if interruptible:
                 self._interrupts.allow()
 
+    def _take(self, data: bytes) -> None:
+        """Take in what the socket brought."""
+        if not data:
+            raise Disconnected
+        self._sort(list(self._connection.receive(data)))
+
+    def _take_short(self, data: bytes) -> None:
+        """Take in what the shortcut brought, if the socket was read to the end of a message."""
+        said = data.lstrip(BELL)
+        if said or not data:
+            self._take(said)
+            return
+        # What the bell was for may have been read, by a thread that waited for a reply.
+        while not self._commands and (self._connection.buffered or self._command_poller.poll(0)):
+            self._take(self._recv(_CHUNK))
+
     def _sort(self, messages: list[HostMessage]) -> None:
         for message in messages:
             if type(message) is not Reply:
                 self._commands.append(message)
             elif message.call in self._awaited:
                 self._replies[message.call] = message
+
+    def _read(self, ready: list[tuple[int, int]]) -> bytes:
+        """What came by the shortcut, else by the socket, which is read to the end of a message."""
+        shortcut = self._shortcut
+        if (
+            shortcut is None
+            or not self._connection.between_messages
+            or shortcut.commands not in dict(ready)
+        ):
+            return self._receive()
+        try:
+            data = shortcut.read(READ)
+        except OSError as error:
+            if _is_handlers(error):
+                raise
+            raise Disconnected from None
+        if not data:
+            raise Disconnected
+        return data.lstrip(BELL)
 
     def _receive(self) -> bytes:
         try:

@@ -13,7 +13,7 @@ from ..errors import HostCallError
 from ..types import Answer
 from ..wire.counting import more_values
 from ..wire.frames import MAX_BLOB
-from ..wire.messages import MAX_ARGUMENT_VALUES, MEMFD, Answered, Call, Reply, dump_json
+from ..wire.messages import MAX_ARGUMENT_VALUES, MEMFD, PIPES, Answered, Call, Reply, dump_json
 from ..wire.parts import MAX_PARTS, Parts, each_part
 from .channel import Channel
 
@@ -89,6 +89,22 @@ class HostCalls:
         if not reply.ok:
             raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
         return self._channel.next_descriptor()
+
+    def pipes(self) -> tuple[int, int]:
+        """The pipes of the shortcut: the one to read from, the one to write to.
+
+        Raises:
+            OSError: there was no number left for one, or the host makes none.
+        """
+        reply = self._channel.ask(Call(next(self._numbers), self.cell, PIPES, _NO_ARGUMENTS))
+        if not reply.ok:
+            raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
+        commands = self._channel.next_descriptor()
+        try:
+            return commands, self._channel.next_descriptor()
+        except OSError:
+            os.close(commands)
+            raise
 
     def _begin(self) -> tuple[int, int]:
         if self.forked:

@@ -99,6 +99,7 @@ class Worker(Questions):
         # room to write then (unix_write_space). poll(2) says what to be woken by. It is one call
         # more, and saves nothing where the host has read by then: while a copy is made, and with
         # one processor for both.
+        self.seeks_shortcut = recovery is None
         self._channel.polls = recovery is None and self._has_company
         self._states = states
         self._interrupts.meant = self._meant

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from ..cgroups.group import Group
 from ..wire.connection import HostConnection
 from .outside import Outside
+from .shortcut import Shortcut
 
 
 class Family:
@@ -62,6 +63,7 @@ class Links:
     connection: HostConnection
     outside: Outside
     group: Group | None = None
+    shortcut: Shortcut | None = None  # to the worker of now
     # What its worker found of the layers that cannot be seen from outside, before any code ran.
     held: dict[str, int] = field(default_factory=dict)
     folder: str = ""  # its own directory, where it has no private mounts
@@ -86,13 +88,21 @@ class Links:
         self.worker.close()
         os.close(self.stdout)
         os.close(self.stderr)
+        self.drop_shortcut()
         group, self.group = self.group, None
         if group is not None:
             group.release()
 
+    def drop_shortcut(self) -> None:
+        """Let go of it; all goes by the worker's socket from here on."""
+        shortcut, self.shortcut = self.shortcut, None
+        if shortcut is not None:
+            shortcut.close()
+
     def lead_to(self, fd: int) -> None:
         """Have every end of these be `fd`, under the number that it has."""
-        for end in (self.control.fileno(), self.worker.fileno(), self.stdout, self.stderr):
+        ends = (self.control.fileno(), self.worker.fileno(), self.stdout, self.stderr)
+        for end in (*ends, *(() if self.shortcut is None else self.shortcut.ends)):
             if end >= 0:
                 os.dup2(fd, end, inheritable=False)
 
