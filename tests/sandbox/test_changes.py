@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import sys
 import threading
 import weakref
@@ -321,3 +322,45 @@ def test_changes_of_frames_are_found(after, change):
     before = "import pandas\nx = pandas.DataFrame({'a': [1, 2], 'b': ['x', 'y']})"
     assert after(before, change) == [("modified", "x")]
     assert after("x.sum() is None") == []
+
+
+def test_every_way_from_one_namespace_to_another_is_told(namespace, changes):
+    """As by a plain comparison of all that is bound, whatever was there before and after."""
+    values = [1, 2, 1.5, "a", "b", None, True, 10**30, [1], [2], "t" * 100, sys]
+    numbers = random.Random(1)
+    names = ["x", "y", "z", "_", "__doc__", "FINAL", "_out"]
+    ours = {"FINAL": object(), "_out": object()}
+    for name, value in ours.items():
+        namespace.inject(name, value)
+    changes.since_last()
+    for _ in range(5_000):
+        before = dict(namespace.variables())
+        for name in numbers.sample(names, numbers.randrange(3)):
+            if numbers.random() < 0.3:
+                namespace.globals.pop(name, None)
+            elif name in ours and numbers.random() < 0.5:
+                namespace.globals[name] = ours[name]
+            else:
+                namespace.globals[name] = numbers.choice(values)
+        after = dict(namespace.variables())
+        expected = {(name, "deleted") for name in before.keys() - after.keys()}
+        expected |= {(name, "new") for name in after.keys() - before.keys()}
+        expected |= {
+            (name, "modified")
+            for name in before.keys() & after.keys()
+            if type(before[name]) is not type(after[name]) or before[name] != after[name]
+        }
+        assert {(each.name, each.kind) for each in changes.since_last()} == expected
+
+
+def test_nothing_is_kept_alive_by_having_been_seen(namespace, changes):
+    class Thing:
+        pass
+
+    namespace.globals.update(x=Thing(), _=Thing(), __doc__=Thing())
+    things = [weakref.ref(namespace.globals[name]) for name in ("x", "_", "__doc__")]
+    changes.since_last()
+    for name in ("x", "_", "__doc__"):
+        del namespace.globals[name]
+    gc.collect()
+    assert [thing() for thing in things] == [None] * 3

@@ -8,13 +8,14 @@ nothing alive.
 
 from __future__ import annotations
 
+import builtins
 from types import ModuleType
 from typing import Literal, TypeAlias
 
 from ..types import MORE_CHANGES, Change, Variable
 from .anatomy import type_name
 from .marks import SAMPLE, is_scalar, is_small, mark
-from .namespace import Namespace
+from .namespace import REPL_NAMES, Namespace
 from .preview import preview, shallow_size
 
 # More changes than this are counted, not listed: nobody reads them, and each costs a preview.
@@ -75,7 +76,14 @@ class Changes:
         self._seen: dict[str, _Seen] = {}
         # Names that a module has from the start, and that are never variables.
         self._constants = frozenset(vars(ModuleType("__main__"))) | {"__builtins__"}
+        # What is bound where nothing but another object there is a change: small scalars, as in
+        # `_Seen.held`, and what is ours. If that is all there is, one look tells that all is so.
+        self._settled: dict[str, object] = {}
+        self._loose: set[str] = set()  # the names of all other variables that were seen
+        self._ours = 0  # how many injected names there were when these were taken in
+        self._shown = 0  # and the identity of what was shown last
         self.since_last()
+        self._settle()
 
     def since_last(self) -> list[Change]:
         """The changes since the last call, in the order of the namespace, deleted ones last.
@@ -85,10 +93,39 @@ class Changes:
         """
         everything = self._namespace.globals
         try:
+            if self._is_settled(everything):
+                return []
             changed, gone = self._look(everything)
         except RuntimeError:  # a thread of the user bound a name meanwhile
             changed, gone = self._look(everything.copy())
-        return self._told(changed, gone) if changed or gone else []
+        if changed or gone:
+            return self._told(changed, gone)
+        if id(everything.get("_")) != self._shown:
+            self._settle()
+        return []
+
+    def _is_settled(self, everything: dict[str, object]) -> bool:
+        settled = self._settled
+        if self._loose or len(settled) != len(everything):
+            return False
+        bound = settled.get
+        for name, value in everything.items():  # noqa: SIM110 - a generator is slower
+            if value is not bound(name, _NOTHING):
+                return False
+        return True
+
+    def _settle(self) -> None:
+        """Take in what is ours."""
+        everything, injected = self._namespace.globals.copy(), self._namespace.injected
+        self._ours, self._shown = len(injected), id(everything.get("_"))
+        for name, value in everything.items():
+            if type(name) is not str:
+                continue
+            hidden = name in self._constants or name in REPL_NAMES
+            if injected.get(name, _NOTHING) is value or (
+                hidden and (value is builtins or is_small(value))
+            ):
+                self._settled[name] = value
 
     def _look(self, everything: dict[str, object]) -> tuple[list[_Changed], bool]:
         """What is not as it was last seen, and whether something is not there any more."""
@@ -121,6 +158,12 @@ class Changes:
         sample = SAMPLE if len(self._namespace.globals) <= _MANY else _SMALL_SAMPLE
         for name, value, kind in changed:
             seen = self._seen[name] = _Seen(value, sample)
+            if seen.held is _NOTHING:
+                self._loose.add(name)
+                self._settled.pop(name, None)
+            else:
+                self._loose.discard(name)
+                self._settled[name] = value
             if len(changes) < MOST_CHANGES:
                 seen.size = shallow_size(value)
                 seen.preview = preview(value)
@@ -130,6 +173,8 @@ class Changes:
             unlisted += self._forget(changes)
         if unlisted:
             changes.append(Change("modified", MORE_CHANGES, "", 0, f"{unlisted:,} more changes"))
+        if gone or self._ours != len(self._namespace.injected):
+            self._settle()
         return changes
 
     def _forget(self, changes: list[Change]) -> int:
@@ -138,6 +183,8 @@ class Changes:
         unlisted = 0
         for name in sorted(self._seen.keys() - there):
             seen = self._seen.pop(name)
+            self._settled.pop(name, None)
+            self._loose.discard(name)
             if len(changes) < MOST_CHANGES:
                 changes.append(Change("deleted", name, seen.type, seen.size, seen.preview))
             else:
