@@ -24,6 +24,7 @@ from repl_sandbox import (
 from repl_sandbox.session.batch import Batch
 from repl_sandbox.wire import frames, shortcut
 from tests.sandbox.conftest import PATIENT
+from tests.security.test_hostile_worker import PRELUDE
 
 # More than a worker waits for before it asks.
 FAST = 40
@@ -358,8 +359,6 @@ def test_who_says_at_once_all_that_fits_is_heard_in_bounds(restarting: Sandbox) 
 
 
 def test_pipes_are_given_once(stepped: Session) -> None:
-    from tests.security.test_hostile_worker import PRELUDE
-
     outcome = stepped.run(
         PRELUDE + f"say(call(900, {stepped._core.cell + 1}, '_pipes'))\ntime.sleep(600)"
     )
@@ -368,8 +367,6 @@ def test_pipes_are_given_once(stepped: Session) -> None:
 
 
 def test_who_has_copies_is_given_none() -> None:
-    from tests.security.test_hostile_worker import PRELUDE
-
     with Sandbox(limits=PATIENT) as sandbox, sandbox.session() as session:
         outcome = session.run(
             PRELUDE + "say(call(900, 1, '_pipes'))\n"
