@@ -7,12 +7,13 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-# So many of the numbers that there may be are the last ones.
-_LAST = 8
+# So many of the numbers that there may be are the last ones. The kernel has a place for each number
+# below the highest that is open; it has a thousand for the worker's socket.
+_LAST, _MOST = 8, 1 << 10
 
 
 class Shortcut:
-    """Two descriptors, at the end of the numbers that there may be: out of the way of code.
+    """Two descriptors, at the end of the numbers that there may be, out of the way of code.
 
     Attributes:
         commands: the one to read from.
@@ -25,7 +26,7 @@ class Shortcut:
         Raises:
             OSError: those are taken. Both are closed all the same.
         """
-        lowest = os.sysconf("SC_OPEN_MAX") - _LAST
+        lowest = min(os.sysconf("SC_OPEN_MAX"), _MOST) - _LAST
         self._fds: list[int] = []
         try:
             for fd in (commands, results):
