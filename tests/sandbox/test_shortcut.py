@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import random
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -374,3 +376,60 @@ def test_who_has_copies_is_given_none() -> None:
             "b'Cancelled' in data, attached"
         )
         assert outcome.value == "(True, [])"
+
+
+# ── found by review ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_reply_that_is_half_read_when_its_cell_ends_is_read_to_its_end(
+    restarting: Sandbox,
+) -> None:
+    """A cell that comes by the pipe after that is not taken for a part of it."""
+    numbers = random.Random(1)
+    with restarting.session(host={"big": lambda: "a" * 170_000}) as session:
+        step(session)
+        for _ in range(60):
+            timer = threading.Timer(numbers.uniform(0.001, 0.01), session.interrupt)
+            timer.start()
+            outcome = session.run("while True: big()")
+            timer.join()
+            assert isinstance(outcome, Raised) and outcome.state == "kept"
+            assert session.run("x", timeout=20).value == str(FAST - 1)
+        assert is_short(session)
+
+
+@pytest.mark.parametrize("size", [205_000, 210_000, 215_000, 220_000])
+def test_a_worker_is_told_when_its_socket_has_what_had_no_room_there(
+    restarting: Sandbox, size: int
+) -> None:
+    """The reply that nobody waits for any more fills the socket, and a long cell stands behind."""
+
+    def big() -> str:
+        session.interrupt()
+        time.sleep(0.02)  # so that the cell has ended when this is replied
+        return "a" * size
+
+    with restarting.session(host={"big": big}) as session:
+        session.run("import time")
+        step(session)
+        for _ in range(3):
+            session.run("try: big()\nexcept KeyboardInterrupt: time.sleep(0.1)")
+            assert session.run("x  #" + "#" * 5_000, timeout=20).value == str(FAST - 1)
+
+
+def test_only_results_come_by_it(stepped: Session) -> None:
+    """Who is refused without end, and reads no refusal, would fill the host's memory."""
+    _, results = _ends(stepped)
+    outcome = stepped.run(
+        PRELUDE + f"more = call(900, {stepped._core.cell + 1}, 'n' * 1000)\n"
+        f"while True: os.write({results}, more)",
+        timeout=2,
+    )
+    assert isinstance(outcome, Killed) and outcome.reason == "protocol"
+    assert len(stepped._core.outbox) < 2 << 20
+
+
+def test_no_cell_is_charged_for_those_before_it(stepped: Session) -> None:
+    for _ in range(3_000):
+        usage = stepped.run("x = 1").usage
+        assert usage.cpu_seconds <= usage.execution_seconds + 0.0004

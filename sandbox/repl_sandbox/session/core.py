@@ -173,8 +173,13 @@ class Core(Incoming):
         shortcut = self.links.shortcut
         if shortcut is None or len(frame) > MOST or self.outbox.interest != _POLLIN:
             self._begun = self._send_aside(frame)
+        elif shortcut.send(frame):
+            self._begun = True
         else:
-            self._begun = shortcut.send(frame)
+            # A worker that has closed its end hears by the socket; one that does not read meets
+            # the end of the pipe, and ends.
+            self._drop_shortcut()
+            self._begun = self._send_aside(frame)
         if not self._begun:
             self._eof = True
 
@@ -196,7 +201,7 @@ class Core(Incoming):
         if peak is not None:
             self._result = Result(self.cell, None, None, (), (), peak)
             return None
-        self._quiet = self._take_all(data) and self.worker_first
+        self._quiet = self._take_first(data) and self.worker_first
         result = self._result
         if self._quiet and result is not None and result.error is None and self._ended_plainly(now):
             return self._finished(result, result.peak_memory, now)
@@ -229,6 +234,7 @@ class Core(Incoming):
         costs["execution_seconds"] = took = now - self.running_since
         if took < _NOT_WORTH_A_READING and now - self._ended_at < self._as_new:
             used = took
+            self._cpu_ended += took  # or the next reading would charge for it again
         else:
             self._ended_at, self._cpu_ended = now, self.cpu_seconds()
             used = self._cpu_ended - self._cpu_begun

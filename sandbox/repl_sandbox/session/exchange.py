@@ -86,6 +86,7 @@ class Exchange:
         self._told_first = False  # whether one has got what it is told first
         self._begun_with = 0  # bytes of variables in that
         self.outbox = Outbox(links.worker)
+        self._to_ring = False  # whether a worker is to be told of what is in the outbox still
         self._lending = Lending()
         # That of the worker's socket: of what drivers wait for, the one that the outbox says
         # what to wait for at.
@@ -257,15 +258,20 @@ class Exchange:
     def _send(self, message: HostMessage, descriptors: Sequence[int] = ()) -> None:
         if not self.outbox.send(self.links.connection.send(message), descriptors):
             self._eof = True
-        elif self.links.shortcut is not None and type(message) is not Reply:
-            self.links.shortcut.ring()
+        elif type(message) is not Reply:
+            self._ring()
 
     def _send_aside(self, frame: bytes) -> bool:
         """Send a cell, or work of ours, by the socket; False if the worker is gone."""
         said = self.outbox.send(frame)
+        self._ring()
+        return said
+
+    def _ring(self) -> None:
+        """Have a worker that waits look at its socket, and again when more of that is there."""
+        self._to_ring = bool(self.outbox)
         if self.links.shortcut is not None:
             self.links.shortcut.ring()
-        return said
 
     def withdraw(self) -> None:
         """Lend the worker nothing any more: who lent it takes it back."""

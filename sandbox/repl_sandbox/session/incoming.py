@@ -75,37 +75,50 @@ class Incoming(Branching):
         if len(ready) == 1 and ready[0][0] == self._first and not self.outbox:
             # What the cell wrote before its result was in the pipes before this was said. If that
             # was seen first, and nothing in the pipes after it, then nothing is there.
-            self._quiet = self._take_all(self._read_first()) and self.worker_first
+            self._quiet = self._take_first(self._read_first()) and self.worker_first
             return
         for fd, _ in ready:
             if fd == self.worker_fd:
                 if self.outbox and not self.outbox.flush():
                     self._eof = True
+                if self._to_ring:
+                    self._ring()
                 self._lend()
                 if self.outbox.interest & select.POLLIN:
                     self._take_all(self._read_worker())
             elif fd == self._first:
-                self._take_all(self._read_first())
+                self._take_first(self._read_first())
             elif fd == self._control_fd:
                 self._read_control()
             elif not self.output.read(fd):
                 self._reply()
 
-    def _take_all(self, data: bytes) -> bool:
-        """Take in what the worker sent; whether that was the result and nothing before it."""
+    def _take_all(self, data: bytes, *, short: bool = False) -> bool:
+        """Take in what the worker sent; whether that was the result and nothing before it.
+
+        `short`: by the shortcut, by which nothing else may come.
+        """
         if not data:
             return False
         connection = self.links.connection
         whole = connection.between_messages
         try:
             for message in connection.receive(data):
+                if short and type(message) is not Result:
+                    raise RemoteProtocolError("what is no result came by the shortcut")
                 self._take(message)
                 whole = whole and self._result is not None
+            if short and not (whole and connection.between_messages):
+                raise RemoteProtocolError("a part of a result came by the shortcut")
         except RemoteProtocolError:
             self._breach = "protocol"
             self._eof = True
             self._kill_worker()
         return whole
+
+    def _take_first(self, data: bytes) -> bool:
+        """As `_take_all`, what came where the worker speaks as a rule."""
+        return self._take_all(data, short=self.links.shortcut is not None)
 
     def _take(self, message: WorkerMessage) -> None:
         kind = type(message)
@@ -167,10 +180,10 @@ class Incoming(Branching):
         except OSError as error:
             self._send(refusal(call.call, "OSError", f"{error.strerror}"))
             return
-        self._send(Reply(call.call, True, b"null"), shortcut.theirs)
-        shortcut.close_theirs()
         links.shortcut = shortcut
         self._name_descriptors()
+        self._send(Reply(call.call, True, b"null"), shortcut.theirs)
+        shortcut.close_theirs()
 
     def _reply(self) -> None:
         for reply in self._calls.replies(self.cell):

@@ -122,8 +122,9 @@ class Cells:
         self._steps = self._steps + 1 if self._hurried else 0
         if self._steps >= _FAST and _thread_count() == 0:
             self.seeks_shortcut = False
-            before = _signal.pthread_sigmask(_signal.SIG_BLOCK, ALL_SIGNALS)
+            before = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
             try:
+                _signal.pthread_sigmask(_signal.SIG_BLOCK, ALL_SIGNALS)
                 self._channel.shorten(*self._calls.pipes())
             except OSError:
                 pass  # there is no room for it, here or on the host
