@@ -427,9 +427,3 @@ def test_only_results_come_by_it(stepped: Session) -> None:
     )
     assert isinstance(outcome, Killed) and outcome.reason == "protocol"
     assert len(stepped._core.outbox) < 2 << 20
-
-
-def test_no_cell_is_charged_for_those_before_it(stepped: Session) -> None:
-    for _ in range(3_000):
-        usage = stepped.run("x = 1").usage
-        assert usage.cpu_seconds <= usage.execution_seconds + 0.0004
