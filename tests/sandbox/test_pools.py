@@ -51,8 +51,9 @@ def test_the_names_that_sessions_look_up_lie_together() -> None:
         outcome = session.run(f"import sys\nlen({{id(sys.intern(n)) >> 12 for n in {NAMES!r}}})")
         assert isinstance(outcome, Finished), outcome
         assert outcome.value is not None
-        # Of a hundred names a page holds some fifty; a few are the interpreter's own.
-        assert int(outcome.value) < len(NAMES) // 4
+        # Of a hundred names a page holds some fifty; a few are the interpreter's own, and on 3.13
+        # a few more.
+        assert int(outcome.value) < len(NAMES) // 3
 
 
 def test_each_of_these_names_is_used() -> None:
