@@ -7,7 +7,6 @@ import errno
 import os
 import random
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -404,16 +403,23 @@ def test_a_worker_is_told_when_its_socket_has_what_had_no_room_there(
 ) -> None:
     """The reply that nobody waits for any more fills the socket, and a long cell stands behind."""
 
+    given_up = threading.Event()
+
     def big() -> str:
         session.interrupt()
-        time.sleep(0.02)  # so that the cell has ended when this is replied
+        assert given_up.wait(60)
         return "a" * size
 
     with restarting.session(host={"big": big}) as session:
-        session.run("import time")
+        session.run(PRELUDE + "import select")
         step(session)
         for _ in range(3):
-            session.run("try: big()\nexcept KeyboardInterrupt: time.sleep(0.1)")
+            given_up.clear()
+            # Until the reply comes, for which nobody waits.
+            session.run(
+                "try: big()\nexcept KeyboardInterrupt: print()\nselect.select([wire], [], [])",
+                on_output=lambda *_: given_up.set(),
+            )
             assert session.run("x  #" + "#" * 5_000, timeout=20).value == str(FAST - 1)
 
 

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from ..types import MORE_CHANGES, Change, Variable
 from .anatomy import type_name
 from .marks import SAMPLE, is_scalar, is_small, mark
-from .namespace import REPL_NAMES, Namespace
+from .namespace import Namespace
 from .preview import preview, shallow_size
 
 # More changes than this are counted, not listed: nobody reads them, and each costs a preview.
@@ -119,12 +119,10 @@ class Changes:
         everything, injected = self._namespace.globals.copy(), self._namespace.injected
         self._ours, self._shown = len(injected), id(everything.get("_"))
         for name, value in everything.items():
-            if type(name) is not str:
+            # What is ours, and what of the user's is no variable and costs nothing to hold.
+            if type(name) is not str or not self._namespace.hides(name, value):
                 continue
-            hidden = name in self._constants or name in REPL_NAMES
-            if injected.get(name, _NOTHING) is value or (
-                hidden and (value is builtins or is_small(value))
-            ):
+            if value is builtins or is_small(value) or injected.get(name) is value:
                 self._settled[name] = value
 
     def _look(self, everything: dict[str, object]) -> tuple[list[_Changed], bool]:

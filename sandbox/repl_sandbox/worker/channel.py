@@ -279,32 +279,21 @@ class Channel:
 
     def _read(self, ready: list[tuple[int, int]]) -> bytes:
         """What came by the shortcut, else by the socket, which is read to the end of a message."""
-        shortcut = self._shortcut
-        if (
-            shortcut is None
-            or not self._connection.between_messages
-            or shortcut.commands not in dict(ready)
-        ):
-            return self._receive()
+        pipe = self._shortcut if self._connection.between_messages else None
+        if pipe is not None and pipe.commands not in dict(ready):
+            pipe = None
         try:
-            data = shortcut.read(READ)
+            data = self._receive() if pipe is None else pipe.read(READ)
         except OSError as error:
             if _is_handlers(error):
                 raise
             raise Disconnected from None
         if not data:
             raise Disconnected
-        return data.lstrip(BELL)
+        return data if pipe is None else data.lstrip(BELL)
 
     def _receive(self) -> bytes:
-        try:
-            data, ancillary, flags, _ = self._recvmsg(_CHUNK, _FD_SPACE)
-        except OSError as error:
-            if _is_handlers(error):
-                raise
-            raise Disconnected from None
-        if not data:
-            raise Disconnected
+        data, ancillary, flags, _ = self._recvmsg(_CHUNK, _FD_SPACE)
         for level, kind, payload in ancillary:
             if level == _SOL_SOCKET and kind == _SCM_RIGHTS:
                 self._descriptors.extend(array.array("i", payload))
