@@ -29,6 +29,8 @@ from repl_sandbox import (
     SessionClosed,
     TimedOut,
 )
+from repl_sandbox.session.steps import Steps
+from repl_sandbox.session.waiting import Waiting
 from tests.sandbox.conftest import PATIENT, STUBBORN, Clock
 from tests.waiting import LONG, eventually
 
@@ -416,17 +418,17 @@ def test_an_interrupt_that_came_late_is_not_the_next_cells(copied: Session) -> N
 def test_an_interrupt_that_comes_before_the_first_cell_is_begun_strikes_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    poll = Session._poll
+    wait = Waiting.wait
 
-    def struck(held: Session, seconds: float) -> list[tuple[int, int]]:
-        monkeypatch.setattr(Session, "_poll", poll)
+    def struck(waiting: Waiting, core: Steps, seconds: float) -> list[tuple[int, int]]:
+        monkeypatch.setattr(Waiting, "wait", wait)
         raise KeyboardInterrupt
 
     with Sandbox(limits=Limits(timeout=60, grace=10)) as sandbox:
         for _ in range(60):
             with sandbox.session() as session:
                 worker = session._core.links.worker_pid
-                monkeypatch.setattr(Session, "_poll", struck)
+                monkeypatch.setattr(Waiting, "wait", struck)
                 with pytest.raises(KeyboardInterrupt):
                     session.run("while True: pass")
                 assert session._core.links.worker_pid == worker  # none had to be killed

@@ -32,6 +32,7 @@ from repl_sandbox import (
     TimedOut,
 )
 from repl_sandbox.session.handle import Handle
+from repl_sandbox.session.steps import Steps
 from repl_sandbox.session.waiting import Waiting
 from tests.sandbox.conftest import Clock
 from tests.waiting import eventually
@@ -219,15 +220,15 @@ def test_on_output_that_raises_while_a_worker_is_replaced_costs_nothing(session:
 def test_another_ctrl_c_while_a_call_is_left_is_no_fault_of_the_next(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    poll, waits = Session._poll, itertools.count()
+    wait, waits = Waiting.wait, itertools.count()
 
-    def struck_twice(held: Session, seconds: float) -> list[tuple[int, int]]:
+    def struck_twice(waiting: Waiting, core: Steps, seconds: float) -> list[tuple[int, int]]:
         if next(waits) < 2:
             raise KeyboardInterrupt
-        return poll(held, seconds)
+        return wait(waiting, core, seconds)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Session, "_poll", struck_twice)
+        patched.setattr(Waiting, "wait", struck_twice)
         with pytest.raises(KeyboardInterrupt):
             session.run("while True: pass")
     assert session.run("6 * 7").value == "42"
@@ -283,15 +284,15 @@ def test_a_session_goes_on_when_it_asks_for_a_file_that_its_caller_has_taken_bac
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C amid a `set`, whose file is closed before the session has asked for it."""
-    poll = Session._poll
+    wait = Waiting.wait
 
-    def struck(held: Session, seconds: float) -> list[tuple[int, int]]:
-        monkeypatch.setattr(Session, "_poll", poll)
-        held._core.withdraw()
+    def struck(waiting: Waiting, core: Steps, seconds: float) -> list[tuple[int, int]]:
+        monkeypatch.setattr(Waiting, "wait", wait)
+        core.withdraw()
         raise KeyboardInterrupt
 
     session.run("kept = 1")
-    monkeypatch.setattr(Session, "_poll", struck)
+    monkeypatch.setattr(Waiting, "wait", struck)
     with pytest.raises(KeyboardInterrupt):
         session.set("other", "x" * 100_000)
     outcome = session.run("kept, 'other' in globals()")

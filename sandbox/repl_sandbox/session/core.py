@@ -8,11 +8,10 @@ reads and writes are non-blocking; a driver does nothing but wait.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from itertools import repeat
 
@@ -24,43 +23,22 @@ from ..types import (
     KillReason,
     Limits,
     State,
-    Usage,
 )
-from ..wire.messages import (
-    Configure,
-    HostMessage,
-    Restored,
-    Result,
-)
-from ..wire.shortcut import MOST
+from ..wire.messages import Configure, Restored
 from ..zygote.links import Links
 from .answers import Accept
 from .calls import Calls
-from .clocks import Clocks
 from .exchange import NOTICE_TIMEOUT, Ready_
 from .host_functions import Executor
-from .incoming import Incoming
 from .offers import Offers
 from .outcomes import outcome_of
+from .steps import WORTH_A_LOOK, Steps
 from .waiting import Waiting
 
-# The kernel's counts take microseconds to read. No process is made, filled and ended for its memory
-# in less than this; what a shorter cell leaves is in the counts when the next is looked at.
-_WORTH_A_LOOK = 0.002
-# Seconds for which a reading of a worker's CPU clock is as good as a new one, where no copies are
-# made between two cells, which take CPU time: each reading takes a step half a microsecond or more.
-_AS_NEW = 0.001
-# Seconds; a cell that took less, with a reading as good as new, has used no more than it took.
-_NOT_WORTH_A_READING = 0.0001
-# The number of work of ours that is held as a cell is. Cells count from 1, and are never so many.
-_ERRAND = (1 << 53) - 1
-
 _monotonic = time.monotonic
-_new = object.__new__
-_POLLIN = select.POLLIN
 
 
-class Core(Incoming):
+class Core(Steps):
     """One session, and the cell that runs."""
 
     def __init__(
@@ -106,151 +84,13 @@ class Core(Incoming):
         self._forgone = False
         self._hit: tuple[KillReason, ...] = ()
         self._grace_over: float | None = None
-        self._code = b""
-        self._timeout = self._cpu_begun = 0.0
-        self._cpu_ended = self._ended_at = 0.0  # as read last, when a cell ended
-        self._as_new = _AS_NEW if not self.keeps else 0.0
-        self._begun = True  # whether the worker was there to take the cell
-        self._errand: tuple[Callable[[int], HostMessage], int] | None = None
-        self._last_cell = 0
 
     # ── a cell ────────────────────────────────────────────────────────────────────────────────
-
-    def begin(
-        self,
-        code: bytes,
-        timeout: float,
-        on_output: Callable[[str, str], None] | None,
-    ) -> float:
-        """Start a cell; the time at which to stop waiting for `at_once`, and go on with `run`."""
-        self.cell += 1
-        self._begin_cell()
-        if on_output is not None or self.output.told:
-            self.output.begin(on_output)
-        self._code = code
-        self._timeout = timeout
-        now = self.running_since = _monotonic()
-        recent = now - self._ended_at < self._as_new
-        self._cpu_begun = self._cpu_ended if recent else self.cpu_seconds()
-        self._execute()
-        return now + timeout
-
-    def _follow_clocks(self) -> Clocks:
-        """Start the cell's clocks, as of when it began: most cells end before anybody asks."""
-        begun, cpu = self.running_since, self._cpu_begun
-        self._clocks = Clocks(self._timeout, self.limits.host_timeout, begun, cpu)
-        return self._clocks
-
-    def begin_errand(
-        self, message: Callable[[int], HostMessage], descriptor: int, timeout: float
-    ) -> float:
-        """Start work of ours in place of a cell: `message`, given its number, with `descriptor`.
-
-        It is held as a cell is, and `run` goes on with it; but it takes no number from the cells.
-        Before the descriptor is closed, there has to be `withdraw`.
-        """
-        self._errand, self._last_cell, self.cell = (message, descriptor), self.cell, _ERRAND - 1
-        return self.begin(b"", timeout, None)
-
-    def _end_errand(self) -> None:
-        if self._errand is not None:
-            self._errand, self.cell = None, self._last_cell
-
-    def _execute(self) -> None:
-        if self._notice is not None:
-            # The worker is dead and could not be replaced. It is now, as its socket's end is read.
-            self._name_descriptors()
-            self._begun = False
-            return
-        if self._silent_yet or not self._configured:
-            self._say_first()
-        if self._errand is None:
-            frame = self.links.connection.execute(self.cell, self._code)
-        else:
-            message, descriptor = self._errand
-            self._lending.offer(descriptor)
-            frame = self.links.connection.send(message(self.cell))
-        shortcut = self.links.shortcut
-        if shortcut is None or len(frame) > MOST or self.outbox.interest != _POLLIN:
-            self._begun = self._send_aside(frame)
-        elif shortcut.send(frame):
-            self._begun = True
-        else:
-            # A worker that has closed its end hears by the socket; one that does not read meets
-            # the end of the pipe, and ends.
-            self._drop_shortcut()
-            self._begun = self._send_aside(frame)
-        if not self._begun:
-            self._eof = True
-
-    def at_once(self, ready: Ready_) -> AnyOutcome | None:
-        """Take in what came first; the outcome, if that was the cell's result and nothing else.
-
-        So it is with most steps, and what costs time here is paid by each.
-        """
-        if len(ready) != 1 or ready[0][0] != self._first or self.outbox.interest != _POLLIN:
-            self._follow_clocks()
-            self._receive(ready)
-            return None
-        data = self._read_first()
-        peak = self.links.connection.empty_result(data, self.cell)
-        now = _monotonic()
-        if peak is not None and self._ended_plainly(now):
-            return self._finished(None, peak, now)
-        self._follow_clocks()
-        if peak is not None:
-            self._result = Result(self.cell, None, None, (), (), peak)
-            return None
-        self._quiet = self._take_first(data) and self.worker_first
-        result = self._result
-        if self._quiet and result is not None and result.error is None and self._ended_plainly(now):
-            return self._finished(result, result.peak_memory, now)
-        return None
-
-    def _ended_plainly(self, now: float) -> bool:
-        """Whether nothing is to be looked at besides the result that has come."""
-        return (
-            self.worker_first
-            and now - self.running_since < _WORTH_A_LOOK
-            and not (
-                self._unacknowledged
-                or self._notice
-                or self._errand
-                or self._eof
-                or self._lost
-                or self._emptied
-            )
-            and not (self.output.stdout.head_size or self.output.stderr.head_size)
-        )
-
-    def _finished(self, result: Result | None, peak: int, now: float) -> Finished:
-        """The outcome of a cell that ended plainly; without a `result`, of one that told nothing.
-
-        All that is not set is as in the classes. They are frozen, and so set each field by a call,
-        which takes longer than the rest of a step's end.
-        """
-        usage, outcome = _new(Usage), _new(Finished)
-        costs, fields = usage.__dict__, outcome.__dict__
-        costs["execution_seconds"] = took = now - self.running_since
-        if took < _NOT_WORTH_A_READING and now - self._ended_at < self._as_new:
-            used = took
-            self._cpu_ended += took  # or the next reading would charge for it again
-        else:
-            self._ended_at, self._cpu_ended = now, self.cpu_seconds()
-            used = self._cpu_ended - self._cpu_begun
-        costs["cpu_seconds"] = used if used > 0.0 else 0.0
-        costs["peak_memory"] = peak
-        fields["usage"] = usage
-        if result is not None:
-            fields["value"], fields["changes"] = result.value, result.changes
-            fields["figures"] = result.figures
-        self.running_since = 0.0
-        self._past.add(self.cell)
-        return outcome
 
     def run(self) -> Generator[float, Ready_, AnyOutcome]:
         """Run the cell that was begun to its outcome."""
         state: State = "kept"
+        self._settled = False
         clocks = self._clocks or self._follow_clocks()
         if not self._begun:
             # The worker died between cells, so this one has not begun: give it a new worker.
@@ -319,7 +159,7 @@ class Core(Incoming):
         group = self.links.group
         if group is not None and (
             type(outcome) is not Finished
-            or outcome.usage.execution_seconds > _WORTH_A_LOOK
+            or outcome.usage.execution_seconds > WORTH_A_LOOK
             or state != "kept"
         ):
             return self._with_limits(outcome, group)
@@ -453,6 +293,7 @@ class Core(Incoming):
 
     def close(self) -> None:
         """Drop what belongs to the host; the links are the sandbox's to end."""
+        self.lane = None
         self._calls.close()
         self.output.forget()
         if self.waiting is not None:

@@ -6,16 +6,16 @@ yields the time at which it wants to be woken, and is resumed with the descripto
 
 from __future__ import annotations
 
-import os
+import select
 import signal
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from ..errors import SandboxError
-from ..types import KillReason, Limits
+from ..types import AnyOutcome, KillReason, Limits
 from ..wire.messages import (
     MAX_DEPTH,
     MAX_DIGITS,
@@ -25,13 +25,14 @@ from ..wire.messages import (
     Reply,
     WorkerMessage,
 )
-from ..wire.shortcut import READ
 from ..zygote import control
 from ..zygote.links import Links
 from .lending import Lending
 from .outbox import Outbox
 
 Ready_: TypeAlias = "list[tuple[int, int]]"
+# A cell with this code, which may take so many seconds, to what `Steps.at_once` returns.
+Lane: TypeAlias = "Callable[[bytes, float], AnyOutcome | None]"
 
 # A worker dies within microseconds of its socket; init's notice follows. Longer means that code of
 # the session closed the socket and lives on, or that the machine has no time for either.
@@ -49,7 +50,6 @@ _ROW, _ESCAPE = 32, 6
 
 _monotonic = time.monotonic
 _clock_gettime = time.clock_gettime
-_read = os.read
 
 
 def _is_readable(variable: Assign) -> bool:
@@ -81,7 +81,8 @@ class Exchange:
         # Whether init was told to end the worker, and there is no other yet.
         self._replacing = False
         self._configure = configure
-        self._plain = self._configured = plain
+        self._plain = plain
+        self._configured = False  # whether this worker was told, or need not be
         self._silent_yet = True  # whether no worker was told anything so far
         self._told_first = False  # whether one has got what it is told first
         self._begun_with = 0  # bytes of variables in that
@@ -112,6 +113,11 @@ class Exchange:
         self._revived: control.Message | None = None
         self._branched: bool | None = None
         self._branches = 0  # that were asked for
+        # Whether a step that ended plainly was the last thing to be done, so that nothing that
+        # came, or is to be told, is left of anything before it.
+        self._settled = False
+        # A step in one function, while what is waited for stays the same (`Steps.open_lane`).
+        self.lane: Lane | None = None
         self._name_descriptors()
 
     # ── what a cell adds ──────────────────────────────────────────────────────────────────────
@@ -144,6 +150,8 @@ class Exchange:
         else:
             self._first = links.shortcut.results
             self.descriptors = (self._first, self.worker_fd, *others)
+        self._first_alone = [(self._first, select.POLLIN)]
+        self.lane = None
 
     def _wait_also_for(self, wakes: tuple[int, ...]) -> None:
         if wakes != self._wakes:
@@ -178,7 +186,7 @@ class Exchange:
         if shortcut is None:
             return self._read_worker()
         try:
-            data = _read(shortcut.results, READ)
+            data = shortcut.read()
         except BlockingIOError:
             return b""
         except OSError:
@@ -250,8 +258,10 @@ class Exchange:
     def _say_first(self) -> None:
         """Tell a worker what is to be told to each before anything else."""
         self._silent_yet = False
-        if not self._configured:
-            self._configured = True
+        if self._configured:
+            return
+        self._configured = True
+        if not self._plain:
             self._send(self._configure)
             self._told_first = not self._eof
 
@@ -328,6 +338,7 @@ class Exchange:
         """Wait no more for a dead one: its socket is readable for ever, and a wait would spin."""
         self._drop_shortcut()
         self.descriptors = tuple(fd for fd in self.descriptors if fd != self.worker_fd)
+        self.lane = None
         self.outbox = Outbox(self.links.worker)
         self._lending.forget()
 

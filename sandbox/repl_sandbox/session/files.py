@@ -91,7 +91,6 @@ class SessionFiles:
         return self._do(listing(self._handle._core, path, limit))
 
     def _do(self, operation: Callable[[], _T]) -> _T:
-        self._handle._check_open()
         core = self._handle._core
         try:
             for taken in core.takes:  # as in `Session.run`

@@ -134,7 +134,6 @@ class Handle:
             raise SessionClosed("the session is closed: its sandbox is")
 
     def _claim(self) -> None:
-        self._check_open()
         if not self._core.busy.acquire(False):
             raise self._busy()
         try:
@@ -151,7 +150,7 @@ class Handle:
         """What is to be done first by who holds `busy`."""
         core = self._core
         core.holder = _get_ident()
-        if core.ended or self._leaving:
+        if self._closed or self._process is not _process or core.ended or self._leaving:
             self._enter_late()
 
     def _enter_late(self) -> None:

@@ -65,6 +65,7 @@ class Incoming(Branching):
         self._begin_cell()
 
     def _begin_cell(self) -> None:
+        self._settled = False
         self._quiet = False
         self._result: Result | None = None
         self._clocks: Clocks | None = None
@@ -72,6 +73,7 @@ class Incoming(Branching):
             self._answers = AnswersOfCell()
 
     def _receive(self, ready: Ready_) -> None:
+        self._settled = False
         if len(ready) == 1 and ready[0][0] == self._first and not self.outbox:
             # What the cell wrote before its result was in the pipes before this was said. If that
             # was seen first, and nothing in the pipes after it, then nothing is there.

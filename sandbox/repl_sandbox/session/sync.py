@@ -53,7 +53,6 @@ class Session(Handle):
             check_hearer(on_output)
         core = self._core
         seconds = core.limits.timeout if timeout is None else check_timeout(timeout, core.limits)
-        self._check_open()
         try:
             for taken in core.takes:
                 if not taken:
@@ -61,8 +60,12 @@ class Session(Handle):
                 try:
                     self._enter()
                     try:
-                        core.begin(data, seconds, on_output)
-                        return core.at_once(self._poll(seconds)) or self._wait(core.run())
+                        if on_output is None and core.lane is not None:
+                            outcome = core.lane(data, seconds)
+                        else:
+                            core.begin(data, seconds, on_output)
+                            outcome = core.at_once(self._waiting.wait(core, seconds))
+                        return outcome or self._wait(core.run())
                     except BaseException:
                         self._leave()
                         raise
@@ -206,7 +209,6 @@ class Session(Handle):
         self.close()
 
     def _drive(self, operation: Callable[[Core], Generator[float, Any, _T]]) -> _T:
-        self._check_open()
         try:
             for taken in self._core.takes:  # as in `run`
                 if not taken:
@@ -240,22 +242,8 @@ class Session(Handle):
         try:
             wake = next(steps)
             while True:
-                wake = steps.send(self._ready(wake))
+                seconds = max(0.0, wake - _monotonic())
+                wake = steps.send(self._waiting.wait(self._core, seconds))
         except StopIteration as end:
             result: _T = end.value
             return result
-
-    def _ready(self, wake: float) -> list[tuple[int, int]]:
-        """The descriptors that are ready by the time `wake`, or none."""
-        return self._poll(max(0.0, wake - _monotonic()))
-
-    def _poll(self, seconds: float) -> list[tuple[int, int]]:
-        core, waiting = self._core, self._waiting
-        if waiting.descriptors is not core.descriptors or waiting.interest != core.outbox.interest:
-            waiting.follow(core.descriptors, core.worker_fd, core.outbox.interest)
-        if seconds != waiting.seconds:
-            waiting.wait_for(seconds)
-        ready = waiting.poll(waiting.milliseconds)
-        if ready and ready[-1][0] == waiting.others:
-            ready[-1:] = waiting.ready_others()
-        return ready

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 import select
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from .exchange import Ready_
+
+if TYPE_CHECKING:
+    from .steps import Steps
 
 # Milliseconds; whoever wakes early looks at the clock again. Python's handlers run between two of
 # its own instructions: a signal that strikes after the last one before poll(2) does not end that
@@ -22,9 +26,8 @@ class Waiting:
 
     Attributes:
         descriptors, interest: what `poll` waits for, as `follow` was told.
-        poll: as that of `select.poll`. Where the last of what is ready is `others`, that stands for
-            what `ready_others` returns.
-        seconds, milliseconds: how long to wait, as `wait_for` was told, and for `poll`.
+        poll: as that of `select.poll`; what it returns is made `whole`.
+        seconds, milliseconds: how long was waited last at most, and that for `poll`.
     """
 
     def __init__(self) -> None:
@@ -51,10 +54,22 @@ class Waiting:
         self.poll = poller.poll
         self.descriptors, self.interest = descriptors, interest
 
-    def wait_for(self, seconds: float) -> None:
-        """Wait so long at most, rounded up: waking early would spin."""
-        self.milliseconds = math.ceil(min(seconds * 1000, LONGEST_WAIT))
-        self.seconds = seconds
+    def wait(self, core: Steps, seconds: float) -> Ready_:
+        """Wait so long at most, rounded up: waking early would spin. What is ready, or nothing."""
+        descriptors, interest = core.descriptors, core.outbox.interest
+        if self.descriptors is not descriptors or self.interest != interest:
+            self.follow(descriptors, core.worker_fd, interest)
+            core.open_lane(self)
+        if seconds != self.seconds:
+            self.milliseconds = math.ceil(min(seconds * 1000, LONGEST_WAIT))
+            self.seconds = seconds
+        return self.whole(self.poll(self.milliseconds))
+
+    def whole(self, ready: Ready_) -> Ready_:
+        """What `poll` returned, with those behind `others` themselves."""
+        if ready and ready[-1][0] == self.others and self._epoll is not None:
+            ready[-1:] = self._epoll.poll(0)
+        return ready
 
     def _put_behind(self, fds: tuple[int, ...]) -> tuple[int, ...]:
         """Have these behind `others` and none else; what is to be polled in their place.
@@ -72,10 +87,6 @@ class Waiting:
                 self._epoll.unregister(fd)
         self._behind.intersection_update(fds)
         return (self.others,)
-
-    def ready_others(self) -> Ready_:
-        """Which of those behind `others` are ready."""
-        return [] if self._epoll is None else self._epoll.poll(0)
 
     def close(self) -> None:
         """Let go of what waits; the session's descriptors are not its own."""

@@ -20,7 +20,7 @@ from .namespace import Namespace
 from .printed import install, rewrite
 from .sources import keep, source_line
 from .tracebacks import describe
-from .warned import forget_shown
+from .warned import REGISTRY, forget_shown
 
 _COROUTINE = 0x80  # CO_COROUTINE: the cell awaits at its top level
 _FLAGS = PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -71,17 +71,17 @@ def run_cell(
         # Between two cells it would be chance in whose output it is said.
         if namespace.protected and number:
             _put_back(namespace)
-        forget_shown(namespace.globals)
-        name = keep(number, source)
+        everything = namespace.globals
+        if REGISTRY in everything:
+            forget_shown(everything)
+        line = source.isprintable()
+        name = keep(number, source, line=line)
         if printed is not None:
             install(printed)
-        codes = _compiled(source, name, namespace, printed is not None)
+        code = _compiled(source, name, namespace, line, printed is not None and "FINAL" in source)
         if settle is not None:
             settle()
-        if len(codes) == 1 and not codes[0].co_flags & _COROUTINE:
-            value = _eval(codes[0], namespace.globals)
-        else:
-            value = _run(codes, namespace)
+        value = _eval(code, everything) if type(code) is CodeType else _run(code, namespace)
         if value is None:
             return NOTHING
         namespace.show(value)
@@ -132,37 +132,40 @@ def _compiled(
     source: str,
     name: str,
     namespace: Namespace,
+    line: bool,
     forms: bool,
-) -> list[CodeType]:
+) -> CodeType | list[CodeType]:
     """The code of a cell's statements, then that of its last expression if it ends with one.
 
+    That which is in one part and awaits nothing is no list. `line`: whether it is a single line;
     `forms`: whether printed forms of an answer are looked for.
 
     Raises:
         SyntaxError: also for source that Python refuses in other ways.
         PolicyError: the session's language policy refuses it.
     """
-    forms = forms and "FINAL" in source
     try:
         # A line that assigns to a name, as `x = f(1)`, has no last expression, so it is compiled
         # from its text, which takes half the time of going through a tree. When in doubt, it is no
         # such line.
         target, equals, _ = source.partition(" = ")
         if (
-            equals
-            and target.isidentifier()
-            and source.isprintable()
-            and ";" not in source
+            line
+            and equals
             and not forms
+            and target.isidentifier()
+            and ";" not in source
             and namespace.check is None
         ):
-            return [_compile(source, name, "exec", _FLAGS | namespace.future, True)]
+            code = _compile(source, name, "exec", _FLAGS | namespace.future, True)
+            return [code] if code.co_flags & _COROUTINE else code
         tree = _compile(source, name, "exec", _TREE | namespace.future, True)
         if forms:
             rewrite(tree)
         if namespace.check is not None:
             tree = namespace.check(tree)
-        return _split(tree, name, namespace)
+        codes = _split(tree, name, namespace)
+        return codes if len(codes) != 1 or codes[0].co_flags & _COROUTINE else codes[0]
     except (SyntaxError, ValueError) as error:
         raise _located(error, source, name) from None
     except (RecursionError, MemoryError):

@@ -92,8 +92,6 @@ class Cells:
         if self._copies is not None:
             self._copies.due, self._copies.cell = True, cell
         self._calls.cell = cell
-        started = _monotonic()
-        self._hurried = started - self._answered < _HURRY
         ran = self._run(cell, code)
         if _getpid() != self._pid:
             self._end_child(ran)
@@ -107,9 +105,11 @@ class Cells:
             self._seek_shortcut()
         self._calls.cell = 0
         changes = self._changes.since_last()
-        # Asked of the kernel only if the cell ran long enough to have touched much.
-        self._answered = _monotonic()
-        if self._answered - started > _SHORT or not self._peak:
+        now = _monotonic()
+        since, self._answered = now - self._answered, now
+        self._hurried = since < _HURRY
+        # Asked of the kernel only if the cell may have run long enough to have touched much.
+        if since > _SHORT:
             self._peak = peak_memory()
         if ran is NOTHING and not changes and _PYPLOT not in _modules:
             result = self._channel.said_of_nothing(cell, self._peak)

@@ -93,8 +93,13 @@ class Changes:
         """
         everything = self._namespace.globals
         try:
-            if self._is_settled(everything):
-                return []
+            if not self._loose and len(self._settled) == len(everything):
+                bound = self._settled.get
+                for name, value in everything.items():
+                    if value is not bound(name, _NOTHING):
+                        break
+                else:
+                    return []
             changed, gone = self._look(everything)
         except RuntimeError:  # a thread of the user bound a name meanwhile
             changed, gone = self._look(everything.copy())
@@ -103,16 +108,6 @@ class Changes:
         if id(everything.get("_")) != self._shown:
             self._settle()
         return []
-
-    def _is_settled(self, everything: dict[str, object]) -> bool:
-        settled = self._settled
-        if self._loose or len(settled) != len(everything):
-            return False
-        bound = settled.get
-        for name, value in everything.items():  # noqa: SIM110 - a generator is slower
-            if value is not bound(name, _NOTHING):
-                return False
-        return True
 
     def _settle(self) -> None:
         """Take in what is ours."""

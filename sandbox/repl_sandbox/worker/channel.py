@@ -14,6 +14,7 @@ import select
 import socket
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from ..wire.connection import WorkerConnection
 from ..wire.messages import Answered, Call, HostMessage, Reply, WorkerMessage
@@ -140,21 +141,20 @@ class Channel:
     def end_cell(self, result: bytes) -> None:
         """Send the result of a cell, which was `said`; the main thread, between cells."""
         alone = _thread_count() == 0  # then nobody else is sending
-        if not alone:
-            self._sending.acquire()
         try:
-            if self._shortcut is None or self._spoke or not alone or len(result) > MOST:
-                self._socket.sendall(result)
-                self._spoke = not alone
-            else:
+            if alone and self._shortcut is not None and not self._spoke and len(result) <= MOST:
                 self._shortcut.write(result)
+            elif alone:
+                self._socket.sendall(result)
+                self._spoke = False
+            else:
+                with self._sending:
+                    self._socket.sendall(result)
+                    self._spoke = True
         except OSError as error:
             if _is_handlers(error):
                 raise
             raise Disconnected from None
-        finally:
-            if not alone:
-                self._sending.release()
 
     def shorten(self, commands: int, results: int) -> None:
         """Have cells and results go by these pipes from here on.
@@ -171,22 +171,15 @@ class Channel:
         """
         # With no other thread there is nobody to share the lead with.
         try:
-            while _thread_count() == 0 and not self._leading and not self._commands:
-                shortcut = self._shortcut
-                if shortcut is not None:
-                    data = shortcut.read(READ)
-                else:
-                    if self.polls:
-                        self._command_poller.poll()
-                    # No descriptor can come here: one is sent only to who asked for it.
-                    data = self._recv(_CHUNK)
+            while self._shortcut is None and self._is_alone():
+                if self.polls:
+                    self._command_poller.poll()
+                # No descriptor can come here: one is sent only to who asked for it.
+                data = self._recv(_CHUNK)
                 cell = self._connection.cell(data)
                 if cell is not None:
                     return cell
-                if shortcut is None:
-                    self._take(data)
-                else:
-                    self._take_short(data)
+                self._take(data)
         except OSError as error:
             if _is_handlers(error):
                 raise
@@ -200,6 +193,34 @@ class Channel:
                     continue
                 self._leading = True
             self._lead()
+
+    def _is_alone(self) -> bool:
+        """Whether the main thread is the only one, and nothing has come that it has not taken."""
+        return _thread_count() == 0 and not self._leading and not self._commands
+
+    def obey_shortcut(self, execute: Callable[[int, bytes], None]) -> None:
+        """Have cells executed as they come by the shortcut, for as long as nothing else comes.
+
+        Only the main thread, between cells. Without a shortcut it returns at once.
+        """
+        if self._shortcut is None or not self._is_alone():
+            return
+        # Bound once: what is looked up or called for each cell takes a step longer than one would
+        # think, as the host has had the processor's caches meanwhile.
+        read, as_cell, commands = self._shortcut.read, self._connection.cell, self._commands
+        while _thread_count() == 0 and not commands:
+            try:
+                data = read(READ)
+            except OSError as error:
+                if _is_handlers(error):
+                    raise
+                raise Disconnected from None
+            cell = as_cell(data)
+            if cell is None:
+                self._take_short(data)
+                return
+            number, code = cell
+            execute(number, code)
 
     def next_descriptor(self) -> int:
         """The descriptor that came with the reply just taken.

@@ -39,8 +39,9 @@ class Interrupts:
             _signal(_SIGINT, self._handler)
             self._came = True  # perhaps: another handler had it, or before the first cell none
         # A signal handler of the session's code that raised may have left it held.
-        self._came = self._came or self._pending
-        self._held = self._pending = False
+        self._held = False
+        if self._pending:
+            self._came, self._pending = True, False
         self.armed = True
         if self._came and cell:
             self._came = False

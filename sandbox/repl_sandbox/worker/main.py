@@ -151,9 +151,11 @@ class Worker(Questions):
         # One that takes over has to be copied as well: the next death may come before a cell ends.
         while self._copies is not None and self._copies.due:
             self._copy(self._copies)
+        self._channel.obey_shortcut(self._execute)
         command = self._channel.next_command()
         if type(command) is tuple:
-            self._execute(*command)
+            cell, code = command
+            self._execute(cell, code)
         elif type(command) is Execute:  # a chunk of its own does not hold it, whole and alone
             self._execute(command.cell, command.code)
         else:

@@ -30,11 +30,14 @@ def cell_name(number: int) -> str:
     return f"<cell {number}>"
 
 
-def keep(number: int, source: str) -> str:
-    """Make the lines of a cell known, and forget the oldest beyond the limits; its file name."""
-    name = f"<cell {number}>"  # `cell_name`, and what `_lines` mostly does, without the calls
+def keep(number: int, source: str, *, line: bool = False) -> str:
+    """Make the lines of a cell known, and forget the oldest beyond the limits; its file name.
+
+    `line`: whether it is known to be a single one.
+    """
+    name = f"<cell {number}>"  # `cell_name`, without the call
     size = len(source)
-    lines = [source + "\n"] if source.isprintable() else _lines(source)
+    lines = [source + "\n"] if line else _lines(source)
     entry = _cache[name] = (size, None, lines, name)
     _append(entry)
     if size > COUNTED or len(_entries) >= KEPT_CELLS + FORGOTTEN_AT_ONCE:

@@ -17,7 +17,7 @@ from . import sources
 from .anatomy import module_dict
 
 _OURS = f"{os.path.dirname(os.path.dirname(__file__))}/"
-_REGISTRY = "__warningregistry__"
+REGISTRY = "__warningregistry__"
 _IMPLEMENTATION = "_showwarnmsg_impl"
 
 _modules = sys.modules
@@ -34,7 +34,7 @@ def show_as_of_cells() -> None:
 
 def forget_shown(globals_: dict[str, object]) -> None:
     """Have the next cell's warnings shown, whatever lines of cells before it warned of."""
-    shown = globals_.get(_REGISTRY)
+    shown = globals_.get(REGISTRY)
     if type(shown) is dict:
         for key in [key for key in shown if _is_of_line(key)]:
             del shown[key]
@@ -74,4 +74,4 @@ def _forget_of(filename: str) -> None:
         if type(module) is ModuleType:
             names = module_dict(module)
             if names.get("__file__") == filename:
-                names.pop(_REGISTRY, None)
+                names.pop(REGISTRY, None)

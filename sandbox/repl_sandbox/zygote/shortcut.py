@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
-from ..wire.shortcut import BELL
+from ..wire.shortcut import BELL, READ
 
 # Bytes that each holds: there are never more than a message and some bells. An ordinary user may
 # have 1,024 pipes of the usual size (pipe(7), "pipe-user-pages-soft"), which are for output.
 _SIZE = 1 << 14
-
-_write = os.write
 
 
 class Shortcut:
@@ -20,6 +20,9 @@ class Shortcut:
 
     Attributes:
         results: the descriptor to wait for, and to read.
+        read: all that there is in it, as of os.read.
+        write: send a message of up to `wire.shortcut.MOST` bytes. OSError: the worker is gone, or
+            does not read.
         theirs: those of the worker, commands and results, until they have been sent.
     """
 
@@ -35,6 +38,8 @@ class Shortcut:
             self.close()
             raise
         self.theirs, self._ours = (*self.theirs, theirs), (self._commands, self.results)
+        self.read: Callable[[], bytes] = partial(os.read, self.results, READ)
+        self.write: Callable[[bytes], int] = partial(os.write, self._commands)
         for fd in self._ours:
             os.set_blocking(fd, False)
             with suppress(OSError):  # it is smaller already, and there is no room for more
@@ -45,17 +50,10 @@ class Shortcut:
         """The host's descriptors."""
         return self._ours
 
-    def send(self, message: bytes) -> bool:
-        """Send a message of up to `wire.shortcut.MOST` bytes; False if it could not be."""
-        try:
-            _write(self._commands, message)
-        except OSError:  # a worker that is gone, or does not read
-            return False
-        return True
-
     def ring(self) -> None:
         """Tell the worker that its socket has something. One that does not read is not told."""
-        self.send(BELL)
+        with suppress(OSError):
+            self.write(BELL)
 
     def close_theirs(self) -> None:
         """They have been sent, or will not be."""

@@ -1,0 +1,254 @@
+"""Steps: a cell from its code to its outcome, where that comes at once.
+
+So it is with most cells, and what is done here each of them pays for. What takes longer, or needs
+more than a look, goes on in `Core.run`.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..types import AnyOutcome, Finished, Usage
+from ..wire.messages import HostMessage, Result
+from ..wire.shortcut import MOST
+from .clocks import Clocks
+from .exchange import Ready_
+from .incoming import Incoming
+
+if TYPE_CHECKING:
+    from .waiting import Waiting
+
+# The kernel's counts take microseconds to read. No process is made, filled and ended for its memory
+# in less than this; what a shorter cell leaves is in the counts when the next is looked at.
+WORTH_A_LOOK = 0.002
+# Seconds for which a reading of a worker's CPU clock is as good as a new one, where no copies are
+# made between two cells, which take CPU time: each reading takes a step half a microsecond or more.
+_AS_NEW = 0.001
+# Seconds; a cell that took less, with a reading as good as new, has used no more than it took.
+_NOT_WORTH_A_READING = 0.0001
+# The number of work of ours that is held as a cell is. Cells count from 1, and are never so many.
+_ERRAND = (1 << 53) - 1
+# Bytes of code that go by a shortcut, with what is before them in its message.
+_MOST_CODE = MOST - 64
+
+_monotonic = time.monotonic
+_new = object.__new__
+_POLLIN = select.POLLIN
+
+
+class Steps(Incoming):
+    """A session whose cells begin, and may end at once."""
+
+    _code = b""
+    _timeout = 0.0
+    _cpu_begun = 0.0
+    _cpu_ended = _ended_at = 0.0  # as read last, when a cell ended
+    _begun = True  # whether the worker was there to take the cell
+    _errand: tuple[Callable[[int], HostMessage], int] | None = None
+    _last_cell = 0
+
+    def begin(
+        self,
+        code: bytes,
+        timeout: float,
+        on_output: Callable[[str, str], None] | None,
+    ) -> float:
+        """Start a cell; the time at which to stop waiting for `at_once`, and go on with `run`."""
+        self.cell += 1
+        if self._clocks is not None:
+            self._begin_cell()
+        if on_output is not None or self.output.told:
+            self.output.begin(on_output)
+        self._code = code
+        self._timeout = timeout
+        now = self.running_since = _monotonic()
+        recent = now - self._ended_at < _AS_NEW and not self.keeps
+        self._cpu_begun = self._cpu_ended if recent else self.cpu_seconds()
+        self._execute()
+        return now + timeout
+
+    def _follow_clocks(self) -> Clocks:
+        """Start the cell's clocks, as of when it began: most cells end before anybody asks."""
+        begun, cpu = self.running_since, self._cpu_begun
+        self._clocks = Clocks(self._timeout, self.limits.host_timeout, begun, cpu)
+        self._quiet = False
+        return self._clocks
+
+    def begin_errand(
+        self, message: Callable[[int], HostMessage], descriptor: int, timeout: float
+    ) -> float:
+        """Start work of ours in place of a cell: `message`, given its number, with `descriptor`.
+
+        It is held as a cell is, and `run` goes on with it; but it takes no number from the cells.
+        Before the descriptor is closed, there has to be `withdraw`.
+        """
+        self._errand, self._last_cell, self.cell = (message, descriptor), self.cell, _ERRAND - 1
+        return self.begin(b"", timeout, None)
+
+    def _end_errand(self) -> None:
+        if self._errand is not None:
+            self._errand, self.cell = None, self._last_cell
+
+    def _execute(self) -> None:
+        if self._notice is not None:
+            # The worker is dead and could not be replaced. It is now, as its socket's end is read.
+            self._name_descriptors()
+            self._begun = False
+            return
+        if not self._configured:
+            self._say_first()
+        if self._errand is None:
+            self._carry(self.links.connection.execute(self.cell, self._code))
+        else:
+            message, descriptor = self._errand
+            self._lending.offer(descriptor)
+            self._carry(self.links.connection.send(message(self.cell)))
+
+    def _carry(self, frame: bytes) -> None:
+        """Send what says the cell."""
+        shortcut = self.links.shortcut
+        if shortcut is not None and len(frame) <= MOST and self.outbox.interest == _POLLIN:
+            try:
+                shortcut.write(frame)
+            except OSError:
+                # A worker that has closed its end hears by the socket; one that does not read
+                # meets the end of the pipe, and ends.
+                self._drop_shortcut()
+            else:
+                self._begun = True
+                return
+        self._begun = self._send_aside(frame)
+        if not self._begun:
+            self._eof = True
+
+    def at_once(self, ready: Ready_) -> AnyOutcome | None:
+        """Take in what came first; the outcome, if that was the cell's result and nothing else.
+
+        So it is with most steps, and what costs time here is paid by each.
+        """
+        if ready != self._first_alone or self.outbox.interest != _POLLIN:
+            self._follow_clocks()
+            self._receive(ready)
+            return None
+        data = self._read_first()
+        now = _monotonic()
+        peak = self.links.connection.empty_result(data, self.cell)
+        if peak is None:
+            return self._told(data, now)
+        return self._ended_plainly(None, peak, now) or self._told_nothing(peak)
+
+    def _told(self, data: bytes, now: float) -> AnyOutcome | None:
+        """As `at_once`, where `data` has come and is no empty result."""
+        self._follow_clocks()
+        self._quiet = self._take_first(data) and self.worker_first
+        result = self._result
+        if self._quiet and result is not None and result.error is None:
+            return self._ended_plainly(result, result.peak_memory, now)
+        return None
+
+    def _told_nothing(self, peak: int) -> AnyOutcome | None:
+        """As `at_once`, where an empty result has come, and there is more to be looked at."""
+        self._follow_clocks()
+        self._result = Result(self.cell, None, None, (), (), peak)
+        return None
+
+    def _ended_plainly(self, result: Result | None, peak: int, now: float) -> Finished | None:
+        """The outcome if nothing is to be looked at besides the result that has come.
+
+        Without a `result` it is that of a cell that told nothing.
+        """
+        output = self.output
+        if (
+            now - self.running_since > WORTH_A_LOOK
+            or self._unacknowledged
+            or self._notice
+            or self._errand
+            or self._eof
+            or self._lost
+            or self._emptied
+            or output.stdout.head_size
+            or output.stderr.head_size
+            or not self.worker_first
+        ):
+            return None
+        self._settled = not output.told
+        return self._finished(result, peak, now)
+
+    def _finished(self, result: Result | None, peak: int, now: float) -> Finished:
+        """As `_ended_plainly`, where nothing is to be looked at.
+
+        All that is not set is as in the classes. They are frozen, and so set each field by a call,
+        which takes longer than the rest of a step's end.
+        """
+        usage, outcome = _new(Usage), _new(Finished)
+        costs, fields = usage.__dict__, outcome.__dict__
+        costs["execution_seconds"] = took = now - self.running_since
+        if took < _NOT_WORTH_A_READING and now - self._ended_at < _AS_NEW and not self.keeps:
+            used = took
+            self._cpu_ended += took  # or the next reading would charge for it again
+        else:
+            self._ended_at, self._cpu_ended = now, self.cpu_seconds()
+            used = self._cpu_ended - self._cpu_begun
+        costs["cpu_seconds"] = used if used > 0.0 else 0.0
+        costs["peak_memory"] = peak
+        fields["usage"] = usage
+        if result is not None:
+            fields["value"], fields["changes"] = result.value, result.changes
+            fields["figures"] = result.figures
+        self.running_since = 0.0
+        self._past.add(self.cell)
+        return outcome
+
+    def open_lane(self, waiting: Waiting) -> None:
+        """Have a lane, if there is a shortcut: `begin`, a wait and `at_once` in one function.
+
+        What these look up for each cell, since it may differ, is bound once: it is the same for as
+        long as `waiting` follows the same. A call or a look-up takes longer than one would think,
+        as the worker has had the processor's caches meanwhile.
+        """
+        links = self.links
+        if links.shortcut is None or waiting.interest != _POLLIN:
+            return
+        execute, empty_result = links.connection.execute, links.connection.empty_result
+        write, read = links.shortcut.write, links.shortcut.read
+        poll, first_alone = waiting.poll, self._first_alone
+
+        def step(code: bytes, timeout: float) -> AnyOutcome | None:
+            if (
+                not self._settled
+                or self._clocks is not None
+                or len(code) > _MOST_CODE
+                or timeout != waiting.seconds
+            ):
+                self.begin(code, timeout, None)
+                return self.at_once(waiting.wait(self, timeout))
+            self.cell = cell = self.cell + 1
+            self._code, self._timeout, self._begun = code, timeout, True
+            began = self.running_since = _monotonic()
+            recent = began - self._ended_at < _AS_NEW
+            self._cpu_begun = self._cpu_ended if recent else self.cpu_seconds()
+            frame = execute(cell, code)
+            try:
+                write(frame)
+            except OSError:
+                self._carry(frame)
+                return self.at_once(waiting.wait(self, timeout))
+            ready = poll(waiting.milliseconds)
+            if ready != first_alone:
+                return self.at_once(waiting.whole(ready))
+            try:
+                data = read()
+            except OSError:
+                return self.at_once(ready)
+            now = _monotonic()
+            peak = empty_result(data, cell)
+            if peak is None:
+                return self._told(data, now)
+            if now - began > WORTH_A_LOOK or self._unacknowledged:
+                return self._told_nothing(peak)
+            return self._finished(None, peak, now)
+
+        self.lane = step
