@@ -397,11 +397,18 @@ def test_a_reply_that_is_half_read_when_its_cell_ends_is_read_to_its_end(
 ) -> None:
     """A cell that comes by the pipe after that is not taken for a part of it."""
     numbers = random.Random(1)
-    with restarting.session(host={"big": lambda: "a" * 170_000}) as session:
+    timers: list[threading.Timer] = []
+
+    def big() -> str:
+        if timers:
+            timers.pop().start()  # by now the cell runs, so that there is one to interrupt
+        return "a" * 170_000
+
+    with restarting.session(host={"big": big}) as session:
         step(session)
         for _ in range(60):
-            timer = threading.Timer(numbers.uniform(0.001, 0.01), session.interrupt)
-            timer.start()
+            timer = threading.Timer(numbers.uniform(0, 0.01), session.interrupt)
+            timers.append(timer)
             outcome = session.run("while True: big()")
             timer.join()
             assert isinstance(outcome, Raised) and outcome.state == "kept"

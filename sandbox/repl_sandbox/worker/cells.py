@@ -21,6 +21,7 @@ from .branching import Branching
 from .cell import NOTHING, Ran, run_cell
 from .changes import Changes
 from .channel import Channel
+from .claim import Claim
 from .copies import ALL_SIGNALS
 from .figures import take_figures
 from .host_calls import HostCalls
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from ..policies.rules import Rules
 
 _exit = os._exit
-_getpid = os.getpid
 _thread_count = _thread._count  # as the tests of threading use it
 _getrusage, _SELF = resource.getrusage, resource.RUSAGE_SELF
 _gettrace, _settrace = sys.gettrace, sys.settrace
@@ -57,7 +57,7 @@ class Cells:
     """A namespace, what is said about it, and what its code may call."""
 
     def __init__(self, rules: Rules | None = None) -> None:
-        self._pid = 0
+        self._claim = Claim()
         self._peak = 0
         self._copies: Branching | None = None
         self._used = False  # whether code of the session has run
@@ -87,13 +87,26 @@ class Cells:
             rules.builtins[HOOK] = call_hook
             self._namespace.globals["__builtins__"] = rules.builtins
 
-    def _execute(self, cell: int, code: bytes) -> None:
+    def _execute(self, cell: int, code: bytes) -> bytes:
+        """Run a cell; its result, as it is to be sent."""
         self._used = True
+        settle = None
         if self._copies is not None:
             self._copies.due, self._copies.cell = True, cell
+            settle = self._copies.settle
         self._calls.cell = cell
-        ran = self._run(cell, code)
-        if _getpid() != self._pid:
+        try:
+            self._interrupts.arm(cell)
+            text = str(code, "utf-8", "surrogatepass")
+            ran = run_cell(text, cell, self._namespace, self._printed, settle)
+        except KeyboardInterrupt:
+            # It struck outside of the cell's own code, while that was starting or ending. Before
+            # anything is called, where another would strike and end the worker:
+            self._interrupts.armed = False
+            ran = Ran(None, ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None))
+        finally:
+            self._interrupts.armed = False
+        if not self._claim.holds():
             self._end_child(ran)
         if _gettrace() is not None or _getprofile() is not None:
             _settrace(None)
@@ -112,10 +125,8 @@ class Cells:
         if since > _SHORT:
             self._peak = peak_memory()
         if ran is NOTHING and not changes and _PYPLOT not in _modules:
-            result = self._channel.said_of_nothing(cell, self._peak)
-        else:
-            result = self._channel.said(self._result(cell, ran, changes))
-        self._channel.end_cell(result)
+            return self._channel.said_of_nothing(cell, self._peak)
+        return self._channel.said(self._result(cell, ran, changes))
 
     def _seek_shortcut(self) -> None:
         """At the end of a cell: ask for the shortcut, if this is stepped fast."""
@@ -137,8 +148,16 @@ class Cells:
         The first write to a page after a fork copies it. A cell writes some two hundred; this has
         them copied while the host, which has what it wanted by now, is busy.
         """
-        encode(self._result(0, self._run(0, b"None"), self._changes.since_last()))
-        sources.drop_last()
+        ran = NOTHING
+        try:
+            self._interrupts.arm()
+            ran = run_cell("None", 0, self._namespace, self._printed)
+            sources.drop_last()
+        except KeyboardInterrupt:  # as in `_execute`
+            self._interrupts.armed = False
+        finally:
+            self._interrupts.armed = False
+        encode(self._result(0, ran, self._changes.since_last()))
 
     def _result(self, cell: int, ran: Ran, changes: list[Change]) -> Result:
         figures = self._figures(cell) if _PYPLOT in _modules else ()
@@ -149,24 +168,9 @@ class Cells:
         try:
             self._interrupts.arm(cell)
             return tuple(take_figures())
-        except KeyboardInterrupt:  # as in `_run`
+        except KeyboardInterrupt:  # as in `_execute`
             self._interrupts.armed = False
             return ()
-        finally:
-            self._interrupts.armed = False
-
-    def _run(self, cell: int, code: bytes) -> Ran:
-        # What is no cell of the session's meets nobody.
-        settle = self._copies.settle if cell and self._copies is not None else None
-        try:
-            self._interrupts.arm(cell)
-            text = str(code, "utf-8", "surrogatepass")
-            return run_cell(text, cell, self._namespace, self._printed, settle)
-        except KeyboardInterrupt:
-            # It struck outside of the cell's own code, while that was starting or ending. Before
-            # anything is called, where another would strike and end the worker:
-            self._interrupts.armed = False
-            return Ran(None, ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None))
         finally:
             self._interrupts.armed = False
 

@@ -127,9 +127,7 @@ class Channel:
             try:
                 self._socket.sendall(after + self._connection.send(message))
             except OSError as error:
-                if _is_handlers(error):
-                    raise
-                raise Disconnected from None
+                raise _told_by(error) from None
             finally:
                 if main:
                     self._interrupts.allow()
@@ -152,9 +150,7 @@ class Channel:
                     self._socket.sendall(result)
                     self._spoke = True
         except OSError as error:
-            if _is_handlers(error):
-                raise
-            raise Disconnected from None
+            raise _told_by(error) from None
 
     def shorten(self, commands: int, results: int) -> None:
         """Have cells and results go by these pipes from here on.
@@ -181,9 +177,7 @@ class Channel:
                     return cell
                 self._take(data)
         except OSError as error:
-            if _is_handlers(error):
-                raise
-            raise Disconnected from None
+            raise _told_by(error) from None
         while True:
             with self._turn:
                 if self._commands:
@@ -198,29 +192,37 @@ class Channel:
         """Whether the main thread is the only one, and nothing has come that it has not taken."""
         return _thread_count() == 0 and not self._leading and not self._commands
 
-    def obey_shortcut(self, execute: Callable[[int, bytes], None]) -> None:
+    def obey_shortcut(self, execute: Callable[[int, bytes], bytes]) -> None:
         """Have cells executed as they come by the shortcut, for as long as nothing else comes.
 
-        Only the main thread, between cells. Without a shortcut it returns at once.
+        Only the main thread, between cells. Without a shortcut it returns at once. `execute` is
+        given a cell and its code, and returns its result, which was `said`.
         """
-        if self._shortcut is None or not self._is_alone():
+        if self._shortcut is None:
             return
         # Bound once: what is looked up or called for each cell takes a step longer than one would
         # think, as the host has had the processor's caches meanwhile.
-        read, as_cell, commands = self._shortcut.read, self._connection.cell, self._commands
-        while _thread_count() == 0 and not commands:
+        read, write, commands = self._shortcut.read, self._shortcut.write, self._commands
+        as_cell, alone = self._connection.cell, self._is_alone()
+        while alone and not commands:
             try:
                 data = read(READ)
             except OSError as error:
-                if _is_handlers(error):
-                    raise
-                raise Disconnected from None
+                raise _told_by(error) from None
             cell = as_cell(data)
             if cell is None:
                 self._take_short(data)
                 return
             number, code = cell
-            execute(number, code)
+            result = execute(number, code)
+            alone = _thread_count() == 0
+            if not alone or self._spoke or len(result) > MOST:
+                self.end_cell(result)
+                continue
+            try:
+                write(result)
+            except OSError as error:
+                raise _told_by(error) from None
 
     def next_descriptor(self) -> int:
         """The descriptor that came with the reply just taken.
@@ -306,9 +308,7 @@ class Channel:
         try:
             data = self._receive() if pipe is None else pipe.read(READ)
         except OSError as error:
-            if _is_handlers(error):
-                raise
-            raise Disconnected from None
+            raise _told_by(error) from None
         if not data:
             raise Disconnected
         return data if pipe is None else data.lstrip(BELL)
@@ -323,12 +323,13 @@ class Channel:
         return data
 
 
-def _is_handlers(error: OSError) -> bool:
-    """Whether a signal handler of the session's code raised it, as those of alarms often do.
+def _told_by(error: OSError) -> Exception:
+    """What an error while reading or writing says: that the host is gone, as a rule.
 
-    The socket has no time-out, and its own errors have numbers.
+    But a signal handler of the session's code may have raised it, as those of alarms often do. The
+    socket has no time-out, and its own errors have numbers.
     """
-    return error.errno is None or type(error) is TimeoutError
+    return error if error.errno is None or type(error) is TimeoutError else Disconnected()
 
 
 class Disconnected(Exception):

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ..policies.rules import Rules
 
 _exit = os._exit
-_getpid = os.getpid
 _thread_count = _thread._count  # as the tests of threading use it
 
 # Milliseconds in which a host that opened a session for a cell has sent it.
@@ -74,13 +73,13 @@ class Worker(Questions):
         except Disconnected:
             _exit(0)
 
-    def serve_on(self, pid: int, *, has_pages: bool) -> None:
-        """As `serve`, for who was made to `belong_to` a session before it was forked as `pid`.
+    def serve_on(self, *, has_pages: bool) -> None:
+        """As `serve`, for who was made to `belong_to` a session before it was forked.
 
         What `prepare` returned was sent; with `has_pages` a command has come. Returns when the
         host has closed the conversation.
         """
-        self._pid = pid
+        self._claim.take()
         try:
             if not has_pages:
                 self._touch_pages()
@@ -143,7 +142,7 @@ class Worker(Questions):
         self._channel.send(Ready(VERSION))
 
     def _listen(self, fd: int) -> None:
-        self._pid = _getpid()
+        self._claim.take()
         self._channel.open(_stream(fd))
 
     def obey(self) -> None:
@@ -155,9 +154,9 @@ class Worker(Questions):
         command = self._channel.next_command()
         if type(command) is tuple:
             cell, code = command
-            self._execute(cell, code)
+            self._channel.end_cell(self._execute(cell, code))
         elif type(command) is Execute:  # a chunk of its own does not hold it, whole and alone
-            self._execute(command.cell, command.code)
+            self._channel.end_cell(self._execute(command.cell, command.code))
         else:
             if self._copies is not None:
                 self._copies.settle()

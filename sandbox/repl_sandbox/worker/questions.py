@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ..policies.rules import Rules
     from ..wire.offered import Offered
 
-_getpid = os.getpid
-
 
 class Questions(Cells):
     """A namespace that the host can set up, look at, save and load."""
@@ -114,11 +112,11 @@ class Questions(Cells):
             ran = Ran(self._checkpoint(errand, fd), None)
         # Boundary: pickles run code of the user's, which may raise anything.
         except BaseException as error:  # noqa: BLE001
-            self._interrupts.armed = False  # as in `_run`
+            self._interrupts.armed = False  # as in `_execute`
             ran = Ran(None, describe(error, 0))
         finally:
             self._interrupts.armed = False
-        if _getpid() != self._pid:
+        if not self._claim.holds():
             self._end_child()
         self._streams.tidy()
         self._channel.send(self._result(errand.cell, ran, []))

@@ -114,12 +114,11 @@ class Streams:
 
         Closed, it would silence all later cells. A stream of the user's that is open stays.
         """
-        if (
-            _stream("stdout") is self._stdout
-            and _stream("stderr") is self._stderr
-            and not _Descriptor.some
-        ):
-            return
+        try:
+            if sys.stdout is self._stdout and sys.stderr is self._stderr and not _Descriptor.some:
+                return
+        except AttributeError:
+            pass  # it was deleted
         _Descriptor.some = False
         if self._stdin.lost:  # exit() closes it
             self._stdin = _open_stdin()

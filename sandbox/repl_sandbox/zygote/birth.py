@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple, NoReturn
 
 from ..jail import forks, quiet_steps
-from ..jail.quiet_init import FIRST_WORKER, Ends, QuietInit
+from ..jail.quiet_init import Ends, QuietInit
 from ..jail.quiet_steps import QuietSteps
 from ..jail.recipe import BIRTH, DONE, RECIPES, Jail, contain
 from ..jail.tracking import Tracking
@@ -109,7 +109,7 @@ class Birth(NamedTuple):
             return
         _ignore_children()
         try:
-            self.worker.serve_on(FIRST_WORKER, has_pages=self.steps.waits)
+            self.worker.serve_on(has_pages=self.steps.waits)
             os._exit(0)
         # Boundary: as in `be_worker`.
         except Exception as error:  # noqa: BLE001
