@@ -6,7 +6,6 @@ yields the time at which it wants to be woken, and is resumed with the descripto
 
 from __future__ import annotations
 
-import select
 import signal
 import threading
 import time
@@ -150,7 +149,6 @@ class Exchange:
         else:
             self._first = links.shortcut.results
             self.descriptors = (self._first, self.worker_fd, *others)
-        self._first_alone = [(self._first, select.POLLIN)]
         self.lane = None
 
     def _wait_also_for(self, wakes: tuple[int, ...]) -> None:

@@ -41,7 +41,10 @@ def check_code(code: str) -> bytes:
     """`code` as bytes for the wire; TypeError or ValueError if it is no cell."""
     if not isinstance(code, str):
         raise TypeError(f"code must be a str, not {type(code).__name__}")
-    data = code.encode("utf-8", "surrogatepass")
+    try:
+        data = code.encode()
+    except UnicodeEncodeError:
+        data = code.encode("utf-8", "surrogatepass")  # takes longer
     if len(data) > MAX_CODE:
         raise ValueError(
             f"code is {len(data):,} bytes; the limit is {MAX_CODE:,}. Pass data with set()"

@@ -129,7 +129,7 @@ class Steps(Incoming):
 
         So it is with most steps, and what costs time here is paid by each.
         """
-        if ready != self._first_alone or self.outbox.interest != _POLLIN:
+        if len(ready) != 1 or ready[0][0] != self._first or self.outbox.interest != _POLLIN:
             self._follow_clocks()
             self._receive(ready)
             return None
@@ -199,7 +199,8 @@ class Steps(Incoming):
             fields["value"], fields["changes"] = result.value, result.changes
             fields["figures"] = result.figures
         self.running_since = 0.0
-        self._past.add(self.cell)
+        add = self._past.add
+        add(self.cell)
         return outcome
 
     def open_lane(self, waiting: Waiting) -> None:
@@ -214,7 +215,7 @@ class Steps(Incoming):
             return
         execute, empty_result = links.connection.execute, links.connection.empty_result
         write, read = links.shortcut.write, links.shortcut.read
-        poll, first_alone = waiting.poll, self._first_alone
+        poll, first = waiting.poll, self._first
 
         def step(code: bytes, timeout: float) -> AnyOutcome | None:
             if (
@@ -237,7 +238,7 @@ class Steps(Incoming):
                 self._carry(frame)
                 return self.at_once(waiting.wait(self, timeout))
             ready = poll(waiting.milliseconds)
-            if ready != first_alone:
+            if len(ready) != 1 or ready[0][0] != first:
                 return self.at_once(waiting.whole(ready))
             try:
                 data = read()

@@ -60,8 +60,9 @@ class Session(Handle):
                 try:
                     self._enter()
                     try:
-                        if on_output is None and core.lane is not None:
-                            outcome = core.lane(data, seconds)
+                        lane = core.lane
+                        if lane is not None and on_output is None:
+                            outcome = lane(data, seconds)
                         else:
                             core.begin(data, seconds, on_output)
                             outcome = core.at_once(self._waiting.wait(core, seconds))

@@ -124,9 +124,12 @@ class HostConnection(_Connection[WorkerMessage, HostMessage]):
         """The peak memory, if `data` is the whole and empty result of `cell`; else not taken in."""
         if len(data) != _RESULT_SIZE:
             return None
-        *head, peak = _unpack_result(data)
+        header_size, blob_size, kind, number, peak = _unpack_result(data)
         if (
-            head != [_RESULT_HEADER_SIZE, 0, EMPTY_RESULT_KIND, cell]
+            number != cell
+            or kind != EMPTY_RESULT_KIND
+            or header_size != _RESULT_HEADER_SIZE
+            or blob_size
             or peak >= MAX_COUNT
             or self.phase is not _RUNNING
             or self._reader.pending

@@ -18,7 +18,7 @@ from .coroutines import run_coroutine
 from .display import display
 from .namespace import Namespace
 from .printed import install, rewrite
-from .sources import keep, source_line
+from .sources import cell_name, keep, source_line
 from .tracebacks import describe
 from .warned import REGISTRY, forget_shown
 
@@ -67,6 +67,7 @@ def run_cell(
     `settle` is called when the code is compiled, and returns when it may run. Number 0 is none of
     the session's cells, and says nothing.
     """
+    code: CodeType | list[CodeType] | None = None
     try:
         # Between two cells it would be chance in whose output it is said.
         if namespace.protected and number:
@@ -78,7 +79,24 @@ def run_cell(
         name = keep(number, source, line=line)
         if printed is not None:
             install(printed)
-        code = _compiled(source, name, namespace, line, printed is not None and "FINAL" in source)
+        forms = printed is not None and "FINAL" in source
+        # A line that assigns to a name, as `x = f(1)`, has no last expression, so it is compiled
+        # from its text, which takes half the time of going through a tree. When in doubt, it is no
+        # such line.
+        target, equals, _ = source.partition(" = ")
+        if (
+            line
+            and equals
+            and not forms
+            and target.isidentifier()
+            and ";" not in source
+            and namespace.check is None
+        ):
+            whole = _compile(source, name, "exec", _FLAGS | namespace.future, True)
+            awaits = ("await" in source or "async" in source) and whole.co_flags & _COROUTINE
+            code = [whole] if awaits else whole
+        else:
+            code = _compiled(source, name, namespace, forms=forms)
         if settle is not None:
             settle()
         value = _eval(code, everything) if type(code) is CodeType else _run(code, namespace)
@@ -89,8 +107,9 @@ def run_cell(
     # Boundary: every exception of the user's code, SystemExit and KeyboardInterrupt included, is a
     # result of the cell.
     except BaseException as error:  # noqa: BLE001
-        told = describe(error, number, namespace)
-        return Ran(None, told, *_end(error, told))
+        raised = error if code is not None else _refused(error, source, number)
+        told = describe(raised, number, namespace)
+        return Ran(None, told, *_end(raised, told))
 
 
 def _end(error: BaseException, told: ErrorInfo) -> tuple[int, str]:
@@ -129,48 +148,24 @@ async def _run_awaiting(codes: list[CodeType], namespace: Namespace) -> object:
 
 
 def _compiled(
-    source: str,
-    name: str,
-    namespace: Namespace,
-    line: bool,
-    forms: bool,
+    source: str, name: str, namespace: Namespace, *, forms: bool
 ) -> CodeType | list[CodeType]:
     """The code of a cell's statements, then that of its last expression if it ends with one.
 
-    That which is in one part and awaits nothing is no list. `line`: whether it is a single line;
-    `forms`: whether printed forms of an answer are looked for.
+    That which is in one part and awaits nothing is no list. `forms`: whether printed forms of an
+    answer are looked for.
 
     Raises:
-        SyntaxError: also for source that Python refuses in other ways.
         PolicyError: the session's language policy refuses it.
+        what `compile` raises, see `_refused`.
     """
-    try:
-        # A line that assigns to a name, as `x = f(1)`, has no last expression, so it is compiled
-        # from its text, which takes half the time of going through a tree. When in doubt, it is no
-        # such line.
-        target, equals, _ = source.partition(" = ")
-        if (
-            line
-            and equals
-            and not forms
-            and target.isidentifier()
-            and ";" not in source
-            and namespace.check is None
-        ):
-            code = _compile(source, name, "exec", _FLAGS | namespace.future, True)
-            return [code] if code.co_flags & _COROUTINE else code
-        tree = _compile(source, name, "exec", _TREE | namespace.future, True)
-        if forms:
-            rewrite(tree)
-        if namespace.check is not None:
-            tree = namespace.check(tree)
-        codes = _split(tree, name, namespace)
-        return codes if len(codes) != 1 or codes[0].co_flags & _COROUTINE else codes[0]
-    except (SyntaxError, ValueError) as error:
-        raise _located(error, source, name) from None
-    except (RecursionError, MemoryError):
-        message = "the source is nested too deeply, or too large, to be compiled"
-        raise SyntaxError(message, (name, None, None, None)) from None
+    tree = _compile(source, name, "exec", _TREE | namespace.future, True)
+    if forms:
+        rewrite(tree)
+    if namespace.check is not None:
+        tree = namespace.check(tree)
+    codes = _split(tree, name, namespace)
+    return codes if len(codes) != 1 or codes[0].co_flags & _COROUTINE else codes[0]
 
 
 def _split(tree: Module, name: str, namespace: Namespace) -> list[CodeType]:
@@ -186,6 +181,16 @@ def _split(tree: Module, name: str, namespace: Namespace) -> list[CodeType]:
         tree_of_last = Expression(last.value)
         codes.append(_compile(tree_of_last, name, "eval", _FLAGS | namespace.future, True))
     return codes
+
+
+def _refused(error: BaseException, source: str, number: int) -> BaseException:
+    """What to say of an error while a cell was compiled."""
+    if isinstance(error, (SyntaxError, ValueError)):
+        return _located(error, source, cell_name(number))
+    if isinstance(error, (RecursionError, MemoryError)):
+        message = "the source is nested too deeply, or too large, to be compiled"
+        return SyntaxError(message, (cell_name(number), None, None, None))
+    return error
 
 
 def _located(error: SyntaxError | ValueError, source: str, name: str) -> SyntaxError | ValueError:

@@ -97,7 +97,10 @@ class Cells:
         self._calls.cell = cell
         try:
             self._interrupts.arm(cell)
-            text = str(code, "utf-8", "surrogatepass")
+            try:
+                text = code.decode()
+            except UnicodeDecodeError:
+                text = code.decode("utf-8", "surrogatepass")  # takes longer
             ran = run_cell(text, cell, self._namespace, self._printed, settle)
         except KeyboardInterrupt:
             # It struck outside of the cell's own code, while that was starting or ending. Before
@@ -106,7 +109,7 @@ class Cells:
             ran = Ran(None, ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None))
         finally:
             self._interrupts.armed = False
-        if not self._claim.holds():
+        if not self._claim.page[0]:
             self._end_child(ran)
         if _gettrace() is not None or _getprofile() is not None:
             _settrace(None)
@@ -125,7 +128,9 @@ class Cells:
         if since > _SHORT:
             self._peak = peak_memory()
         if ran is NOTHING and not changes and _PYPLOT not in _modules:
-            return self._channel.said_of_nothing(cell, self._peak)
+            # Loaded first, as CPython 3.11 does not specialise a call of what an object holds.
+            say = self._channel.said_of_nothing
+            return say(cell, self._peak)
         return self._channel.said(self._result(cell, ran, changes))
 
     def _seek_shortcut(self) -> None:

@@ -10,39 +10,38 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable
-from functools import partial
 
 _MADV_WIPEONFORK = 18  # uapi/asm-generic/mman-common.h
-
-_getpid = os.getpid
 
 
 class Claim:
     """That of one process at a time.
 
     Attributes:
-        holds: whether it is this process's.
+        page: its first item says whether it is this process's.
     """
 
     def __init__(self) -> None:
-        self._pid = 0
-        self._page: mmap.mmap | None = None
-        self.holds: Callable[[], object] = self._is_same
+        self.page: mmap.mmap | _Number
         try:
-            page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            page.madvise(_MADV_WIPEONFORK)
+            self.page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self.page.madvise(_MADV_WIPEONFORK)
         except OSError:
-            return  # a kernel that does not know it, or an emulated one
-        self._page = page
-        self.holds = partial(page.__getitem__, 0)
+            self.page = _Number()  # a kernel that does not know it, or an emulated one
 
     def take(self) -> None:
         """It is this process's from here on."""
-        if self._page is None:
-            self._pid = _getpid()
-        else:
-            self._page[0] = 1
+        self.page[0] = 1
 
-    def _is_same(self) -> bool:
-        return _getpid() == self._pid
+
+class _Number:
+    """What does without such a page: the number of the process."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+
+    def __getitem__(self, index: int) -> int:
+        return os.getpid() == self._pid
+
+    def __setitem__(self, index: int, value: int) -> None:
+        self._pid = os.getpid()

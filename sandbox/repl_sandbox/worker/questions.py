@@ -116,7 +116,7 @@ class Questions(Cells):
             ran = Ran(None, describe(error, 0))
         finally:
             self._interrupts.armed = False
-        if not self._claim.holds():
+        if not self._claim.page[0]:
             self._end_child()
         self._streams.tidy()
         self._channel.send(self._result(errand.cell, ran, []))

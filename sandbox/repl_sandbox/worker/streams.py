@@ -23,15 +23,14 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 class _Descriptor(io.FileIO):
     """A standard descriptor; it stays open, and knows whether its stream is lost to later cells."""
 
-    some = False  # of the class: whether one is lost that was not put back yet
-
     def __init__(self, fd: int, mode: str) -> None:
         super().__init__(fd, mode, closefd=False)
         self.lost = False
 
     def lose(self) -> None:
         """What is over it is closed or detached."""
-        self.lost = _Descriptor.some = True
+        self.lost = True
+        _lost.add(self)
 
     def seekable(self) -> bool:
         # A template has files there and its sessions pipes. What is told is kept by all that is put
@@ -41,6 +40,9 @@ class _Descriptor(io.FileIO):
     def close(self) -> None:
         self.lose()
         super().close()
+
+
+_lost: set[_Descriptor] = set()  # that were not put back yet
 
 
 class _Stream(io.TextIOWrapper):
@@ -115,11 +117,11 @@ class Streams:
         Closed, it would silence all later cells. A stream of the user's that is open stays.
         """
         try:
-            if sys.stdout is self._stdout and sys.stderr is self._stderr and not _Descriptor.some:
+            if sys.stdout is self._stdout and sys.stderr is self._stderr and not _lost:
                 return
         except AttributeError:
             pass  # it was deleted
-        _Descriptor.some = False
+        _lost.clear()
         if self._stdin.lost:  # exit() closes it
             self._stdin = _open_stdin()
         self._stdout = _put_back("stdout", STDOUT, self._stdout)
