@@ -132,7 +132,7 @@ class Worker(Questions):
             os.dup2(theirs.fileno(), fd, inheritable=False)
             self._channel.open(_stream(fd))
             os.close(fd)
-        # Not asked for by each session's first cell, which is short as a rule.
+        # What is told of it until a cell has run.
         self._peak = peak_memory()
         return self._channel.said(Ready(VERSION))
 
