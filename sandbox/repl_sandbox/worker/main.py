@@ -154,9 +154,11 @@ class Worker(Questions):
         command = self._channel.next_command()
         if type(command) is tuple:
             cell, code = command
-            self._channel.end_cell(self._execute(cell, code))
+            result = self._execute(cell, code)
+            self._channel.end_cell(result)
         elif type(command) is Execute:  # a chunk of its own does not hold it, whole and alone
-            self._channel.end_cell(self._execute(command.cell, command.code))
+            result = self._execute(command.cell, command.code)
+            self._channel.end_cell(result)
         else:
             if self._copies is not None:
                 self._copies.settle()
