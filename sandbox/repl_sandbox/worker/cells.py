@@ -62,6 +62,7 @@ class Cells:
         self._copies: Branching | None = None
         self._used = False  # whether code of the session has run
         self._answered = 0.0  # when the last cell ended
+        self._known = 0.0  # when its peak of memory was known last: as that ended, or it began
         self._hurried = False  # whether it had come soon after the one before it
         self._steps = 0  # that had, in a row
         # Whether it asks for the shortcut if it is stepped fast. Who copies it has it do without: a
@@ -122,16 +123,22 @@ class Cells:
         self._calls.cell = 0
         changes = self._changes.since_last()
         now = _monotonic()
-        since, self._answered = now - self._answered, now
-        self._hurried = since < _HURRY
+        self._hurried = now - self._answered < _HURRY
         # Asked of the kernel only if the cell may have run long enough to have touched much.
-        if since > _SHORT:
+        if now - self._known > _SHORT:
             self._peak = peak_memory()
+        self._answered = self._known = now
         if ran is NOTHING and not changes and _PYPLOT not in _modules:
             # Loaded first, as CPython 3.11 does not specialise a call of what an object holds.
             say = self._channel.said_of_nothing
             return say(cell, self._peak)
         return self._channel.said(self._result(cell, ran, changes))
+
+    def _begin(self) -> None:
+        """Be the worker of a session, from here on."""
+        self._claim.take()
+        if self._peak:
+            self._known = _monotonic()
 
     def _seek_shortcut(self) -> None:
         """At the end of a cell: ask for the shortcut, if this is stepped fast."""

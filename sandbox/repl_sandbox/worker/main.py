@@ -79,7 +79,7 @@ class Worker(Questions):
         What `prepare` returned was sent; with `has_pages` a command has come. Returns when the
         host has closed the conversation.
         """
-        self._claim.take()
+        self._begin()
         try:
             if not has_pages:
                 self._touch_pages()
@@ -132,7 +132,7 @@ class Worker(Questions):
             os.dup2(theirs.fileno(), fd, inheritable=False)
             self._channel.open(_stream(fd))
             os.close(fd)
-        # What is told of it until a cell has run.
+        # Not asked for by each session's first cell, which is short as a rule.
         self._peak = peak_memory()
         return self._channel.said(Ready(VERSION))
 
@@ -142,7 +142,7 @@ class Worker(Questions):
         self._channel.send(Ready(VERSION))
 
     def _listen(self, fd: int) -> None:
-        self._claim.take()
+        self._begin()
         self._channel.open(_stream(fd))
 
     def obey(self) -> None:
