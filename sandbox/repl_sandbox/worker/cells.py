@@ -63,8 +63,8 @@ class Cells:
         self._used = False  # whether code of the session has run
         self._answered = 0.0  # when the last cell ended
         self._known = 0.0  # when its peak of memory was known last: as that ended, or it began
-        self._hurried = False  # whether it had come soon after the one before it
-        self._steps = 0  # that had, in a row
+        self._hurried = False  # with copies: whether it had come soon after the one before it
+        self._steps = 0  # without: in a row, that ended soon after the one before them
         # Whether it asks for the shortcut if it is stepped fast. Who copies it has it do without: a
         # copy would have two more descriptors to let go of, and costs many times what is gained.
         self.seeks_shortcut = False
@@ -95,6 +95,7 @@ class Cells:
         if self._copies is not None:
             self._copies.due, self._copies.cell = True, cell
             settle = self._copies.settle
+            self._hurried = _monotonic() - self._answered < _HURRY
         self._calls.cell = cell
         try:
             self._interrupts.arm(cell)
@@ -123,7 +124,6 @@ class Cells:
         self._calls.cell = 0
         changes = self._changes.since_last()
         now = _monotonic()
-        self._hurried = now - self._answered < _HURRY
         # Asked of the kernel only if the cell may have run long enough to have touched much.
         if now - self._known > _SHORT:
             self._peak = peak_memory()
@@ -142,7 +142,7 @@ class Cells:
 
     def _seek_shortcut(self) -> None:
         """At the end of a cell: ask for the shortcut, if this is stepped fast."""
-        self._steps = self._steps + 1 if self._hurried else 0
+        self._steps = self._steps + 1 if _monotonic() - self._answered < _HURRY else 0
         if self._steps >= _FAST and _thread_count() == 0:
             self.seeks_shortcut = False
             before = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
