@@ -16,6 +16,7 @@ def opened(pid: int | str) -> frozenset[str]:
     for name in os.listdir(folder):
         # The listing itself holds one descriptor, which is gone when its link is read.
         with contextlib.suppress(FileNotFoundError):
-            if not os.readlink(f"{folder}/{name}").startswith("net:"):
+            target = os.readlink(f"{folder}/{name}")
+            if not target.startswith("net:") and "/net/" not in target:
                 found.add(name)
     return frozenset(found)

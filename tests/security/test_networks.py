@@ -205,4 +205,4 @@ def test_more_sessions_than_are_kept_networks_for(ask: Ask) -> None:
         """)
     assert len(set(seen)) == len(set(again)) == 90
     assert set(seen) & set(again)
-    assert descriptors < 80
+    assert descriptors < 112

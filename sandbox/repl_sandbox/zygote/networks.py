@@ -29,9 +29,38 @@ _ROOM = 1 << 14
 # A descriptor and some 160 kB of the kernel's for each, of those that wait and of those whose
 # sessions live; who opens and closes sessions all the time has no more that are about to end.
 _MOST = 32
+# Of these, whose files are kept open: four more descriptors each. The one that was free last is the
+# next session's, so few serve nearly all sessions of who opens one after the other.
+_MOST_OPEN = 8
 # Milliseconds. Who opens fewer sessions than one in that time can wait for a network to be made; a
 # user has only so many (user.max_net_namespaces), which others may need.
 _IDLE = 1000
+
+
+class Network:
+    """The one that this process is in, until `close`."""
+
+    def __init__(self) -> None:
+        """OSError: this process may open no more descriptors."""
+        self._here = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        # Files about it. Who reads one again has it composed anew, but need not be in there, and
+        # the kernel knows how much room it takes.
+        self.files: list[int] = []
+
+    def join(self) -> None:
+        """Be in it. OSError: this process may not."""
+        libc.setns(self._here, libc.CLONE_NEWNET)
+
+    def close(self) -> None:
+        """It ends when nobody is in it."""
+        self.close_files()
+        os.close(self._here)
+
+    def close_files(self) -> None:
+        """Look into it no more."""
+        for fd in self.files:
+            os.close(fd)
+        self.files.clear()
 
 
 class Networks:
@@ -39,14 +68,14 @@ class Networks:
 
     def __init__(self) -> None:
         libc.unshare(libc.CLONE_NEWNET)
-        self._home = _here()
+        self._home = Network()
         self._read = bytearray(_ROOM)
         try:
             self._as_new = self._traces()
         except OSError:
             self._as_new = []  # nothing to compare with: no network is used again
-        self._free: list[int] = []
-        self._lent: dict[int, int] = {}  # by session; not those of the oldest, see `enter`
+        self._free: list[Network] = []
+        self._lent: dict[int, Network] = {}  # by session; not those of the oldest, see `enter`
 
     def enter(self, session: int) -> None:
         """Be in the network of a new session; `leave` must follow in this process."""
@@ -55,18 +84,18 @@ class Networks:
             self.forget(next(iter(self._lent)))
         if not self._free:
             libc.unshare(libc.CLONE_NEWNET)
-            self._lent[session] = _here()
+            self._lent[session] = Network()
             return
         network = self._free.pop()
         if network in self._lent.values():  # by a mistake of this file's, which must not cost more
             raise OSError(EEXIST, "the network is another session's")
         self._lent[session] = network
-        libc.setns(network, libc.CLONE_NEWNET)
+        network.join()
 
     def leave(self) -> None:
         """Be in the zygote's own again. One that cannot ends: it would stay in a session's."""
         try:
-            libc.setns(self._home, libc.CLONE_NEWNET)
+            self._home.join()
         except OSError as error:
             os.write(2, f"the zygote cannot return to its own network: {error}\n".encode())
             os._exit(1)
@@ -74,7 +103,7 @@ class Networks:
     def forget(self, session: int) -> None:
         """Have the network of `session` end with it."""
         if session in self._lent:
-            os.close(self._lent.pop(session))
+            self._lent.pop(session).close()
 
     def recover(self, session: int) -> None:
         """All of `session` is gone: keep its network for the next, if nothing in it tells of it."""
@@ -84,7 +113,7 @@ class Networks:
         if len(self._free) < _MOST and self._is_as_new(network):
             self._free.append(network)
         else:
-            os.close(network)
+            network.close()
 
     def patience(self) -> int | None:
         """Milliseconds after which those that wait for sessions are to be let go; None: none do."""
@@ -93,7 +122,7 @@ class Networks:
     def let_go(self) -> None:
         """Keep none that waits for a session."""
         for network in self._free:
-            os.close(network)
+            network.close()
         self._free.clear()
 
     def forked(self) -> None:
@@ -102,17 +131,29 @@ class Networks:
         for session in list(self._lent):
             self.forget(session)
 
-    def _is_as_new(self, network: int) -> bool:
+    def _is_as_new(self, network: Network) -> bool:
         """Whether there is nothing in `network` that sessions may have left there."""
         try:
-            libc.setns(network, libc.CLONE_NEWNET)
-            for path, whole, begins in self._as_new:
-                size = self._reads(path)
+            if not network.files:
+                self._open_files(network)
+            for fd, (_, whole, begins) in zip(network.files, self._as_new, strict=True):
+                # The kernel writes each whole where there is room for it.
+                size = os.preadv(fd, (self._read,), 0)
                 if (whole and size != len(begins)) or not self._read.startswith(begins):
                     return False
-            return bool(self._as_new)
         except OSError:
             return False
+        return bool(self._as_new)
+
+    def _open_files(self, network: Network) -> None:
+        """OSError: it cannot be looked into."""
+        looked_into = [other for other in (*self._lent.values(), *self._free) if other.files]
+        if len(looked_into) >= _MOST_OPEN:
+            looked_into[0].close_files()  # as a rule of the session that has lasted longest
+        try:
+            network.join()
+            for path, _, _ in self._as_new:
+                network.files.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         finally:
             self.leave()
 
@@ -126,27 +167,17 @@ class Networks:
         for name in (_SOCKETS, *_TRACES, _TRACES_OF_IPV6):
             path = f"/proc/self/net/{name}"
             try:
-                size = self._reads(path)
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 if name != _TRACES_OF_IPV6:
                     raise
                 continue
+            try:
+                size = os.preadv(fd, (self._read,), 0)
+            finally:
+                os.close(fd)
             if size == _ROOM:
                 raise OSError(EFBIG, "it is longer than what there is to read it into", path)
             end = self._read.index(b"\n") + 1 if name == _SOCKETS else size
             traces.append((path, end == size, bytes(self._read[:end])))
         return traces
-
-    def _reads(self, path: str) -> int:
-        """Read a file about the network that this process is in; the number of its bytes."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            # The kernel writes each whole where there is room for it.
-            return os.readv(fd, (self._read,))
-        finally:
-            os.close(fd)
-
-
-def _here() -> int:
-    """A descriptor of the network namespace that this process, which has one thread, is in."""
-    return os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
