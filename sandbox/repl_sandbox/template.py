@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from . import held
@@ -18,6 +19,7 @@ from .cgroups.group import Group
 from .cgroups.place import find
 from .cgroups.supply import Groups, open_groups
 from .errors import IsolationError, SandboxError
+from .imaging import Imaging
 from .jail.users import SLOTS
 from .session.isolation import probe
 from .tiers import confirm
@@ -51,6 +53,7 @@ class Template:
         yielding: bool,
     ) -> None:
         self._groups = groups
+        self.imaging: Imaging | None = None
         try:
             zygote = self.zygote = start()
         except BaseException:
@@ -88,7 +91,10 @@ class Template:
         template = cls(start, groups, states, yielding=yielding)
         try:
             template._try(tier, cgroup, limits)
-            template._learn(limits)
+            if template.zygote.tier == "process" or os.geteuid() == 0:
+                # Their memory is hidden else, from all but root.
+                template._learn(limits)
+                template.imaging = Imaging(template, limits)
         except BaseException:
             template.close()
             raise
@@ -101,19 +107,24 @@ class Template:
         """
         states, yielding = self.allowance.states, self.allowance.yielding
         groups = None if self._groups is None else _groups("require", weighed=yielding)
-        return Template(
+        template = Template(
             lambda: NestedZygote(self.zygote, parcel.fd, parcel.manifest),
             groups,
             states,
             yielding=yielding,
         )
+        if self.imaging is not None and not self.imaging.done:
+            template.imaging = Imaging(template, self.imaging.limits)
+        return template
 
     def begin(self, limits: Limits) -> Links:
         """Ask for a session with these limits, as `ZygoteHandle.begin`."""
+        self._count()
         return self.zygote.begin(*self._terms(limits))
 
     def spawn(self, limits: Limits) -> Links:
         """A session with these limits, as `ZygoteHandle.spawn`."""
+        self._count()
         return self.zygote.spawn(*self._terms(limits))
 
     def close(self) -> None:
@@ -121,7 +132,27 @@ class Template:
         try:
             self.zygote.close()
         finally:
+            if self.imaging is not None:
+                self.imaging.wait()
             self._remove_groups()
+
+    @contextmanager
+    def trial(self, limits: Limits, *, kept: bool = False) -> Iterator[Links]:
+        """A session that nobody uses, to be learned from; `kept`: with its states.
+
+        Raises:
+            SandboxError: it cannot be had.
+        """
+        slot, workspace, rlimits, group, states = self._terms(limits)
+        links = self.zygote.spawn(slot, workspace, rlimits, group, states if kept else -1)
+        try:
+            yield links
+        finally:
+            self.zygote.end(links)
+
+    def _count(self) -> None:
+        if self.imaging is not None:
+            self.imaging.count()
 
     def _terms(self, limits: Limits) -> tuple[int, int, dict[str, int], Group | None, int]:
         """What a session is asked for by."""
@@ -150,15 +181,9 @@ class Template:
 
     def _learn(self, limits: Limits) -> None:
         """Have sessions spared what can be known from one of them; they do without as well."""
-        if self.zygote.tier != "process" and os.geteuid() != 0:
-            return  # their memory is hidden, from all but root
-        slot, workspace, rlimits, group, _ = self._terms(limits)
         try:
-            links = self.zygote.spawn(slot, workspace, rlimits, group)
-            try:
+            with self.trial(limits) as links:
                 self.zygote.learn(links)
-            finally:
-                self.zygote.end(links)
         except SandboxError:
             self.zygote.check_alive()
 

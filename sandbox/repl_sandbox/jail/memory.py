@@ -13,7 +13,9 @@ from .libc import Call, number
 _MADV_DONTNEED: Final = 4
 _MADV_HUGEPAGE: Final = 14
 _MADV_NOHUGEPAGE: Final = 15
-_MADV_POPULATE_WRITE: Final = 23
+POPULATING: Final = 23  # MADV_POPULATE_WRITE
+# MADV_DONTDUMP: what is advised so is no mapping with what is beside it.
+PARTING: Final = 16
 # uapi/linux/pidfd.h: in the place of a descriptor, the one who calls. Linux 6.15.
 _PIDFD_SELF: Final = -10_000
 
@@ -45,10 +47,10 @@ _process_madvise: Final = Call(
 
 def populating(runs: str, count: str) -> Row | None:
     """`populate` as a call with the arguments of these names; None if this kernel is too old."""
-    if _process_madvise.raw(_PIDFD_SELF, None, 0, _MADV_POPULATE_WRITE, 0):
+    if _process_madvise.raw(_PIDFD_SELF, None, 0, POPULATING, 0):
         return None
     call = "syscall", number("process_madvise")
-    return *call, _PIDFD_SELF, runs, count, _MADV_POPULATE_WRITE, 0
+    return *call, _PIDFD_SELF, runs, count, POPULATING, 0
 
 
 def populate(runs: int, count: int) -> None:
@@ -59,10 +61,16 @@ def populate(runs: int, count: int) -> None:
     """
     me = os.pidfd_open(os.getpid())
     try:
-        if _process_madvise.raw(me, runs, count, _MADV_POPULATE_WRITE, 0) == -1:
+        if _process_madvise.raw(me, runs, count, POPULATING, 0) == -1:
             _process_madvise.failed()
     finally:
         os.close(me)
+
+
+def check_advice(me: int, advice: int) -> None:
+    """OSError where the kernel does not take `advice` from this process, whose pidfd `me` is."""
+    if _process_madvise.raw(me, None, 0, advice, 0) == -1:
+        _process_madvise.failed()
 
 
 def trim_heap() -> None:

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from ..jail.tracking import Span
 from ..wire.messages import Execute, Result
 from .links import Links
 from .working_set import MOST_RUNS, RUN
@@ -23,17 +24,22 @@ _BITS: Final = _PRESENT | _OF_A_FILE | _ALONE
 _ENTRY: Final = struct.Struct("=Q")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _READ: Final = 1 << 16
+NOTHING: Final = b"None"  # a cell
 # Bytes. What is larger is a module's own, and may only be reserved: its pages are not looked at.
 _LARGEST_AREA: Final = 256 << 20
 
 
-def rehearse(links: Links, seconds: float) -> bool:
-    """Run a cell in a session that nobody uses; whether it ran. OSError as of its socket.
+def rehearse(links: Links, seconds: float, cells: Iterable[bytes] = (NOTHING,)) -> bool:
+    """Run cells in a session that nobody uses; whether they ran. OSError as of its socket.
 
-    One that has nothing to show and changes nothing: what it writes to, each cell does.
+    By itself one that has nothing to show and changes nothing: what it writes to, each cell does.
     """
     links.worker.settimeout(seconds)
-    links.worker.sendall(links.connection.send(Execute(1, b"None")))
+    return all(_ran(links, number, code) for number, code in enumerate(cells, 1))
+
+
+def _ran(links: Links, number: int, code: bytes) -> bool:
+    links.worker.sendall(links.connection.send(Execute(number, code)))
     while data := links.worker.recv(_READ):
         if any(isinstance(message, Result) for message in links.connection.receive(data)):
             return True
@@ -46,7 +52,17 @@ def find(template: int, process: int) -> bytes:
     As `WorkingSet` takes them. OSError where this process may not look at either.
     """
     pages = (page for area in _areas(template) for page in _alone(process, *area))
-    return b"".join(RUN.pack(*run) for run in _runs(pages))[: MOST_RUNS * RUN.size]
+    return runs(pages)[: MOST_RUNS * RUN.size]
+
+
+def present(spans: Iterable[Span], process: int) -> set[int]:
+    """The pages in `spans` that `process` has mapped. OSError where this process may not look."""
+    return {page for span in spans for page, entry in _entries(process, *span) if entry & _PRESENT}
+
+
+def runs(pages: Iterable[int]) -> bytes:
+    """`pages`, which are in order, as `WorkingSet` takes them."""
+    return b"".join(RUN.pack(*run) for run in _runs(pages))
 
 
 def _areas(pid: int) -> Iterable[tuple[int, int]]:
@@ -58,12 +74,18 @@ def _areas(pid: int) -> Iterable[tuple[int, int]]:
 
 def _alone(pid: int, first: int, end: int) -> Iterator[int]:
     """The pages between two addresses that are in memory and nobody else's."""
+    for page, entry in _entries(pid, first, end):
+        if entry & _BITS == _PRESENT | _ALONE:
+            yield page
+
+
+def _entries(pid: int, first: int, end: int) -> Iterator[tuple[int, int]]:
+    """What is told of each page between two addresses."""
     with open(f"/proc/{pid}/pagemap", "rb", buffering=0) as file:
         size, at = _ENTRY.size, first // _PAGE
         entries = os.pread(file.fileno(), (end // _PAGE - at) * size, at * size)
     for number, (entry,) in enumerate(_ENTRY.iter_unpack(entries)):
-        if entry & _BITS == _PRESENT | _ALONE:
-            yield first + number * _PAGE
+        yield first + number * _PAGE, entry
 
 
 def _runs(pages: Iterable[int]) -> Iterator[tuple[int, int]]:

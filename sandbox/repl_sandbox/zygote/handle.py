@@ -14,12 +14,14 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 
 from ..cgroups.group import Group
 from ..errors import SandboxClosed, SandboxError
+from ..jail.tracking import Span
+from ..sealing import seal
 from ..types import Policy
 from ..wire.connection import HostConnection
 from . import control, copied, process, requests
@@ -231,13 +233,32 @@ class ZygoteHandle:
             sets = [copied.find(self.pid, pid) for pid in (links.pid, links.worker_pid)]
         except OSError:
             return False  # this process may not look
-        fd = os.memfd_create("repl-working-sets", os.MFD_CLOEXEC)
-        try:
-            os.write(fd, b"".join(sets))
+        with _file("repl-working-sets") as file:
+            os.write(file, b"".join(sets))
             sizes = [len(each) for each in sets]
-            return bool(self.ask({"op": "bring", "sizes": sizes}, (fd,))["brings"])
-        finally:
-            os.close(fd)
+            return bool(self.ask({"op": "bring", "sizes": sizes}, (file,))["brings"])
+
+    def part(self) -> list[Span]:
+        """Have the zygote's memory, where it lies in these, in a file and each page by itself.
+
+        That makes it too slow for sessions of users.
+
+        Raises:
+            SandboxError: it cannot be, or as of `ask`.
+        """
+        with _file("repl-image") as file:
+            return [(first, end) for first, end in self.ask({"op": "lay"}, (file,))["spans"]]
+
+    def keep(self, runs: bytes) -> None:
+        """Have the zygote's memory in a file, of which it maps `runs`, as of `copied.runs`.
+
+        Raises:
+            SandboxError: as of `part`.
+        """
+        with _file("repl-image") as file, _file("repl-image-runs") as told:
+            os.write(told, runs)
+            self.ask({"op": "lay"}, (file, told))
+            seal(file)  # it is all sessions' memory
 
     def forget(self, pid: int) -> None:
         """Have the zygote wait for a nested one with this pid, which has ended."""
@@ -332,6 +353,16 @@ def _check_size(configuration: control.Message) -> None:
             f"{name}: {sizes[name]:,} bytes; the limit of all settings of a template together is "
             f"{_MOST_SETTINGS:,}"
         )
+
+
+@contextlib.contextmanager
+def _file(name: str) -> Iterator[int]:
+    """A file in memory, which can be sealed."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _entrance(group: Group | None) -> AbstractContextManager[Sequence[int]]:

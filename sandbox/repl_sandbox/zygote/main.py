@@ -23,7 +23,7 @@ from ..jail.namespaces import FLAGS
 from ..jail.quiet_init import QuietInit
 from ..jail.recipe import DONE, Jail
 from ..worker.states import States
-from . import control, nested, requests
+from . import control, image, nested, requests
 from .birth import Birth
 from .cradle import Cradle
 from .endings import Endings
@@ -106,6 +106,8 @@ class Zygote:
         """What the host asks once in a while, done; the answer."""
         if question["op"] == "nest":
             return self._nest(question, descriptors)
+        if question["op"] == "lay":
+            return self._lay(*descriptors)
         if question["op"] == "bring":
             return {"brings": self._bring(descriptors[0], *question["sizes"])}
         return {"gone": self._forget(question["nested"])}
@@ -120,6 +122,19 @@ class Zygote:
             return False
         self._template = replace(self._template, working_sets=sets)
         return True
+
+    def _lay(self, file: int, runs: int = -1) -> control.Message:
+        """Lay this process's memory into a file, to keep the pages that file `runs` tells.
+
+        Without that, each page is a mapping of its own from then on; where they are is answered.
+        """
+        try:
+            if runs < 0:
+                return {"spans": image.part(file)}
+            image.keep(file, os.pread(runs, os.fstat(runs).st_size, 0))
+        except OSError as error:
+            return control.refusal(error)
+        return {}
 
     def _nest(self, message: control.Message, descriptors: list[int]) -> control.Message:
         """Fork a template with objects in it; it speaks for itself from here on."""

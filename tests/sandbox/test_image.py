@@ -1,0 +1,196 @@
+"""The image of a template: its memory in a file, of which sessions map no more than they touch."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from repl_sandbox import Finished, Sandbox, Session
+from tests.sandbox.conftest import PATIENT
+from tests.sandbox.test_working_set import REFUSED, _run, on_request
+
+# More than a sandbox begins before it is imaged.
+MANY = 12
+# Of one process without a sandbox: `keep` with the file FD, and how it goes on.
+ALONE = """
+import gc, json, os
+from repl_sandbox.zygote import image
+text = "a" * 100_000
+numbers = list(range(10_000))
+fd = FD
+try:
+    image.keep(fd, b"")
+    failed = False
+except OSError:
+    failed = True
+os.close(fd)
+gc.unfreeze()
+gc.collect()
+import decimal
+with open("/proc/self/maps") as maps:
+    laid = "/memfd:image" in maps.read()
+print(json.dumps([failed, laid, len(text), sum(numbers), str(decimal.Decimal(2) ** 70)]))
+"""
+
+pytestmark = on_request
+
+
+def _image(sandbox: Sandbox) -> None:
+    """Have as many sessions as it takes, and wait until it has been done."""
+    for _ in range(MANY):
+        sandbox.session().close()
+    imaging = sandbox._template.imaging
+    assert imaging is not None
+    imaging.wait()
+    assert imaging.done
+
+
+def _mapped(session: Session) -> int:
+    """Kilobytes of memory, other than of files, that its worker maps."""
+    status = Path(f"/proc/{session._core.links.worker_pid}/status").read_text().splitlines()
+    rows = dict(row.split(":", 1) for row in status)
+    return sum(int(rows[name].split()[0]) for name in ("RssAnon", "RssShmem"))
+
+
+@pytest.fixture(scope="module", params=["snapshot", "restart"])
+def imaged(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    if os.geteuid() != 0:
+        pytest.skip("sessions hide their memory from all but root")
+    with Sandbox(recovery=request.param, limits=PATIENT) as sandbox:
+        _image(sandbox)
+        yield sandbox
+
+
+@pytest.fixture
+def session(imaged: Sandbox) -> Iterator[Session]:
+    with imaged.session() as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def before() -> int:
+    """What a session maps of a template that was not."""
+    with Sandbox(recovery="restart") as sandbox, sandbox.session() as first:
+        first.run("1+1")
+        return _mapped(first)
+
+
+def test_a_session_maps_a_part_of_what_it_did(imaged: Sandbox, before: int) -> None:
+    with imaged.session() as session:
+        session.run("1+1")
+        assert _mapped(session) < 0.6 * before
+
+
+def test_all_that_the_template_holds_is_there(session: Session) -> None:
+    outcome = session.run(
+        "import gc\n"
+        "gc.unfreeze()\n"
+        "gc.collect()\n"
+        "everything = [repr(type(each)) for each in gc.get_objects()]\n"
+        "import ast, dataclasses, inspect, json, re, traceback, typing\n"
+        "documents = [module.__doc__ for module in (ast, inspect, json, re, typing)]\n"
+        "len(everything) > 1000, all(map(isinstance, documents, [str] * 5))"
+    )
+    assert isinstance(outcome, Finished), outcome
+    assert outcome.value == "(True, True)"
+    assert session.run("json.loads('[1, 2]'), re.findall('b+', 'abba')").value == (
+        "([1, 2], ['bb'])"
+    )
+
+
+def test_what_one_writes_there_no_other_sees(imaged: Sandbox) -> None:
+    """Neither the next session, nor one that was there, nor the one after a restart."""
+    look = "import json, sys\njson.__doc__[:4]"
+    with imaged.session() as before, imaged.session() as writes:
+        document = before.run(look).value
+        writes.run("import ctypes, json, sys")
+        outcome = writes.run(
+            "text = json.__doc__\n"
+            "ctypes.memmove(id(text) + sys.getsizeof(text) - 1 - len(text), b'else', 4)\n"
+            "text[:4]"
+        )
+        assert outcome.value == "'else'" != document
+        assert before.run(look).value == document
+        with imaged.session() as after:
+            assert after.run(look).value == document
+
+
+def test_a_session_that_dies_goes_on(session: Session) -> None:
+    recovers = session.run("x = 41").state == "kept" and session._core.keeps
+    outcome = session.run("import os\nos._exit(1)")
+    assert outcome.state == ("rolled_back" if recovers else "restarted")
+    assert session.run("x = 41 if 'x' not in dir() else x\nx + 1").value == "42"
+    if recovers:
+        with session.branch() as branch:
+            assert branch.run("x += 1\nx").value == "42"
+        assert session.run("x").value == "41"
+        session.run("x = 0")
+        session.rollback(1)
+        assert session.run("x").value == "41"
+
+
+def test_with_shared_objects_as_well(imaged: Sandbox, before: int) -> None:
+    """Of a template that was imaged, and of one that is when it has them."""
+    with Sandbox(recovery="restart") as new:
+        for template in (imaged, new):
+            with template.with_shared(context="a" * (1 << 20)) as sandbox:
+                if template is new:
+                    _image(sandbox)
+                with sandbox.session() as session:
+                    assert session.run("len(context), context[-1]").value == f"({1 << 20}, 'a')"
+                    assert _mapped(session) < 0.8 * (before + 1024)
+
+
+def test_nobody_writes_to_the_file(imaged: Sandbox) -> None:
+    zygote = imaged._zygote.pid
+    rows = Path(f"/proc/{zygote}/maps").read_text().splitlines()
+    laid = [row.split()[0] for row in rows if "/memfd:repl-image" in row]
+    assert laid
+    for place in laid:
+        first, end = (int(each, 16) for each in place.split("-"))
+        with open(f"/proc/{zygote}/map_files/{first:x}-{end:x}", "r+b", buffering=0) as file:
+            with pytest.raises(PermissionError):
+                file.write(b"a")
+            with pytest.raises(PermissionError):
+                file.truncate(0)
+
+
+def test_who_closes_a_sandbox_meanwhile_leaves_nothing(imaged: Sandbox) -> None:
+    for count in (8, 9, MANY):
+        with Sandbox(recovery="restart") as sandbox:
+            for _ in range(count):
+                sandbox.session().close()
+            zygote = sandbox._zygote.pid
+        assert "repl-imaging" not in [each.name for each in threading.enumerate()]
+        assert not Path(f"/proc/{zygote}").exists()
+
+
+def test_a_process_goes_on_with_its_memory_in_a_file() -> None:
+    failed, laid, *rest = _run(ALONE.replace("FD", "os.memfd_create('image')"))
+    assert (failed, laid) == (False, True)
+    assert rest == [100_000, 49_995_000, str(2**70)]
+
+
+def test_one_that_cannot_be_laid_goes_on_as_it_was() -> None:
+    """What was written to the file must not be lost where that cannot be mapped."""
+    written = "os.open(f'/proc/self/fd/{os.memfd_create('image')}', os.O_WRONLY)"
+    failed, laid, *rest = _run(ALONE.replace("FD", written.replace("'image'", '"image"')))
+    assert (failed, laid) == (True, False)
+    assert rest == [100_000, 49_995_000, str(2**70)]
+
+
+def test_where_the_kernel_refuses_sessions_do_without() -> None:
+    many = (
+        "with Sandbox(recovery='restart') as sandbox:\n"
+        f"    for _ in range({MANY}): sandbox.session().close()\n"
+        "    sandbox._template.imaging.wait()\n"
+        "    assert not sandbox._template.imaging.done\n"
+        "    with sandbox.session() as session: print(json.dumps(session.run('6 * 7').value))\n"
+    )
+    script = REFUSED[: REFUSED.index("with Sandbox()")]
+    if os.geteuid() == 0:
+        assert _run(script + many) == "42"
