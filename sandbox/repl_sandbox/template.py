@@ -113,7 +113,7 @@ class Template:
             states,
             yielding=yielding,
         )
-        if self.imaging is not None and not self.imaging.done:
+        if self.imaging is not None:
             template.imaging = Imaging(template, self.imaging.limits)
         return template
 

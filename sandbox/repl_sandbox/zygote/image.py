@@ -19,7 +19,7 @@ import errno
 import gc
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from ..jail import contexts, libc, memory
@@ -35,6 +35,7 @@ _MOST: Final = 256 << 20
 # proc_pid_smaps(5), VmFlags: what a mapping in its place would lack. Children do not have it, or
 # have it emptied; the kernel may drop it; it is locked.
 _SPECIAL: Final = frozenset((b"dc", b"wf", b"dp", b"lo"))
+_NAMED: Final = b"permissions, place and name"
 _MAP_FIXED: Final = 0x10
 # Bytes of stack for `Chain`, whose calls need more than the least that it has.
 _HEADROOM: Final = 64 << 10
@@ -77,18 +78,23 @@ def keep(fd: int, runs: bytes) -> None:
 def _spans() -> list[Span]:
     """The private memory of this process that is used for the most part."""
     spans: list[Span] = []
-    for span, rows in _mappings():
-        size, resident = span[1] - span[0], int(rows[b"Rss:"].split()[0]) << 10
-        plain = (
-            size >= _LEAST and 2 * resident > size and rows[b"AnonHugePages:"].split()[0] == b"0"
-        )
-        if plain and not _SPECIAL & {*rows[b"VmFlags:"].split()}:
-            if spans and spans[-1][1] == span[0]:
-                span = spans.pop()[0], span[1]
-            spans.append(span)
+    for (first, end), rows in _mappings():
+        if _is_worth_it(end - first, rows):
+            if spans and spans[-1][1] == first:
+                first = spans.pop()[0]
+            spans.append((first, end))
     if not spans or sum(end - first for first, end in spans) > _MOST:
         raise OSError(errno.EFBIG, "there is too little or too much memory to be laid into a file")
     return spans
+
+
+def _is_worth_it(size: int, rows: Mapping[bytes, bytes]) -> bool:
+    resident, huge = (int(rows[name].split()[0]) << 10 for name in (b"Rss:", b"AnonHugePages:"))
+    # Data in huge pages is copied 2 MB at a time, as it is. The heap has some by chance, and a
+    # write takes such a page apart.
+    apart = not huge or b"[heap]" in rows[_NAMED]
+    special = _SPECIAL & {*rows[b"VmFlags:"].split()}
+    return size >= _LEAST and 2 * resident > size and apart and not special
 
 
 def _mappings() -> Iterator[tuple[Span, dict[bytes, bytes]]]:
@@ -100,10 +106,10 @@ def _mappings() -> Iterator[tuple[Span, dict[bytes, bytes]]]:
             if not name.endswith(b":"):
                 first, end = name.split(b"-")
                 span = int(first, 16), int(end, 16)
-                private = said.startswith(b"rw-p") and b"[stack" not in said
-                rows = {}
+                rows, name = {}, _NAMED
             rows[name] = said
-            if name == b"VmFlags:" and private:
+            of_it = rows[_NAMED]
+            if name == b"VmFlags:" and of_it.startswith(b"rw-p") and b"[stack" not in of_it:
                 yield span, rows
 
 
