@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from .errors import SandboxError
+from .errors import SandboxClosed, SandboxError
 from .shared import empty, fill
 from .types import Limits
 from .zygote import copied
@@ -28,13 +28,18 @@ _SECONDS = 3.0  # for each of them
 
 
 class Imaging:
-    """Of one template, when `_WORTH_IT` of its sessions, which have `limits`, were begun."""
+    """Of one template, when `_WORTH_IT` of its sessions, which have `limits`, were begun.
+
+    Attributes:
+        done: whether sessions have it from here on.
+    """
 
     def __init__(self, template: Template, limits: Limits) -> None:
         self._template, self.limits = template, limits
         self._lock = threading.Lock()
         self._begun = 0
         self._thread: threading.Thread | None = None
+        self._over = False
         self.done = False
 
     def count(self) -> None:
@@ -44,17 +49,21 @@ class Imaging:
         with self._lock:
             self._begun += 1
             if self._begun == _WORTH_IT:
-                name = "repl-imaging"
-                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="repl-imaging", daemon=True)
+                with suppress(RuntimeError):  # there is no room for one more
+                    thread.start()
+                    self._thread = thread
 
     def wait(self) -> None:
-        """Wait for its end, if it has begun; sooner where the template's zygote has ended."""
+        """Wait for its end, if it has begun."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def close(self) -> None:
+        """Have it end soon, or not begin any more, and wait for that."""
         with self._lock:
-            self._begun = _WORTH_IT
-            thread = self._thread
-        if thread is not None:
-            thread.join()
+            self._begun, self._over = _WORTH_IT, True
+        self.wait()
 
     def _run(self) -> None:
         # Sessions do without where there is no room for it, the kernel lacks what it takes, this
@@ -71,15 +80,22 @@ class Imaging:
         finally:
             os.close(parcel.fd)
         try:
+            self._check_open()
             spans = other.zygote.part()
             pages = set[int]()
             for kept in {False, self._template.allowance.states >= 0}:
+                self._check_open()
                 with other.trial(self.limits, kept=kept) as links:
                     copied.rehearse(links, _SECONDS, _CELLS)
                     for pid in (links.pid, links.worker_pid):
                         pages |= copied.present(spans, pid)
+            self._check_open()
             # After their ends, which are its work as well.
             pages |= copied.present(spans, other.zygote.pid)
             return copied.runs(sorted(pages))
         finally:
             other.close()
+
+    def _check_open(self) -> None:
+        if self._over:
+            raise SandboxClosed("the sandbox is closed")

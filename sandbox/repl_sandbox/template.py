@@ -133,7 +133,7 @@ class Template:
             self.zygote.close()
         finally:
             if self.imaging is not None:
-                self.imaging.wait()
+                self.imaging.close()
             self._remove_groups()
 
     @contextmanager
