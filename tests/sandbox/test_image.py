@@ -152,7 +152,7 @@ def test_with_shared_objects_as_well(imaged: Sandbox, before: int) -> None:
                     assert _mapped(session) < 0.8 * (before + 1024)
 
 
-def test_nobody_writes_to_the_file(imaged: Sandbox) -> None:
+def test_nobody_writes_to_the_file_nor_puts_pages_there(imaged: Sandbox) -> None:
     zygote = imaged._zygote.pid
     rows = Path(f"/proc/{zygote}/maps").read_text().splitlines()
     laid = [row.split()[0] for row in rows if "/memfd:repl-image" in row]
@@ -164,6 +164,8 @@ def test_nobody_writes_to_the_file(imaged: Sandbox) -> None:
                 file.write(b"a")
             with pytest.raises(PermissionError):
                 file.truncate(0)
+            size = os.fstat(file.fileno()).st_size
+            assert os.lseek(file.fileno(), 0, os.SEEK_HOLE) == size
 
 
 def test_who_closes_a_sandbox_meanwhile_leaves_nothing(imaged: Sandbox) -> None:

@@ -41,11 +41,6 @@ _MAP_FIXED: Final = 0x10
 _HEADROOM: Final = 64 << 10
 # The highest byte of a descriptor, an int, in the order of x86-64 and aarch64.
 _HIGH: Final = 3
-# uapi/linux/falloc.h
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
 
 
 def part(fd: int) -> list[Span]:
@@ -63,13 +58,12 @@ def part(fd: int) -> list[Span]:
 def keep(fd: int, runs: bytes) -> None:
     """Lay this process's memory into the empty file `fd`; of it `runs` are mapped, as before.
 
-    They are as `WorkingSet` takes them. OSError if it cannot be laid.
+    They are as `WorkingSet` takes them. The file has them too: a place in it without a page is one
+    that a session could put a page to, and another see that. OSError if it cannot be laid.
     """
     spans = _spans()
     kept = [run for run in RUN.iter_unpack(runs) if _lies_in(spans, *run)]
     _lay(fd, spans, kept, memory.POPULATING)
-    for place, size in _places(spans, kept):  # they are this process's own now
-        _libc.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, place, size)
     # None of what was made here is a session's, and its collections need not walk it.
     gc.collect()
     gc.freeze()
@@ -117,22 +111,12 @@ def _lies_in(spans: Iterable[Span], first: int, size: int) -> bool:
     return any(start <= first and first + size <= end for start, end in spans)
 
 
-def _places(spans: Iterable[Span], runs: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Where `runs` are in the file that `spans` were laid into."""
-    place = 0
-    for start, end in spans:
-        for first, size in runs:
-            if start <= first < end:
-                yield place + first - start, size
-        place += end - start
-
-
 def _lay(fd: int, spans: Sequence[Span], runs: Sequence[tuple[int, int]], advice: int) -> None:
     """Write `spans` to the file, map it in their place, and give `advice` about `runs`.
 
     In a chain of calls: a line of Python after memory was written to the file would be lost.
     """
-    os.posix_fallocate(fd, 0, sum(end - first for first, end in spans))
+    os.posix_fallocate(fd, 0, sum(end - first for first, end in spans))  # no page is missing
     me = os.pidfd_open(os.getpid())
     try:
         memory.check_advice(me, advice)
