@@ -64,9 +64,8 @@ def keep(fd: int, runs: bytes) -> None:
     spans = _spans()
     kept = [run for run in RUN.iter_unpack(runs) if _lies_in(spans, *run)]
     _lay(fd, spans, kept, memory.POPULATING)
-    # None of what was made here is a session's, and its collections need not walk it.
-    gc.collect()
-    gc.freeze()
+    # It counts what was made here, and each session would have its first collection sooner.
+    gc.collect(0)
 
 
 def _spans() -> list[Span]:
@@ -120,17 +119,18 @@ def _lay(fd: int, spans: Sequence[Span], runs: Sequence[tuple[int, int]], advice
     me = os.pidfd_open(os.getpid())
     try:
         memory.check_advice(me, advice)
-        laid = b"".join(RUN.pack(*run) for run in runs)
-        held = ctypes.create_string_buffer(laid, len(laid))
+        told = b"".join(RUN.pack(*run) for run in runs)
         rounds = range(0, len(runs), MOST_RUNS)
         calls = 3 * len(spans) + len(rounds)
         # Shared, so that it is not itself laid.
-        area = mmap.mmap(-1, contexts.size(calls, _HEADROOM))
+        area = mmap.mmap(-1, len(told) + contexts.size(calls, _HEADROOM))
+        area.write(told)
+        begin = ctypes.addressof(ctypes.c_char.from_buffer(area))
         _held, leaves = contexts.saved()
-        chain = Chain(ctypes.addressof(ctypes.c_char.from_buffer(area)), calls, leaves, _HEADROOM)
+        chain = Chain(begin + len(told), calls, leaves, _HEADROOM)
         _exchange(chain, fd, spans)
         for index, first in enumerate(rounds, 3 * len(spans)):
-            at, count = ctypes.addressof(held) + first * RUN.size, min(MOST_RUNS, len(runs) - first)
+            at, count = begin + first * RUN.size, min(MOST_RUNS, len(runs) - first)
             chain.call(index, "syscall", libc.number("process_madvise"), me, at, count, advice, 0)
         failure = chain.run()
         if failure:
