@@ -19,16 +19,16 @@ from .zygote import copied
 if TYPE_CHECKING:
     from .template import Template
 
-# Sessions that were begun. Who has no more than a few would pay for what is of use to many: each
-# saves some tenth of what it took.
-_WORTH_IT = 8
+# Sessions that were begun. What it costs is what some 150 sessions save by it, and who has begun as
+# many as that is the likeliest to begin as many more.
+WORTH_IT = 128
 # What most cells do: nothing, and showing and printing something.
 _CELLS = (copied.NOTHING, b"print(0)\n0")
 _SECONDS = 3.0  # for each of them
 
 
 class Imaging:
-    """Of one template, when `_WORTH_IT` of its sessions, which have `limits`, were begun.
+    """Of one template, when `WORTH_IT` of its sessions, which have `limits`, were begun.
 
     Attributes:
         done: whether sessions have it from here on.
@@ -44,11 +44,11 @@ class Imaging:
 
     def count(self) -> None:
         """One more session is begun."""
-        if self._begun >= _WORTH_IT:
+        if self._begun >= WORTH_IT:
             return
         with self._lock:
             self._begun += 1
-            if self._begun == _WORTH_IT:
+            if self._begun == WORTH_IT:
                 thread = threading.Thread(target=self._run, name="repl-imaging", daemon=True)
                 with suppress(RuntimeError):  # there is no room for one more
                     thread.start()
@@ -62,7 +62,7 @@ class Imaging:
     def close(self) -> None:
         """Have it end soon, or not begin any more, and wait for that."""
         with self._lock:
-            self._begun, self._over = _WORTH_IT, True
+            self._begun, self._over = WORTH_IT, True
         self.wait()
 
     def _run(self) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from repl_sandbox import Finished, Sandbox, Session
+from repl_sandbox import Finished, Sandbox, Session, imaging
 from tests.sandbox.conftest import PATIENT
 from tests.sandbox.test_working_set import REFUSED, _run, on_request
 
-# More than a sandbox begins before it is imaged.
+# Sessions, after which a sandbox is imaged here: it is found out as ever, but sooner.
+SOON = 8
 MANY = 12
 # Of one process without a sandbox: `keep` with the file FD, and how it goes on.
 ALONE = """
@@ -55,14 +56,22 @@ len(seen) > 10_000
 pytestmark = on_request
 
 
+@pytest.fixture(scope="module", autouse=True)
+def soon() -> Iterator[None]:
+    """Not to open hundreds of sessions."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(imaging, "WORTH_IT", SOON)
+        yield
+
+
 def _begin_many(sandbox: Sandbox) -> bool:
     """Have as many sessions as it takes, and wait for its end; whether it has been done."""
     for _ in range(MANY):
         sandbox.session().close()
-    imaging = sandbox._template.imaging
-    assert imaging is not None
-    imaging.wait()
-    return imaging.done
+    its = sandbox._template.imaging
+    assert its is not None
+    its.wait()
+    return its.done
 
 
 def _mapped(session: Session) -> int:
@@ -169,7 +178,7 @@ def test_nobody_writes_to_the_file_nor_puts_pages_there(imaged: Sandbox) -> None
 
 
 def test_who_closes_a_sandbox_meanwhile_leaves_nothing(imaged: Sandbox) -> None:
-    for count in (8, 9, MANY):
+    for count in (SOON, SOON + 1, MANY):
         with Sandbox(recovery="restart") as sandbox:
             for _ in range(count):
                 sandbox.session().close()
@@ -194,12 +203,13 @@ def test_one_that_cannot_be_laid_goes_on_as_it_was() -> None:
 
 def test_where_the_kernel_refuses_sessions_do_without() -> None:
     many = (
+        f"imaging.WORTH_IT = {SOON}\n"
         "with Sandbox(recovery='restart') as sandbox:\n"
         f"    for _ in range({MANY}): sandbox.session().close()\n"
         "    sandbox._template.imaging.wait()\n"
         "    assert not sandbox._template.imaging.done\n"
         "    with sandbox.session() as session: print(json.dumps(session.run('6 * 7').value))\n"
     )
-    script = REFUSED[: REFUSED.index("with Sandbox()")]
+    script = "from repl_sandbox import imaging\n" + REFUSED[: REFUSED.index("with Sandbox()")]
     if os.geteuid() == 0:
         assert _run(script + many) == "42"
