@@ -94,7 +94,7 @@ class Template:
             if template.zygote.tier == "process" or os.geteuid() == 0:
                 # Their memory is hidden else, from all but root.
                 template._learn(limits)
-                template.imaging = Imaging(template, limits)
+            template.imaging = Imaging(template, limits)
         except BaseException:
             template.close()
             raise
