@@ -6,6 +6,7 @@ files only (tests/sandbox/test_cgroup_places.py), which prove the parsing and no
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,9 +24,20 @@ import psutil
 import pytest
 
 import repl_sandbox.template
-from repl_sandbox import Finished, IsolationError, Killed, Limits, Sandbox, Session, TimedOut
+from repl_sandbox import (
+    AsyncSandbox,
+    Finished,
+    IsolationError,
+    Killed,
+    Limits,
+    Sandbox,
+    Session,
+    TimedOut,
+)
+from repl_sandbox.cgroups.group import Group
 from repl_sandbox.cgroups.place import Missing, Place, find
 from repl_sandbox.jail.mounts import capacity
+from repl_sandbox.types import KillReason
 from repl_sandbox.watchdog import Watchdog
 from tests.waiting import LONG, PATIENCE, comes_to, eventually
 
@@ -184,6 +197,42 @@ def test_a_child_that_the_kernel_ended_is_named_though_the_cell_succeeds() -> No
         assert isinstance(outcome, Finished), outcome
         assert (outcome.value, outcome.limits, outcome.state) == ("-9", ("memory",), "kept")
         assert session.run("1 + 1").limits == ()
+
+
+@needs_groups
+async def test_a_host_that_is_late_does_not_ask_what_a_short_cell_met(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is asked for a cell that took its time, by what its worker used."""
+    asked: list[Group] = []
+    hit = Group.hit
+
+    def noted(group: Group) -> tuple[KillReason, ...]:
+        asked.append(group)
+        return hit(group)
+
+    monkeypatch.setattr(Group, "hit", noted)
+    async with (
+        AsyncSandbox(cgroup="require", recovery="restart") as sandbox,
+        sandbox.session() as session,
+    ):
+
+        async def asks(code: str) -> bool:
+            asked.clear()
+            cell = asyncio.create_task(session.run(code))
+            await asyncio.sleep(0)
+            until = time.monotonic() + 0.005  # of work for others
+            while time.monotonic() < until:
+                pass
+            assert isinstance(await cell, Finished)
+            return bool(asked)
+
+        assert not all([await asks("x = 1") for _ in range(40)])
+        busy = (
+            "import time\nend = time.process_time() + 0.004\nwhile time.process_time() < end: pass"
+        )
+        assert await asks(busy)
+        assert await asks("time.sleep(0.05)")
 
 
 @needs_groups

@@ -32,7 +32,7 @@ from .exchange import NOTICE_TIMEOUT, Ready_
 from .host_functions import Executor
 from .offers import Offers
 from .outcomes import outcome_of
-from .steps import WORTH_A_LOOK, Steps
+from .steps import Steps
 from .waiting import Waiting
 
 _monotonic = time.monotonic
@@ -159,7 +159,7 @@ class Core(Steps):
         group = self.links.group
         if group is not None and (
             type(outcome) is not Finished
-            or outcome.usage.execution_seconds > WORTH_A_LOOK
+            or self._is_worth_a_look(outcome.usage.execution_seconds)
             or state != "kept"
         ):
             return self._with_limits(outcome, group)

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 # The kernel's counts take microseconds to read. No process is made, filled and ended for its memory
 # in less than this; what a shorter cell leaves is in the counts when the next is looked at.
-WORTH_A_LOOK = 0.002
+_WORTH_A_LOOK = 0.002
+# Nor in less than this, by a worker that used no more CPU time than that: it did nothing else, and
+# the host, which has others to serve, was late to take in what it said.
+_LATE = 0.02
+_WORTH_A_LOOK_OF_CPU = 0.00025
 # Seconds for which a reading of a worker's CPU clock is as good as a new one, where no copies are
 # made between two cells, which take CPU time: each reading takes a step half a microsecond or more.
 _AS_NEW = 0.001
@@ -162,7 +166,7 @@ class Steps(Incoming):
         """
         output = self.output
         if (
-            now - self.running_since > WORTH_A_LOOK
+            self._is_worth_a_look(now - self.running_since)
             or self._unacknowledged
             or self._notice
             or self._errand
@@ -176,6 +180,12 @@ class Steps(Incoming):
             return None
         self._settled = not output.told
         return self._finished(result, peak, now)
+
+    def _is_worth_a_look(self, took: float) -> bool:
+        """Whether a cell that ends now may have met a limit that the kernel counts."""
+        if took <= _WORTH_A_LOOK:
+            return False
+        return took > _LATE or self.cpu_seconds() - self._cpu_begun > _WORTH_A_LOOK_OF_CPU
 
     def _finished(self, result: Result | None, peak: int, now: float) -> Finished:
         """As `_ended_plainly`, where nothing is to be looked at.
@@ -248,7 +258,9 @@ class Steps(Incoming):
             peak = empty_result(data, cell)
             if peak is None:
                 return self._told(data, now)
-            if now - began > WORTH_A_LOOK or self._unacknowledged:
+            if now - began > _WORTH_A_LOOK and self._is_worth_a_look(now - began):
+                return self._told_nothing(peak)
+            if self._unacknowledged:
                 return self._told_nothing(peak)
             return self._finished(None, peak, now)
 
