@@ -85,7 +85,7 @@ class Channel:
         self._command_poller = beginning.command_poller
         self._turn = beginning.turn
         self._sending = beginning.sending
-        self._leading = False
+        self._leading = 0  # who reads for all: of a call its number and one, else below 0
         # Whether the socket may have something that was said after the last result in it.
         self._spoke = False
         self._commands = beginning.commands
@@ -185,7 +185,7 @@ class Channel:
                 if self._leading:
                     self._turn.wait()
                     continue
-                self._leading = True
+                self._leading = -1
             self._lead()
 
     def _is_alone(self) -> bool:
@@ -250,10 +250,14 @@ class Channel:
                     if self._leading:
                         self._turn.wait()
                         continue
-                    self._leading = True
+                    self._leading = call + 1
                 self._lead(interruptible=main)
         finally:
             with self._turn:
+                if self._leading == call + 1:
+                    # An interrupt came before it read, and nobody else would ever again.
+                    self._leading = 0
+                    self._turn.notify_all()
                 self._awaited.discard(call)
                 self._replies.pop(call, None)
 
@@ -267,7 +271,7 @@ class Channel:
             messages = list(self._connection.receive(self._read(ready)))
         finally:
             with self._turn:
-                self._leading = False
+                self._leading = 0
                 self._sort(messages)
                 self._turn.notify_all()
             if interruptible:
