@@ -44,7 +44,10 @@ class _Beginning:
         self.poller = select.poll()
         # Of its own: a signal handler that comes in this wait may ask the host, and wait as well.
         self.command_poller = select.poll()
-        self.turn = threading.Condition(threading.Lock())
+        # Taken as it is: the condition does so in Python, where an interrupt can come between, and
+        # leave it taken for good.
+        self.lock = threading.Lock()
+        self.turn = threading.Condition(self.lock)
         self.sending = threading.Lock()
         self.commands: deque[HostMessage] = deque()
         self.replies: dict[int, Reply] = {}
@@ -83,7 +86,7 @@ class Channel:
         self.said_of_nothing = self._connection.empty_result
         self._poller = beginning.poller
         self._command_poller = beginning.command_poller
-        self._turn = beginning.turn
+        self._lock, self._turn = beginning.lock, beginning.turn
         self._sending = beginning.sending
         self._leading = 0  # who reads for all: of a call its number and one, else below 0
         # Whether the socket may have something that was said after the last result in it.
@@ -179,7 +182,7 @@ class Channel:
         except OSError as error:
             raise _told_by(error) from None
         while True:
-            with self._turn:
+            with self._lock:
                 if self._commands:
                     return self._commands.popleft()
                 if self._leading:
@@ -239,12 +242,12 @@ class Channel:
         call = message.call
         main = _get_ident() == self._main
         # Before it is sent: the thread that reads for all may have the reply before this one is on.
-        with self._turn:
+        with self._lock:
             self._awaited.add(call)
         try:
             self.send(message)
             while True:
-                with self._turn:
+                with self._lock:
                     if call in self._replies:
                         return self._replies.pop(call)
                     if self._leading:
@@ -253,7 +256,7 @@ class Channel:
                     self._leading = call + 1
                 self._lead(interruptible=main)
         finally:
-            with self._turn:
+            with self._lock:
                 if self._leading == call + 1:
                     # An interrupt came before it read, and nobody else would ever again.
                     self._leading = 0
@@ -270,7 +273,7 @@ class Channel:
                 self._interrupts.hold()
             messages = list(self._connection.receive(self._read(ready)))
         finally:
-            with self._turn:
+            with self._lock:
                 self._leading = 0
                 self._sort(messages)
                 self._turn.notify_all()
