@@ -17,6 +17,7 @@ from .bounded_http import BoundedHTTP
 from .buckets import Bucket
 from .guarding import LINGER_S
 from .inbound import patience
+from .messages import Messages
 from .paced_frames import PacedFrames
 
 # Of a connection's messages, held without being booked: most are smaller, and cost nothing so.
@@ -36,10 +37,12 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
     """
 
     conn: PacedFrames
+    queue: Messages  # type: ignore[assignment]  # what uvicorn calls of a queue, it has
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.conn = PacedFrames(max_size=self.config.ws_max_size, logger=self.logger)
+        self.queue = Messages(self.loop)
         self._heard = False
         self._control = Bucket(_CONTROL_BURST, _CONTROL_RATE, self.loop.time)
         self._failed = False
@@ -104,7 +107,13 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
             frames = self.frames
             self._delivered += len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
         self._fragments = self._counted = 0
+        expected = self.queue.expected and not self.read_paused
+        if expected:
+            # It is taken at once: to stop reading for that and to go on would be two system calls.
+            self.read_paused = True
         super().send_receive_event_to_app()
+        if expected:
+            self.read_paused = False
 
     def handle_ping(self) -> None:
         """A ping, whose answer is on its way."""
@@ -122,7 +131,12 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
             self._delivered = 0
             if self._booked:
                 self._book()
-        message = await super().receive()
+        while self.queue.empty():
+            await self.queue.coming()
+        message = self.queue.take()
+        if self.read_paused and self.queue.empty():
+            self.read_paused = False
+            self.transport.resume_reading()
         if self.conn.resting:
             self._rest()  # its reading was resumed
         return message
