@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Final
 
 from ..errors import SandboxError
@@ -67,10 +68,10 @@ def probe(links: Links) -> Isolation:
 def _namespace(pid: int, outside: Outside, name: str) -> Layer:
     """Own if it is neither the host's nor that of the template, which is every session's parent."""
     try:
-        number, others = namespace(pid, name), outside.namespaces[name]
+        own, others = namespace(pid, name), outside.namespaces[name]
     except OSError as error:
         return Layer(f"{name} namespace", active=False, detail=_unseen(error))
-    return Layer(f"{name} namespace", number not in others, f"{name}:[{number}]")
+    return Layer(f"{name} namespace", own not in others, own)
 
 
 def _root(pid: int) -> Layer:
@@ -159,5 +160,9 @@ def _landlock(abi: int) -> Layer:
     """What the worker found before any code ran in it: no file in /proc tells it from outside."""
     if not abi:
         return Layer("landlock", active=False, detail="no ruleset was seen to hold")
-    kept = ", ".join(version.reason for version in VERSIONS[:abi] if version.restricts)
-    return Layer("landlock", active=True, detail=f"ABI {abi}: {kept}")
+    return Layer("landlock", active=True, detail=f"ABI {abi}: {_kept(abi)}")
+
+
+@cache
+def _kept(abi: int) -> str:
+    return ", ".join(version.reason for version in VERSIONS[:abi] if version.restricts)

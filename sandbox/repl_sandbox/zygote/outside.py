@@ -29,8 +29,8 @@ class Outside:
             _ = self.namespaces
 
     @cached_property
-    def namespaces(self) -> Mapping[str, frozenset[int]]:
-        """The numbers of the host's namespaces and of the template's, by name."""
+    def namespaces(self) -> Mapping[str, frozenset[str]]:
+        """The host's namespaces and the template's, by name."""
         return {
             name: frozenset(namespace(pid, name) for pid in ("self", self._template))
             for name in NAMESPACES
@@ -47,9 +47,9 @@ class Outside:
         return int(status("self").get("Seccomp_filters", "0"))
 
 
-def namespace(pid: int | str, name: str) -> int:
-    """The number of a namespace that a process is in."""
-    return os.stat(f"/proc/{pid}/ns/{name}").st_ino
+def namespace(pid: int | str, name: str) -> str:
+    """A namespace that a process is in: its name and number, as proc_pid_ns(5) has them."""
+    return os.readlink(f"/proc/{pid}/ns/{name}")
 
 
 def status(pid: int | str) -> dict[str, str]:
