@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from weakref import WeakMethod
@@ -35,6 +34,26 @@ class Asked:
     subcalls: SubcallSettings
 
 
+class OneStep:
+    """A context manager: one step is taken inside, from its code to its score.
+
+    SessionBusy amid another.
+    """
+
+    __slots__ = ("_taken",)
+
+    def __init__(self) -> None:
+        self._taken = False
+
+    def __enter__(self) -> None:
+        if self._taken:
+            raise SessionBusy("the episode is at another step; take one after the other")
+        self._taken = True
+
+    def __exit__(self, *_: object) -> None:
+        self._taken = False
+
+
 @dataclass(slots=True, weakref_slot=True)
 class CurrentEpisode:
     """An episode with what it runs on.
@@ -46,6 +65,7 @@ class CurrentEpisode:
         session: None until it is open.
         calling: its sub-calls; None too if nothing answers any.
         branches: how many were made of it.
+        at_step: to be entered for each step.
     """
 
     mode: Mode
@@ -55,18 +75,7 @@ class CurrentEpisode:
     session: Any = None
     calling: Calling | None = None
     branches: int = 0
-    _stepping: bool = False
-
-    @contextmanager
-    def at_step(self) -> Iterator[None]:
-        """One step is taken inside, from its code to its score; SessionBusy amid another."""
-        if self._stepping:
-            raise SessionBusy("the episode is at another step; take one after the other")
-        self._stepping = True
-        try:
-            yield
-        finally:
-            self._stepping = False
+    at_step: OneStep = field(default_factory=OneStep)
 
     @property
     def spent(self) -> Spent | None:

@@ -169,8 +169,11 @@ class Episode:
             # Cells of which there was no copy may be undone as well, and what they bound.
             self.names_are_known = False
         # After a restart there are changes only if that came first, and so they are the session's.
-        self._follow(outcome.changes)
-        failed = _with_refusal(failure(outcome), outcome, verdict)
+        if outcome.changes:
+            self._follow(outcome.changes)
+        failed = failure(outcome)
+        if verdict.refusal is not None and verdict.final is None:
+            failed = _with_refusal(failed, outcome, verdict.refusal)
         if verdict.final is not None:
             self.final, self.stop_reason = verdict.final, "answer"
         limit = self.terms.max_output_length
@@ -292,11 +295,8 @@ class Episode:
         )
 
 
-def _with_refusal(failed: Failure | None, outcome: AnyOutcome, verdict: Verdict) -> Failure | None:
+def _with_refusal(failed: Failure | None, outcome: AnyOutcome, refusal: str) -> Failure:
     """What went wrong in the cell, counting an answer that was refused in it."""
-    refusal = verdict.refusal
-    if refusal is None or verdict.final is not None:
-        return failed
     if failed is None:
         return Failure("answer", f"ValueError: the answer was refused: {refusal}")
     # What is ours stays ours: the policy may have been refused for what it had lost.

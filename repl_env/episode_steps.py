@@ -73,7 +73,7 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
             check_seconds(timeout_s, "timeout_s")
         if on_output is not None:
             check_hearer(on_output)
-        with current.at_step():
+        with current.at_step:
             try:
                 observation = yield from _taking(current, action, timeout_s, on_output)
             except SessionBusy:
@@ -88,7 +88,7 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
     def _giving_up(self, mode: Mode) -> Turn[REPLObservation]:
         """The end of the episode, as when the iterations are used up."""
         current = self._going_on_in(mode)
-        with current.at_step():
+        with current.at_step:
             observation = current.episode.going_no_further()
             observation = yield from cells.giving_up(current.session, current.episode, observation)
             return (yield from self._scoring(current, REPLAction(code=""), observation))

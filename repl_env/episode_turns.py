@@ -134,7 +134,7 @@ class EpisodeTurns(EpisodeSteps):
         check = yield Aside(validator, request.answer_schema)
         terms = request.following(current.episode.terms, self.settings, check)
         current.check_settled("follow up")
-        with current.at_step():
+        with current.at_step:
             for name, value in {**variables, "answer": {"content": "", "ready": False}}.items():
                 yield partial(current.session.set, name, value)
                 current.episode.names[name] = None

@@ -204,6 +204,8 @@ def _give_up(pending: object) -> None:
 
 def finite(score: float, rubric: object) -> float:
     """`score` as a float, or an error that names the rubric: trainers add rewards up."""
+    if type(score) is float and math.isfinite(score):
+        return score
     name = type(rubric).__name__
     if not hasattr(score, "__float__"):  # a metric without `return`; a text, which has none either
         raise TypeError(f"{name} scored {type(score).__name__}; rewards must be numbers")

@@ -100,10 +100,10 @@ class Failure:
 
 def failure(outcome: AnyOutcome) -> Failure | None:
     """What went wrong in a cell, or None."""
+    if isinstance(outcome, Finished):
+        return None
     before = _died_before(outcome)
     match outcome:
-        case Finished():
-            return None
         case Raised():
             if outcome.state == "restarted" or (before and outcome.lost):
                 # For all that is known it raised for want of what was lost, which is ours.
@@ -143,9 +143,11 @@ def render(
 ) -> CodeBlockResult:
     """The outcome of cell number `cell` with at most `limit` characters of each output shown."""
     stdout, stderr = clean(outcome.stdout), clean(outcome.stderr)
-    # Kept is what the cell wrote, and neither the value that is shown nor the text of an error.
-    kept_out = f"_out[{cell}]" if _is_cut(stdout, limit) else None
-    kept_err = f"_out[{cell}].stderr" if _is_cut(stderr, limit) else None
+    # Kept is what the cell wrote, and neither the value that is shown nor the text of an error. It
+    # comes first in what is shown, and is cut, if that is, where it is longer than the head.
+    head = limit - limit // 2
+    kept_out = f"_out[{cell}]" if len(stdout) > head else None
+    kept_err = f"_out[{cell}].stderr" if len(stderr) > head else None
     value = None if outcome.value is None else clip(clean(outcome.value), limit)
     if outcome.value is not None:
         stdout = f"{on_new_line(stdout)}{clean(outcome.value)}\n"
@@ -199,11 +201,6 @@ def message_result(stdout: str, error: str | None = None) -> CodeBlockResult:
         figures=[],
         truncated=False,
     )
-
-
-def _is_cut(written: str, limit: int) -> bool:
-    """Whether what is shown of a text that begins with `written` lacks some of that, if cut."""
-    return len(written) > limit - limit // 2
 
 
 def clip(text: str, limit: int, kept: str | None = None) -> str:

@@ -52,7 +52,7 @@ class Rubric:
         for pre_hook in self._pre_hooks:
             pre_hook(self, action, observation)
         score: Any = self.forward(action, observation)
-        if is_pending(score):
+        if type(score) is not float and is_pending(score):
             return PendingScore(score, lambda known: self._finish(known, action, observation))
         return self._finish(score, action, observation)
 

@@ -51,7 +51,7 @@ def components(rubric: Rubric | None, reward: float) -> dict[str, float]:
         return {}
     tell = getattr(rubric, "components", None)
     told = tell() if callable(tell) else {}
-    if not isinstance(told, Mapping):
+    if type(told) is not dict and not isinstance(told, Mapping):
         name, kind = type(rubric).__name__, type(told).__name__
         raise TypeError(f"{name}.components() must return parts by their names, not {kind}")
     parts = {name: float(part) for name, part in told.items()}  # numpy's and torch's are no JSON

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator
+from types import CoroutineType
 from typing import Any, TypeAlias, TypeVar
 
 from repl_env.aside import Aside, Blocking, aside, blocking
@@ -44,7 +45,7 @@ async def play_async(turn: Turn[T]) -> T:
                     reply = aside(request)
                 else:
                     reply = blocking(request) if isinstance(request, Blocking) else request()
-                if inspect.isawaitable(reply):
+                if type(reply) is CoroutineType or inspect.isawaitable(reply):
                     reply = await reply
             except BaseException as error:  # noqa: BLE001 - as above; cancellation too
                 request = turn.throw(error)

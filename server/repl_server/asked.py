@@ -68,16 +68,21 @@ class Asked:
 
 
 class Line:
-    """Requests of one session that wait for their turn. One takes them out, in order."""
+    """Requests of one session that wait for their turn. One takes them out, in order.
+
+    Attributes:
+        full: whether no more should be asked now.
+    """
 
     def __init__(self) -> None:
+        self.full = False
         self._waiting: deque[Asked] = deque()
         self._size = 0
         self._taken = 0  # the size of the one that was taken out and is not done
         self._comer: asyncio.Future[None] | None = None  # who takes them out, while there is none
-        self._room = asyncio.Event()
-        self._room.set()
-        self._quiet = asyncio.Event()
+        self._room = asyncio.Event()  # set when it is not full any more
+        self._quiet: asyncio.Event | None = None  # of who waits for that
+        self._ended = False
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -85,22 +90,22 @@ class Line:
     def __iter__(self) -> Iterator[Asked]:
         return iter(tuple(self._waiting))
 
-    @property
-    def has_room(self) -> bool:
-        """Whether more should be asked now."""
-        return self._room.is_set()
-
     async def room(self) -> None:
-        """Wait until it has."""
-        await self._room.wait()
+        """Wait until it is not full."""
+        if self.full:
+            await self._room.wait()
 
     async def quiet(self) -> None:
         """Wait until nothing waits, and who takes them out has come for more or never will."""
+        if self._ended or (self._comer is not None and not self._waiting):
+            return
+        self._quiet = self._quiet or asyncio.Event()
         await self._quiet.wait()
 
     def end(self) -> None:
         """Nobody takes any out any more."""
-        self._quiet.set()
+        self._ended = True
+        self._tell_quiet()
 
     def add(self, asked: Asked) -> None:
         """Put a request at the end."""
@@ -109,23 +114,22 @@ class Line:
         if self._comer is not None and not self._comer.done():
             self._comer.set_result(None)
         if not self._is_roomy():
+            self.full = True
             self._room.clear()
 
     async def take(self) -> Asked:
         """The first one, as soon as there is any. The one before it is done."""
         self._size -= self._taken
         self._taken = 0
-        if self._is_roomy() and not self._room.is_set():
-            self._room.set()
+        if self.full and self._is_roomy():
+            self._make_room()
         while not self._waiting:
-            self._quiet.set()
+            self._tell_quiet()
             self._comer = asyncio.get_running_loop().create_future()
             try:
                 await self._comer
             finally:
                 self._comer = None
-        if self._quiet.is_set():
-            self._quiet.clear()
         asked = self._waiting.popleft()
         self._taken = asked.request.size
         return asked
@@ -146,7 +150,16 @@ class Line:
         """Drop what nobody waits for because `outlet` has gone."""
         self._waiting = deque(each for each in self._waiting if each.forget(outlet))
         self._size = self._taken + sum(each.request.size for each in self._waiting)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        self.full = False
         self._room.set()
+
+    def _tell_quiet(self) -> None:
+        if self._quiet is not None:
+            self._quiet.set()
+            self._quiet = None
 
     def _is_roomy(self) -> bool:
         return len(self._waiting) < _MOST_WAITING and self._size < _MOST_SIZE

@@ -136,7 +136,7 @@ class HostedSession:
     @property
     def has_room(self) -> bool:
         """Whether more may be asked now."""
-        return self._line.has_room
+        return not self._line.full
 
     async def room(self) -> None:
         """Wait until it has."""

@@ -87,12 +87,14 @@ class Meter:
 
     def request(self) -> None:
         """Count a request of any kind."""
-        self._take("requests_per_second", 1)
+        if self._buckets:  # a server for one user has none
+            self._take("requests_per_second", 1)
 
     def step(self) -> None:
         """Count a step; refused also while CPU seconds of earlier ones are owed."""
-        self._ask("cpu_seconds_per_hour", _CPU_FOR_A_STEP)
-        self._take("steps_per_second", 1)
+        if self._buckets:
+            self._ask("cpu_seconds_per_hour", _CPU_FOR_A_STEP)
+            self._take("steps_per_second", 1)
 
     @property
     def counts_cpu(self) -> bool:

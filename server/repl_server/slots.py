@@ -130,8 +130,9 @@ class Slots:
     def take(self, slot: Slot) -> bool:
         """Give it room, if there is any; if not, it stands in line, and must wait."""
         now = self._clock()
-        self._forget_who_left(now)
-        self._there.pop(slot, None)
+        if self._there:
+            self._forget_who_left(now)
+            self._there.pop(slot, None)
         if slot.asks(now):
             self._there[slot] = now
         line = self._rested if slot.rested else self._others
@@ -163,7 +164,8 @@ class Slots:
         now = self._clock()
         slot.rests(now)
         self._free(slot)
-        self._fill(now)
+        if self._rested or self._others:
+            self._fill(now)
 
     def _has_room(self, now: float, rested: bool) -> bool:
         taken = len(self._taken)
