@@ -117,11 +117,11 @@ class AsyncSandbox:
             await self.start()
             sandbox = self._sandbox
             assert sandbox is not None
-            making = asyncio.create_task(
-                asyncio.to_thread(
-                    sandbox._core, sandbox._loop_executor, host, limits, seed, answers, on_answer
-                )
-            )
+            arguments = (sandbox._loop_executor, host, limits, seed, answers, on_answer)
+            if sandbox._has_ready(limits):
+                # A thread would take the loop as long as this does.
+                return AsyncSession(sandbox._core(*arguments), sandbox._home)
+            making = asyncio.create_task(asyncio.to_thread(sandbox._core, *arguments))
             try:
                 core = await asyncio.shield(making)
             except asyncio.CancelledError:

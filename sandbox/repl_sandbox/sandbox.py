@@ -464,6 +464,10 @@ class Sandbox:
                 "the sandbox is closed, or belongs to the process that forked this one"
             )
 
+    def _has_ready(self, limits: Limits | None) -> bool:
+        """Whether one waits to be taken, so that `_core` need not wait for one to be made."""
+        return bool(self._pool) and limits in (None, self._limits)
+
     def _take(self, limits: Limits) -> Links | None:
         """A session that was made ahead of time with these limits, if there is one."""
         if self._pool is None or limits != self._limits:

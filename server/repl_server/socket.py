@@ -196,17 +196,24 @@ class Socket:
     async def _open(self) -> HostedSession:
         """A new session. Whoever hangs up while it waits for one leaves the line."""
         opening = asyncio.create_task(self._host.open(self._owner))
+        try:
+            await asyncio.sleep(0)  # it is there then, where nobody waits
+            if not opening.done():
+                await self._while_there(opening)
+            return await asyncio.shield(opening)
+        except BaseException:
+            opening.add_done_callback(_end_if_made)
+            opening.cancel()
+            raise
+
+    async def _while_there(self, opening: asyncio.Task[HostedSession]) -> None:
+        """Wait for it; OSError if the client leaves before."""
         leaving = asyncio.create_task(self._messages.left())
         try:
             await asyncio.wait([opening, leaving], return_when=asyncio.FIRST_COMPLETED)
             if not opening.done():
                 leaving.result()
                 raise OSError("the client has gone")
-            return await asyncio.shield(opening)
-        except BaseException:
-            opening.add_done_callback(_end_if_made)
-            opening.cancel()
-            raise
         finally:
             leaving.cancel()
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Final
 
@@ -14,8 +13,6 @@ from ..types import Isolation, Layer
 from ..zygote.links import Links
 from ..zygote.outside import NAMESPACES, Outside, namespace, read, status
 
-# The row of the root in /proc/PID/mountinfo, proc_pid_mountinfo(5): fields 5 and 6.
-_ROOT = re.compile(r"^\S+ \S+ \S+ \S+ / (\S+)", re.MULTILINE)
 _FILTERED = frozenset({"uid", "capabilities", "no_new_privs", "seccomp"})
 
 # What must be seen for a session to be called of a tier; from the strongest to the weakest.
@@ -58,11 +55,10 @@ def probe(links: Links) -> Isolation:
         _seccomp(seen, outside),
         _landlock(abi),
     )
-    layers = (*layers, _signals(abi, layers))
     active = {layer.name for layer in layers if layer.active}
     tier = next(tier for tier, needed in TIERS.items() if needed <= active)
     # A limit, not a wall: without it a watchdog and resource limits hold what they can.
-    return Isolation(tier, (*layers, _group(links)))
+    return Isolation(tier, (*layers, _signals(abi, active), _group(links)))
 
 
 def _namespace(pid: int, outside: Outside, name: str) -> Layer:
@@ -76,13 +72,11 @@ def _namespace(pid: int, outside: Outside, name: str) -> Layer:
 
 def _root(pid: int) -> Layer:
     try:
-        rows = read(pid, "mountinfo")
+        # Of the file system and of the mount: each can be read-only by itself, statvfs(3).
+        read_only = bool(os.statvfs(f"/proc/{pid}/root").f_flag & os.ST_RDONLY)
     except OSError as error:
         return Layer("root", active=False, detail=_unseen(error))
-    root = _ROOT.search(rows)
-    read_only = root is not None and "ro" in root[1].split(",")
-    count = rows.count("\n")
-    return Layer("root", read_only, f"{count} mounts, / {'read-only' if read_only else 'writable'}")
+    return Layer("root", read_only, f"/ is {'read-only' if read_only else 'writable'}")
 
 
 def _users(pid: int, outside: Outside, uid: int) -> Layer:
@@ -140,20 +134,16 @@ def _seccomp(seen: dict[str, str], outside: Outside) -> Layer:
     return Layer("seccomp", active, f"mode {seen.get('Seccomp')}, {filters} filters")
 
 
-def _signals(abi: int, layers: tuple[Layer, ...]) -> Layer:
+def _signals(abi: int, active: Collection[str]) -> Layer:
     """Whether something keeps the session from signalling processes that are not its own."""
     by = {
-        "a pid namespace": _is_active("pid namespace", layers),
-        "an own uid": _is_active("own uid", layers),
+        "a pid namespace": "pid namespace" in active,
+        "an own uid": "own uid" in active,
         "the scope of Landlock": abi >= SCOPES,
     }
     found = [name for name, active in by.items() if active]
     detail = f"held by {', '.join(found)}" if found else "can reach this user's processes"
     return Layer("signals", bool(found), detail)
-
-
-def _is_active(name: str, layers: tuple[Layer, ...]) -> bool:
-    return any(layer.name == name and layer.active for layer in layers)
 
 
 def _landlock(abi: int) -> Layer:
