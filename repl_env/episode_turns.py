@@ -91,7 +91,8 @@ class EpisodeTurns(EpisodeSteps):
         yield from self._reminding(mode, request.expected_answer)
         asked = Asked(request.expected_answer, request.answer_schema, subcalls)
         # The session has the files when it begins; here they would stay as long as the episode.
-        current = CurrentEpisode(mode, Episode(replace(terms, files={})), asked)
+        kept = replace(terms, files={}) if terms.files else terms
+        current = CurrentEpisode(mode, Episode(kept), asked)
         start = partial(
             cells.starting,
             terms.context.source or self._sandboxes,
@@ -113,7 +114,9 @@ class EpisodeTurns(EpisodeSteps):
         """Open the session of `current` as `start` does it; its sub-calls have `spent` already."""
         try:
             failed = weakly(current.subcall_failed)
-            calling = self._provider.begin(current.asked.subcalls, failed, self._children())
+            subcalls, calling = current.asked.subcalls, None
+            if self._provider.names(subcalls):
+                calling = self._provider.begin(subcalls, failed, self._children())
             current.calling = calling
             if calling is not None and spent is not None:
                 calling.account.begin_with(spent)

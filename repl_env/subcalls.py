@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from repl_env.arguments import check_callable
@@ -181,8 +182,12 @@ def _check_endpoint(llm: LLM) -> None:
         model_of(llm)
 
 
+@cache  # most episodes have no model, and are offered these
 def _unconfigured(name: str) -> HostFunction:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise RuntimeError(f"{name} is not configured: the episode has no model for sub-calls")
+    told = f"{name} is not configured: the episode has no model for sub-calls"
 
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError(told)
+
+    refuse.__doc__ = told
     return refuse

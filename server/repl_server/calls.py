@@ -31,6 +31,9 @@ _ASKING = (
     "huggingface_hub.inference._generated._async_client",
 )
 
+# Of what each session can be offered.
+_PROVIDER = GivenProvider()
+
 # Reserved of an owner's calls for a session without a limit of its own.
 _MANY = 1 << 20
 
@@ -89,7 +92,7 @@ class SessionCalls:
 
     def names(self, settings: SubcallSettings) -> frozenset[str]:
         """As `Provider.names`."""
-        return GivenProvider().names(settings)
+        return _PROVIDER.names(settings)
 
     def begin(self, settings: SubcallSettings, failed: Failed, home: Home) -> Calling | None:
         """As `Provider.begin`."""

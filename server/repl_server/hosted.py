@@ -348,10 +348,13 @@ class HostedSession:
     def _tell_who_waits(self) -> None:
         """Whoever waits for a reply, or holds the session, learns that there is none any more."""
         asked = (*self._line, *filter(None, [self._running, self._telling]))
-        waiting = [to for each in asked for to in each.outlets]
-        over = self.over("UNKNOWN_SESSION")
-        for outlet in (*waiting, *filter(None, [self.outlet])):
-            outlet.end(over.close or 1000, over.message)
+        told = [to for each in asked for to in each.outlets]
+        if self.outlet is not None:
+            told.append(self.outlet)
+        if told:
+            over = self.over("UNKNOWN_SESSION")
+            for outlet in told:
+                outlet.end(over.close or 1000, over.message)
 
     async def _close(self) -> None:
         try:
