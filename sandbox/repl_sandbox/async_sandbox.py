@@ -16,6 +16,7 @@ from .arguments import SandboxArguments
 from .checkpoint import parse
 from .errors import IsolationError, SandboxError
 from .offer import Offer
+from .pool import NoneReady
 from .sandbox import NO_PICKLE, Sandbox
 from .session.answers import Accept
 from .session.asynchronous import AsyncSession, put_in_thread
@@ -119,8 +120,10 @@ class AsyncSandbox:
             assert sandbox is not None
             arguments = (sandbox._loop_executor, host, limits, seed, answers, on_answer)
             if sandbox._has_ready(limits):
+                await asyncio.sleep(0)  # whoever was cancelled hears of it before it takes one
                 # A thread would take the loop as long as this does.
-                return AsyncSession(sandbox._core(*arguments), sandbox._home)
+                with contextlib.suppress(NoneReady):
+                    return AsyncSession(sandbox._core(*arguments, at_once=True), sandbox._home)
             making = asyncio.create_task(asyncio.to_thread(sandbox._core, *arguments))
             try:
                 core = await asyncio.shield(making)

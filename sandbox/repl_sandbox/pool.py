@@ -10,6 +10,10 @@ from .errors import SandboxError
 from .zygote.links import Links
 
 
+class NoneReady(Exception):
+    """No session could be had without waiting."""
+
+
 class Pool:
     """Keeps `size` fresh sessions ready; a thread refills it after each that is taken."""
 
@@ -32,11 +36,13 @@ class Pool:
     def __len__(self) -> int:
         return len(self._ready)
 
-    def take(self) -> Links | None:
-        """A ready session, or None while there is none."""
+    def take(self, fits: Callable[[Links], bool] | None = None) -> Links | None:
+        """A ready session, or None while there is none, or the first one does not fit."""
         with self._changed:
             self._changed.notify()
-            return self._ready.popleft() if self._ready else None
+            if not self._ready or (fits is not None and not fits(self._ready[0])):
+                return None
+            return self._ready.popleft()
 
     def close(self) -> list[Links]:
         """Stop refilling; the sessions that were left."""

@@ -16,7 +16,7 @@ from .checkpoint import Checkpoint, parse
 from .errors import CheckpointError, IsolationError, SandboxClosed, SandboxError
 from .offer import Offer
 from .places import Places
-from .pool import Pool
+from .pool import NoneReady, Pool
 from .session.answers import Accept
 from .session.core import Core
 from .session.handle import Home
@@ -351,7 +351,10 @@ class Sandbox:
         seed: int | None,
         answers: Answers | None,
         on_answer: Accept | None,
+        *,
+        at_once: bool = False,
     ) -> Core:
+        """A session's core. `at_once`: of one that is ready; NoneReady if that cannot be."""
         offers = check(host)
         if self._shared and (clash := self._shared.keys() & offers.names):
             taken = ", ".join(sorted(clash))
@@ -363,7 +366,8 @@ class Sandbox:
         self._check_taking()
         try:
             with self._places.taken():
-                core = self._made(executor, offers, limits, seed, answers, on_answer)
+                links = self._ready_links(limits) if at_once else self._links(limits)
+                core = self._made(links, executor, offers, limits, seed, answers, on_answer)
         except BaseException:
             self._close_if_left()
             raise
@@ -375,6 +379,7 @@ class Sandbox:
 
     def _made(
         self,
+        links: Links,
         executor: Executor,
         offers: Offers,
         limits: Limits,
@@ -382,7 +387,6 @@ class Sandbox:
         answers: Answers | None,
         on_answer: Accept | None,
     ) -> Core:
-        links = self._take(limits) or self._begin(limits)
         try:
             # Made while the zygote is busy with the session.
             core = Core(
@@ -465,19 +469,26 @@ class Sandbox:
             )
 
     def _has_ready(self, limits: Limits | None) -> bool:
-        """Whether one waits to be taken, so that `_core` need not wait for one to be made."""
+        """Whether a session with these limits, or the sandbox's, was made ahead of time."""
         return bool(self._pool) and limits in (None, self._limits)
 
-    def _take(self, limits: Limits) -> Links | None:
-        """A session that was made ahead of time with these limits, if there is one."""
-        if self._pool is None or limits != self._limits:
-            return None
-        self._zygote.check_alive()  # those that wait end with it
-        while (links := self._pool.take()) is not None and links.ended:
-            self._zygote.end(links)  # by others, out of memory for one, while it waited
-        return links
+    def _ready_links(self, limits: Limits) -> Links:
+        """Those of such a session, without waiting for anything."""
+        if self._pool is not None and limits == self._limits:
+            self._zygote.check_alive()  # those that wait end with it
+            links = self._pool.take(lambda ready: not ready.ended)
+            if links is not None:
+                return links
+        raise NoneReady
 
-    def _begin(self, limits: Limits) -> Links:
+    def _links(self, limits: Limits) -> Links:
+        """Those of a session that was made ahead of time, or of one that is being made."""
+        if self._pool is not None and limits == self._limits:
+            self._zygote.check_alive()
+            while (links := self._pool.take()) is not None:
+                if not links.ended:
+                    return links
+                self._zygote.end(links)  # by others, out of memory for one, while it waited
         self._started += 1
         return self._template.begin(limits)
 

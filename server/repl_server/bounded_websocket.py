@@ -45,7 +45,7 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
         self.queue = Messages(self.loop)
         self._heard = False
         self._control = Bucket(_CONTROL_BURST, _CONTROL_RATE, self.loop.time)
-        self._failed = False
+        self._failed = self._rests = False
         self._delivered = 0
         self._fragments = self._counted = 0
         self._booked = 0
@@ -138,7 +138,7 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
             self.read_paused = False
             self.transport.resume_reading()
         if self.conn.resting:
-            self._rest()  # its reading was resumed
+            self._rest()  # its reading may have been resumed
         return message
 
     def send_keepalive_ping(self) -> None:
@@ -254,9 +254,12 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
         """Let others have their turn before the rest of what came is read."""
         if not self.transport.is_closing():
             self.transport.pause_reading()
-            self.loop.call_soon(self._go_on)
+            if not self._rests:
+                self._rests = True
+                self.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
+        self._rests = False
         if self._failed or self.read_paused or self.transport.is_closing():
             return
         if self.conn.resting:

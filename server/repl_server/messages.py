@@ -38,6 +38,7 @@ class Messages:
 
     def coming(self) -> asyncio.Future[None]:
         """To be awaited while there is none; who gives that up has taken nothing."""
+        assert not self.expected, "one takes messages"
         self._came = self._loop.create_future()
         return self._came
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from repl_sandbox import Sandbox
+from repl_sandbox import AsyncSandbox, Sandbox
 from repl_sandbox.errors import SandboxClosed, SandboxError
 from repl_sandbox.pool import Pool
 from tests.waiting import eventually
@@ -70,3 +71,37 @@ def test_a_session_that_ended_while_it_waited_is_not_handed_out() -> None:
 
         with sandbox.session() as session:
             assert session.run("1 + 1").value == "2"
+
+
+def test_an_event_loop_does_not_wait_for_the_template_to_bury_those_that_ended() -> None:
+    async def main() -> str | None:
+        async with AsyncSandbox(ready=2) as sandbox:
+            plain = sandbox.plain
+            assert plain is not None
+            for links in list(plain._pool._ready):
+                os.kill(links.pid, signal.SIGKILL)
+                await asyncio.to_thread(eventually, lambda links=links: links.ended)
+            os.kill(plain._zygote.pid, signal.SIGSTOP)
+            making = asyncio.ensure_future(sandbox.session())
+            # While the template stands still, only this loop has it go on.
+            asyncio.get_running_loop().call_later(0.2, os.kill, plain._zygote.pid, signal.SIGCONT)
+            async with await making as session:
+                return (await session.run("1 + 1")).value
+
+    assert asyncio.run(main()) == "2"
+
+
+def test_who_is_cancelled_before_a_session_is_taken_takes_none() -> None:
+    async def main() -> tuple[bool, int]:
+        async with AsyncSandbox(ready=1) as sandbox:
+            await sandbox.start()
+
+            async def ask() -> None:
+                asyncio.current_task().cancel()
+                await sandbox.session()
+
+            asking = asyncio.create_task(ask())
+            await asyncio.wait([asking])
+            return asking.cancelled(), sandbox.statistics().open
+
+    assert asyncio.run(main()) == (True, 0)
