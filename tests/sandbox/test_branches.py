@@ -197,6 +197,18 @@ def test_threads_children_and_pipes_stay_and_are_named(session: Session) -> None
     assert value(session, "child is None or child.poll() is None") == "True"
 
 
+def test_children_alone_stay_and_are_named(session: Session) -> None:
+    started = session.run(
+        "import os, subprocess\nchild = subprocess.Popen(['/bin/sleep', '60'])"
+        " if os.path.exists('/bin/sleep') else None\nchild and child.pid"
+    )
+    with session.branch() as branch:
+        named = (f"child process {started.value}, which was ended",) if started.value else ()
+        assert branch.lost == named
+        assert value(branch, "child and child.poll()") == ("-9" if started.value else None)
+    assert value(session, "child is None or child.poll() is None") == "True"
+
+
 def test_host_functions_and_answers_are_apart(sandbox: Sandbox) -> None:
     taken: list[tuple[str, object]] = []
 
@@ -344,6 +356,20 @@ def test_a_branch_that_is_refused_leaves_signals_as_they_were() -> None:
 
         eventually(is_handled)
         assert session.run("1").stdout == "struck\n"
+
+
+def test_a_branch_that_is_refused_leaves_no_files(jailed: Sandbox) -> None:
+    with jailed.session() as session:
+        session.run("import os, resource\nos.makedirs('a/b'); open('a/b/f', 'w').write('1'); x = 1")
+        most = value(session, "most = resource.getrlimit(resource.RLIMIT_NPROC); most")
+        session.run("resource.setrlimit(resource.RLIMIT_NPROC, (0, most[1]))")
+        with pytest.raises(SandboxError, match="no room for another process"):
+            session.branch()
+        session.run("resource.setrlimit(resource.RLIMIT_NPROC, most)")
+        assert value(session, "resource.getrlimit(resource.RLIMIT_NPROC)") == most
+        assert value(session, "[name for name in os.listdir('/tmp') if 'branch' in name]") == "[]"
+        with session.branch() as branch:
+            assert value(branch, "x, open('a/b/f').read()") == "(1, '1')"
 
 
 def test_code_that_shuts_the_way_of_orders_has_no_branch_and_loses_nothing(

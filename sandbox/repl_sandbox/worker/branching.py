@@ -1,8 +1,13 @@
 """Branches of a worker: forks of it that go on beside it, each with a session's links of its own.
 
-The worker forks when it has answered that it may be ordered to, and is copied by then. What it is
-to be is in init's order, which the branch reads itself: what comes with that needs descriptors, of
-which the worker may have none left.
+The worker forks when it has answered that it may be ordered to, and is copied by then. What is to
+be is in init's order.
+
+What a fork does first takes it long, for each page that it writes to is copied. So the worker does
+for its branch what it can: it reads the order, copies the files, and lays out what the branch is to
+say, which then says it and sees to the rest while others go on. Where only the branch can tell what
+it lacks, or the worker has no numbers for the descriptors that come with the order, the branch does
+all of it before it speaks.
 """
 
 from __future__ import annotations
@@ -17,9 +22,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from . import mappings, remains
+from ..wire.messages import VERSION, Ready, Restored, encode
+from . import mappings, moving, remains
 from .copies import ALL_SIGNALS, HELD, SETTLING, Copies, Woken, has_threads
-from .orders import BRANCHED, WORD
+from .orders import BRANCHED, WORD, Order
 from .orders import read as read_order
 from .remains import Remains
 
@@ -36,6 +42,8 @@ _close, _getpid, _getppid, _setsid = os.close, os.getpid, os.getppid, os.setsid
 _sched_yield, _thread_time = os.sched_yield, time.thread_time
 # Of orders that nobody took.
 _READ, _MOST_READS = 4096, 1000
+# A worker that may have so many descriptors has numbers for those of a branch, beside its own.
+_ENOUGH = 32
 
 
 class _Forker(NamedTuple):
@@ -45,11 +53,33 @@ class _Forker(NamedTuple):
     parent: int
 
 
+class _Look(NamedTuple):
+    """Whether there are other threads; what a copy made now would lack; what it would share."""
+
+    threads: bool
+    lacks: Remains
+    shared: list[str]
+
+
+class _Ahead(NamedTuple):
+    """What the worker has done for its branch: the order that it has read, what is to be said."""
+
+    order: Order
+    said: bytes
+
+
+# What a copy made now will say that it lacks, as of `Remains.foresee`.
+Foresee = Callable[[Remains], list[str] | None]
+
+
 class Branching(Copies):
     """The copies of one worker, and its branches."""
 
     def branch(
-        self, answer: Callable[[], None], complain: Callable[[BaseException], None]
+        self,
+        answer: Callable[[], None],
+        complain: Callable[[BaseException], None],
+        foresee: Foresee,
     ) -> Woken | None:
         """Fork a branch, if init orders it before the host says anything; in that what it is to do.
 
@@ -58,19 +88,20 @@ class Branching(Copies):
         which there is a copy already.
         """
         before, forker, pid = _sigmask(_BLOCK, _HANDLED), _Forker(_getpid(), _getppid()), -1
+        ahead: _Ahead | None = None
         try:
             self._forget_orders()
             answer()
             looked = self._look()
             if not self._is_ordered(before, complain):
                 return None
-            if looked is not None and looked[0]:
+            if looked is not None and looked.threads:
                 # As for a copy: hooks of the code's run, and so may its handlers.
                 _sigmask(_SETMASK, before)
                 looked = self._look()
             _sigmask(_BLOCK, HELD)
             if looked is not None:
-                pid = self._forked(forker.pid, threads=looked[0])
+                pid, ahead = self._forked(forker.pid, looked, foresee)
             if pid < 0:
                 self._forget_orders()
                 with suppress(OSError):  # the code has shut it
@@ -80,32 +111,59 @@ class Branching(Copies):
                 _sigmask(_SETMASK, before)
         if pid or looked is None:
             return None
-        _, lacks, shared = looked
-        return replace(self._begin_branch(forker, lacks, before), shared=shared)
+        woken = self._begin_branch(forker, looked.lacks, before, ahead)
+        return replace(woken, shared=looked.shared, said=ahead is not None)
 
-    def _look(self) -> tuple[bool, Remains, list[str]] | None:
-        """Whether there are other threads; what a copy made now would lack; and the memory that it
-        would share. None if the code has put something in the place of what tells that.
-        """
+    def _look(self) -> _Look | None:
+        """None if the code has put something in the place of what tells that."""
         try:
             threads = has_threads()
             lacks = remains.look(self._own(), threads=threads)
             # A branch has files of its own, but what it has mapped are those of this process.
             renewal = self._recovery.renewal
             ours = (self.states.address, *(() if renewal is None else renewal.mapped))
-            return threads, lacks, mappings.lost(ours)
+            return _Look(threads, lacks, mappings.lost(ours))
         # Boundary: as in `Worker._copy`.
         except Exception:  # noqa: BLE001
             return None
 
-    def _forked(self, forker: int, *, threads: bool) -> int:
+    def _forked(self, forker: int, looked: _Look, foresee: Foresee) -> tuple[int, _Ahead | None]:
+        """As of fork(2), -1 if there is no branch; with what was done for it."""
+        pid, ahead = -1, None
         try:
-            return self._fork(threads=threads)
+            ahead = self._ahead(forker, looked, foresee)
+            pid = self._fork(threads=looked.threads)
         # Boundary: handlers of the code's may run there, and raise what they like.
         except BaseException:  # noqa: BLE001
             if _getpid() != forker:
                 os._exit(1)  # there must be no second worker
-            return -1
+        finally:
+            if pid and ahead is not None:
+                for fd in ahead.order.descriptors:
+                    _close(fd)
+        return pid, ahead
+
+    def _ahead(self, forker: int, looked: _Look, foresee: Foresee) -> _Ahead | None:
+        """Do for a branch what it need not do itself; None where it has to.
+
+        Raises:
+            EOFError, OSError, ValueError: the order cannot be read, or not be followed.
+        """
+        if looked.threads or os.sysconf("SC_OPEN_MAX") < _ENOUGH:
+            return None
+        lost = foresee(looked.lacks)
+        if lost is None:
+            return None
+        order = read_order(self._socket, forker, wait=False)
+        if order is None:
+            raise ValueError("an order for another process")
+        try:
+            lost = [*moving.copy(self._workspace, order.workspace), *lost, *looked.shared]
+        except OSError:
+            for fd in order.descriptors:
+                _close(fd)
+            raise
+        return _Ahead(order, encode(Ready(VERSION)) + encode(Restored(self.cell, tuple(lost))))
 
     def _forget_orders(self) -> None:
         """Read what nobody has: who asks for a branch now means another."""
@@ -137,28 +195,27 @@ class Branching(Copies):
         if self._recovery.renewal is not None:
             self._recovery.renewal.end()
 
-    def _begin_branch(self, forker: _Forker, lacks: Remains, before: set[int]) -> Woken:
+    def _begin_branch(
+        self, forker: _Forker, lacks: Remains, before: set[int], ahead: _Ahead | None
+    ) -> Woken:
         """In a branch that was forked just now: have nothing that is the worker's."""
         said = False
         try:
-            _sigmask(_BLOCK, ALL_SIGNALS)
+            # Out of reach of what the worker's code ends, before anybody hears of this process.
             _setsid()
+            if ahead is not None:
+                order = ahead.order
+                self._say_branched()
+                os.write(order.descriptors[0], ahead.said)
+            else:
+                order = self._ordered(forker, lacks)
+                # By this process: whoever is told of it may ask for the next, whose order is not
+                # ours.
+                self._say_branched()
+            said = True
             with suppress(OSError):  # closed already, where hooks of a fork have run
                 _close(self._worker)
-            if lacks.descriptors:  # first, for what comes with the order needs numbers
-                lacks.let_go(os.sysconf("SC_OPEN_MAX"))
-            order = read_order(self._socket, forker.pid, wait=False)
-            if order is None:
-                raise ValueError("an order for another process")
-            # Until who was between the two has ended, of a process with threads. Else init would
-            # not take this for a process of its own.
-            deadline = _thread_time() + SETTLING
-            while _getppid() != forker.parent and _thread_time() < deadline:
-                _sched_yield()
             worker, orders, states, stdout, stderr = order.descriptors
-            # By this process: whoever is told of it may ask for the next, whose order is not ours.
-            self._socket.sendall(WORD.pack(BRANCHED, _getpid()))
-            said = True
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
             self.states.be(states)
@@ -172,3 +229,27 @@ class Branching(Copies):
                 with suppress(OSError):
                     self._socket.sendall(WORD.pack(BRANCHED, -1))
             os._exit(1)
+
+    def _say_branched(self) -> None:
+        self._socket.sendall(WORD.pack(BRANCHED, _getpid()))
+
+    def _ordered(self, forker: _Forker, lacks: Remains) -> Order:
+        """In a branch that was forked before its order was read: read it, as a child of init's.
+
+        Raises:
+            EOFError, OSError, ValueError: as of `orders.read`, or it is for another process.
+        """
+        _sigmask(_BLOCK, ALL_SIGNALS)
+        with suppress(OSError):  # closed already, where hooks of a fork have run
+            _close(self._worker)
+        if lacks.descriptors:  # first, for what comes with the order needs numbers
+            lacks.let_go(os.sysconf("SC_OPEN_MAX"))
+        order = read_order(self._socket, forker.pid, wait=False)
+        if order is None:
+            raise ValueError("an order for another process")
+        # Until who was between the two has ended, of a process with threads. Else init would
+        # not take this for a process of its own.
+        deadline = _thread_time() + SETTLING
+        while _getppid() != forker.parent and _thread_time() < deadline:
+            _sched_yield()
+        return order

@@ -135,6 +135,7 @@ class Woken:
     moved: tuple[str, str] | None = None
     seed: int | None = None
     shared: list[str] | None = None  # as of `Copies.shared`, where that is known
+    said: bool = False  # whether the host was told already, and files were copied
 
 
 class Copies:

@@ -14,8 +14,9 @@ from .branching import ASK_FOR_BRANCH, Branching
 from .cells import peak_memory
 from .channel import Disconnected
 from .copies import Recovery, Woken
-from .moving import move
+from .moving import copy, enter
 from .questions import Questions
+from .remains import Remains
 from .seeding import seed
 from .states import States
 
@@ -191,7 +192,9 @@ class Worker(Questions):
             resource.setrlimit(resource.RLIMIT_CPU, (woken.cpu_left, woken.cpu_left + 1))
         lost = []
         if woken.moved is not None:
-            lost = move(*woken.moved)
+            if not woken.said:
+                lost = copy(*woken.moved)
+            enter(*woken.moved)
         lost += woken.remains.bring_back(self._namespace, woken.moved)
         if self._copies is not None:
             lost += self._copies.shared() if woken.shared is None else woken.shared
@@ -201,12 +204,19 @@ class Worker(Questions):
         self._calls.forked = False
         self._calls.cell = 0
         self._listen(woken.worker)
-        ready = self._channel.said(Ready(VERSION))
-        self._channel.send(Restored(woken.cell, tuple(lost)), after=ready)
+        ready, restored = self._channel.said(Ready(VERSION)), Restored(woken.cell, tuple(lost))
+        if woken.said:
+            self._channel.said(restored)
+        else:
+            self._channel.send(restored, after=ready)
         if self._copies is not None:
             # Its own is this process. Without another, the next cell that dies would take with it
             # what the last one did.
             self._copies.due = True
+
+    def rehearse_branch(self, copies: Branching) -> None:
+        """In a template: fork a branch that an order waits for, where forks fail."""
+        copies.branch(_nothing, _complain, self._foresee)
 
     def rehearse(self, copies: Branching) -> None:
         """In a template: take over, by an order that waits for `copies`, and be of no use then."""
@@ -231,12 +241,19 @@ class Worker(Questions):
             super()._fetch(fetch)
 
     def _branch(self, copies: Branching) -> None:
-        woken = copies.branch(lambda: self._has_none(ASK_FOR_BRANCH), _complain)
+        woken = copies.branch(lambda: self._has_none(ASK_FOR_BRANCH), _complain, self._foresee)
         if woken is not None:
             self._take_over(woken)
             copies.begin()
             # Many branches are never asked for anything, and need no copy.
             self._channel.waits(-1)
+
+    def _foresee(self, lacks: Remains) -> list[str] | None:
+        return lacks.foresee(self._namespace)
+
+
+def _nothing() -> None:
+    """What a host is told that is none."""
 
 
 def _stream(fd: int) -> socket.socket:

@@ -10,11 +10,11 @@ _MOST_NAMED = 20
 _PIECE = 1 << 20
 
 
-def move(old: str, new: str) -> list[str]:
-    """Make directory `new` of all files below `old`, and go there; the names of what was left.
+def copy(old: str, new: str) -> list[str]:
+    """Make directory `new` of all files below `old`; the names of what was left.
 
-    HOME and the current directory lead to the new one. An absolute path that the code has noted
-    still leads to the old one: branches of a session trust one another.
+    Raises:
+        OSError: there can be no such directory.
     """
     left: list[str] = []
     try:
@@ -22,14 +22,22 @@ def move(old: str, new: str) -> list[str]:
     except OSError:
         os.makedirs(new, exist_ok=True)
     _copy_below(old, new, left)
+    names = [f"file {path!a}: not copied" for path in left]
+    more = len(names) - _MOST_NAMED
+    return names if more <= 0 else [*names[:_MOST_NAMED], f"{more:,} more files"]
+
+
+def enter(old: str, new: str) -> None:
+    """Go to `new`, which is a copy of `old`.
+
+    HOME and the current directory lead to the new one. An absolute path that the code has noted
+    still leads to the old one: branches of a session trust one another.
+    """
     with suppress(OSError):
         here = os.getcwd()
         if f"{here}/".startswith(f"{old}/"):
             os.chdir(new + here[len(old) :])
     os.environ["HOME"] = new
-    names = [f"file {path!a}: not copied" for path in left]
-    more = len(names) - _MOST_NAMED
-    return names if more <= 0 else [*names[:_MOST_NAMED], f"{more:,} more files"]
 
 
 def _copy_below(old: str, new: str, left: list[str]) -> None:

@@ -48,6 +48,17 @@ class Remains:
             last.close()
             self.names.append(f"descriptor {last.fd}: all numbers were taken")
 
+    def foresee(self, namespace: Namespace) -> list[str] | None:
+        """What `bring_back` will name in a copy made now; None if only that can tell."""
+        if self.descriptors or namespace.loop is not None:
+            return None
+        try:
+            os.getcwd()
+        except OSError:
+            return None
+        ended = [name for _, name in _children()]
+        return [*self.names, *_cut(ended, "child processes")]
+
     def bring_back(self, namespace: Namespace, moved: tuple[str, str] | None = None) -> list[str]:
         """In the copy that takes over: open files again; the names of all that is lost.
 
@@ -100,16 +111,24 @@ def _threads() -> list[str]:
 
 def _end_children() -> list[str]:
     """Tell the objects of child processes what became of them; asked, they would find none."""
+    ended = []
+    for found, name in _children():
+        found.__dict__["returncode"] = -SIGKILL
+        ended.append(name)
+    _adopt_processes()
+    return ended
+
+
+def _children() -> list[tuple[Any, str]]:
+    """The objects of child processes that live, and what to call those."""
     kinds = tuple(
         getattr(sys.modules[module], name) for module, name in _PROCESSES if module in sys.modules
     )
-    ended = []
-    for found in gc.get_objects() if kinds else ():
-        if issubclass(type(found), kinds) and found.__dict__.get("returncode", 0) is None:
-            found.__dict__["returncode"] = -SIGKILL
-            ended.append(f"child process {found.__dict__.get('pid')}, which was ended")
-    _adopt_processes()
-    return ended
+    return [
+        (found, f"child process {found.__dict__.get('pid')}, which was ended")
+        for found in (gc.get_objects() if kinds else ())
+        if issubclass(type(found), kinds) and found.__dict__.get("returncode", 0) is None
+    ]
 
 
 def _adopt_processes() -> None:

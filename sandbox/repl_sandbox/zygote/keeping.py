@@ -136,9 +136,13 @@ class Keeping:
         self._keeper = None
 
     def remove(self) -> None:
-        """Remove the workspace of a branch that has ended, and its keeper."""
-        with suppress(OSError):
+        """Remove the workspace of a branch that has ended, if there is one, and its keeper."""
+        try:
             return os.rmdir(self._jail.home)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            pass  # there are files
         self.settle(told=False)
         if keeper.ask(self._socket(), {"op": "restore", "cell": -1}) and self._keeper is not None:
             keeper.answer(self._keeper[1])

@@ -45,10 +45,11 @@ def _once(jail: Jail, template: Worker) -> None:
     contain(jail, ())
     states = States()
     revival = Revival(jail, WORKER_FD, states)
-    copies = Branching(replace(revival.recovery(), fork_beside=_no_fork), WORKER_FD)
+    recovery = replace(revival.recovery(), fork_beside=_no_fork)
+    copies = Branching(recovery, WORKER_FD)
     if jail.tier == "jailed":  # else there is no workspace yet
         copies.rehearse(_open())
-    _branch(copies, revival)
+        _branch(copies, revival, recovery.workspace, template)
     _wake(copies, revival, template)
     control = os.eventfd(0)
     init = Init(jail, control, template, 0, states, revival)
@@ -58,12 +59,12 @@ def _once(jail: Jail, template: Worker) -> None:
     os.close(control)
 
 
-def _branch(copies: Branching, revival: Revival) -> None:
-    """Have a worker fork a branch, all but the fork."""
-    place = b"/"
+def _branch(copies: Branching, revival: Revival, workspace: str, worker: Worker) -> None:
+    """Have `worker` fork a branch, all but the fork. It has the workspace that there is, empty."""
+    place = os.fsencode(workspace)
     order = ORDER.pack(os.getpid(), 0, -1, len(place)) + place
     revival.orders.give(order, [0, 0, 0, 0, 0], wait=True)
-    copies.branch(_nothing, _raise)
+    worker.rehearse_branch(copies)
     revival.orders.word(0)
 
 
@@ -80,10 +81,6 @@ def _no_fork() -> int:
     raise OSError(EAGAIN, "a rehearsal")
 
 
-def _raise(error: BaseException) -> None:
-    raise error
-
-
 @contextlib.contextmanager
 def _few_descriptors() -> Iterator[None]:
     """As sessions have few: who takes over has its sockets at the highest numbers."""
@@ -93,10 +90,6 @@ def _few_descriptors() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def _nothing() -> None:
-    """What a host is told that is none."""
 
 
 def _open() -> list[int]:

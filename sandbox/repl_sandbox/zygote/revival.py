@@ -201,6 +201,7 @@ class Revival:
         pid = self._order_branch(forker, order, given)
         if pid is None:
             self.orders.empty()  # it must not be met by who is asked for another
+            revival.files.remove()  # what the worker has copied for it
             revival.close()
             return None
         return pid, revival

@@ -1,0 +1,52 @@
+"""Which memory of a process is shared, as a copy of it is told."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repl_sandbox.worker import mappings
+
+
+@pytest.mark.parametrize("kernel", ["searches", "tells all"])
+def test_what_is_shared_and_can_be_written_is_named(
+    kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kernel == "tells all":
+
+        def refused(*arguments: Any) -> None:
+            raise OSError(errno.ENOTTY, "before Linux 6.11")
+
+        monkeypatch.setattr(mappings.fcntl, "ioctl", refused)
+    before = mappings.lost(())
+    path = tmp_path / "here w-s"
+    path.write_bytes(bytes(mmap.PAGESIZE))
+    fd = os.open(path, os.O_RDWR)
+    with mmap.mmap(fd, mmap.PAGESIZE) as shared, mmap.mmap(-1, mmap.PAGESIZE) as nameless:
+        read_only = mmap.mmap(fd, mmap.PAGESIZE, prot=mmap.PROT_READ)
+        own = mmap.mmap(fd, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE)
+        path.unlink()
+        found = mappings.lost(())
+        assert shared[0] == nameless[0] == read_only[0] == own[0] == 0
+        read_only.close()
+        own.close()
+    os.close(fd)
+    named = sorted(found)
+    for name in before:
+        named.remove(name)
+    assert named == sorted(f"shared memory{name}, which is not copied" for name in ("", f" '{path}'"))
+    assert mappings.lost(()) == before
+
+
+def test_many_pieces_are_counted() -> None:
+    pieces = [mmap.mmap(-1, mmap.PAGESIZE) for _ in range(40)]
+    found = mappings.lost(())
+    for piece in pieces:
+        piece.close()
+    assert len(found) == 21
+    assert found[-1].endswith("more pieces of shared memory")
