@@ -39,7 +39,8 @@ def test_what_is_shared_and_can_be_written_is_named(
     named = sorted(found)
     for name in before:
         named.remove(name)
-    assert named == sorted(f"shared memory{name}, which is not copied" for name in ("", f" '{path}'"))
+    files = ("", f" '{path}'")
+    assert named == sorted(f"shared memory{file}, which is not copied" for file in files)
     assert mappings.lost(()) == before
 
 
