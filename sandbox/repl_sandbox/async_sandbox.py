@@ -119,7 +119,7 @@ class AsyncSandbox:
             sandbox = self._sandbox
             assert sandbox is not None
             arguments = (sandbox._loop_executor, host, limits, seed, answers, on_answer)
-            if sandbox._has_ready(limits):
+            if sandbox._supply.has_ready(limits):
                 await asyncio.sleep(0)  # whoever was cancelled hears of it before it takes one
                 # A thread would take the loop as long as this does.
                 with contextlib.suppress(NoneReady):

@@ -16,13 +16,13 @@ from .checkpoint import Checkpoint, parse
 from .errors import CheckpointError, IsolationError, SandboxClosed, SandboxError
 from .offer import Offer
 from .places import Places
-from .pool import NoneReady, Pool
 from .session.answers import Accept
 from .session.core import Core
 from .session.handle import Home
 from .session.host_functions import Executor, LoopExecutor
 from .session.offers import HostFunction, Offers, check
 from .session.sync import Session
+from .supply import Supply
 from .template import Template
 from .tiers import acceptable, strongest
 from .types import Answers, Limits, Policy, Statistics, check_seed
@@ -33,6 +33,8 @@ from .zygote.links import Links
 if TYPE_CHECKING:
     from .shared import Parcel, Shareable
 
+# Who has opened so many sessions on the same objects is likely to open another.
+_ONE_OF_MANY = 2
 # A call leaves within milliseconds of its session's end, unless its `on_output` hangs.
 _LEAVE_TIMEOUT = 5.0
 
@@ -96,7 +98,7 @@ class Sandbox:
         tiers = arguments.check_grouping(cgroup, acceptable(isolation, require))
         preload, mounts = arguments.check_preload(preload), arguments.check_mounts(mounts or {})
         arguments.check_counts(python, ready, max_sessions, branches)
-        self._max_sessions, self._ready = max_sessions, ready
+        self._max_sessions, self._ready, self._ready_after = max_sessions, ready, 0
         # Of numpy no policy knows but the one that lets everything through.
         self._arrays = policy is None or policy.language != "restricted"
         self._shared: dict[str, Shareable] = {}
@@ -129,11 +131,9 @@ class Sandbox:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._places = Places(self._max_sessions)
-        self._started = 0
         self._closed = self._retired = False
         self._executor = Executor()
         self._loop_executor = LoopExecutor()
-        self._pool: Pool | None = None
         self._parent: Sandbox | None = None
         self._children: weakref.WeakSet[Sandbox] = weakref.WeakSet()
 
@@ -145,8 +145,7 @@ class Sandbox:
             self._zygote.pid, allowance.template_memory, yielding=allowance.yielding
         )
         try:
-            if self._ready:
-                self._pool = Pool(self._ready, self._spawn)
+            self._supply = Supply(template, self._limits, self._ready, after=self._ready_after)
         except BaseException:
             template.close()
             raise
@@ -167,6 +166,8 @@ class Sandbox:
         A text, bytes, a JSON value or a numpy array (of plain data) is copied once, into a template
         that is forked from this one's; sessions share its memory until they write to it. What a
         session does with a variable, no other sees. Closing this sandbox closes that one first.
+        It has as many sessions ready as this one; where that is none, it makes the next one ahead
+        of time once it was asked for two.
 
         Raises:
             TypeError, ValueError: naming the object: it is of another kind, JSON cannot carry it,
@@ -177,7 +178,9 @@ class Sandbox:
 
         self._check_taking()
         with shared.pack(objects, arrays=self._arrays) as parcel:
-            return self._child(parcel, objects, self._ready)
+            if self._ready:
+                return self._child(parcel, objects, self._ready)
+            return self._child(parcel, objects, 1, after=_ONE_OF_MANY)
 
     def with_parcel(self, parcel: Parcel) -> Sandbox:
         """`with_shared` of objects that were packed before, perhaps by another process.
@@ -194,7 +197,9 @@ class Sandbox:
         self._check_taking()
         return self._child(parcel, dict.fromkeys(parcel.names, PACKED), 0)
 
-    def _child(self, parcel: Parcel, objects: Mapping[str, Shareable], ready: int) -> Sandbox:
+    def _child(
+        self, parcel: Parcel, objects: Mapping[str, Shareable], ready: int, *, after: int = 0
+    ) -> Sandbox:
         child = object.__new__(type(self))
         # Every setting, whichever there are; then what cannot be another's.
         child.__dict__.update(self.__dict__)
@@ -202,7 +207,7 @@ class Sandbox:
         child._parent = self  # which would end with its last reference
         child._shared = {**self._shared, **objects}
         child._preloaded = self._preloaded or parcel.arrays
-        child._ready = ready
+        child._ready, child._ready_after = ready, after
         child._live_on(self._template.fork(parcel))
         with self._lock:
             if not self._closed:
@@ -290,7 +295,7 @@ class Sandbox:
 
     def statistics(self) -> Statistics:
         """How many sessions are open, ready and were started."""
-        return Statistics(len(self._places), len(self._pool or ()), self._started)
+        return Statistics(len(self._places), len(self._supply.ready), self._supply.started)
 
     def close(self) -> None:
         """End all sessions and the template. Idempotent."""
@@ -310,7 +315,7 @@ class Sandbox:
             closing.callback(self._executor.close)
             for core in self._places:
                 closing.callback(self._end, core)
-            for links in self._pool.close() if self._pool is not None else ():
+            for links in self._supply.close():
                 closing.callback(self._zygote.end, links)
             closing.callback(self._watchdog.close)
 
@@ -366,7 +371,7 @@ class Sandbox:
         self._check_taking()
         try:
             with self._places.taken():
-                links = self._ready_links(limits) if at_once else self._links(limits)
+                links = (self._supply.at_once if at_once else self._supply.take)(limits)
                 core = self._made(links, executor, offers, limits, seed, answers, on_answer)
         except BaseException:
             self._close_if_left()
@@ -467,34 +472,6 @@ class Sandbox:
             raise SandboxClosed(
                 "the sandbox is closed, or belongs to the process that forked this one"
             )
-
-    def _has_ready(self, limits: Limits | None) -> bool:
-        """Whether a session with these limits, or the sandbox's, was made ahead of time."""
-        return bool(self._pool) and limits in (None, self._limits)
-
-    def _ready_links(self, limits: Limits) -> Links:
-        """Those of such a session, without waiting for anything."""
-        if self._pool is not None and limits == self._limits:
-            self._zygote.check_alive()  # those that wait end with it
-            links = self._pool.take(lambda ready: not ready.ended)
-            if links is not None:
-                return links
-        raise NoneReady
-
-    def _links(self, limits: Limits) -> Links:
-        """Those of a session that was made ahead of time, or of one that is being made."""
-        if self._pool is not None and limits == self._limits:
-            self._zygote.check_alive()
-            while (links := self._pool.take()) is not None:
-                if not links.ended:
-                    return links
-                self._zygote.end(links)  # by others, out of memory for one, while it waited
-        self._started += 1
-        return self._template.begin(limits)
-
-    def _spawn(self) -> Links:
-        self._started += 1
-        return self._template.spawn(self._limits)
 
     def _end(self, core: Core) -> None:
         if os.getpid() != self._pid:

@@ -50,7 +50,7 @@ def test_a_pool_that_cannot_be_filled_can_be_closed() -> None:
     source.error = SandboxError("no")
     pool.take()
     assert source.failed.wait(60)
-    assert pool.close() == []
+    assert pool.close() == ()
 
 
 def test_sessions_made_ahead_of_time_are_not_handed_out_once_their_template_has_ended() -> None:
@@ -65,7 +65,7 @@ def test_sessions_made_ahead_of_time_are_not_handed_out_once_their_template_has_
 
 def test_a_session_that_ended_while_it_waited_is_not_handed_out() -> None:
     with Sandbox(ready=2) as sandbox:
-        for links in list(sandbox._pool._ready):
+        for links in sandbox._supply.ready:
             os.kill(links.pid, signal.SIGKILL)
             eventually(lambda links=links: links.ended)
 
@@ -78,7 +78,7 @@ def test_an_event_loop_does_not_wait_for_the_template_to_bury_those_that_ended()
         async with AsyncSandbox(ready=2) as sandbox:
             plain = sandbox.plain
             assert plain is not None
-            for links in list(plain._pool._ready):
+            for links in plain._supply.ready:
                 os.kill(links.pid, signal.SIGKILL)
                 await asyncio.to_thread(eventually, lambda links=links: links.ended)
             os.kill(plain._zygote.pid, signal.SIGSTOP)
