@@ -67,6 +67,7 @@ class Pool:
                     self._changed.wait_for(lambda: self._ready or not self._making)
                 finally:
                     self._claimed = False
+                self._changed.notify_all()  # for one has to be made in its place
             return self._ready.popleft() if self._ready else None
 
     def close(self) -> tuple[Links, ...]:

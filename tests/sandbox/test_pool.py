@@ -6,7 +6,9 @@ import asyncio
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -51,6 +53,82 @@ def test_a_pool_that_cannot_be_filled_can_be_closed() -> None:
     pool.take()
     assert source.failed.wait(60)
     assert pool.close() == ()
+
+
+class Slow(Source):
+    """Makes one when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.let = threading.Semaphore(0), threading.Semaphore(0)
+
+    def __call__(self) -> Any:
+        self.asked.release()
+        assert self.let.acquire(timeout=60)
+        return super().__call__()
+
+
+def test_nothing_is_made_before_so_many_were_asked_for() -> None:
+    asked: list[int] = []
+    before: list[int] = []
+
+    def spawn() -> Any:
+        before.append(len(asked))
+        return object()
+
+    pool = Pool(1, spawn, after=3)
+    for number in range(3):
+        asked.append(number)
+        assert pool.take() is None
+    eventually(lambda: len(pool) == 1)
+    assert before == [3]
+    assert len(pool.close()) == 1
+
+
+def test_one_that_is_being_made_is_waited_for_by_one_only() -> None:
+    source = Slow()
+    pool = Pool(1, source, after=1)
+    assert pool.take_or_wait() is None  # none was being made
+    assert source.asked.acquire(timeout=60)
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(pool.take_or_wait)
+        eventually(lambda: pool._claimed)
+        assert pool.take_or_wait() is None
+        assert not first.done()
+        source.let.release()
+        assert first.result(timeout=60) is not None
+        source.let.release()
+        eventually(lambda: len(pool) == 1)
+    assert len(pool.close()) == 1
+
+
+def test_who_waits_for_one_that_could_not_be_made_makes_another() -> None:
+    source = Slow()
+    pool = Pool(1, source, after=1)
+    assert pool.take() is None
+    assert source.asked.acquire(timeout=60)
+    source.error = SandboxError("no")
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(pool.take_or_wait)
+        eventually(lambda: pool._claimed)
+        source.let.release()
+        assert first.result(timeout=60) is None
+    source.let.release()  # it was asked for, and so it is tried again
+    assert pool.close() == ()
+
+
+def test_a_pool_is_closed_while_one_waits_for_what_is_being_made() -> None:
+    source = Slow()
+    pool = Pool(1, source, after=1)
+    assert pool.take() is None
+    assert source.asked.acquire(timeout=60)
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(pool.take_or_wait)
+        eventually(lambda: pool._claimed)
+        closing = threads.submit(pool.close)
+        source.let.release()
+        had, left = waiting.result(timeout=60), closing.result(timeout=60)
+    assert ([had] if had else []) + list(left) == [ANY]
 
 
 def test_sessions_made_ahead_of_time_are_not_handed_out_once_their_template_has_ended() -> None:

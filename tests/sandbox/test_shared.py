@@ -423,6 +423,18 @@ def test_its_settings_are_those_of_the_one_that_it_came_from() -> None:
                 assert parent.statistics().open == 1
 
 
+def test_the_next_session_is_made_ahead_of_time_once_two_were_asked_for() -> None:
+    with Sandbox(isolation="jailed") as parent, parent.with_shared(x=1) as made:
+        with made.session() as session:
+            assert session.run("x").value == "1"
+        assert made.statistics().ready == 0
+        with made.session():
+            eventually(lambda: made.statistics().ready == 1)
+        with made.session() as session:
+            assert session.run("x").value == "1"
+        eventually(lambda: made.statistics().ready == 1)
+
+
 def test_ready_sessions_have_the_objects() -> None:
     with Sandbox(isolation="jailed", ready=2) as parent, parent.with_shared(x=1) as made:
         assert made.statistics().ready == 2
