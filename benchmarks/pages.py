@@ -22,7 +22,7 @@ _HEADLINES = frozenset(
         *("cold", "ready", "step", "step_env", "stdout", "context_100", "cpu", "rate", "memory"),
         *("shared_memory", "branch", "recovery", "recovery_1gb", "step_paused", "turn", "subcall"),
         *("server_rate_8", "server_p99_32", "server_rate_recovery_8", "server_openings_8"),
-        *("server_context", "server_memory"),
+        *("server_openings_stepped_8", "server_context", "server_memory"),
     )
 )
 

@@ -46,10 +46,11 @@ async def clients(url: str, count: int) -> AsyncIterator[list[Step]]:
         yield [partial(_step, each) for each in opened]
 
 
-async def openings(url: str, at_once: int, seconds: float) -> int:
-    """How many sessions so many clients opened, reset and closed, one after another."""
+async def openings(url: str, at_once: int, seconds: float, *, steps: int = 0) -> int:
+    """How many sessions so many clients opened, reset, stepped so often and closed, one after
+    another."""
     end = perf_counter() + seconds
-    return sum(await asyncio.gather(*(_open_until(url, end) for _ in range(at_once))))
+    return sum(await asyncio.gather(*(_open_until(url, end, steps) for _ in range(at_once))))
 
 
 class Connection(WSListener):  # type: ignore[misc]
@@ -131,10 +132,12 @@ async def _step(connection: Connection) -> None:
         raise RuntimeError(f"a step came to something else: {result}")
 
 
-async def _open_until(url: str, end: float) -> int:
+async def _open_until(url: str, end: float, steps: int) -> int:
     count = 0
     while perf_counter() < end:
         async with socket(url) as connection:
             await connection.ask(RESET)
+            for _ in range(steps):
+                await connection.ask(STEPPING)
         count += 1
     return count

@@ -9,6 +9,10 @@ from collections.abc import Callable
 from .errors import SandboxError
 from .zygote.links import Links
 
+# Sessions that were given back are kept beside those that are made ahead: 3 MB each, and for so
+# many clients who come and go at the same time nothing need be made.
+_GIVEN_BACK = 8
+
 
 class NoneReady(Exception):
     """No session could be had without waiting."""
@@ -69,6 +73,20 @@ class Pool:
                     self._claimed = False
                 self._changed.notify_all()  # for one has to be made in its place
             return self._ready.popleft() if self._ready else None
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether one that was taken, and not used, is kept for somebody else."""
+        return len(self._ready) < self._size + _GIVEN_BACK
+
+    def give_back(self, links: Links) -> bool:
+        """Keep it; False once this is closed."""
+        with self._changed:
+            if self._closed:
+                return False
+            self._ready.append(links)
+            self._changed.notify_all()
+        return True
 
     def close(self) -> tuple[Links, ...]:
         """Stop refilling; the sessions that were left."""

@@ -421,7 +421,7 @@ class Sandbox:
 
     @property
     def _home(self) -> Home:
-        return Home(self._end, self._add, self._widen, self._narrow)
+        return Home(self._end, self._end_at_once, self._add, self._widen, self._narrow)
 
     def _widen(self, core: Core) -> None:
         """Give a session room for one more branch."""
@@ -479,12 +479,27 @@ class Sandbox:
             # the links either: they are the parent's.
             core.links.close()
             return
-        if not self._places.leave(core):
+        if self._end_at_once(core) or not self._places.leave(core):
             return
         try:
             self._end_left(core)
         finally:
             self._close_if_left()
+
+    def _end_at_once(self, core: Core) -> bool:
+        """Have a session that is as it was made serve another, if one like it is wanted."""
+        ends = self._closed or self._retired or os.getpid() != self._pid
+        if ends or not self._supply.wants(core.limits):
+            return False
+        links = core.withdraw_untouched()
+        if links is None:
+            return False
+        left = self._places.leave(core)
+        self._watchdog.remove(core)
+        # Else the sandbox was closed meanwhile, and the session ends with it.
+        if not left or not self._supply.give_back(links):
+            links.close()
+        return True
 
     def _end_left(self, core: Core) -> None:
         core.closing = True

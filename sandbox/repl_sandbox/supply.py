@@ -59,6 +59,14 @@ class Supply:
         self.started += 1
         return self._template.begin(limits)
 
+    def wants(self, limits: Limits) -> bool:
+        """Whether a session with these limits, which is as it was made, should not be ended."""
+        return self._pool is not None and limits == self._limits and self._pool.wants_more
+
+    def give_back(self, links: Links) -> bool:
+        """Have such a one serve another caller; False if nobody is served any more."""
+        return self._pool is not None and self._pool.give_back(links)
+
     def close(self) -> tuple[Links, ...]:
         """Make no more; those that were left are the caller's to end."""
         return () if self._pool is None else self._pool.close()

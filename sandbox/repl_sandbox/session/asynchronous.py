@@ -151,6 +151,9 @@ class AsyncSession(Handle):
                 self._home.end(self._core)
         else:
             self._closed = True
+            if self._home.end_at_once(self._core):
+                self._watch.close()
+                return
             ending = put_in_thread(lambda: self._home.end(self._core))
             ending.add_done_callback(lambda _: self._watch.close())
             await asyncio.shield(ending)

@@ -118,6 +118,7 @@ def _asked(
     with ours:
         with theirs:
             control.send(ours, request, given)
+            core.tells_init()
             try:
                 control.send(core.links.control, {"op": op}, (theirs.fileno(),))
             except BlockingIOError:

@@ -274,6 +274,23 @@ class Core(Steps):
         if self.ended:
             self.forsake()
 
+    def withdraw_untouched(self) -> Links | None:
+        """End the session for its host, if it is as it was made: what it may be another's by.
+
+        None where it is not, or a call is under way.
+        """
+        if not self.busy.acquire(False):
+            return None
+        try:
+            if self._forgone or not self.untouched:
+                return None
+            self.ended = self.closing = self._forgone = True
+            self.owner = None
+            self.close()
+        finally:
+            self.busy.release()
+        return self.links
+
     def forsake(self) -> None:
         """The session has ended: drop what belongs to the host, now or as its caller leaves.
 

@@ -83,6 +83,7 @@ class Exchange:
         self._plain = plain
         self._configured = False  # whether this worker was told, or need not be
         self._silent_yet = True  # whether no worker was told anything so far
+        self._init_was_told = False  # anything
         self._told_first = False  # whether one has got what it is told first
         self._begun_with = 0  # bytes of variables in that
         self.outbox = Outbox(links.worker)
@@ -315,11 +316,21 @@ class Exchange:
         self._tell_init({"op": "kill"} if after is None else {"op": "kill", "after": after})
 
     def _tell_init(self, message: control.Message, descriptors: tuple[int, ...] = ()) -> None:
+        self.tells_init()
         try:
             control.send(self.links.control, message, descriptors)
         except OSError:
             # init is gone; the end of file on its socket is read next and says so.
             self._unacknowledged = 0
+
+    def tells_init(self) -> None:
+        """Init is told something: from here on the session is not as it was made."""
+        self._init_was_told = True
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing was told to any process of the session's, and all of them live."""
+        return self._silent_yet and not self._init_was_told and not self._dead
 
     # ── what is waited for ────────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,171 @@
+"""A session that nothing was told serves the next caller; any other one is ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from repl_sandbox import AsyncSandbox, Limits, Sandbox, Session
+from repl_sandbox.errors import SandboxClosed, SessionClosed
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(isolation="jailed", ready=1) as sandbox:
+        yield sandbox
+
+
+def pid(session: Session) -> int:
+    return session._core.links.pid
+
+
+def waiting(sandbox: Sandbox) -> set[int]:
+    return {links.pid for links in sandbox._supply.ready}
+
+
+def test_one_that_nothing_was_told_serves_the_next(sandbox: Sandbox) -> None:
+    with sandbox.session(host={"ask": lambda: 1}, seed=5, answers="strict") as session:
+        first = pid(session)
+        session.set("secret", "a short text, which would go with the first cell")
+    assert first in waiting(sandbox)
+    with pytest.raises(SessionClosed):
+        session.run("1")
+    session.close()  # a second time: it is not ours any more
+
+    met = []
+    while first not in met:
+        session = sandbox.session()
+        met.append(pid(session))
+    names = session.run("sorted({'secret', 'ask', 'FINAL', 'answer'} & set(dir()))").value
+    assert names == "[]"
+    assert session.run("import random; random.random()").ok
+    session.close()
+    assert first not in waiting(sandbox)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+USES: dict[str, Callable[[Session], object]] = {
+    "a cell": lambda session: session.run("x = 1"),
+    "a variable that is asked for": lambda session: session.get("x"),
+    "a long variable": lambda session: session.set("x", "x" * 100_000),
+    "a file": lambda session: session.files.put("f", b"1"),
+    "a look at its files": lambda session: session.files.list(),
+    "a branch": lambda session: session.branch().close(),
+    "a checkpoint": lambda session: session.checkpoint(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_one_that_was_used_is_ended(sandbox: Sandbox, use: str) -> None:
+    with sandbox.session() as session:
+        first = pid(session)
+        try:
+            USES[use](session)
+        except LookupError:
+            pass
+    assert first not in waiting(sandbox)
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+
+
+def test_one_that_has_died_is_ended(sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
+        first = pid(session)
+        os.kill(session._core.links.worker_pid, signal.SIGKILL)
+        session.run("1")
+    assert first not in waiting(sandbox)
+
+
+def test_one_of_other_limits_is_ended(sandbox: Sandbox) -> None:
+    with sandbox.session(limits=Limits(processes=5)) as session:
+        first = pid(session)
+    assert first not in waiting(sandbox)
+
+
+def test_without_ready_sessions_each_is_ended() -> None:
+    with Sandbox(isolation="jailed") as sandbox, sandbox.session() as session:
+        session.close()
+        assert sandbox.statistics().ready == 0
+
+
+def test_so_many_are_kept_and_no_more(sandbox: Sandbox) -> None:
+    opened = [sandbox.session() for _ in range(16)]
+    for session in opened:
+        session.close()
+    eventually(lambda: 8 <= sandbox.statistics().ready <= 10)
+    assert sandbox.statistics().open == 0
+    alive = [pid(session) for session in opened if _is_alive(pid(session))]
+    assert set(alive) <= waiting(sandbox)
+
+
+def test_a_call_that_is_under_way_meets_its_end(sandbox: Sandbox) -> None:
+    session = sandbox.session()
+    begun = threading.Event()
+    outcomes = []
+
+    def run() -> None:
+        try:
+            session.run("print(1)\nimport time; time.sleep(60)", on_output=lambda *_: begun.set())
+        except SessionClosed as error:
+            outcomes.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert begun.wait(60)
+    first = pid(session)
+    session.close()
+    thread.join()
+    assert outcomes
+    assert first not in waiting(sandbox)
+
+
+def test_a_closed_sandbox_keeps_none() -> None:
+    with Sandbox(isolation="jailed", ready=1) as sandbox:
+        session = sandbox.session()
+        first = pid(session)
+    session.close()
+    with pytest.raises(SandboxClosed):
+        sandbox.session()
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+
+
+def test_a_retired_sandbox_closes_with_its_last_session() -> None:
+    sandbox = Sandbox(isolation="jailed", ready=1)
+    session = sandbox.session()
+    sandbox.retire()
+    session.close()
+    assert "closed" in repr(sandbox)
+
+
+def test_an_event_loop_gives_back_as_well() -> None:
+    async def main() -> None:
+        async with AsyncSandbox(isolation="jailed", ready=1) as sandbox:
+            plain = sandbox.plain
+            assert plain is not None
+            async with sandbox.session() as session:
+                await session.set("x", 1)
+                first = session._core.links.pid
+            assert first in waiting(plain)
+            met = []
+            while first not in met:
+                session = await sandbox.session()
+                met.append(session._core.links.pid)
+            assert (await session.run("'x' in dir()")).value == "False"
+            await session.close()
+            assert first not in waiting(plain)
+
+    asyncio.run(main())
