@@ -15,8 +15,10 @@ from repl_env import cells, scoring
 from repl_env.aside import Aside, Blocking
 from repl_env.current_episode import CurrentEpisode, Mode
 from repl_env.errors import OURS, EpisodeAborted, EpisodeDone, NotReset
-from repl_env.interfaces import Environment
+from repl_env.interfaces import Environment, finite
 from repl_env.models import REPLAction, REPLObservation, REPLState, give, result_of
+from repl_env.pools import carried, carried_async
+from repl_env.rubrics import is_pending, is_prompt
 from repl_env.turns import Turn
 from repl_sandbox.errors import SandboxError, SessionBusy
 from repl_sandbox.session.requests import check_hearer
@@ -97,21 +99,32 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
         self, current: CurrentEpisode, action: REPLAction, observation: REPLObservation
     ) -> Turn[REPLObservation]:
         # Latched first: whatever a transform or rubric raises, nothing is run or scored any more.
-        _latch(current, observation)
-        observation = yield from self._transforming(observation)
+        if observation.done:
+            _latch(current, observation)
+        if self.transform is not None:
+            observation = yield from self._transforming(observation)
         if observation.error_kind in OURS:
             reward, parts = 0.0, {}
         else:
-            plain = current.mode == "plain"
-            apply = self._apply_rubric if plain else self._apply_rubric_async
-            reward = yield partial(apply, action, observation)
-            parts = scoring.components(self.rubric, reward)
+            rubric = self.rubric
+            if current.mode == "plain":
+                reward = yield partial(self._apply_rubric, action, observation)
+            elif rubric is not None and is_prompt(rubric):
+                # As `_apply_rubric_async`, which is a coroutine for what is over at once as a rule.
+                score = carried(partial(rubric, action, observation))
+                if is_pending(score):
+                    score = yield partial(carried_async, score)
+                reward = finite(score, rubric)
+            else:
+                reward = yield partial(self._apply_rubric_async, action, observation)
+            parts = scoring.components(rubric, reward)
         if type(observation) is REPLObservation:
             give(observation, reward=reward)
         else:  # a transform's own
             observation.reward = reward
         observation.metadata["reward_components"] = parts
-        _latch(current, observation)
+        if observation.done:
+            _latch(current, observation)
         return observation
 
     def _transforming(self, observation: REPLObservation) -> Turn[REPLObservation]:
@@ -136,8 +149,7 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
 
 
 def _latch(current: CurrentEpisode, observation: REPLObservation) -> None:
-    if observation.done:
-        current.last = result_of(observation)
+    current.last = result_of(observation)
 
 
 def _taking(

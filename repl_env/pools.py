@@ -34,8 +34,13 @@ async def carried_async(work: Awaitable[T]) -> T:
     try:
         return await work
     except BaseException as error:
-        if isinstance(error, (Exception, GeneratorExit)) or _is_cancelled(error):
-            raise
+        check_carried(error)
+        raise
+
+
+def check_carried(error: BaseException) -> None:
+    """Raise what is to be raised in place of `error`, if `carried_async` would."""
+    if not (isinstance(error, (Exception, GeneratorExit)) or _is_cancelled(error)):
         raise RuntimeError(_told(error)) from error
 
 

@@ -32,14 +32,18 @@ class Ahead:
         self._kept: deque[tuple[Message, int]] = deque()
         self._coming: asyncio.Task[Message] | None = None
 
-    async def next(self) -> Message:
-        """The next message."""
+    def next(self) -> Awaitable[Message]:
+        """The next message, to be awaited."""
+        if not self._kept and self._coming is None:
+            return self._receive()
+        return self._known()
+
+    async def _known(self) -> Message:
         if self._kept:
             message, booked = self._kept.popleft()
             self._book(-booked)
             return message
-        if self._coming is None:
-            return await self._receive()
+        assert self._coming is not None
         message = await self._coming
         self._coming = None
         return message

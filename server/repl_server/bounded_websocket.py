@@ -19,6 +19,7 @@ from .guarding import LINGER_S
 from .inbound import patience
 from .messages import Messages
 from .paced_frames import PacedFrames
+from .socket_outlet import WRITES
 
 # Of a connection's messages, held without being booked: most are smaller, and cost nothing so.
 UNBOOKED = 64 * 1024
@@ -56,6 +57,7 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
     async def run_asgi(self) -> None:
         """Serve the application."""
         app = self.app
+        self.scope.setdefault("extensions", {})[WRITES] = {"write": self._write}
 
         async def answered(*asgi: Any) -> None:
             await app(*asgi)
@@ -85,6 +87,13 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
         if self._failed:
             return
         self._heard = True
+        if self._booked == 0 and self._message_due is None and self._is_expected():
+            text = self.conn.text_of(data)
+            if text is not None:
+                # As nearly always: a small message, whole, and somebody waits for it.
+                self._delivered += len(data)
+                self.queue.put_nowait({"type": "websocket.receive", "text": text})
+                return
         super().data_received(data)
         if not self.handshake_initiated:
             self._refuse_handshake()
@@ -107,13 +116,27 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
             frames = self.frames
             self._delivered += len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
         self._fragments = self._counted = 0
-        expected = self.queue.expected and not self.read_paused
+        expected = self._is_expected()
         if expected:
             # It is taken at once: to stop reading for that and to go on would be two system calls.
             self.read_paused = True
         super().send_receive_event_to_app()
         if expected:
             self.read_paused = False
+
+    def _is_expected(self) -> bool:
+        """Whether the application waits for a message, and so would take it at once."""
+        return self.queue.expected and not (self.read_paused or self.close_sent)
+
+    def _write(self, text: str) -> bool:
+        """Send a text at once, if nothing is in its way; whether that was done."""
+        if not self.writable.is_set() or self.disconnected or self.close_sent:
+            return False
+        frame = self.conn.frame_of(text)
+        if frame is None:
+            return False
+        self.transport.write(frame)
+        return True
 
     def handle_ping(self) -> None:
         """A ping, whose answer is on its way."""
@@ -127,14 +150,15 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
 
     async def receive(self) -> Any:
         """The next message; the ones before it are done with."""
-        if self.queue.empty():
+        queue, waiting = self.queue, self.queue.waiting
+        if not waiting:
             self._delivered = 0
             if self._booked:
                 self._book()
-        while self.queue.empty():
-            await self.queue.coming()
-        message = self.queue.take()
-        if self.read_paused and self.queue.empty():
+        while not waiting:
+            await queue.coming()
+        message = queue.take()
+        if self.read_paused and not waiting:
             self.read_paused = False
             self.transport.resume_reading()
         if self.conn.resting:

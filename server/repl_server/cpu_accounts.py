@@ -18,7 +18,8 @@ class CPUAccount:
     """
 
     def __init__(self, owner: Owner, meter: Meter, watch: Watch) -> None:
-        self._owner, self._meter, self._watch = owner, meter, watch
+        self._owner, self._meter, self._metrics = owner, meter, watch.metrics
+        self._is_limited = meter.counts_cpu
         self._booked = 0.0
 
     def step(self, seconds: float) -> None:
@@ -36,5 +37,6 @@ class CPUAccount:
         return more > _IDLING
 
     def _book(self, seconds: float) -> None:
-        self._meter.spend_cpu(seconds)
-        self._watch.cpu(self._owner, seconds)
+        if self._is_limited:
+            self._meter.spend_cpu(seconds)
+        self._metrics.cpu(self._owner, seconds)

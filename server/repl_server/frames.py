@@ -67,8 +67,8 @@ class Dialect:
         return reply.frame(id)
 
     def _request(self, given: dict[str, Any], size: int) -> Request:
-        kind = self._kind(given.get("type"))
         name, data = given.get("type"), given.get("data")
+        kind = self._kind(name)
         self._check_envelope(given, kind)
         if data is None and not kind.needs_data:
             data = {}

@@ -23,6 +23,7 @@ from .frames import Refused, Request
 from .mcp.played import SessionTools
 from .owners import Owner
 from .quotas import Meter
+from .reading import short
 from .refusal import Refusal, draining
 from .replies import Reply, observation_text, text_of
 from .streaming import Streamed
@@ -201,17 +202,19 @@ class HostedSession:
         self, action: Any, timeout_s: float | None, on_output: Callable[[str, str], None] | None
     ) -> Any:
         """Take an action, which is counted; its observation. Likewise."""
-        longest = self._host.settings.longest_step_s
-        if timeout_s is not None and timeout_s > longest:
+        if timeout_s is not None and timeout_s > (longest := self._host.settings.longest_step_s):
             raise invalid("timeout_s", f"at most {longest:g} seconds", "less_than_equal")
         self.meter.step()
-        began = time.monotonic()
-        async with self._slot:
-            self._stepping = True
-            try:
-                observation = await self._episodes.step(action, timeout_s, on_output)
-            finally:
-                self._stepping = False
+        began, slots, slot = time.monotonic(), self._host.slots, self._slot
+        # As `async with slot`, which runs two coroutines more.
+        if not slots.take(slot):
+            await slots.wait(slot)
+        self._stepping = True
+        try:
+            observation = await self._episodes.step(action, timeout_s, on_output)
+        finally:
+            self._stepping = False
+            slots.give_back(slot)
         self.cpu.step(_cpu_seconds(observation))
         self._host.watch.step(self, action, observation, time.monotonic() - began)
         return observation
@@ -261,7 +264,8 @@ class HostedSession:
                 self._running = None
             self.touched = time.monotonic()
             self._telling = asked
-            for to in reversed(asked.outlets):
+            await asked.to.deliver(asked.request.id, asked.reply)
+            for to in reversed(asked.before):
                 await to.deliver(asked.request.id, asked.reply)
             self._telling = None
 
@@ -294,7 +298,11 @@ class HostedSession:
     async def _step(self, asked: Asked, request: Request) -> Reply:
         if not request.stream:
             observation = await self.play(request.data, request.timeout_s, None)
-            return await self._observed(observation, request)
+            pieces = observation_text(observation, beside=request.id is None)
+            text, large = short(pieces)
+            if large:
+                text = await self._host.reading.rest(text, pieces)
+            return Reply("observation", text)
         async with Streamed(asked) as streamed:
             observation = await self.play(request.data, request.timeout_s, streamed.take)
         return await self._observed(observation, request)

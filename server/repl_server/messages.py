@@ -11,14 +11,15 @@ class Messages:
     """In order; anybody puts, one takes: what of asyncio's queues a socket needs, and no more.
 
     Attributes:
+        waiting: those that came.
         expected: whether who takes has come for the next one, and waits.
     """
 
-    __slots__ = ("_came", "_loop", "_waiting")
+    __slots__ = ("_came", "_loop", "waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: deque[Any] = deque()
+        self.waiting: deque[Any] = deque()
         self._came: asyncio.Future[None] | None = None
 
     @property
@@ -28,11 +29,11 @@ class Messages:
 
     def empty(self) -> bool:
         """Whether there is none."""
-        return not self._waiting
+        return not self.waiting
 
     def put_nowait(self, message: Any) -> None:
         """Put a message at the end."""
-        self._waiting.append(message)
+        self.waiting.append(message)
         if self._came is not None and not self._came.done():
             self._came.set_result(None)
 
@@ -44,4 +45,4 @@ class Messages:
 
     def take(self) -> Any:
         """The first one."""
-        return self._waiting.popleft()
+        return self.waiting.popleft()

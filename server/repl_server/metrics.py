@@ -64,6 +64,7 @@ class Metrics:
         }
         self._resets = self._counter("resets", "Episodes that began.")
         self._steps = _Steps()
+        self.step = self._steps.add
         self._registry.register(self._steps)
         self._sessions = self._counter("sessions_closed", "Sessions that ended, by why.", "reason")
         self._refusals = self._counter("refusals", "Requests that were refused.", "code")
@@ -86,10 +87,6 @@ class Metrics:
     def reset(self) -> None:
         """An episode began."""
         self._resets.inc()
-
-    def step(self, outcome: str | None, seconds: float) -> None:
-        """A step was answered. `outcome` is its `error_kind`."""
-        self._steps.add(outcome or "ok", seconds)
 
     def session_closed(self, reason: str) -> None:
         """A session ended, by one of `ENDINGS`."""
@@ -136,9 +133,9 @@ class _Steps(Collector):
         self._seconds = 0.0
         self._since = time.time()
 
-    def add(self, outcome: str, seconds: float) -> None:
-        """One more, that came to `outcome`."""
-        known = _known(outcome, STEP_OUTCOMES)
+    def add(self, outcome: str | None, seconds: float) -> None:
+        """A step was answered. `outcome` is its `error_kind`."""
+        known = "ok" if outcome is None else _known(outcome, STEP_OUTCOMES)
         self._by_outcome[known] = self._by_outcome.get(known, 0) + 1
         self._by_bucket[bisect_left(STEP_SECONDS, seconds)] += 1
         self._seconds += seconds

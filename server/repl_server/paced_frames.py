@@ -71,11 +71,30 @@ class PacedFrames(ServerProtocol):
         stream = self._stream
         stream.left = AT_ONCE
         if stream.between and self._is_plain() and self.current_size is None:
-            frame = _text_in(data, self.max_message_size)
-            if frame is not None:
-                self.events.append(frame)
+            payload = _payload(data, self.max_message_size)
+            if payload is not None:
+                self.events.append(Frame(Opcode.TEXT, payload))
                 return
         super().receive_data(data)
+
+    def text_of(self, data: bytes | bytearray) -> str | None:
+        """The text that `data` is, as the one frame of a message, if nothing else is under way;
+        None where it may be something else, and nothing was taken.
+        """
+        stream = self._stream
+        if not stream.between or self.current_size is not None or not self._is_plain():
+            return None
+        payload = _payload(data, self.max_message_size)
+        try:
+            return None if payload is None else payload.decode()
+        except UnicodeDecodeError:
+            return None
+
+    def frame_of(self, text: str) -> bytes | None:
+        """The frame that says `text`, to be written at once; None where something is in its way."""
+        if self.writes or self.expect_continuation_frame or not self._is_plain():
+            return None
+        return _text_out(text.encode())
 
     def send_text(self, data: BytesLike, fin: bool = True) -> None:
         """Send a text, or the first part of one."""
@@ -89,8 +108,8 @@ class PacedFrames(ServerProtocol):
         return self.state is State.OPEN and not self.extensions and not self.debug
 
 
-def _text_in(data: bytes | bytearray, most: int | None) -> Frame | None:
-    """The frame that `data` is, if it is one whole text of less than 64 KiB; else None."""
+def _payload(data: bytes | bytearray, most: int | None) -> bytes | None:
+    """What is in the frame that `data` is, if it is one text of less than 64 KiB; else None."""
     size = len(data)
     if size < 2 + _MASK_BYTES or data[0] != _TEXT or not data[1] & _MASKED:
         return None
@@ -102,7 +121,7 @@ def _text_in(data: bytes | bytearray, most: int | None) -> Frame | None:
     begin += _MASK_BYTES
     if size != begin + length or (most is not None and length > most):
         return None
-    return Frame(Opcode.TEXT, apply_mask(data[begin:], data[begin - _MASK_BYTES : begin]))
+    return apply_mask(data[begin:], data[begin - _MASK_BYTES : begin])
 
 
 def _text_out(data: BytesLike) -> bytes:

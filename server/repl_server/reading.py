@@ -61,12 +61,11 @@ class Reading:
 
     async def written(self, pieces: Iterator[str]) -> str:
         """The last of `pieces`, which are made one after another, the others of it before it."""
-        text = ""
-        for text in pieces:
-            if len(text) >= LARGE:
-                break
-        else:
-            return text
+        text, large = short(pieces)
+        return await self.rest(text, pieces) if large else text
+
+    async def rest(self, text: str, pieces: Iterator[str]) -> str:
+        """As `written`, of pieces of which the last one so far is `text`, and large."""
         await asyncio.sleep(0)  # how large it is, only its pieces say
         more: str | None = text
         async with self._one:
@@ -75,6 +74,15 @@ class Reading:
                 async with _turn():
                     more = next(pieces, None)
         return text
+
+
+def short(pieces: Iterator[str]) -> tuple[str, bool]:
+    """The last of `pieces`, and whether it is large, and so perhaps not the last of all."""
+    text = ""
+    for text in pieces:
+        if len(text) >= LARGE:
+            return text, True
+    return text, False
 
 
 @asynccontextmanager

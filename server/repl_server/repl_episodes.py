@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from repl_env.environment import REPLEnvironment
 from repl_env.errors import NotReset
 from repl_env.models import REPLAction, REPLObservation
-from repl_env.pools import carried_async
+from repl_env.pools import carried_async, check_carried
 from repl_sandbox.errors import SandboxError
 from repl_sandbox.session.requests import MAX_CODE
 
@@ -75,8 +75,12 @@ class REPLEpisodes:
         """As `Episodes.step`."""
         if len(action.code) > _LONG and len(action.code.encode(errors="replace")) > MAX_CODE:
             raise invalid("code", _TOO_LONG)
-        stepping = self._environment.step_async(action, timeout_s, on_output=on_output)
-        return await carried_async(stepping)
+        try:
+            return await self._environment.step_async(action, timeout_s, on_output=on_output)
+        # As `carried_async`, without a coroutine of its own.
+        except BaseException as error:
+            check_carried(error)
+            raise
 
     async def state(self) -> BaseModel:
         """As `Episodes.state`."""

@@ -21,7 +21,7 @@ from .owners import owner_of
 from .reading import LARGE
 from .refusal import Refusal
 from .replies import Reply, text_of
-from .socket_outlet import Message, Send, SocketOutlet
+from .socket_outlet import WRITES, Message, Send, SocketOutlet
 from .texts import invalid
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -40,8 +40,12 @@ class SocketRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         named = SUBPROTOCOL in scope.get("subprotocols", ())
         if await opened(receive, send, SUBPROTOCOL if named else None):
-            speech = Dialect(self._host.action, named)
-            await Socket(self._host, scope, receive, send, speech, _named_session(scope)).serve()
+            # What comes wakes that task, and not through all the layers that this one is in.
+            await asyncio.create_task(self._serve(scope, receive, send, named))
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, named: bool) -> None:
+        speech = Dialect(self._host.action, named)
+        await Socket(self._host, scope, receive, send, speech, _named_session(scope)).serve()
 
 
 async def opened(receive: Receive, send: Send, subprotocol: str | None = None) -> bool:
@@ -87,7 +91,8 @@ class Socket:
         self._meter = host.quotas.of(self._owner)
         self._messages = Ahead(receive, partial(host.inbound.change, self._owner))
         self._dialect = speech
-        self._outlet = SocketOutlet(send, speech.frame, self._refused)
+        write = scope.get("extensions", {}).get(WRITES, {}).get("write")
+        self._outlet = SocketOutlet(send, speech.frame, self._refused, write)
         self._token = None if speech.named else token
         self._session: HostedSession | None = None
         self._hung_up = False  # by the client, without a word

@@ -106,10 +106,6 @@ class Watch:
             stderr=getattr(result, "stderr", None),
         )
 
-    def cpu(self, owner: Owner, seconds: float) -> None:
-        """CPU time that a session of `owner` took."""
-        self.metrics.cpu(owner, seconds)
-
     def sub_calls(self, spent: Spent) -> None:
         """An episode is over that asked models this often."""
         self.metrics.sub_call("failed", spent.failed_calls)

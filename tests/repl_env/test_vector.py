@@ -22,10 +22,10 @@ from repl_env.rubrics import Rubric
 from repl_env.together import play_together
 from repl_env.turns import Turn
 from repl_sandbox import Sandbox, Session
-from repl_sandbox.errors import SandboxError, SessionBusy
+from repl_sandbox.errors import SandboxClosed, SandboxError, SessionBusy
 from repl_sandbox.session.batch import Batch
 from tests.limits import GROWING
-from tests.waiting import LONG
+from tests.waiting import LONG, eventually
 
 LARGE = "a line\n" * 200_000
 
@@ -212,9 +212,18 @@ def test_what_is_small_or_one_environments_alone_has_no_template(
     assert templates == []
 
 
+def has_ended(template: Sandbox) -> bool:
+    try:
+        template._zygote.check_alive()
+    except SandboxClosed:
+        return True
+    return False
+
+
 def test_a_template_that_died_is_made_anew(envs: REPLVectorEnv, templates: list[Sandbox]) -> None:
     envs.reset(context=LARGE)
     os.kill(templates[0]._zygote.pid, 9)
+    eventually(lambda: has_ended(templates[0]))
     with pytest.raises(SandboxError):
         envs.reset(context=LARGE)
     envs.reset(context=LARGE)

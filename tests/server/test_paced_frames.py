@@ -118,3 +118,55 @@ def test_nothing_is_written_or_read_after_the_end():
     expected.send_close(1000)
     for frame in (text(b"late"), of(Opcode.CLOSE, b"\x03\xe8"), text(b"later")):
         assert read(protocol, frame) == read(expected, frame)
+
+
+UNDER_WAY = [text(b"first", fin=False), b"\x81"]
+
+
+@pytest.mark.parametrize("frame", [text("ä\n".encode()), *WHOLE, *ODD], ids=range(9 + len(ODD)))
+@pytest.mark.parametrize("before", [b"", of(Opcode.PING), *UNDER_WAY], ids=range(4))
+def test_a_text_that_is_taken_at_once_is_one_that_the_parser_reads(before, frame):
+    """And it is taken only where that reads nothing else; nothing was taken where it is not."""
+    paced, plain = opened(PacedFrames), opened(ServerProtocol)
+    assert read(paced, before) == read(plain, before)
+    taken = paced.text_of(frame)
+    found = read(plain, frame)
+    if taken is None:
+        assert read(paced, frame) == found
+    else:
+        assert before not in UNDER_WAY
+        assert found == ([(Opcode.TEXT, taken.encode(), True)], None, [], OPEN)
+        after = text(b"after"), of(Opcode.CLOSE, b"\x03\xe8")
+        assert read(paced, *after) == read(plain, *after)
+
+
+def test_most_texts_are_taken_at_once():
+    paced = opened(PacedFrames)
+    for size in (0, 1, 125, 126, 65_535):
+        assert paced.text_of(text(b"x" * size)) == "x" * size
+    assert paced.text_of(text(b"x" * 65_536)) is None
+    assert paced.text_of(text(b"\xff")) is None
+
+
+@pytest.mark.parametrize("size", [0, 125, 126, 65_535, 65_536])
+def test_a_frame_to_be_written_at_once_is_the_protocols(size):
+    said = "ä" * size
+    paced, plain = opened(PacedFrames), opened(ServerProtocol)
+    plain.send_text(said.encode())
+    assert [paced.frame_of(said)] == [bytes(each) for each in plain.data_to_send()]
+
+
+def test_no_frame_is_written_at_once_before_others_or_within_a_message():
+    paced = opened(PacedFrames)
+    paced.send_ping(b"first")
+    assert paced.frame_of("text") is None
+    paced.data_to_send()
+    assert paced.frame_of("text") is not None
+    paced.send_text(b"a part", fin=False)
+    paced.data_to_send()
+    assert paced.frame_of("text") is None
+    paced.send_continuation(b"the rest", fin=True)
+    paced.data_to_send()
+    paced.send_close(1000)
+    paced.data_to_send()
+    assert paced.frame_of("text") is None
