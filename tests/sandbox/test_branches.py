@@ -180,6 +180,21 @@ def test_a_branch_has_files_of_its_own(session: Session) -> None:
         assert session.files.get("sub/f") == b"old"
 
 
+@pytest.mark.parametrize(("files", "size"), [(1, 1 << 20), (1, (1 << 20) + 1), (63, 1), (70, 1)])
+def test_files_come_along_however_many_and_large(session: Session, files: int, size: int) -> None:
+    session.run(
+        "import os\nos.mkdir('d')\n"
+        f"for i in range({files}): open(f'd/{{i}}', 'w').write('x' * {size})\n"
+        "os.symlink('d/0', 'link')"
+    )
+    with session.branch() as branch:
+        assert branch.lost == ()
+        assert value(branch, "len(os.listdir('d'))") == str(files)
+        assert value(branch, "len(open('link').read()), os.readlink('link')") == f"({size}, 'd/0')"
+        branch.run("open('d/0', 'w').close()")
+    assert value(session, "len(open('link').read())") == str(size)
+
+
 def test_threads_children_and_pipes_stay_and_are_named(session: Session) -> None:
     session.run(
         "import os, subprocess, threading\nheld = threading.Event()\n"

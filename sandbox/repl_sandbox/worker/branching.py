@@ -6,8 +6,8 @@ be is in init's order.
 What a fork does first takes it long, for each page that it writes to is copied. So the worker does
 for its branch what it can: it reads the order, copies the files, and lays out what the branch is to
 say, which then says it and sees to the rest while others go on. Where only the branch can tell what
-it lacks, or the worker has no numbers for the descriptors that come with the order, the branch does
-all of it before it speaks.
+it lacks, the files are many or large, or the worker has no numbers for the descriptors that come
+with the order, the branch does all of it before it speaks.
 """
 
 from __future__ import annotations
@@ -152,7 +152,8 @@ class Branching(Copies):
         if looked.threads or os.sysconf("SC_OPEN_MAX") < _ENOUGH:
             return None
         lost = foresee(looked.lacks)
-        if lost is None:
+        # Init waits until there is a branch, and hears nobody; other lines may have to be ended.
+        if lost is None or not moving.is_little(self._workspace):
             return None
         order = read_order(self._socket, forker, wait=False)
         if order is None:
