@@ -479,14 +479,20 @@ class Sandbox:
             # the links either: they are the parent's.
             core.links.close()
             return
-        if self._end_at_once(core) or not self._places.leave(core):
-            return
         try:
-            self._end_left(core)
+            if not self._put_back(core) and self._places.leave(core):
+                self._end_left(core)
         finally:
             self._close_if_left()
 
     def _end_at_once(self, core: Core) -> bool:
+        """End a session for which nothing has to be waited for; False if it is no such one."""
+        done = self._put_back(core)
+        if done and self._retired:  # meanwhile, and it may have been the last one
+            threading.Thread(target=self._close_if_left, name="repl-close").start()
+        return done
+
+    def _put_back(self, core: Core) -> bool:
         """Have a session that is as it was made serve another, if one like it is wanted."""
         ends = self._closed or self._retired or os.getpid() != self._pid
         if ends or not self._supply.wants(core.limits):
