@@ -109,8 +109,12 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
             rubric = self.rubric
             if current.mode == "plain":
                 reward = yield partial(self._apply_rubric, action, observation)
-            elif rubric is not None and is_prompt(rubric):
-                # As `_apply_rubric_async`, which is a coroutine for what is over at once as a rule.
+            elif (
+                rubric is not None
+                and is_prompt(rubric)
+                and type(self)._apply_rubric_async is Environment._apply_rubric_async
+            ):
+                # As that has it, which is a coroutine for what is over at once as a rule.
                 score = carried(partial(rubric, action, observation))
                 if is_pending(score):
                     score = yield partial(carried_async, score)

@@ -53,7 +53,7 @@ def opening(servers: Mapping[str, Server], time: ProcessorTime) -> tuple[list[Fi
                 "/s",
                 Samples(tuple(rates["snapshot", way])),
                 Samples(tuple(rates["floor", way])),
-                "sockets opened and closed, no session",
+                "likewise, of a server without sessions",
             ),
             Figure(
                 f"server_openings_cpu_{way.key}",

@@ -6,7 +6,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from .errors import SandboxError
 from .zygote.links import Links
 
 # Sessions that were given back are kept beside those that are made ahead: 3 MB each, and for so
@@ -113,7 +112,8 @@ class Pool:
                 self._making = True
             try:
                 links = self._spawn()
-            except (SandboxError, OSError):
+            # Boundary: whatever it is, nobody is here to meet it, and others wait for this thread.
+            except Exception:  # noqa: BLE001
                 # The next caller makes its own session, and meets the error where it can be seen.
                 # Then this is tried again: a limit of the host's may have been passed for a moment.
                 with self._changed:

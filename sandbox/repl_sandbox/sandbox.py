@@ -179,7 +179,7 @@ class Sandbox:
         self._check_taking()
         with shared.pack(objects, arrays=self._arrays) as parcel:
             if self._ready:
-                return self._child(parcel, objects, self._ready)
+                return self._child(parcel, objects, self._ready, after=self._ready_after)
             return self._child(parcel, objects, 1, after=_ONE_OF_MANY)
 
     def with_parcel(self, parcel: Parcel) -> Sandbox:

@@ -135,7 +135,7 @@ class _Steps(Collector):
 
     def add(self, outcome: str | None, seconds: float) -> None:
         """A step was answered. `outcome` is its `error_kind`."""
-        known = "ok" if outcome is None else _known(outcome, STEP_OUTCOMES)
+        known = _known(outcome, STEP_OUTCOMES) if outcome else "ok"
         self._by_outcome[known] = self._by_outcome.get(known, 0) + 1
         self._by_bucket[bisect_left(STEP_SECONDS, seconds)] += 1
         self._seconds += seconds

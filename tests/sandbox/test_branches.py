@@ -606,6 +606,37 @@ def test_the_files_of_a_branch_end_with_it(jailed: Sandbox) -> None:
         assert value(session, f"os.path.exists({home}) and os.listdir({home})") in ("False", "[]")
 
 
+@pytest.mark.parametrize(
+    "left", ["pass", "os.unlink('f')", "os.unlink('f'); os.rmdir(os.environ['HOME'])"]
+)
+def test_who_kept_a_branchs_files_ends_with_it(jailed: Sandbox, left: str) -> None:
+    with jailed.session() as session:
+        session.run("import os")
+        session.branch().close()
+        init = psutil.Process(session._core.links.pid)
+        before = len(init.children())
+        for _ in range(3):
+            with session.branch() as branch:
+                assert branch.run("open('f', 'w').write('x')").ok
+                assert branch.run(left).ok
+                assert branch.run("1").ok
+        eventually(lambda: len(init.children()) <= before)
+
+
+def test_a_branch_that_cannot_go_on_is_no_second_worker(session: Session) -> None:
+    session.run("import sys\nx = 1\nsys.modules['concurrent.futures.thread'] = 1")
+    try:
+        branch = session.branch()
+    except SandboxError:  # it had ended by the time that the host heard of it
+        pass
+    else:
+        with branch:
+            outcome = branch.run("x")
+            assert (outcome.ok, outcome.state) == (False, "restarted")
+            assert value(branch, "'x' in dir()") == "False"
+    assert value(session, "x") == "1"
+
+
 def test_a_hundred_branches_one_after_the_other_leave_nothing(jailed: Sandbox) -> None:
     with jailed.session() as session:
         session.run("n = 0")

@@ -151,6 +151,28 @@ def test_a_retired_sandbox_closes_with_its_last_session() -> None:
     assert "closed" in repr(sandbox)
 
 
+def test_one_whose_files_a_thread_is_at_is_ended() -> None:
+    """As when a loop ends, which cancels all tasks, while a thread goes on."""
+
+    async def main() -> None:
+        async with AsyncSandbox(isolation="jailed", ready=1) as sandbox:
+            plain = sandbox.plain
+            assert plain is not None
+            session = await sandbox.session()
+            putting = asyncio.create_task(session.files.put("secret", bytes(24 << 20)))
+            await asyncio.sleep(0)
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            first = session._core.links.pid
+            await session.close()
+            await asyncio.wait([putting])
+            assert first not in waiting(plain)
+            async with sandbox.session() as other:
+                assert (await other.run("__import__('os').listdir()")).value == "[]"
+
+    asyncio.run(main())
+
+
 def test_an_event_loop_gives_back_as_well() -> None:
     async def main() -> None:
         async with AsyncSandbox(isolation="jailed", ready=1) as sandbox:

@@ -32,7 +32,9 @@ class Source:
         return object()
 
 
-@pytest.mark.parametrize("error", [SandboxError("no"), OSError(24, "Too many open files")])
+@pytest.mark.parametrize(
+    "error", [SandboxError("no"), OSError(24, "Too many open files"), RuntimeError(), MemoryError()]
+)
 def test_a_pool_that_could_not_be_filled_is_filled_again(error: Exception) -> None:
     source = Source()
     pool = Pool(1, source)

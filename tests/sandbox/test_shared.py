@@ -435,6 +435,19 @@ def test_the_next_session_is_made_ahead_of_time_once_two_were_asked_for() -> Non
         eventually(lambda: made.statistics().ready == 1)
 
 
+def test_nor_is_one_made_sooner_for_what_is_shared_on_top() -> None:
+    with (
+        Sandbox(isolation="jailed") as parent,
+        parent.with_shared(x=1) as made,
+        made.with_shared(y=2) as more,
+    ):
+        assert more.statistics().started == 0
+        for _ in range(2):
+            with more.session() as session:
+                assert session.run("x, y").value == "(1, 2)"
+        eventually(lambda: more.statistics().ready == 1)
+
+
 def test_ready_sessions_have_the_objects() -> None:
     with Sandbox(isolation="jailed", ready=2) as parent, parent.with_shared(x=1) as made:
         assert made.statistics().ready == 2

@@ -15,6 +15,7 @@ from .checkpoints import DEFAULT_LIMIT, loading, saving
 from .core import Core
 from .files import AsyncSessionFiles
 from .handle import Handle, Home, Room
+from .in_thread import put_in_thread
 from .offers import HostFunction, check
 from .requests import check_code, check_hearer, check_timeout, fetch, list_variables, store
 from .watch import Watch
@@ -24,15 +25,6 @@ _T = TypeVar("_T")
 # Seconds between two reads of what a cell writes past the limit. All of it is dropped, so nobody
 # waits for it, and the loop has others to serve; the code waits, with a full pipe.
 _PAUSE = 0.01
-
-
-def put_in_thread(work: Callable[[], _T]) -> asyncio.Future[_T]:
-    """`work`, begun in a thread of the running loop's; shielded, it is done whoever is cancelled.
-
-    A task is not: the loop cancels all that are left when it ends, and then `to_thread` begins
-    nothing any more.
-    """
-    return asyncio.get_running_loop().run_in_executor(None, work)
 
 
 class AsyncSession(Handle):

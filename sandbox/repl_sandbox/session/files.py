@@ -22,6 +22,7 @@ from ..types import File, Listing, parse_size
 from ..zygote import control
 from .clerks import Clerk, ask, error_of, have_kept, refusal
 from .core import Core
+from .in_thread import put_in_thread
 from .paths import parse
 from .requests import memfd
 
@@ -135,18 +136,21 @@ class AsyncSessionFiles:
         return await self._do(listing(self._handle._core, path, limit))
 
     async def _do(self, operation: Callable[[], _T]) -> _T:
+        core = self._handle._core
         self._handle._claim()
+        # Before the thread begins, which nobody can take back.
+        core.tells_init()
         try:
-            task = asyncio.create_task(asyncio.to_thread(operation))
+            doing = put_in_thread(operation)
         except BaseException:
-            self._handle._core.release()
+            core.release()
             raise
-        task.add_done_callback(lambda _: self._handle._core.release())
+        doing.add_done_callback(lambda _: core.release())
         try:
-            return await asyncio.shield(task)
+            return await asyncio.shield(doing)
         except asyncio.CancelledError:
             # It cannot be stopped in the middle; who goes on with the session finds it free.
-            await asyncio.wait({task})
+            await asyncio.wait({doing})
             raise
 
 

@@ -139,15 +139,14 @@ class Branching(Copies):
                 os._exit(1)  # there must be no second worker
         finally:
             if pid and ahead is not None:
-                for fd in ahead.order.descriptors:
-                    _close(fd)
+                ahead.order.close()
         return pid, ahead
 
     def _ahead(self, forker: int, looked: _Look, foresee: Foresee) -> _Ahead | None:
         """Do for a branch what it need not do itself; None where it has to.
 
         Raises:
-            EOFError, OSError, ValueError: the order cannot be read, or not be followed.
+            EOFError, MemoryError, OSError, ValueError: the order cannot be read or followed.
         """
         if looked.threads or os.sysconf("SC_OPEN_MAX") < _ENOUGH:
             return None
@@ -160,11 +159,10 @@ class Branching(Copies):
             raise ValueError("an order for another process")
         try:
             lost = [*moving.copy(self._workspace, order.workspace), *lost, *looked.shared]
-        except OSError:
-            for fd in order.descriptors:
-                _close(fd)
+            return _Ahead(order, encode(Ready(VERSION)) + encode(Restored(self.cell, tuple(lost))))
+        except BaseException:
+            order.close()
             raise
-        return _Ahead(order, encode(Ready(VERSION)) + encode(Restored(self.cell, tuple(lost))))
 
     def _forget_orders(self) -> None:
         """Read what nobody has: who asks for a branch now means another."""

@@ -242,11 +242,16 @@ class Worker(Questions):
 
     def _branch(self, copies: Branching) -> None:
         woken = copies.branch(lambda: self._has_none(ASK_FOR_BRANCH), _complain, self._foresee)
-        if woken is not None:
+        if woken is None:
+            return
+        try:
             self._take_over(woken)
             copies.begin()
-            # Many branches are never asked for anything, and need no copy.
-            self._channel.waits(-1)
+        # Boundary: there must be no half of a branch that hears its host.
+        except BaseException:  # noqa: BLE001
+            _exit(1)
+        # Many branches are never asked for anything, and need no copy.
+        self._channel.waits(-1)
 
     def _foresee(self, lacks: Remains) -> list[str] | None:
         return lacks.foresee(self._namespace)

@@ -95,7 +95,8 @@ def _copy(entry: os.DirEntry[str], target: str, copied: dict[int, str]) -> bool:
     if status.st_ino in copied:
         os.link(copied[status.st_ino], target)
         return True
-    source = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    # Without a wait for who writes to it: it may be a pipe by now.
+    source = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     fd = os.open(target, flags, stat.S_IMODE(status.st_mode) & 0o777)
     try:

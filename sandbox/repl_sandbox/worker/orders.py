@@ -41,6 +41,11 @@ class Order(NamedTuple):
     workspace: str
     descriptors: list[int]
 
+    def close(self) -> None:
+        """Let go of the descriptors: it is not followed here."""
+        for fd in self.descriptors:
+            os.close(fd)
+
 
 def read(orders: _socket.socket, pid: int, *, wait: bool) -> Order | None:
     """Read init's next order, for which to `wait`; None if it is not for process `pid`.
@@ -55,18 +60,24 @@ def read(orders: _socket.socket, pid: int, *, wait: bool) -> Order | None:
     # Which that function asks for `recvmsg` alone.
     end = cast("socket.socket", orders)
     said, descriptors, _, _ = socket.recv_fds(end, ORDER.size, _BRANCH_DESCRIPTORS, flags)
-    if not said:
-        raise EOFError("init is gone")
-    if len(said) < ORDER.size:
-        raise ValueError("a part of an order")
-    to, cpu_left, seed, length = ORDER.unpack(said)
-    if length > _LONGEST:
-        raise ValueError("no order")
-    workspace = os.fsdecode(orders.recv(length, flags | socket.MSG_WAITALL)) if length else ""
-    if to == pid:
-        return Order(cpu_left, seed, workspace, [_lifted(fd) for fd in descriptors])
-    for fd in descriptors:
-        os.close(fd)
+    order = Order(0, -1, "", descriptors)
+    try:
+        if not said:
+            raise EOFError("init is gone")
+        if len(said) < ORDER.size:
+            raise ValueError("a part of an order")
+        to, cpu_left, seed, length = ORDER.unpack(said)
+        if length > _LONGEST:
+            raise ValueError("no order")
+        workspace = os.fsdecode(orders.recv(length, flags | socket.MSG_WAITALL)) if length else ""
+        for index, fd in enumerate(descriptors):
+            descriptors[index] = _lifted(fd)
+        if to == pid:
+            return order._replace(cpu_left=cpu_left, seed=seed, workspace=workspace)
+    except BaseException:
+        order.close()
+        raise
+    order.close()
     return None
 
 

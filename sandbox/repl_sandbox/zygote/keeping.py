@@ -5,6 +5,7 @@ A worker that has its files kept waits for that. Init does not: the host may wan
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -137,19 +138,24 @@ class Keeping:
 
     def remove(self) -> None:
         """Remove the workspace of a branch that has ended, if there is one, and its keeper."""
-        try:
-            return os.rmdir(self._jail.home)
-        except FileNotFoundError:
-            return None
-        except OSError:
-            pass  # there are files
         self.settle(told=False)
-        if keeper.ask(self._socket(), {"op": "restore", "cell": -1}) and self._keeper is not None:
+        if not self._is_removed() and keeper.ask(self._socket(), {"op": "restore", "cell": -1}):
+            assert self._keeper is not None
             keeper.answer(self._keeper[1])
+            self._is_removed()
+        if self._keeper is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(self._keeper[0], signal.SIGKILL)
-        with suppress(OSError):
+            self._keeper[1].close()
+            self._keeper = None
+
+    def _is_removed(self) -> bool:
+        """Remove the workspace, if it is empty; whether there is none any more."""
+        try:
             os.rmdir(self._jail.home)
+        except OSError as error:
+            return error.errno == errno.ENOENT
+        return True
 
     def _socket(self) -> socket.socket | None:
         """What the keeper is spoken to on; it is forked when it is first needed."""
