@@ -124,6 +124,7 @@ class Line:
             if self.revival.members is not None:
                 self.revival.end_members(set(), self.worker)
                 return
+            self.revival.are_gone()
         if self.jail.folder:
             processes.end_children()
             return

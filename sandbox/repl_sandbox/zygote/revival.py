@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -249,16 +249,25 @@ class Revival:
         """Kill and reap all processes of the session but `kept`; CPU seconds of the `worker`."""
         if self.members is not None:
             return self.end_members(kept, worker)
-        if self._folder:
-            return processes.end_children(kept, worker)
-        cpu = 0.0
-        while others := [pid for pid in _everybody() if pid not in kept]:
-            for pid in others:
-                _signal(pid, signal.SIGKILL)
-            ended, _, usage = os.wait4(-1, 0)
-            if ended == worker:
-                cpu = usage.ru_utime + usage.ru_stime
+        cpu = processes.end_children(kept, worker) if self._folder else _end_others(kept, worker)
+        self.are_gone(kept)
         return cpu
+
+    def are_gone(self, kept: Collection[int] = ()) -> None:
+        """All processes but `kept` were reaped: their numbers are others' from now on."""
+        self.trusted.intersection_update(kept)
+
+
+def _end_others(kept: Container[int], worker: int) -> float:
+    """As `processes.end_children`, of all that are in this pid namespace."""
+    cpu = 0.0
+    while others := [pid for pid in _everybody() if pid not in kept]:
+        for pid in others:
+            _signal(pid, signal.SIGKILL)
+        ended, _, usage = os.wait4(-1, 0)
+        if ended == worker:
+            cpu = usage.ru_utime + usage.ru_stime
+    return cpu
 
 
 def _index(rows: list[Row], cell: int | None) -> int | None:

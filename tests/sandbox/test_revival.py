@@ -1,0 +1,49 @@
+"""What init takes for its own, of which no copy is: told by process ids, which others get again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+# As an init: a process of its own, with children. Prints what it takes for its own in the end.
+INIT = """
+import os, signal, sys
+from repl_sandbox.jail.recipe import Jail
+from repl_sandbox.worker.states import States
+from repl_sandbox.zygote.lines import Line
+from repl_sandbox.zygote.revival import Revival
+
+jail = Jail(None, 0, [], 0, b"", (), "confined", states=1)
+jail.folder = "/nowhere"
+revival = Revival(jail, 200, States())
+
+def fork(own):
+    pid = os.fork()
+    if not pid:
+        signal.pause()
+    if own:
+        revival.trusted.add(pid)
+    return pid
+
+clerk, keeper, copy = fork(True), fork(True), fork(False)
+if sys.argv[1] == "replaced":
+    revival._end_all({keeper, copy}, 0)
+    assert revival.trusted == {keeper}, (revival.trusted, keeper)
+    revival.states.write([(copy, 1)])
+    assert revival.rows() == [(copy, 1)]
+else:
+    Line(None, jail, 0, 0, revival.states, revival).kill_all()
+    assert revival.trusted == set()
+revival._end_all(set(), 0)
+print("well", revival.trusted)
+"""
+
+
+@pytest.mark.parametrize("how", ["replaced", "all ended"])
+def test_who_was_reaped_is_none_of_init_s_own(how: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", INIT, how], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.stdout == "well set()\n", ran.stderr
