@@ -10,6 +10,7 @@ import pytest
 # As an init: a process of its own, with children. Prints what it takes for its own in the end.
 INIT = """
 import os, signal, sys
+from repl_sandbox.jail import processes
 from repl_sandbox.jail.recipe import Jail
 from repl_sandbox.worker.states import States
 from repl_sandbox.zygote.lines import Line
@@ -22,6 +23,7 @@ revival = Revival(jail, 200, States())
 def fork(own):
     pid = os.fork()
     if not pid:
+        processes.die_with_parent()
         signal.pause()
     if own:
         revival.trusted.add(pid)
