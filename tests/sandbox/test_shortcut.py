@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import random
 import threading
@@ -219,13 +220,14 @@ def test_nothing_of_it_is_left(restarting: Sandbox) -> None:
     def count() -> int:
         return len(os.listdir("/proc/self/fd"))
 
+    gc.collect()  # what other tests have left
     before = count()
     for _ in range(3):
         with restarting.session() as session:
             step(session)
             session.run("import os\nos._exit(0)")
             step(session)
-    assert count() == before
+    assert count() <= before  # what they left may go by itself meanwhile
 
 
 def test_a_child_of_the_host_has_no_part_in_it(stepped: Session) -> None:
