@@ -202,15 +202,11 @@ class Branching(Copies):
         try:
             # Out of reach of what the worker's code ends, before anybody hears of this process.
             _setsid()
+            order = self._ordered(forker, lacks) if ahead is None else ahead.order
+            # By this process: whoever is told of it may ask for the next, whose order is not ours.
+            self._socket.sendall(WORD.pack(BRANCHED, _getpid()))
             if ahead is not None:
-                order = ahead.order
-                self._say_branched()
                 os.write(order.descriptors[0], ahead.said)
-            else:
-                order = self._ordered(forker, lacks)
-                # By this process: whoever is told of it may ask for the next, whose order is not
-                # ours.
-                self._say_branched()
             said = True
             with suppress(OSError):  # closed already, where hooks of a fork have run
                 _close(self._worker)
@@ -228,9 +224,6 @@ class Branching(Copies):
                 with suppress(OSError):
                     self._socket.sendall(WORD.pack(BRANCHED, -1))
             os._exit(1)
-
-    def _say_branched(self) -> None:
-        self._socket.sendall(WORD.pack(BRANCHED, _getpid()))
 
     def _ordered(self, forker: _Forker, lacks: Remains) -> Order:
         """In a branch that was forked before its order was read: read it, as a child of init's.
