@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,23 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
+@pytest.fixture
+def sent(tmp_path: Path) -> Iterator[int]:
+    """A descriptor of a file that nothing else in this process has open."""
+    fd = os.open(tmp_path / "sent", os.O_RDWR | os.O_CREAT, 0o600)
+    yield fd
+    os.close(fd)
+
+
+def held(sent: int) -> int:
+    """How many descriptors of that file are open; other threads open and close theirs meanwhile."""
+    count = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            count += os.path.sameopenfile(int(name), sent)
+    return count
+
+
 @pytest.mark.parametrize(
     ("said", "error"),
     [
@@ -28,26 +47,30 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
     ],
 )
 def test_no_descriptor_is_left_of_what_is_no_order_for_this_process(
-    ends: tuple[socket.socket, socket.socket], said: bytes, error: type[Exception] | None
+    ends: tuple[socket.socket, socket.socket],
+    sent: int,
+    said: bytes,
+    error: type[Exception] | None,
 ) -> None:
     ours, theirs = ends
-    socket.send_fds(ours, [said], [0, 0, 0, 0, 0])
-    before = os.listdir("/proc/self/fd")
+    socket.send_fds(ours, [said], [sent] * 5)
     if error is None:
         assert orders.read(theirs, 7, wait=False) is None
     else:
         with pytest.raises(error):
             orders.read(theirs, 7, wait=False)
-    assert os.listdir("/proc/self/fd") == before
+    assert held(sent) == 1
 
 
-def test_an_order_has_what_came_with_it(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_an_order_has_what_came_with_it(
+    ends: tuple[socket.socket, socket.socket], sent: int
+) -> None:
     ours, theirs = ends
-    socket.send_fds(ours, [orders.ORDER.pack(7, 5, -1, 4) + b"/tmp"], [0, 0, 0, 0, 0])
-    before = os.listdir("/proc/self/fd")
+    socket.send_fds(ours, [orders.ORDER.pack(7, 5, -1, 4) + b"/tmp"], [sent] * 5)
     order = orders.read(theirs, 7, wait=False)
     assert order is not None
     assert order[:3] == (5, -1, "/tmp")
-    assert [os.path.sameopenfile(fd, 0) for fd in order.descriptors] == [True] * 5
+    assert [os.path.sameopenfile(fd, sent) for fd in order.descriptors] == [True] * 5
+    assert held(sent) == 6
     order.close()
-    assert os.listdir("/proc/self/fd") == before
+    assert held(sent) == 1
