@@ -7,6 +7,7 @@ what part of a long output is shown.
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,22 +157,20 @@ def render(
             stderr = f"{on_new_line(stderr)}{TEXT_BY_LIMIT[limit_hit]}\n"
     if failed is not None:
         stderr = f"{on_new_line(stderr)}{failed.text}"
-    elif before := _died_before(outcome):
+    elif outcome.state != "kept" and (before := _died_before(outcome)):
         stderr = f"{on_new_line(stderr)}{before}"
-    changes = [_shown(change) for change in outcome.changes]
+    changes = list(map(_shown, outcome.changes))
     return trusted(
         CodeBlockResult,
-        stdout=clip(stdout, limit, kept_out),
-        stderr=clip(stderr, limit, kept_err),
-        locals_snapshot={
-            row["name"]: row["preview"] for row in changes if row["kind"] != "deleted"
-        },
+        stdout=clip(stdout, limit, kept_out) if stdout else "",
+        stderr=clip(stderr, limit, kept_err) if stderr else "",
+        locals_snapshot=_previews(changes) if changes else {},
         execution_time=outcome.usage.execution_seconds,
         success=failed is None,
         exception=None if failed is None else clip(failed.text, limit),
         value=value,
         changes=changes,
-        figures=[base64.b64encode(figure).decode("ascii") for figure in outcome.figures],
+        figures=list(map(_in_base64, outcome.figures)),
         truncated=len(stdout) > limit or len(stderr) > limit,
     )
 
@@ -184,6 +183,14 @@ def _shown(change: Change) -> dict[str, Any]:
         "size": change.size,
         "preview": clean(change.preview),
     }
+
+
+def _previews(changes: Iterable[dict[str, Any]]) -> dict[str, str]:
+    return {row["name"]: row["preview"] for row in changes if row["kind"] != "deleted"}
+
+
+def _in_base64(figure: bytes) -> str:
+    return base64.b64encode(figure).decode("ascii")
 
 
 def message_result(stdout: str, error: str | None = None) -> CodeBlockResult:

@@ -32,11 +32,14 @@ class Ahead:
         self._kept: deque[tuple[Message, int]] = deque()
         self._coming: asyncio.Task[Message] | None = None
 
+    @property
+    def some(self) -> bool:
+        """Whether any is kept, or is being waited for, that comes before what nobody has read."""
+        return bool(self._kept) or self._coming is not None
+
     def next(self) -> Awaitable[Message]:
         """The next message, to be awaited."""
-        if not self._kept and self._coming is None:
-            return self._receive()
-        return self._known()
+        return self._known() if self.some else self._receive()
 
     async def _known(self) -> Message:
         if self._kept:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -19,7 +20,7 @@ from .guarding import LINGER_S
 from .inbound import patience
 from .messages import Messages
 from .paced_frames import PacedFrames
-from .socket_outlet import WRITES
+from .socket_outlet import TEXTS
 
 # Of a connection's messages, held without being booked: most are smaller, and cost nothing so.
 UNBOOKED = 64 * 1024
@@ -47,6 +48,7 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
         self._heard = False
         self._control = Bucket(_CONTROL_BURST, _CONTROL_RATE, self.loop.time)
         self._failed = self._rests = False
+        self._take: Callable[[str], bool] | None = None  # see `TEXTS`
         self._delivered = 0
         self._fragments = self._counted = 0
         self._booked = 0
@@ -57,7 +59,10 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
     async def run_asgi(self) -> None:
         """Serve the application."""
         app = self.app
-        self.scope.setdefault("extensions", {})[WRITES] = {"write": self._write}
+        self.scope.setdefault("extensions", {})[TEXTS] = {
+            "write": self._write,
+            "take_by": self._take_by,
+        }
 
         async def answered(*asgi: Any) -> None:
             await app(*asgi)
@@ -91,6 +96,8 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
             text = self.conn.text_of(data)
             if text is not None:
                 # As nearly always: a small message, whole, and somebody waits for it.
+                if self._take is not None and self._take(text):
+                    return
                 self._delivered += len(data)
                 self.queue.put_nowait({"type": "websocket.receive", "text": text})
                 return
@@ -127,6 +134,9 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
     def _is_expected(self) -> bool:
         """Whether the application waits for a message, and so would take it at once."""
         return self.queue.expected and not (self.read_paused or self.close_sent)
+
+    def _take_by(self, take: Callable[[str], bool] | None) -> None:
+        self._take = take
 
     def _write(self, text: str) -> bool:
         """Send a text at once, if nothing is in its way; whether that was done."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -15,6 +15,11 @@ from .texts import checked, invalid, read_object, validation
 _PLAIN = frozenset({"type", "data"})
 _NAMED = _PLAIN | {"id"}
 _STEP = _NAMED | {"timeout_s", "stream"}
+# By whether a dialect is named: its requests, each with the fields of its frame.
+_REQUESTS: dict[bool, dict[str, tuple[Kind, frozenset[str]]]] = {
+    False: {name: (kind, _PLAIN) for name, kind in KINDS.items() if kind.plain},
+    True: {name: (kind, _STEP if kind.data is None else _NAMED) for name, kind in KINDS.items()},
+}
 
 _seconds = TypeAdapter(Seconds | None)
 
@@ -49,6 +54,7 @@ class Dialect:
 
     action: type[BaseModel]
     named: bool = False
+    forgets: ClassVar[bool] = True
 
     def read(self, frame: str | bytes | None) -> Request | Refused:
         """The request that `frame` is."""
@@ -68,8 +74,14 @@ class Dialect:
 
     def _request(self, given: dict[str, Any], size: int) -> Request:
         name, data = given.get("type"), given.get("data")
-        kind = self._kind(name)
-        self._check_envelope(given, kind)
+        known = _REQUESTS[self.named].get(name) if isinstance(name, str) else None
+        if known is None:
+            raise _of_no_kind(name)
+        kind, fields = known
+        if not given.keys() <= fields:
+            raise invalid(min(given.keys() - fields)[:40], "no such field", "extra_forbidden")
+        if self.named and not _is_id(given.get("id")):
+            raise invalid("id", "a string of 1 to 64 characters is wanted")
         if data is None and not kind.needs_data:
             data = {}
         if not isinstance(data, dict):
@@ -87,21 +99,11 @@ class Dialect:
             raise invalid("stream", "true or false is wanted")
         return Request(str(name), data, given["id"], timeout_s, stream, size)
 
-    def _kind(self, name: object) -> Kind:
-        if not isinstance(name, str):
-            raise invalid("type", "a string is wanted")
-        kind = KINDS.get(name)
-        if kind is None or not (kind.plain or self.named):
-            raise Refusal("UNKNOWN_TYPE", f"there is no request of the type {name[:40]!r} here")
-        return kind
 
-    def _check_envelope(self, given: dict[str, Any], kind: Kind) -> None:
-        allowed = _PLAIN if not self.named else _STEP if kind.data is None else _NAMED
-        if not given.keys() <= allowed:
-            unknown = min(given.keys() - allowed)
-            raise invalid(unknown[:40], "no such field", "extra_forbidden")
-        if self.named and not _is_id(given.get("id")):
-            raise invalid("id", "a string of 1 to 64 characters is wanted")
+def _of_no_kind(name: object) -> Refusal:
+    if not isinstance(name, str):
+        return invalid("type", "a string is wanted")
+    return Refusal("UNKNOWN_TYPE", f"there is no request of the type {name[:40]!r} here")
 
 
 def _is_id(value: object) -> bool:

@@ -23,7 +23,7 @@ from .frames import Refused, Request
 from .mcp.played import SessionTools
 from .owners import Owner
 from .quotas import Meter
-from .reading import short
+from .reading import LARGE
 from .refusal import Refusal, draining
 from .replies import Reply, observation_text, text_of
 from .streaming import Streamed
@@ -121,7 +121,7 @@ class HostedSession:
     def ask(self, request: Request | Refused, to: Outlet) -> None:
         """Have `request` answered to `to`, after those before it."""
         self.touched, self.known = time.monotonic(), True
-        again = self._asked_before(request.id)
+        again = None if request.id is None else self._asked_before(request.id)
         if again is None:
             self._line.add(Asked(request, to))
         elif again.reply is None:
@@ -290,7 +290,8 @@ class HostedSession:
                 return Reply.refusing(self.over("EPISODE_ABORTED"))
             return Reply.refusing(refusal_of(error))
         finally:
-            self._recall(asked)  # of what did not heed it
+            if self._cancelled is not None:
+                self._recall(asked)  # of what did not heed it
 
     async def _reset(self, asked: Asked, request: Request) -> Reply:
         return await self._observed(await self.begin(request.data), request)
@@ -299,8 +300,8 @@ class HostedSession:
         if not request.stream:
             observation = await self.play(request.data, request.timeout_s, None)
             pieces = observation_text(observation, beside=request.id is None)
-            text, large = short(pieces)
-            if large:
+            text = next(pieces)
+            if len(text) >= LARGE:
                 text = await self._host.reading.rest(text, pieces)
             return Reply("observation", text)
         async with Streamed(asked) as streamed:
@@ -333,10 +334,8 @@ class HostedSession:
 
     # ── the parts ────────────────────────────────────────────────────────────────────────────────
 
-    def _asked_before(self, id: str | None) -> Asked | None:
+    def _asked_before(self, id: str) -> Asked | None:
         """The request of this id, if it is the last one or one that waits."""
-        if id is None:
-            return None
         if self._last is not None and self._last.request.id == id:
             return self._last
         return self._line.find(id)

@@ -60,12 +60,12 @@ class Reading:
                 return read(text)
 
     async def written(self, pieces: Iterator[str]) -> str:
-        """The last of `pieces`, which are made one after another, the others of it before it."""
-        text, large = short(pieces)
-        return await self.rest(text, pieces) if large else text
+        """The last of `pieces`, which are made one after another; those before it are large."""
+        text = next(pieces)
+        return await self.rest(text, pieces) if len(text) >= LARGE else text
 
     async def rest(self, text: str, pieces: Iterator[str]) -> str:
-        """As `written`, of pieces of which the last one so far is `text`, and large."""
+        """As `written`, of pieces of which the first is `text`, and large."""
         await asyncio.sleep(0)  # how large it is, only its pieces say
         more: str | None = text
         async with self._one:
@@ -74,15 +74,6 @@ class Reading:
                 async with _turn():
                     more = next(pieces, None)
         return text
-
-
-def short(pieces: Iterator[str]) -> tuple[str, bool]:
-    """The last of `pieces`, and whether it is large, and so perhaps not the last of all."""
-    text = ""
-    for text in pieces:
-        if len(text) >= LARGE:
-            return text, True
-    return text, False
 
 
 @asynccontextmanager

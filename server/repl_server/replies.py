@@ -12,6 +12,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from repl_env.models import REPLObservation
 from repl_env.values import clean
 
+from .reading import LARGE
 from .refusal import Refusal
 
 _BESIDE = {"reward", "done"}
@@ -55,22 +56,25 @@ def model_text(model: BaseModel, exclude: set[str] | None = None) -> str:
 
 
 def observation_text(observation: Any, *, beside: bool) -> Iterator[str]:
-    """An observation as OpenEnv's `StepResponse` has it: the last of these, after what it is of.
+    """An observation as OpenEnv's `StepResponse` has it: the last of these, after its large parts.
 
     `beside`: its metadata once more beside it, where OpenEnv's generic client looks for it.
     """
     if beside and type(observation) is REPLObservation:
         # Its metadata is written once for both places: a large answer is in it.
         metadata = text_of(observation.metadata)
-        yield metadata
+        if len(metadata) >= LARGE:
+            yield metadata
         inner = f'{model_text(observation, _BESIDE_AND_METADATA)[:-1]},"metadata":{metadata}}}'
         outer = f',"metadata":{metadata}' if observation.metadata else ""
     else:
         inner, outer = model_text(observation, _BESIDE), ""
         if beside and observation.metadata:
             outer = f',"metadata":{text_of(observation.metadata)}'
-            yield outer
-    yield inner
+            if len(outer) >= LARGE:
+                yield outer
+    if len(inner) >= LARGE:
+        yield inner
     reward, done = observation.reward, "true" if observation.done else "false"
     number = "null" if reward is None else repr(float(reward))
     yield f'{{"observation":{inner},"reward":{number},"done":{done}{outer}}}'

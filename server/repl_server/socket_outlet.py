@@ -14,8 +14,11 @@ from .replies import Reply
 Message: TypeAlias = MutableMapping[str, Any]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
-# The extension of ASGI by which a server offers to send a text without a coroutine: {"write": ...}.
-WRITES = "repl_server.write"
+# The extension of ASGI by which a server offers to pass texts without a coroutine. It has two
+# functions. "write" sends a text at once, if nothing is in its way, and says whether it did.
+# "take_by" is given a function that is called with each text that comes while the application waits
+# for one, and says whether it took it; None: with none any more.
+TEXTS = "repl_server.texts"
 # Seconds that a closing socket may take to tell why.
 _FAREWELL = 1.0
 # Bytes of the reason in a closing frame (RFC 6455, section 5.5.1).
@@ -31,7 +34,7 @@ class SocketOutlet:
         send: of ASGI.
         frame: the frame of a reply; None: there is none.
         refused: told of each refusal that is sent.
-        write: sends a text at once, if nothing is in its way, and says whether it did (`WRITES`).
+        write: sends a text at once, if nothing is in its way, and says whether it did (`TEXTS`).
 
     Attributes:
         held: whether the socket has a session.

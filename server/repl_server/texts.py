@@ -29,7 +29,9 @@ def read_object(text: str | bytes) -> dict[str, Any]:
         raise Refusal("INVALID_JSON", f"this is no JSON: {error}") from None
     if not isinstance(value, dict):
         raise Refusal("INVALID_JSON", f"a JSON object is wanted, not {_KINDS[type(value)]}")
-    _check_plain(value)
+    # What is nested too deep, and numbers that JSON has no text for (1e999 is read so).
+    if problem := unplain(value):
+        raise Refusal("INVALID_JSON", problem)
     return value
 
 
@@ -58,12 +60,6 @@ def checked(model: type[BaseModel], data: Any, where: Sequence[str | int] = ()) 
         return model.model_validate(data)
     except ValidationError as error:
         raise validation(error.errors(), where) from None
-
-
-def _check_plain(value: Any) -> None:
-    """Refuse what is nested too deep, and numbers that JSON has no text for (1e999 is read so)."""
-    if problem := unplain(value):
-        raise Refusal("INVALID_JSON", problem)
 
 
 _KINDS = {

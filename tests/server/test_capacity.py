@@ -12,7 +12,7 @@ from repl_server.quota import Quota
 from repl_server.refusal import Refusal
 from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, LonelyAdder, Sum
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 TOYS = {"environment": Adder, "action": Add, "observation": Sum}
 
@@ -152,6 +152,30 @@ def test_what_was_asked_in_line_is_answered_in_its_order():
             totals = [late.take()["data"]["observation"]["total"] for _ in range(21)]
         assert totals == [3 + sum(range(number)) for number in range(21)]
         eventually(lambda: server.host.inbound.held == 0)
+
+
+def test_what_comes_behind_what_was_asked_in_line_is_answered_after_it():
+    with serving({"max_sessions": 1, "wait_s": 600.0}, **TOYS) as server:
+        reading = server.host.reading._one
+
+        def from_here(work):
+            return asyncio.run_coroutine_threadsafe(work, server.loop).result()
+
+        with contextlib.ExitStack() as stack:
+            with peer(server) as one:
+                one.reset()
+                late = stack.enter_context(peer(server))
+                eventually(lambda: server.host.admission.waiting == 1)
+                late.send("reset", {"start": 3, "note": "a" * 100_000})
+                assert late.socket.ping().wait(PATIENCE)  # it is there, and kept
+                eventually(lambda: server.host.inbound.held > 100_000)
+                from_here(reading.acquire())
+            # It has a session by now, and is at the large one, which has to wait to be read.
+            eventually(lambda: server.host.inbound.held == 0)
+            late.send("state")
+            assert ask(server, "GET", "/health")[0] == 200  # which comes after that
+            server.loop.call_soon_threadsafe(reading.release)
+            assert [late.take()["type"] for _ in range(2)] == ["observation", "state"]
 
 
 async def test_what_finds_no_room_is_the_last_that_is_read_ahead():

@@ -3,11 +3,13 @@
 import json
 
 import pytest
+from pydantic import model_validator
 
 from repl_env.models import REPLObservation
+from repl_server.asked import _MOST_WAITING
 from tests.server.conftest import ask, peer, serving
 from tests.server.toys import Add, Adder, Sum
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 
 def test_an_episode(server):
@@ -192,6 +194,50 @@ def test_a_validator_that_raises_is_a_validation_error(adders):
             {"type": "value_error", "loc": ["note"], "msg": "Value error, a bad note"}
         ]
         assert one.ask("step", {"number": 1})["data"]["observation"]["total"] == 6
+
+
+class Brittle(Add):
+    """Its validator raises what no validator should."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _counted(cls, data):
+        return {**data, "number": data["number"] + 0}
+
+
+def test_an_action_that_breaks_ends_its_socket_and_is_written_down(caplog):
+    with serving(environment=Adder, action=Brittle, observation=Sum) as server, peer(server) as one:
+        one.reset()
+        for number in range(3):  # more than were read while the session was made
+            one.ask("step", {"number": number})
+        one.send("step", {"note": "a secret"})
+        assert one.closed() == 1011
+    faults = [each.getMessage() for each in caplog.records if "KeyError" in each.getMessage()]
+    assert faults and not any("a secret" in each for each in faults)
+    assert {each.name for each in caplog.records} == {"repl_server"}
+
+
+def test_who_does_not_wait_for_replies_is_not_read_further_than_the_line_is_long(adders):
+    Adder.gate.clear()
+    try:
+        with peer(adders) as one:
+            one.reset()
+            (session,) = adders.host.sessions
+            one.send("step", {"number": 1, "note": "wait"})
+            assert Adder.waiting.acquire(timeout=PATIENCE)
+            for number in range(_MOST_WAITING):  # each comes by itself, while the last one waits
+                one.send("step", {"number": 1})
+                eventually(lambda number=number: session.queued > number)
+            for _ in range(_MOST_WAITING):
+                one.send("step", {"number": 1})
+            # All of it is there before this is, of another connection.
+            assert ask(adders, "GET", "/health")[0] == 200
+            assert session.queued == _MOST_WAITING
+            Adder.gate.set()
+            totals = [one.take()["data"]["observation"]["total"] for _ in range(33)]
+            assert totals == list(range(1, 34))
+    finally:
+        Adder.gate.set()
 
 
 def test_an_environment_that_raises_keeps_its_session_and_its_secrets(adders):

@@ -33,6 +33,7 @@ class MCPDialect:
     """One socket's frames: a `repl_server.socket.Speech`."""
 
     named = False
+    forgets = False
 
     def __init__(self) -> None:
         # Ids of the requests that are to be answered, by their names in the session.
