@@ -28,6 +28,9 @@ _WORTH_A_LOOK = 0.002
 # the host, which has others to serve, was late to take in what it said.
 _LATE = 0.02
 _WORTH_A_LOOK_OF_CPU = 0.00025
+# And what it takes a small session to be copied, which a cell that follows at once has among what
+# it used: with that, one that runs a program has 0.75 ms and more.
+_OF_A_COPY = 0.0005
 # Seconds for which a reading of a worker's CPU clock is as good as a new one, where no copies are
 # made between two cells, which take CPU time: each reading takes a step half a microsecond or more.
 _AS_NEW = 0.001
@@ -185,7 +188,10 @@ class Steps(Incoming):
         """Whether a cell that ends now may have met a limit that the kernel counts."""
         if took <= _WORTH_A_LOOK:
             return False
-        return took > _LATE or self.cpu_seconds() - self._cpu_begun > _WORTH_A_LOOK_OF_CPU
+        if took > _LATE:
+            return True
+        used = self.cpu_seconds() - self._cpu_begun
+        return used > (_WORTH_A_LOOK_OF_CPU + _OF_A_COPY if self.keeps else _WORTH_A_LOOK_OF_CPU)
 
     def _finished(self, result: Result | None, peak: int, now: float) -> Finished:
         """As `_ended_plainly`, where nothing is to be looked at.
