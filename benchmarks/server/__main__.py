@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -28,12 +29,29 @@ from .turns import TOLD
 _PEERS = {"OpenEnv echo": "echo", "OpenEnv repl": "repl"}
 _RESULTS = Path(__file__).parents[1] / "results" / "server.json"
 
-Measure = Callable[[Mapping[str, Server], ProcessorTime], tuple[list[Figure], Others]]
+Measure = Callable[[stepping.Start, ProcessorTime], tuple[list[Figure], Others]]
+
+
+def _opening(start: stepping.Start, time: ProcessorTime) -> tuple[list[Figure], Others]:
+    with start() as servers:
+        return opening.opening(servers, time)
+
+
+def _of_ours(measure: Callable[[Server], list[Figure]]) -> Measure:
+    """`measure`, of our server with recovery."""
+
+    def measured(start: stepping.Start, time: ProcessorTime) -> tuple[list[Figure], Others]:
+        with served.ours("snapshot") as server:
+            return measure(server), {}
+
+    return measured
+
+
 MEASURES: dict[str, Measure] = {
     "stepping": stepping.stepping,
-    "opening": opening.opening,
-    "contexts": lambda servers, _: (contexts.contexts(servers["snapshot"]), {}),
-    "memory": lambda servers, _: (many.memory(servers["snapshot"]), {}),
+    "opening": _opening,
+    "contexts": _of_ours(contexts.contexts),
+    "memory": _of_ours(many.memory),
 }
 
 
@@ -43,24 +61,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine, console = Machine(), Console()
     figures: list[Figure] = []
     others: Others = {name: {} for name in (_PEERS if options.peers else ())}
-    with ExitStack() as stack:
-        time = stack.enter_context(processor_time())
-        servers = {
-            "restart": stack.enter_context(served.ours("restart")),
-            "snapshot": stack.enter_context(served.ours("snapshot")),
-            "floor": stack.enter_context(served.floor()),
-        }
-        for name in others:
-            servers[name] = stack.enter_context(served.openenv(options.peers, _PEERS[name]))
+    start = partial(_started, options.peers)
+    with processor_time() as time:
         for name in options.only or MEASURES:
             with console.status(f"measuring {name}"):
-                found, beside = MEASURES[name](servers, time)
+                found, beside = MEASURES[name](start, time)
             figures += found
             for peer, values in beside.items():
                 others[peer] |= values
     table = "server numbers" if options.readme else None
     met = publish(figures, others, machine, _RESULTS, table, method=TOLD)
     return 1 if options.check and not met else 0
+
+
+@contextmanager
+def _started(peers: str | None) -> Iterator[Mapping[str, Server]]:
+    """As `stepping.Start`; `peers` is the interpreter that has OpenEnv, None for none of it."""
+    with ExitStack() as stack:
+        servers = {
+            "restart": stack.enter_context(served.ours("restart")),
+            "snapshot": stack.enter_context(served.ours("snapshot")),
+            "floor": stack.enter_context(served.floor()),
+        }
+        if peers is not None:
+            for name, environment in _PEERS.items():
+                servers[name] = stack.enter_context(served.openenv(peers, environment))
+        yield servers
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

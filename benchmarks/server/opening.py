@@ -41,7 +41,7 @@ Taken = Mapping[tuple[str, _Way], list[float]]
 
 
 def opening(servers: Mapping[str, Server], time: ProcessorTime) -> tuple[list[Figure], Others]:
-    """Openings of the server as it comes, with recovery; `servers` as in `stepping`."""
+    """Openings of the server as it comes, with recovery; `servers` as of `stepping.Start`."""
     asked = {name: server for name, server in servers.items() if name != "restart"}
     rates, cpu = run(_taken(asked, time))
     figures = []

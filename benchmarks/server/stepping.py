@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import TypeAlias
 
 from repl_env import AsyncLocalREPLEnv
 from repl_sandbox import AsyncSandbox
@@ -20,7 +21,7 @@ from .generator import run
 from .load import Load, Step, load
 from .processor_time import ProcessorTime
 from .served import Server
-from .turns import MANY, PAUSE, SECONDS, SECONDS_OF_MANY, rounds
+from .turns import MANY, PAUSE, ROUNDS, ROUNDS_OF_THE_SAME, SECONDS, SECONDS_OF_MANY, rounds
 
 CLIENTS = (1, 8, 32, MANY)
 _IN_PROCESS = 8  # clients that are compared with as many environments
@@ -29,15 +30,20 @@ _ENDLESS = 10**9
 _OURS = (("", "restart", "no recovery"), ("_recovery", "snapshot", "with recovery"))
 
 Loads = Mapping[tuple[str, int], list[Load]]
+# Starts servers, which end with the context: "restart" and "snapshot", which are ours, "floor", and
+# the peers by their names.
+Start: TypeAlias = Callable[[], AbstractContextManager[Mapping[str, Server]]]
 
 
-def stepping(servers: Mapping[str, Server], time: ProcessorTime) -> tuple[list[Figure], Others]:
-    """Every figure of steps, and those of the peers among `servers`.
-
-    `servers` are "restart" and "snapshot", which are ours, "floor", and the peers by their names.
-    """
-    loads = run(_taken(servers, time))
-    peers = [name for name in servers if name not in ("restart", "snapshot", "floor")]
+def stepping(start: Start, time: ProcessorTime) -> tuple[list[Figure], Others]:
+    """Every figure of steps, and those of the peers among the servers."""
+    loads: dict[tuple[str, int], list[Load]] = defaultdict(list)
+    peers: list[str] = []
+    for _ in range(ROUNDS // ROUNDS_OF_THE_SAME):
+        with start() as servers:
+            for key, found in run(_taken(servers, time)).items():
+                loads[key] += found
+            peers = [name for name in servers if name not in ("restart", "snapshot", "floor")]
     beside = _beside(loads, "OpenEnv repl" if "OpenEnv repl" in peers else None)
     figures = [*_ours(loads, time), *beside]
     return figures, {name: _of_peer(loads, name) for name in peers}
@@ -52,7 +58,7 @@ async def _taken(servers: Mapping[str, Server], time: ProcessorTime) -> Loads:
             for name, server in servers.items()
         }
         who["in process"] = await stack.enter_async_context(_in_process())
-        for order in rounds([*who]):
+        for order in rounds([*who], ROUNDS_OF_THE_SAME):
             for clients in CLIENTS:
                 seconds = SECONDS_OF_MANY if clients == MANY else SECONDS
                 for name in order:
