@@ -96,7 +96,7 @@ class Episode:
     @property
     def last_iteration(self) -> bool:
         """Whether the iterations are used up without an answer."""
-        return self.stop_reason is None and self.iteration >= self.terms.max_iterations
+        return not self.done and self.iteration >= self.terms.max_iterations
 
     def subcall_failed(self, error: Exception) -> None:
         """Note that a sub-call of the running cell failed. Called from any thread."""
@@ -246,7 +246,7 @@ class Episode:
             available_variables=list(self.names),
             iteration=self.iteration,
             max_iterations=terms.max_iterations,
-            done=self.stop_reason is not None,
+            done=self.done,
             reward=0.0,
             metadata=self._metadata(result, kind, usage),
         )
@@ -272,7 +272,7 @@ class Episode:
             "truncated": result.truncated,
             "isolation": self.isolation,
         }
-        if self.stop_reason is not None:
+        if self.done:
             metadata["total_execution_time"] = self.totals.execution_seconds
             metadata["total_iterations"] = self.iteration
         return metadata

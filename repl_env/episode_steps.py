@@ -55,9 +55,7 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
 
     def _going_on_in(self, mode: Mode) -> CurrentEpisode:
         """The current episode; EpisodeDone if it is over."""
-        current = self._current
-        if current is None or current.mode != mode:
-            current = self._begun_in(mode)  # which says what is wrong
+        current = self._begun_in(mode)
         if current.last is not None:
             raise EpisodeDone(current.last)
         return current
@@ -118,7 +116,7 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
             ):
                 # As that has it, which is a coroutine for what is over at once as a rule.
                 score = carried(partial(rubric, action, observation))
-                if type(score) is not float and is_pending(score):
+                if is_pending(score):
                     score = yield partial(carried_async, score)
                 reward = finite(score, rubric)
             else:

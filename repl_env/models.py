@@ -113,9 +113,7 @@ def _as_code(value: object) -> object:
     """Code from what a client sent: a reply of `42` may arrive as a number, or in a fence."""
     if isinstance(value, (bool, int, float)):
         return str(value)
-    if isinstance(value, str) and ("```" in value or "~~~" in value):
-        return strip_fence(value)
-    return value
+    return strip_fence(value) if isinstance(value, str) else value
 
 
 Code: TypeAlias = Annotated[str, BeforeValidator(_as_code)]

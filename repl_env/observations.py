@@ -157,13 +157,13 @@ def render(
             stderr = f"{on_new_line(stderr)}{TEXT_BY_LIMIT[limit_hit]}\n"
     if failed is not None:
         stderr = f"{on_new_line(stderr)}{failed.text}"
-    elif outcome.state != "kept" and (before := _died_before(outcome)):
+    elif before := _died_before(outcome):
         stderr = f"{on_new_line(stderr)}{before}"
     changes = list(map(_shown, outcome.changes))
     return trusted(
         CodeBlockResult,
-        stdout=clip(stdout, limit, kept_out) if stdout else "",
-        stderr=clip(stderr, limit, kept_err) if stderr else "",
+        stdout=clip(stdout, limit, kept_out),
+        stderr=clip(stderr, limit, kept_err),
         locals_snapshot=_previews(changes) if changes else {},
         execution_time=outcome.usage.execution_seconds,
         success=failed is None,

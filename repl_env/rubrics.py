@@ -54,10 +54,7 @@ class Rubric:
         score: Any = self.forward(action, observation)
         if type(score) is not float and is_pending(score):
             return PendingScore(score, lambda known: self._finish(known, action, observation))
-        if self._hooks:
-            return self._finish(score, action, observation)
-        self.last_score = score
-        return score
+        return self._finish(score, action, observation)
 
     def _finish(self, score: float, action: Any, observation: Any) -> float:
         self.last_score = score
@@ -285,8 +282,7 @@ def check_rubric(given: Any, name: str) -> None:
 
 
 # Of these a call is over at once. Others are the user's, or go through texts again and again.
-_PARTS = frozenset({ExactMatchRubric, CodeExecutionRubric})
-_PROMPT = _PARTS | {REPLRubric}
+_PROMPT = (ExactMatchRubric, CodeExecutionRubric, REPLRubric)
 
 
 def is_prompt(rubric: Any) -> bool:
@@ -297,12 +293,7 @@ def is_prompt(rubric: Any) -> bool:
         return False
     if type(rubric) is not REPLRubric:
         return True
-    # Of each step this is asked of the default ones, which are seen to be so here.
-    for part in (rubric.outcome, rubric.process):
-        is_plain = type(part) in _PARTS and not (part._hooks or part._pre_hooks)
-        if not is_plain and not is_prompt(part):
-            return False
-    return True
+    return is_prompt(rubric.outcome) and is_prompt(rubric.process)
 
 
 def _normal(text: str) -> str:

@@ -178,9 +178,9 @@ class Socket:
         return True
 
     def _take_at_once(self, frame: str) -> bool:
-        """Hand a frame to the session that waits for one, as `_serve` does, which waits for it too.
+        """Hand a small frame to the session, as `_serve` does, which waits for one.
 
-        As with nearly all. False where there may be more to it, and nothing was done.
+        So it is with nearly all. False where there may be more to it, and nothing was done.
         """
         session = self._session
         if session is None or self._outlet.gone or self._messages.some or session.queued:
