@@ -28,6 +28,7 @@ _IN_PROCESS = 8  # clients that are compared with as many environments
 _FLOOR_IS = "a server of such frames, no session"
 _ENDLESS = 10**9
 _OURS = (("", "restart", "no recovery"), ("_recovery", "snapshot", "with recovery"))
+_FIRST = "{}, first round"  # of servers that were just started, which is told apart
 
 Loads = Mapping[tuple[str, int], list[Load]]
 # Starts servers, which end with the context: "restart" and "snapshot", which are ours, "floor", and
@@ -45,7 +46,7 @@ def stepping(start: Start, time: ProcessorTime) -> tuple[list[Figure], Others]:
                 loads[key] += found
             peers = [name for name in servers if name not in ("restart", "snapshot", "floor")]
     beside = _beside(loads, "OpenEnv repl" if "OpenEnv repl" in peers else None)
-    figures = [*_ours(loads, time), *beside]
+    figures = [*_ours(loads, time), _first(loads), *beside]
     return figures, {name: _of_peer(loads, name) for name in peers}
 
 
@@ -58,14 +59,15 @@ async def _taken(servers: Mapping[str, Server], time: ProcessorTime) -> Loads:
             for name, server in servers.items()
         }
         who["in process"] = await stack.enter_async_context(_in_process())
-        for order in rounds([*who], ROUNDS_OF_THE_SAME):
+        for number, order in enumerate(rounds([*who], 1 + ROUNDS_OF_THE_SAME)):
             for clients in CLIENTS:
                 seconds = SECONDS_OF_MANY if clients == MANY else SECONDS
                 for name in order:
                     if name == "in process" and clients != _IN_PROCESS:
                         continue
                     await asyncio.sleep(PAUSE)
-                    loads[name, clients].append(await load(who[name][:clients], seconds, time))
+                    key = name if number else _FIRST.format(name)
+                    loads[key, clients].append(await load(who[name][:clients], seconds, time))
     return loads
 
 
@@ -94,6 +96,19 @@ def _ours(loads: Loads, time: ProcessorTime) -> Iterator[Figure]:
                     _samples(loads["floor", clients], value),
                     _FLOOR_IS,
                 )
+
+
+def _first(loads: Loads) -> Figure:
+    """Of sessions that have run a few cells, whose first copies are forks."""
+    ours, floor = _FIRST.format("snapshot"), _FIRST.format("floor")
+    return Figure(
+        "server_rate_recovery_first",
+        "steps per second, 8 clients, with recovery, in the round that is not counted",
+        "/s",
+        _samples(loads[ours, 8], _rate),
+        _samples(loads[floor, 8], _rate),
+        _FLOOR_IS,
+    )
 
 
 def _beside(loads: Loads, peer: str | None) -> Iterator[Figure]:

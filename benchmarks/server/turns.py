@@ -12,7 +12,8 @@ from typing import TypeVar
 
 ROUNDS = 8
 # Of stepping: so many rounds of the same servers, then others are started. Of two of the same code
-# one takes up to 1.2 times as long as the other, for as long as it lives.
+# one takes up to 1.2 times as long as the other, for as long as it lives. Before these there is one
+# that does not count, for what is done for the first time: a session's first copies are forks.
 ROUNDS_OF_THE_SAME = 2
 # Of stepping: some hundred steps, where clients are so many also a few of each.
 SECONDS = 0.4
@@ -27,7 +28,7 @@ TOLD = (
     f"{ROUNDS} rounds of turns of {SECONDS} s ({MANY} clients {SECONDS_OF_MANY} s, openings"
     f" {SECONDS_OF_OPENING} s), one server's after another's in an order that is turned round each"
     f" time, over connections that stay open; of stepping, {ROUNDS_OF_THE_SAME} rounds of each"
-    " server, then of one that is started anew"
+    " server after one that is not counted, then of one that is started anew"
 )
 
 _T = TypeVar("_T")

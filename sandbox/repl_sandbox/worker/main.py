@@ -29,7 +29,8 @@ _thread_count = _thread._count  # as the tests of threading use it
 # Milliseconds in which a host that opened a session for a cell has sent it.
 _SOON = 2
 # Milliseconds that a worker is left in peace after its answer, before it is copied: a session that
-# is closed by then, as those of one cell are, is spared the copy.
+# is closed by then, as those of one cell are, is spared the copy. Not one that is stepped fast and
+# whose copy has only to be brought up to date: what it has written is in the caches still.
 _PEACE = 1
 # The same before any code of the session has run. What it has is from the host, it may never be
 # used, and a model thinks for longer than this. A cell that comes sooner waits for its copy.
@@ -168,7 +169,7 @@ class Worker(Questions):
     def _copy(self, copies: Branching) -> None:
         """Have the state kept, before anything can change it."""
         rests = False
-        if _thread_count() == 0:
+        if _thread_count() == 0 and (copies.forked or not self._hurried):
             said = self._channel.waits(_PEACE if self._used else _PEACE_UNUSED)
             rests = not said and not self._hurried
         try:
