@@ -261,7 +261,7 @@ class Usage:
     """What a cell cost, as the host measured it, but for `peak_memory`, which the session reports.
 
     `peak_memory` is the largest resident size so far, in bytes. `cpu_seconds` may have in it what
-    threads of the code used between the last cell and this one, where that was less than 1 ms. Of
+    threads of the code used between the last cell and this one, where that was less than 5 ms. Of
     a cell of less than 0.1 ms it may be all the time that it took.
     """
 

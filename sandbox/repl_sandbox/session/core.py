@@ -159,7 +159,7 @@ class Core(Steps):
         group = self.links.group
         if group is not None and (
             type(outcome) is not Finished
-            or self._is_worth_a_look(outcome.usage.execution_seconds)
+            or self._is_worth_a_look(outcome.usage.execution_seconds, now)
             or state != "kept"
         ):
             return self._with_limits(outcome, group)

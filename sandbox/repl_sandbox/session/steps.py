@@ -33,7 +33,8 @@ _WORTH_A_LOOK_OF_CPU = 0.00025
 _OF_A_COPY = 0.0005
 # Seconds for which a reading of a worker's CPU clock is as good as a new one, where no copies are
 # made between two cells, which take CPU time: each reading takes a step half a microsecond or more.
-_AS_NEW = 0.001
+# The cells of one of eight that a server steps in turn lie some 2 ms apart.
+_AS_NEW = 0.005
 # Seconds; a cell that took less, with a reading as good as new, has used no more than it took.
 _NOT_WORTH_A_READING = 0.0001
 # The number of work of ours that is held as a cell is. Cells count from 1, and are never so many.
@@ -169,7 +170,7 @@ class Steps(Incoming):
         """
         output = self.output
         if (
-            self._is_worth_a_look(now - self.running_since)
+            self._is_worth_a_look(now - self.running_since, now)
             or self._unacknowledged
             or self._notice
             or self._errand
@@ -184,13 +185,14 @@ class Steps(Incoming):
         self._settled = not output.told
         return self._finished(result, peak, now)
 
-    def _is_worth_a_look(self, took: float) -> bool:
-        """Whether a cell that ends now may have met a limit that the kernel counts."""
+    def _is_worth_a_look(self, took: float, now: float) -> bool:
+        """Whether a cell that ended at `now` may have met a limit that the kernel counts."""
         if took <= _WORTH_A_LOOK:
             return False
         if took > _LATE:
             return True
-        used = self.cpu_seconds() - self._cpu_begun
+        self._ended_at, self._cpu_ended = now, self.cpu_seconds()
+        used = self._cpu_ended - self._cpu_begun
         return used > (_WORTH_A_LOOK_OF_CPU + _OF_A_COPY if self.keeps else _WORTH_A_LOOK_OF_CPU)
 
     def _finished(self, result: Result | None, peak: int, now: float) -> Finished:
@@ -206,7 +208,8 @@ class Steps(Incoming):
             used = took
             self._cpu_ended += took  # or the next reading would charge for it again
         else:
-            self._ended_at, self._cpu_ended = now, self.cpu_seconds()
+            if self._ended_at != now:
+                self._ended_at, self._cpu_ended = now, self.cpu_seconds()
             used = self._cpu_ended - self._cpu_begun
         costs["cpu_seconds"] = used if used > 0.0 else 0.0
         costs["peak_memory"] = peak
@@ -264,7 +267,7 @@ class Steps(Incoming):
             peak = empty_result(data, cell)
             if peak is None:
                 return self._told(data, now)
-            if now - began > _WORTH_A_LOOK and self._is_worth_a_look(now - began):
+            if now - began > _WORTH_A_LOOK and self._is_worth_a_look(now - began, now):
                 return self._told_nothing(peak)
             if self._unacknowledged:
                 return self._told_nothing(peak)
