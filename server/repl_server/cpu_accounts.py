@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 from .owners import Owner
 from .quotas import Meter
 from .watching import Watch
@@ -40,3 +43,10 @@ class CPUAccount:
         if self._is_limited:
             self._meter.spend_cpu(seconds)
         self._metrics.cpu(self._owner, seconds)
+
+
+def seconds_of(observation: Any) -> float:
+    """What a step says that it used; environments of others may say anything there."""
+    usage = observation.metadata.get("usage")
+    seconds = usage.get("cpu_seconds") if isinstance(usage, dict) else None
+    return seconds if isinstance(seconds, (int, float)) and 0 <= seconds < math.inf else 0.0

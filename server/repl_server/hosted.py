@@ -7,26 +7,25 @@ last one is kept, so that a request sent again over another socket is not run ag
 from __future__ import annotations
 
 import asyncio
-import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from repl_env.errors import EpisodeAborted
 from repl_env.refusals import TAKEN_OVER
 
 from .asked import Asked, Line, Outlet, given_up
+from .cpu_accounts import seconds_of
 from .episodes import Episodes
 from .faults import fault, refusal_of
 from .frames import Refused, Request
+from .handlers import HANDLERS
 from .mcp.played import SessionTools
 from .owners import Owner
 from .quotas import Meter
-from .reading import LARGE
 from .refusal import Refusal, draining
-from .replies import Reply, observation_text, text_of
-from .streaming import Streamed
+from .replies import Reply
 from .texts import invalid
 
 if TYPE_CHECKING:
@@ -51,6 +50,8 @@ class HostedSession:
         ending: why it ends, by one of `metrics.ENDINGS`.
         tools: by which a model plays it, over the Model Context Protocol.
         cpu: the account of its processes.
+        host: the server's.
+        episodes: its environment, for whoever runs its requests.
     """
 
     def __init__(self, host: Host, owner: Owner, meter: Meter, episodes: Episodes) -> None:
@@ -65,8 +66,8 @@ class HostedSession:
         self.ending = "closed"
         self.tools = SessionTools(self, episodes, host.settings)
         self.cpu = host.cpu_account(self)
-        self._host = host
-        self._episodes = episodes
+        self.host = host
+        self.episodes = episodes
         self._line = Line()
         self._slot = host.slots.slot()
         self._last: Asked | None = None
@@ -102,7 +103,7 @@ class HostedSession:
 
     def facts(self, *, resumed: bool) -> dict[str, Any]:
         """What a client is told of it when its socket begins."""
-        settings = self._host.settings
+        settings = self.host.settings
         return {
             "session_id": self.id,
             "token": self.token,
@@ -150,9 +151,9 @@ class HostedSession:
             return self._line.give_up(id)
         if self._slot.waits:
             self._leave(running)
-        elif await self._episodes.interrupt():
+        elif await self.episodes.interrupt():
             # What does not heed the interrupt is left, and what ran is ended behind it.
-            grace = float(self._host.settings.limits.grace)
+            grace = float(self.host.settings.limits.grace)
             asyncio.get_running_loop().call_later(grace, self._leave, running)
         return True
 
@@ -177,7 +178,7 @@ class HostedSession:
         if self.outlet is outlet:
             self.outlet, self.left = None, time.monotonic()
             self._line.forget(outlet)
-            self._host.watch.session_left(self)
+            self.host.watch.session_left(self)
 
     def detach(self, outlet: Outlet) -> None:
         """A socket that was added to the session has gone; the session stays as before it came.
@@ -193,42 +194,42 @@ class HostedSession:
         began = time.monotonic()
         async with self._slot:
             self.look_at_cpu()
-            observation = await self._episodes.reset(data)
-            self.cpu = self._host.cpu_account(self)  # of other processes; a refusal leaves them
-        self._host.watch.reset(self, time.monotonic() - began)
+            observation = await self.episodes.reset(data)
+            self.cpu = self.host.cpu_account(self)  # of other processes; a refusal leaves them
+        self.host.watch.reset(self, time.monotonic() - began)
         return observation
 
     async def play(
         self, action: Any, timeout_s: float | None, on_output: Callable[[str, str], None] | None
     ) -> Any:
         """Take an action, which is counted; its observation. Likewise."""
-        if timeout_s is not None and timeout_s > (longest := self._host.settings.longest_step_s):
+        if timeout_s is not None and timeout_s > (longest := self.host.settings.longest_step_s):
             raise invalid("timeout_s", f"at most {longest:g} seconds", "less_than_equal")
         self.meter.step()
-        began, slots, slot = time.monotonic(), self._host.slots, self._slot
+        began, slots, slot = time.monotonic(), self.host.slots, self._slot
         # As `async with slot`, which runs two coroutines more.
         if not slots.take(slot):
             await slots.wait(slot)
         self._stepping = True
         try:
-            observation = await self._episodes.step(action, timeout_s, on_output)
+            observation = await self.episodes.step(action, timeout_s, on_output)
         finally:
             self._stepping = False
             slots.give_back(slot)
-        self.cpu.step(_cpu_seconds(observation))
-        self._host.watch.step(self, action, observation, time.monotonic() - began)
+        self.cpu.step(seconds_of(observation))
+        self.host.watch.step(self, action, observation, time.monotonic() - began)
         return observation
 
     def look_at_cpu(self) -> bool:
         """Book what its processes used; whether some are busy beside its steps."""
         if not self.meter.counts_cpu:
             return False  # nobody asks, and a look takes longer than a short step
-        total = self._episodes.cpu_seconds
+        total = self.episodes.cpu_seconds
         return total is not None and self.cpu.look(total)
 
     async def branched(self, seed: int | None) -> Episodes:
         """A copy of its environment. For whoever runs its requests."""
-        return await self._episodes.branch(seed)
+        return await self.episodes.branch(seed)
 
     async def quiet(self) -> None:
         """Wait until no request runs and all replies were sent, or it has ended."""
@@ -277,8 +278,8 @@ class HostedSession:
             if self._closing is not None:
                 raise self.over("UNKNOWN_SESSION")
             if request.type in _BEGINS:
-                self._host.check_open()
-            return await _HANDLERS[request.type](self, asked, request)
+                self.host.check_open()
+            return await HANDLERS[request.type](self, asked, request)
         except asyncio.CancelledError:
             if not self._recall(asked):
                 raise
@@ -292,45 +293,6 @@ class HostedSession:
         finally:
             if self._cancelled is not None:
                 self._recall(asked)  # of what did not heed it
-
-    async def _reset(self, asked: Asked, request: Request) -> Reply:
-        return await self._observed(await self.begin(request.data), request)
-
-    async def _step(self, asked: Asked, request: Request) -> Reply:
-        if not request.stream:
-            observation = await self.play(request.data, request.timeout_s, None)
-            pieces = observation_text(observation, beside=request.id is None)
-            text = next(pieces)
-            if len(text) >= LARGE:
-                text = await self._host.reading.rest(text, pieces)
-            return Reply("observation", text)
-        async with Streamed(asked) as streamed:
-            observation = await self.play(request.data, request.timeout_s, streamed.take)
-        return await self._observed(observation, request)
-
-    async def _state(self, asked: Asked, request: Request) -> Reply:
-        return Reply("state", text_of(await self._episodes.state()))
-
-    async def _variables(self, asked: Asked, request: Request) -> Reply:
-        return Reply("variables", text_of({"names": await self._episodes.variables()}))
-
-    async def _follow_up(self, asked: Asked, request: Request) -> Reply:
-        return await self._observed(await self._episodes.follow_up(request.data), request)
-
-    async def _draft(self, asked: Asked, request: Request) -> Reply:
-        return Reply("draft", text_of({"value": await self._episodes.draft()}))
-
-    async def _branch(self, asked: Asked, request: Request) -> Reply:
-        branch = await self._host.branch(self, request.data.seed)
-        branch.cpu = self.cpu  # what is seen of one is seen of both
-        return Reply("branch", text_of({"session_id": branch.id, "token": branch.token}))
-
-    async def _mcp(self, asked: Asked, request: Request) -> Reply:
-        return await self._host.mcp.about(self, asked)
-
-    async def _observed(self, observation: Any, request: Request) -> Reply:
-        pieces = observation_text(observation, beside=request.id is None)
-        return Reply("observation", await self._host.reading.written(pieces))
 
     # ── the parts ────────────────────────────────────────────────────────────────────────────────
 
@@ -368,11 +330,11 @@ class HostedSession:
             self.look_at_cpu()
             if self._stepping:
                 # Its session is taken from under it, which is quicker than to wait for its end.
-                await self._episodes.cut_off()
+                await self.episodes.cut_off()
             self._runner.cancel()
             await asyncio.wait([self._runner])
             self._tell_who_waits()
-            await self._episodes.close()
+            await self.episodes.close()
         # Boundary: a session must not stay in the books because its environment breaks at its end.
         except Exception as error:  # noqa: BLE001
             fault("SESSION_ERROR", "closing", error)
@@ -380,24 +342,4 @@ class HostedSession:
             # It is part of cycles, and may be collected late; replies may be large.
             self._last = self._running = self._telling = None
             self._line.end()  # whoever waits for it to be quiet
-            self._host.gone(self)
-
-
-def _cpu_seconds(observation: Any) -> float:
-    """What a step says that it used; environments of others may say anything there."""
-    usage = observation.metadata.get("usage")
-    seconds = usage.get("cpu_seconds") if isinstance(usage, dict) else None
-    return seconds if isinstance(seconds, (int, float)) and 0 <= seconds < math.inf else 0.0
-
-
-_Handler = Callable[[HostedSession, Asked, Request], Awaitable[Reply]]
-_HANDLERS: Mapping[str, _Handler] = {
-    "reset": HostedSession._reset,
-    "step": HostedSession._step,
-    "state": HostedSession._state,
-    "variables": HostedSession._variables,
-    "follow_up": HostedSession._follow_up,
-    "draft": HostedSession._draft,
-    "branch": HostedSession._branch,
-    "mcp": HostedSession._mcp,
-}
+            self.host.gone(self)
