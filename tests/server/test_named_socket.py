@@ -243,14 +243,14 @@ def test_a_branch_that_ended_makes_room_for_the_next():
         one.reset()
         token = one.ask("branch", {})["data"]["token"]
         (branch,) = (each for each in server.host.sessions if each.token == token)
-        close = branch._episodes.close
+        close = branch.episodes.close
 
         async def slowly():
             begun.set()
             await asyncio.to_thread(gate.wait, PATIENCE)
             await close()
 
-        branch._episodes.close = slowly
+        branch.episodes.close = slowly
         with peer(server, named=True) as other:
             other.resume(token)
             other.send("close", id="c")
