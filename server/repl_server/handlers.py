@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from .asked import Asked
 from .frames import Request
-from .reading import LARGE
 from .replies import Reply, observation_text, text_of
 from .streaming import Streamed
 
@@ -22,14 +21,9 @@ async def _reset(session: HostedSession, asked: Asked, request: Request) -> Repl
 async def _step(session: HostedSession, asked: Asked, request: Request) -> Reply:
     if not request.stream:
         observation = await session.play(request.data, request.timeout_s, None)
-        # As `_observed`, which runs two coroutines more: nearly every request is one of these.
-        pieces = observation_text(observation, beside=request.id is None)
-        text = next(pieces)
-        if len(text) >= LARGE:
-            text = await session.host.reading.rest(text, pieces)
-        return Reply("observation", text)
-    async with Streamed(asked) as streamed:
-        observation = await session.play(request.data, request.timeout_s, streamed.take)
+    else:
+        async with Streamed(asked) as streamed:
+            observation = await session.play(request.data, request.timeout_s, streamed.take)
     return await _observed(session, observation, request)
 
 

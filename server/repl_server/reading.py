@@ -62,10 +62,8 @@ class Reading:
     async def written(self, pieces: Iterator[str]) -> str:
         """The last of `pieces`, which are made one after another; those before it are large."""
         text = next(pieces)
-        return await self.rest(text, pieces) if len(text) >= LARGE else text
-
-    async def rest(self, text: str, pieces: Iterator[str]) -> str:
-        """As `written`, of pieces of which the first is `text`, and large."""
+        if len(text) < LARGE:
+            return text
         await asyncio.sleep(0)  # how large it is, only its pieces say
         more: str | None = text
         async with self._one:

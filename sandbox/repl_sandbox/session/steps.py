@@ -191,9 +191,14 @@ class Steps(Incoming):
             return False
         if took > _LATE:
             return True
-        self._ended_at, self._cpu_ended = now, self.cpu_seconds()
-        used = self._cpu_ended - self._cpu_begun
+        used = self._cpu_at_end(now) - self._cpu_begun
         return used > (_WORTH_A_LOOK_OF_CPU + _OF_A_COPY if self.keeps else _WORTH_A_LOOK_OF_CPU)
+
+    def _cpu_at_end(self, now: float) -> float:
+        """CPU time of the workers when a cell ended, at `now`: read when it is first asked for."""
+        if self._ended_at != now:
+            self._ended_at, self._cpu_ended = now, self.cpu_seconds()
+        return self._cpu_ended
 
     def _finished(self, result: Result | None, peak: int, now: float) -> Finished:
         """As `_ended_plainly`, where nothing is to be looked at.
@@ -208,9 +213,7 @@ class Steps(Incoming):
             used = took
             self._cpu_ended += took  # or the next reading would charge for it again
         else:
-            if self._ended_at != now:
-                self._ended_at, self._cpu_ended = now, self.cpu_seconds()
-            used = self._cpu_ended - self._cpu_begun
+            used = self._cpu_at_end(now) - self._cpu_begun
         costs["cpu_seconds"] = used if used > 0.0 else 0.0
         costs["peak_memory"] = peak
         fields["usage"] = usage
