@@ -1,9 +1,11 @@
 """`make bench`: measure, print a table, write benchmarks/results/latest.json.
 
     python -m benchmarks [--peers PYTHON] [--check] [--readme] [--only NAME...]
+    python -m benchmarks --against REV [--only NAME...]
 
 With --check the exit status is 1 if a goal was missed; --readme puts the tables into README.md and
-docs/numbers.md.
+docs/numbers.md. --against compares this checkout with another commit, and the exit status is 1 if a
+figure is worse.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from . import branches, cells, endpoints, many, peers, recovery, runs, sessions, shared
+from . import against, branches, cells, endpoints, many, peers, recovery, runs, sessions, shared
 from .figure import Figure, Measure
 from .machine import Machine
 from .report import publish
@@ -50,8 +52,11 @@ RESULTS = Path(__file__).parent / "results" / "latest.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and report; 0, or 1 with --check when a goal was missed."""
+    """Measure and report; 0, or 1 with --check when a goal was missed, or a figure is worse."""
     options = _options(arguments)
+    if options.against:
+        names = options.only or [measure.__name__ for measure in FIGURES]
+        return 0 if against.compare(options.against, names) else 1
     machine, console = Machine(), Console()
     figures: list[Figure] = []
     for measure in FIGURES:
@@ -71,6 +76,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--peers", metavar="PYTHON", help="interpreter that has the peers")
     parser.add_argument("--check", action="store_true", help="exit 1 if a goal was missed")
+    parser.add_argument("--against", metavar="REV", help="compare with a commit, in turn")
     parser.add_argument("--readme", action="store_true", help="put the tables into the pages")
     parser.add_argument("--only", nargs="*", choices=[m.__name__ for m in FIGURES], default=())
     return parser.parse_args(arguments)

@@ -69,6 +69,7 @@ def _everything(
             {
                 "key": figure.key,
                 "name": figure.name,
+                "unit": figure.unit,
                 "ours": _record(figure.ours),
                 "floor": _record(figure.floor),
                 "floor_is": figure.floor_is,

@@ -8,6 +8,9 @@ import sys
 from operator import truediv
 from time import sleep
 
+import pytest
+
+from benchmarks.against import Reading, checkout, in_turn
 from benchmarks.figure import Figure
 from benchmarks.goals import Goal
 from benchmarks.samples import Samples
@@ -64,3 +67,47 @@ def test_processor_time_has_what_was_started_and_has_ended():
         busy = "import time\nwhile time.process_time() < 0.3: pass"
         subprocess.run([sys.executable, "-c", busy], check=True)
         assert time.now() - before >= 0.25
+
+
+def reading(median: float, low: float, high: float, *, rate: bool = False) -> Reading:
+    return Reading("name", median, (low, high), rate)
+
+
+def test_a_figure_is_worse_only_with_disjoint_quartiles():
+    assert reading(3.0, 2.5, 3.5).worse_than(reading(2.0, 1.5, 2.4))
+    assert not reading(3.0, 2.3, 3.5).worse_than(reading(2.0, 1.5, 2.4))
+    assert not reading(2.0, 1.5, 2.4).worse_than(reading(3.0, 2.5, 3.5))
+    assert reading(2.0, 1.5, 2.4, rate=True).worse_than(reading(3.0, 2.5, 3.5, rate=True))
+
+
+def test_a_figure_without_quartiles_needs_a_margin():
+    assert Reading("name", 1.06, None).worse_than(Reading("name", 1.0, None))
+    assert not Reading("name", 1.03, None).worse_than(Reading("name", 1.0, None))
+
+
+@pytest.mark.parametrize(("second", "worse"), [(1.0, False), (2.0, True)])
+def test_a_second_run_decides_whether_a_figure_is_worse(tmp_path, second, worse):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    runs = {theirs: [1.0, 1.0], ours: [2.0, second]}
+
+    def ask(checkout, measure):
+        median = runs[checkout].pop(0)
+        return {measure: reading(median, median - 0.1, median + 0.1)}
+
+    (compared,) = in_turn("step", ours, theirs, ask)
+    assert compared.worse is worse
+    assert not any(runs.values())
+
+
+def test_a_figure_that_only_this_checkout_has_is_not_worse(tmp_path):
+    def ask(checkout, measure):
+        return {measure: reading(1.0, 0.9, 1.1)} if checkout.name == "ours" else {}
+
+    (compared,) = in_turn("step", tmp_path / "ours", tmp_path / "theirs", ask)
+    assert compared.then is None
+    assert not compared.worse
+
+
+def test_a_revision_that_git_does_not_know_is_refused():
+    with pytest.raises(SystemExit, match="no-such-commit"), checkout("no-such-commit"):
+        pass
