@@ -6,11 +6,12 @@ BENCH := benchmarks/.venv
 PEERS := benchmarks/.venv-peers
 SERVERS := benchmarks/.venv-openenv
 OLDER := .venv-older
+LOCK  := .venv-lock
 # OpenEnv's clients, each generation with its own dependencies.
 COMPAT  := .venv-compat
 OPENENV := openenv-0.10.0 openenv-0.4.1 openenv-core-0.3.0
 
-.PHONY: demo serve test test-slow test-older test-compat test-security test-containers test-aarch64 soak soak-server check fix bench bench-server clean
+.PHONY: demo serve test test-slow test-older test-compat test-security test-containers test-aarch64 soak soak-server check fix bench bench-server lock clean
 
 demo: $(DEV)/.ready            ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
@@ -61,8 +62,13 @@ bench: $(BENCH)/.ready $(PEERS)/.ready   ## measure against floors and peers; BE
 bench-server: $(BENCH)/.ready $(SERVERS)/.ready   ## the same of the server, beside OpenEnv's; likewise BENCH_ARGS
 	$(BENCH)/bin/python -m benchmarks.server --peers $(SERVERS)/bin/python $(BENCH_ARGS)
 
+lock: $(LOCK)/.ready           ## requirements.lock anew, from the newest releases that pyproject.toml admits
+	$(LOCK)/bin/uv pip compile pyproject.toml --extra openai --extra hf --extra server --universal \
+		--python-version 3.11 --generate-hashes --upgrade --quiet --no-config \
+		--custom-compile-command 'make lock' --output-file requirements.lock
+
 clean:                         ## remove the virtual environments and caches
-	rm -rf $(DEV) $(OLDER) $(COMPAT) $(BENCH) $(PEERS) $(SERVERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .import_linter_cache
+	rm -rf $(DEV) $(OLDER) $(LOCK) $(COMPAT) $(BENCH) $(PEERS) $(SERVERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .import_linter_cache
 
 # The stamp is written last: a failed or interrupted install is done again.
 $(DEV)/.ready: pyproject.toml .ci/venv
@@ -81,6 +87,10 @@ $(COMPAT)/openenv-%/.ready: pyproject.toml .ci/venv
 
 $(COMPAT)/openenv-core-%/.ready: .ci/venv
 	.ci/venv $(@D) openenv-core==$*
+	touch $@
+
+$(LOCK)/.ready: .ci/venv
+	.ci/venv $(LOCK) 'uv>=0.9,<1'
 	touch $@
 
 $(BENCH)/.ready: pyproject.toml .ci/venv

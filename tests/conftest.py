@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -39,6 +42,16 @@ def open_python() -> str:
     if (path := open_to_all()) is None:
         pytest.skip("no Python of at least 3.11, or no checkout, that every user may read")
     return path
+
+
+@pytest.fixture(scope="session")
+def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=Path(__file__).parents[1], check=True, capture_output=True)
+    (file,) = folder.glob("*.whl")
+    return file
 
 
 @pytest.fixture
