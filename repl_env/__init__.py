@@ -62,9 +62,19 @@ if TYPE_CHECKING:
         REPLRubric,
         Rubric,
     )
+    from repl_env.runner import LocalRLMRunner, RLMRunResult
     from repl_env.sync_client import SyncREPLEnv
     from repl_env.thoughts import without_thoughts
     from repl_env.vector import REPLVectorEnv
+    from repl_sandbox import (
+        AsyncSandbox,
+        IsolationError,
+        Limits,
+        Policy,
+        Sandbox,
+        SandboxError,
+        SessionBusy,
+    )
 
     __version__: str
 
@@ -73,6 +83,7 @@ __all__ = [
     "RLM_SYSTEM_PROMPT",
     "RLM_SYSTEM_PROMPT_QWEN",
     "AsyncLocalREPLEnv",
+    "AsyncSandbox",
     "AuthenticationFailed",
     "BadReply",
     "BudgetExceeded",
@@ -86,10 +97,14 @@ __all__ = [
     "ExactMatchRubric",
     "FuzzyMatchRubric",
     "InvalidRequest",
+    "IsolationError",
+    "Limits",
     "LocalREPLEnv",
+    "LocalRLMRunner",
     "ModelError",
     "NotReset",
     "NotSupported",
+    "Policy",
     "QueryMetadata",
     "QuotaExceeded",
     "REPLAction",
@@ -100,6 +115,7 @@ __all__ = [
     "REPLRubric",
     "REPLState",
     "REPLVectorEnv",
+    "RLMRunResult",
     "Recorder",
     "Recording",
     "ReplAction",
@@ -107,8 +123,11 @@ __all__ = [
     "ReplObservation",
     "ReplyTimeout",
     "Rubric",
+    "Sandbox",
+    "SandboxError",
     "ServerError",
     "ServerUnavailable",
+    "SessionBusy",
     "SessionLost",
     "StepResult",
     "SyncREPLEnv",
@@ -158,6 +177,7 @@ _NAMES_BY_MODULE = {
     ),
     "recorder": ("Recorder",),
     "recordings": ("Difference", "Recording", "replay"),
+    "runner": ("LocalRLMRunner", "RLMRunResult"),
     "rubrics": (
         "CodeExecutionRubric",
         "CustomMetricRubric",
@@ -170,7 +190,14 @@ _NAMES_BY_MODULE = {
     "thoughts": ("without_thoughts",),
     "vector": ("REPLVectorEnv",),
 }
-_load, _listed = on_first_use(__name__, _NAMES_BY_MODULE)
+# What an environment is made with and raises. The engine is loaded with the first of them that is
+# used, so that a client's system, which may have none, imports this package all the same.
+_NAMES_OF_THE_ENGINE = (
+    "AsyncSandbox", "IsolationError", "Limits", "Policy", "Sandbox", "SandboxError", "SessionBusy",
+)  # fmt: skip
+_load, _listed = on_first_use(
+    __name__, _NAMES_BY_MODULE, elsewhere={"repl_sandbox": _NAMES_OF_THE_ENGINE}
+)
 
 
 def __getattr__(name: str) -> object:

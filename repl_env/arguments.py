@@ -50,6 +50,13 @@ def of_kind(value: object, kind: type, name: str) -> None:
         raise TypeError(f"{name} must be a {kind.__name__}, not {type(value).__name__}")
 
 
+def of_public_kind(value: object, kind: type, name: str, *, home: str = "repl_env") -> None:
+    """As `of_kind`, of a class that the caller imports: the error says from where, `home`."""
+    if not isinstance(value, kind):
+        told = f"{name} must be a {kind.__name__} (from {home} import {kind.__name__})"
+        raise TypeError(f"{told}, not {type(value).__name__}")
+
+
 def check_path(value: object, name: str) -> None:
     """TypeError naming the argument, unless `value` is a path."""
     if not isinstance(value, (str, os.PathLike)):

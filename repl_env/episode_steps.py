@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from repl_env import cells, scoring
+from repl_env.arguments import of_public_kind
 from repl_env.aside import Aside, Blocking
 from repl_env.current_episode import CurrentEpisode, Mode
 from repl_env.errors import OURS, EpisodeAborted, EpisodeDone, NotReset
@@ -69,8 +70,7 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
         on_output: cells.OnOutput | None = None,
     ) -> Turn[REPLObservation]:
         current = self._going_on_in(mode)
-        if not isinstance(action, REPLAction):
-            raise TypeError(f"action must be a REPLAction, not {type(action).__name__}")
+        of_public_kind(action, REPLAction, "action")
         if timeout_s is not None:
             check_seconds(timeout_s, "timeout_s")
         if on_output is not None:

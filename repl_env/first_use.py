@@ -8,15 +8,21 @@ from importlib import import_module
 
 
 def on_first_use(
-    package: str, names: Mapping[str, Iterable[str]]
+    package: str,
+    names: Mapping[str, Iterable[str]],
+    elsewhere: Mapping[str, Iterable[str]] | None = None,
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of `package`, in whose modules are these `names`."""
-    homes = {name: module for module, its in names.items() for name in its}
+    """`__getattr__` and `__dir__` of `package`.
+
+    `names` are the names in each of its modules, `elsewhere` those in modules of other packages.
+    """
+    homes = {name: f"{package}.{module}" for module, its in names.items() for name in its}
+    homes |= {name: module for module, its in (elsewhere or {}).items() for name in its}
 
     def load(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value: object = getattr(import_module(f"{package}.{homes[name]}"), name)
+        value: object = getattr(import_module(homes[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 

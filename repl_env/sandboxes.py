@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from repl_env.arguments import of_public_kind
 from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox, arguments, tiers
 from repl_sandbox.arguments import RecoveryMode
 from repl_sandbox.errors import SandboxClosed
@@ -51,7 +52,10 @@ class SandboxSettings:
         """
         tiers.named(isolation, require)
         modules = tuple(arguments.check_preload(preload))
-        arguments.check_limits(limits)
+        if limits is not None:
+            of_public_kind(limits, Limits, "limits")
+        if policy is not None:
+            of_public_kind(policy, Policy, "policy")
         arguments.check_policy(policy)
         return cls(isolation, require, limits, modules, policy)
 
@@ -126,7 +130,7 @@ class Source:
         if self.given is None:
             return
         if not isinstance(self.given, (Sandbox, AsyncSandbox)):
-            raise TypeError(f"sandbox must be a Sandbox, not {type(self.given).__name__}")
+            of_public_kind(self.given, Sandbox, "sandbox")
         if self.settings != SandboxSettings():
             raise TypeError(
                 "sandbox goes without isolation, require, limits, policy and preload: "

@@ -78,6 +78,13 @@ def test_importing_the_package_loads_no_engine_and_no_library() -> None:
     assert foreign(modules) == set()
 
 
+def test_openenvs_name_of_the_application_loads_no_server_until_it_is_used() -> None:
+    modules = loaded_by("repl_env.server.app", "")
+
+    assert "repl_env.server.app" in modules
+    assert not any(name.startswith(("repl_sandbox", "repl_server")) for name in modules)
+
+
 @pytest.mark.parametrize(("package", "root"), [("repl_env", ""), ("repl_sandbox", "sandbox")])
 def test_the_version_is_read_when_it_is_asked_for(package: str, root: str) -> None:
     assert "importlib.metadata" not in loaded_by(package, root)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from repl_env.arguments import of_public_kind
 from repl_env.contexts import NAME
 from repl_env.errors import NotSupported
 from repl_env.llm import LLM, check_forms
@@ -175,8 +176,7 @@ def checked_timeout(timeout_s: float | None) -> float | None:
 
 def action_data(action: REPLAction) -> dict[str, Any]:
     """An action as it is sent: what is not as by default, and the code."""
-    if not isinstance(action, REPLAction):
-        raise TypeError(f"action must be a REPLAction, not {type(action).__name__}")
+    of_public_kind(action, REPLAction, "action")
     data: dict[str, Any] = {"code": action.code}
     if action.is_final:
         data["is_final"] = True

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from repl_env.arguments import of_public_kind
 from repl_env.errors import BudgetExceeded, REPLError
 from repl_env.rlm.allowance import Allowance, Demand, Left
 from repl_env.rlm.budget import Budget, Price, Spent
@@ -53,8 +54,7 @@ class Ledger:
         prices: Mapping[str, Price] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if not isinstance(budget, Budget):
-            raise TypeError(f"budget must be a Budget, not {type(budget).__name__}")
+        of_public_kind(budget, Budget, "budget", home="repl_env.rlm")
         start = clock()
         self.budget = budget
         self.root = Account(self, None)

@@ -46,7 +46,8 @@ _OWN_PLACES = ("/proc", "/dev", *PRIVATE)
 
 def check_limits(limits: Limits | None) -> Limits | None:
     if limits is not None and not isinstance(limits, Limits):
-        raise TypeError(f"limits must be a Limits, not {type(limits).__name__}")
+        told = "limits must be a Limits (from repl_sandbox import Limits)"
+        raise TypeError(f"{told}, not {type(limits).__name__}")
     return limits
 
 
@@ -55,7 +56,8 @@ def check_policy(policy: Policy | None) -> Policy | None:
     if policy is None:
         return None
     if not isinstance(policy, Policy):
-        raise TypeError(f"policy must be a Policy, not {type(policy).__name__}")
+        told = "policy must be a Policy (from repl_sandbox import Policy)"
+        raise TypeError(f"{told}, not {type(policy).__name__}")
     if policy.language == "restricted":
         modules.check(policy.imports)
     return None if policy.language == "full" else policy

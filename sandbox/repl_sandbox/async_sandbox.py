@@ -55,7 +55,8 @@ class AsyncSandbox:
             TypeError: `sandbox` is no Sandbox.
         """
         if not isinstance(sandbox, Sandbox):
-            raise TypeError(f"sandbox must be a Sandbox, not {type(sandbox).__name__}")
+            told = "sandbox must be a Sandbox (from repl_sandbox import Sandbox)"
+            raise TypeError(f"{told}, not {type(sandbox).__name__}")
         face = cls()
         face._sandbox, face._owner = sandbox, False
         return face

@@ -274,6 +274,7 @@ class Host:
             thread.end()
             return REPLEpisodes(made, self.settings, uploads)
         environment = REPLEnvironment()
+        environment.settings = self.settings.episodes
         environment.take_from(self.source)
         calls = SessionCalls(self.settings, meter, self.watch)
         return REPLEpisodes(environment, self.settings, uploads, calls)

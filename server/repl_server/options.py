@@ -114,7 +114,15 @@ Yielding: TypeAlias = Annotated[
     bool,
     option("--yielding/--no-yielding", "Sessions that burn CPU time give way to all others."),
 ]
-MaxSessions: TypeAlias = Annotated[int, option("--max-sessions", "Open at once.", min=1)]
+MaxSessions: TypeAlias = Annotated[
+    int,
+    option(
+        "--max-sessions",
+        "Open at once.",
+        min=1,
+        envvar=[f"{PREFIX}MAX_SESSIONS", "MAX_CONCURRENT_ENVS"],  # the second is OpenEnv's
+    ),
+]
 MaxWaiting: TypeAlias = Annotated[int, option("--max-waiting", "Who may wait for one.", min=0)]
 Wait: TypeAlias = Annotated[float, seconds("--wait", "How long they may.")]
 Idle: TypeAlias = Annotated[float, seconds("--idle", "Sessions that nobody uses end then.")]
@@ -217,6 +225,7 @@ def settings(
     from repl_sandbox.types import parse_size
 
     from .addresses import is_loopback
+    from .openenv_variables import episodes_of_variables
     from .quota import quota_of
     from .settings import Settings
 
@@ -256,6 +265,7 @@ def settings(
             context_bytes=_context_bytes(max_context, uploads),
             uploads_bytes=uploads,
             connections=connections,
+            episodes=episodes_of_variables(),
             log_contents=log_contents,
         )
     except (TypeError, ValueError) as error:

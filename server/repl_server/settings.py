@@ -11,6 +11,7 @@ from repl_env.arguments import at_least
 from repl_env.llm import LLM
 from repl_env.rlm.budget import Budget
 from repl_env.sandboxes import SandboxSettings
+from repl_env.settings import Settings as EnvironmentSettings
 from repl_sandbox import Limits, Policy
 from repl_sandbox.arguments import RecoveryMode, check_states
 
@@ -48,10 +49,11 @@ _KINDS: Mapping[str, tuple[UnionType | type, str]] = {
     "no_auth": (bool, "a bool"),
     "yielding": (bool, "a bool"),
     "log_contents": (bool, "a bool"),
-    "limits": (Limits, "a Limits"),
-    "llm": (LLM | None, "an LLM"),
-    "budget": (Budget, "a Budget"),
+    "limits": (Limits, "a Limits (from repl_env import Limits)"),
+    "llm": (LLM | None, "an LLM (from repl_env import LLM)"),
+    "budget": (Budget, "a Budget (from repl_env.rlm import Budget)"),
     "quota": (Quota | None, "a Quota"),
+    "episodes": (EnvironmentSettings, "a repl_env.settings.Settings"),
 }
 _TEXTS = ("hashed_keys", "origins", "llm_urls", "trusted_proxies")
 _HIGHEST_PORT = 65_535
@@ -135,6 +137,7 @@ class Settings:
         quota: of each owner; None: unlimited for keys, ADDRESS_QUOTA for addresses if the server
             is not on loopback alone.
         trusted_proxies: addresses whose `X-Forwarded-For` is believed.
+        episodes: context, task, iterations and lengths of episodes whose reset does not say them.
         log_contents: write code and output into the log, for debugging.
 
     Raises:
@@ -176,6 +179,7 @@ class Settings:
     budget: Budget = field(default_factory=Budget)
     quota: Quota | None = None
     trusted_proxies: tuple[str, ...] = ()
+    episodes: EnvironmentSettings = field(default_factory=EnvironmentSettings)
     log_contents: bool = False
 
     def __post_init__(self) -> None:

@@ -7,13 +7,17 @@ import sys
 import pytest
 
 import repl_env
+import repl_sandbox
 
 OPENENV = [
     "REPLAction",
     "REPLObservation",
     "REPLState",
     "CodeBlockResult",
+    "REPLEnv",
     "LocalREPLEnv",
+    "LocalRLMRunner",
+    "RLMRunResult",
     "RLM_SYSTEM_PROMPT",
     "RLM_SYSTEM_PROMPT_QWEN",
     "QueryMetadata",
@@ -37,12 +41,39 @@ def test_every_name_of_the_package_can_be_had(name):
 
 
 def test_openenvs_modules_export_the_same_objects():
-    from repl_env import executor, parsing, prompts
+    from repl_env import executor, parsing, prompts, runner
     from repl_env.server import python_executor, repl_environment
 
     assert repl_environment.REPLEnvironment is repl_env.REPLEnvironment
     assert python_executor.PythonExecutor is executor.PythonExecutor
     assert prompts.extract_code_blocks is parsing.extract_code_blocks
+    assert (runner.LocalRLMRunner, runner.RLMRunResult) == (
+        repl_env.LocalRLMRunner,
+        repl_env.RLMRunResult,
+    )
+
+
+@pytest.mark.parametrize("name", ["AsyncSandbox", "IsolationError", "Limits", "Policy", "Sandbox"])
+def test_what_an_environment_is_made_with_can_be_had_from_the_package(name):
+    assert getattr(repl_env, name) is getattr(repl_sandbox, name)
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: repl_env.LocalREPLEnv(limits={"memory": "1GiB"}), "from repl_env import Limits"),
+        (lambda: repl_env.REPLVectorEnv(2, policy="lint"), "from repl_env import Policy"),
+        (lambda: repl_env.REPLEnvironment(sandbox="auto"), "from repl_env import Sandbox"),
+        (lambda: repl_env.LocalREPLEnv(budget=5), "from repl_env.rlm import Budget"),
+        (lambda: repl_env.LocalREPLEnv().reset(llm="gpt"), "from repl_env import LLM"),
+        (lambda: repl_sandbox.Sandbox(limits=5), "from repl_sandbox import Limits"),
+        (lambda: repl_sandbox.Sandbox(policy="lint"), "from repl_sandbox import Policy"),
+        (lambda: repl_sandbox.AsyncSandbox.of(5), "from repl_sandbox import Sandbox"),
+    ],
+)
+def test_an_error_that_asks_for_a_class_says_where_it_is_from(make, named):
+    with pytest.raises(TypeError, match=named):
+        make()
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():
