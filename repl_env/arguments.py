@@ -38,6 +38,28 @@ def finite(value: Any, name: str) -> float:
     return value if isinstance(value, int) else number
 
 
+def above_zero(value: Any, name: str) -> float:
+    """`value`, of any kind of number, as a float; TypeError, ValueError naming it."""
+    number = finite(value, name)
+    if number <= 0:
+        raise ValueError(f"{name} must be above 0, not {value}")
+    return float(number)
+
+
+def one_timeout(timeout_s: float | None, timeout: float | None) -> float | None:
+    """The time-out of a call, which may be given by either of these names.
+
+    Raises:
+        TypeError: by both.
+        TypeError, ValueError: `timeout` is no time; who takes `timeout_s` checks that.
+    """
+    if timeout is None:
+        return timeout_s
+    if timeout_s is not None:
+        raise TypeError("timeout_s and timeout are two names of one argument: give one of them")
+    return above_zero(timeout, "timeout")
+
+
 def one_of(value: str, allowed: tuple[str, ...], name: str) -> None:
     """ValueError naming the argument, unless `value` is one of `allowed`."""
     if value not in allowed:

@@ -68,19 +68,30 @@ class AsyncLocalREPLEnv(LocalBase):
         action: REPLAction,
         *,
         timeout_s: float | None = None,
+        timeout: float | None = None,
         on_output: OnOutput | None = None,
     ) -> Result:
         """Run the action's code, or submit its answer; see `REPLEnvironment.step`.
 
         `on_output` is called on the event loop, which waits for it; it is not awaited.
         """
-        return result_of(await self._env.step_async(action, timeout_s, on_output=on_output))
+        observation = await self._env.step_async(
+            action, timeout_s, timeout=timeout, on_output=on_output
+        )
+        return result_of(observation)
 
     async def execute(
-        self, code: str, *, timeout_s: float | None = None, on_output: OnOutput | None = None
+        self,
+        code: str,
+        *,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
     ) -> Result:
-        """One step that runs `code` for at most `timeout_s` seconds of execution."""
-        return await self.step(action_of(code), timeout_s=timeout_s, on_output=on_output)
+        """One step that runs `code` for at most `timeout_s` (or `timeout`) seconds of execution."""
+        return await self.step(
+            action_of(code), timeout_s=timeout_s, timeout=timeout, on_output=on_output
+        )
 
     async def submit_final_answer(self, answer: JSON) -> Result:
         """One step that ends the episode with `answer`, unless its schema refuses it."""

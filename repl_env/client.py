@@ -244,13 +244,15 @@ class REPLEnv:
         action: REPLAction,
         *,
         timeout_s: float | None = None,
+        timeout: float | None = None,
         on_output: Hear | None = None,
     ) -> Result:
         """Run the action's code, or submit its answer.
 
         `timeout_s` limits execution, in seconds, not waiting for sub-calls; None is the server's
-        limit. `on_output` is called with "stdout" or "stderr" and each piece of text while the code
-        runs, or from an OpenEnv server with all of it at the end; what it raises ends the step.
+        limit. `timeout` is another name of it. `on_output` is called with "stdout" or "stderr" and
+        each piece of text while the code runs, or from an OpenEnv server with all of it at the end;
+        what it raises ends the step.
 
         Raises:
             NotReset: no episode has begun, or the client was closed.
@@ -260,7 +262,7 @@ class REPLEnv:
             ServerError: see `repl_env.errors`.
             TypeError, ValueError: an argument is wrong; nothing was run.
         """
-        data, limit = action_data(action), checked_timeout(timeout_s)
+        data, limit = action_data(action), checked_timeout(timeout_s, timeout)
         check_callback("on_output", on_output)
         named = self._seat.present().named
         if limit is not None and not named:
@@ -273,10 +275,17 @@ class REPLEnv:
         return result
 
     async def execute(
-        self, code: str, *, timeout_s: float | None = None, on_output: Hear | None = None
+        self,
+        code: str,
+        *,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
+        on_output: Hear | None = None,
     ) -> Result:
-        """One step that runs `code` for at most `timeout_s` seconds of execution."""
-        return await self.step(action_of(code), timeout_s=timeout_s, on_output=on_output)
+        """One step that runs `code` for at most `timeout_s` (or `timeout`) seconds of execution."""
+        return await self.step(
+            action_of(code), timeout_s=timeout_s, timeout=timeout, on_output=on_output
+        )
 
     async def submit_final_answer(self, answer: JSON) -> Result:
         """One step that ends the episode with `answer`, unless its schema refuses it."""

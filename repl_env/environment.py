@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import repl_sandbox
 from repl_env import cells, sandboxes
+from repl_env.arguments import one_timeout
 from repl_env.children import Children
 from repl_env.contexts import Given, Part
 from repl_env.episode import Episode
@@ -185,15 +186,16 @@ class REPLEnvironment(EpisodeTurns):
         action: REPLAction,
         timeout_s: float | None = None,
         *,
+        timeout: float | None = None,
         on_output: cells.OnOutput | None = None,
         **kwargs: Any,
     ) -> REPLObservation:
         """Run the action's code, or submit its answer.
 
         `timeout_s` limits execution, in seconds, not waiting for sub-calls; None is the limit of
-        the sandbox. `on_output` is called with "stdout" or "stderr" and each piece of text while
-        the code runs; what it raises ends the step. Unknown arguments are ignored and named in
-        `metadata["ignored"]`.
+        the sandbox. `timeout` is another name of it. `on_output` is called with "stdout" or
+        "stderr" and each piece of text while the code runs; what it raises ends the step. Unknown
+        arguments are ignored and named in `metadata["ignored"]`.
 
         Raises:
             NotReset: no episode has begun.
@@ -203,13 +205,15 @@ class REPLEnvironment(EpisodeTurns):
             TypeError, ValueError: the action or `timeout_s` is not one, or `on_output` no plain
                 function; nothing was run.
         """
-        return play(self._stepping("plain", action, timeout_s, kwargs, on_output))
+        limit = one_timeout(timeout_s, timeout)
+        return play(self._stepping("plain", action, limit, kwargs, on_output))
 
     async def step_async(
         self,
         action: REPLAction,
         timeout_s: float | None = None,
         *,
+        timeout: float | None = None,
         on_output: cells.OnOutput | None = None,
         **kwargs: Any,
     ) -> REPLObservation:
@@ -217,7 +221,8 @@ class REPLEnvironment(EpisodeTurns):
 
         `on_output` is called on the event loop, which waits for it.
         """
-        return await play_async(self._stepping("async", action, timeout_s, kwargs, on_output))
+        limit = one_timeout(timeout_s, timeout)
+        return await play_async(self._stepping("async", action, limit, kwargs, on_output))
 
     @property
     def state(self) -> REPLState:

@@ -220,16 +220,22 @@ class LocalREPLEnv(LocalBase):
         action: REPLAction,
         *,
         timeout_s: float | None = None,
+        timeout: float | None = None,
         on_output: OnOutput | None = None,
     ) -> Result:
         """Run the action's code, or submit its answer; see `REPLEnvironment.step`."""
-        return result_of(self._env.step(action, timeout_s, on_output=on_output))
+        return result_of(self._env.step(action, timeout_s, timeout=timeout, on_output=on_output))
 
     def execute(
-        self, code: str, *, timeout_s: float | None = None, on_output: OnOutput | None = None
+        self,
+        code: str,
+        *,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
     ) -> Result:
-        """One step that runs `code` for at most `timeout_s` seconds of execution."""
-        return self.step(action_of(code), timeout_s=timeout_s, on_output=on_output)
+        """One step that runs `code` for at most `timeout_s` (or `timeout`) seconds of execution."""
+        return self.step(action_of(code), timeout_s=timeout_s, timeout=timeout, on_output=on_output)
 
     def submit_final_answer(self, answer: JSON) -> Result:
         """One step that ends the episode with `answer`, unless its schema refuses it."""

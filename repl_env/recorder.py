@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from repl_env.arguments import one_timeout
 from repl_env.errors import NotReset
 from repl_env.models import REPLAction, REPLObservation, StepResult, action_of, showing
 from repl_env.recordings import Recording, Steppable
@@ -58,8 +59,16 @@ class Recorder:
         self._actions, self._timeouts, self._observations = [], [], [_copy(result)]
         return result
 
-    def step(self, action: REPLAction, *, timeout_s: float | None = None, **options: Any) -> Result:
+    def step(
+        self,
+        action: REPLAction,
+        *,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> Result:
         """As the environment's; `timeout_s` is remembered, other options are passed on."""
+        timeout_s = one_timeout(timeout_s, timeout)
         if timeout_s is not None:
             options["timeout_s"] = timeout_s
         result: Result = self._environment.step(action, **options)
@@ -68,9 +77,9 @@ class Recorder:
         self._observations.append(_copy(result))
         return result
 
-    def execute(self, code: str, *, timeout_s: float | None = None, **options: Any) -> Result:
+    def execute(self, code: str, **options: Any) -> Result:
         """One step that runs `code`."""
-        return self.step(action_of(code), timeout_s=timeout_s, **options)
+        return self.step(action_of(code), **options)
 
     def submit_final_answer(self, answer: JSON) -> Result:
         """One step that ends the episode with `answer`, unless its schema refuses it."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from repl_env.arguments import at_least, check_callable, of_kind
+from repl_env.arguments import at_least, check_callable, of_kind, one_timeout
 from repl_env.background import RUNS
 from repl_env.contexts import Given
 from repl_env.prompts import RLM_SYSTEM_PROMPT
@@ -109,17 +109,21 @@ class LocalRLMRunner:
         *,
         model: str | None = None,
         timeout_s: float | None = None,
+        timeout: float | None = None,
     ) -> RLMRunResult:
         """Answer `task_prompt` about `context`, which may be what that of `LocalREPLEnv.reset` may.
 
-        When `timeout_s` seconds are over, the answer is the text "Error: child timeout after ...".
+        When `timeout_s` (or `timeout`) seconds are over, the answer is the text
+        "Error: child timeout after ...".
 
         Raises:
             ModelError: the chat function raised.
             EpisodeAborted: the session was lost.
             TypeError, ValueError, OSError: naming the argument; nothing was asked.
         """
-        return RUNS.wait_for(self._run(context, task_prompt, model, timeout_s))
+        return RUNS.wait_for(
+            self._run(context, task_prompt, model, one_timeout(timeout_s, timeout))
+        )
 
     async def _run(
         self, context: Given, task_prompt: str, model: str | None, timeout_s: float | None

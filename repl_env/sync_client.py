@@ -135,12 +135,13 @@ class SyncREPLEnv:
         action: REPLAction,
         *,
         timeout_s: float | None = None,
+        timeout: float | None = None,
         on_output: Callable[[str, str], object] | None = None,
     ) -> Result:
         """Run the action's code, or submit its answer; see `REPLEnv.step`."""
 
         def stepping(tell: Callable[..., Awaitable[None]] | None) -> Any:
-            return self._client.step(action, timeout_s=timeout_s, on_output=tell)
+            return self._client.step(action, timeout_s=timeout_s, timeout=timeout, on_output=tell)
 
         return self._hearing_while(stepping, "on_output", on_output)
 
@@ -149,10 +150,11 @@ class SyncREPLEnv:
         code: str,
         *,
         timeout_s: float | None = None,
+        timeout: float | None = None,
         on_output: Callable[[str, str], object] | None = None,
     ) -> Result:
-        """One step that runs `code` for at most `timeout_s` seconds of execution."""
-        return self.step(action_of(code), timeout_s=timeout_s, on_output=on_output)
+        """One step that runs `code` for at most `timeout_s` (or `timeout`) seconds of execution."""
+        return self.step(action_of(code), timeout_s=timeout_s, timeout=timeout, on_output=on_output)
 
     def submit_final_answer(self, answer: JSON) -> Result:
         """One step that ends the episode with `answer`, unless its schema refuses it."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from repl_env.arguments import at_least
+from repl_env.arguments import at_least, one_timeout
 from repl_env.current_episode import Mode
 from repl_env.environment import REPLEnvironment
 from repl_env.episode_turns import POSITIONAL
@@ -108,11 +108,16 @@ class REPLVectorEnv:
             return results
 
     def step(
-        self, actions: Sequence[str | REPLAction | None], *, timeout_s: float | None = None
+        self,
+        actions: Sequence[str | REPLAction | None],
+        *,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
     ) -> list[Result | None]:
         """Take one action in each environment, side by side; None is no action, and no result.
 
-        A str is code. `timeout_s` limits each one's execution, as in `LocalREPLEnv.step`.
+        A str is code. `timeout_s`, or `timeout`, limits each one's execution, as in
+        `LocalREPLEnv.step`.
 
         Raises:
             NotReset: no episode has begun, in the environment that is named; nothing was run.
@@ -121,6 +126,7 @@ class REPLVectorEnv:
                 others have taken their steps (`results`, `errors`).
         """
         self._check_mode("plain")
+        timeout_s = one_timeout(timeout_s, timeout)
         with self._at_call():
             taken = self._taken(actions, timeout_s)
             turns = [
@@ -145,10 +151,15 @@ class REPLVectorEnv:
             return results
 
     async def astep(
-        self, actions: Sequence[str | REPLAction | None], *, timeout_s: float | None = None
+        self,
+        actions: Sequence[str | REPLAction | None],
+        *,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
     ) -> list[Result | None]:
         """`step` for episodes that were begun by `areset`."""
         self._check_mode("async")
+        timeout_s = one_timeout(timeout_s, timeout)
         with self._at_call():
             taken = self._taken(actions, timeout_s)
             coming = [

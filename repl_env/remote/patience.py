@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Any
 
-from repl_env.arguments import finite
+from repl_env.arguments import above_zero
 
 _MIB = 1 << 20
 # Between attempts: the first at once, then doubled, and in part by chance, so that many clients of
@@ -34,10 +33,10 @@ class Patience:
     ) -> Patience:
         """As a client was told; TypeError or ValueError naming the argument."""
         return cls(
-            connect_s=_above_zero(connect_timeout_s, "connect_timeout_s"),
+            connect_s=above_zero(connect_timeout_s, "connect_timeout_s"),
             message_s=optional_seconds(message_timeout_s, "message_timeout_s"),
             ping_s=optional_seconds(ping_s, "ping_s"),
-            message_bytes=int(_above_zero(max_message_size_mb, "max_message_size_mb") * _MIB),
+            message_bytes=int(above_zero(max_message_size_mb, "max_message_size_mb") * _MIB),
         )
 
 
@@ -51,11 +50,4 @@ def pause(attempt: int) -> float:
 
 def optional_seconds(value: float | None, name: str) -> float | None:
     """`value` as seconds, or None; TypeError or ValueError naming the argument."""
-    return None if value is None else _above_zero(value, name)
-
-
-def _above_zero(value: Any, name: str) -> float:
-    number = finite(value, name)
-    if number <= 0:
-        raise ValueError(f"{name} must be above 0, not {value}")
-    return float(number)
+    return None if value is None else above_zero(value, name)

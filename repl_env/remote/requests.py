@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repl_env.arguments import of_public_kind
+from repl_env.arguments import of_public_kind, one_timeout
 from repl_env.contexts import NAME
 from repl_env.errors import NotSupported
 from repl_env.llm import LLM, check_forms
@@ -169,9 +169,9 @@ def _check_named(name: str, given: object) -> None:
         raise TypeError(f"{name} must be a dict, not {type(given).__name__}")
 
 
-def checked_timeout(timeout_s: float | None) -> float | None:
-    """A step's limit in seconds; TypeError or ValueError if it is none."""
-    return optional_seconds(timeout_s, "timeout_s")
+def checked_timeout(timeout_s: float | None, timeout: float | None) -> float | None:
+    """A step's limit in seconds, by either name; TypeError or ValueError if it is none."""
+    return optional_seconds(one_timeout(timeout_s, timeout), "timeout_s")
 
 
 def action_data(action: REPLAction) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+from repl_env.arguments import one_timeout
 from repl_env.background import RUNS
 from repl_env.errors import EpisodeAborted, ModelError, REPLError
 from repl_env.llm import LLM
@@ -83,6 +84,7 @@ class Conversation:
         expected_answer: Any = None,
         answer_schema: Any = None,
         timeout_s: float | None = None,
+        timeout: float | None = None,
     ) -> RLMRunResult:
         """Answer a question; as `RLM.run`.
 
@@ -92,6 +94,7 @@ class Conversation:
         """
         if not isinstance(question, str):
             raise TypeError(f"question must be a str, not {type(question).__name__}")
+        timeout_s = one_timeout(timeout_s, timeout)
         if timeout_s is not None:
             check_seconds(timeout_s, "timeout_s")
         if self._asking:
@@ -150,6 +153,7 @@ class Conversation:
         expected_answer: Any = None,
         answer_schema: Any = None,
         timeout_s: float | None = None,
+        timeout: float | None = None,
     ) -> RLMRunResult:
         """`ask` for plain callers."""
         return RUNS.wait_for(
@@ -158,6 +162,7 @@ class Conversation:
                 expected_answer=expected_answer,
                 answer_schema=answer_schema,
                 timeout_s=timeout_s,
+                timeout=timeout,
             )
         )
 

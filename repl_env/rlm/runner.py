@@ -149,6 +149,7 @@ class RLM:
         expected_answer: Any = None,
         answer_schema: Any = None,
         timeout_s: float | None = None,
+        timeout: float | None = None,
         llm: LLM | None = None,
         seed: int | None = None,
     ) -> RLMRunResult:
@@ -158,7 +159,7 @@ class RLM:
             question: what is asked.
             context, contexts, files, expected_answer, answer_schema, seed: as in
                 `LocalREPLEnv.reset`.
-            timeout_s: seconds of wall time; then the answer is what there is.
+            timeout_s, or timeout: seconds of wall time; then the answer is what there is.
             llm: the model for this run alone.
 
         Raises:
@@ -175,6 +176,7 @@ class RLM:
                 expected_answer=expected_answer,
                 answer_schema=answer_schema,
                 timeout_s=timeout_s,
+                timeout=timeout,
                 llm=llm,
                 seed=seed,
             )
@@ -190,6 +192,7 @@ class RLM:
         expected_answer: Any = None,
         answer_schema: Any = None,
         timeout_s: float | None = None,
+        timeout: float | None = None,
         llm: LLM | None = None,
         seed: int | None = None,
     ) -> RLMRunResult:
@@ -201,6 +204,7 @@ class RLM:
                 expected_answer=expected_answer,
                 answer_schema=answer_schema,
                 timeout_s=timeout_s,
+                timeout=timeout,
             )
 
     def conversation(

@@ -147,6 +147,7 @@ class AsyncSandbox:
         answers: Answers | None = None,
         on_answer: Accept | None = None,
         timeout: float | None = None,
+        timeout_s: float | None = None,
     ) -> SessionRequest:
         """As `Sandbox.restore`; await it, or use it in `async with`."""
 
@@ -159,7 +160,7 @@ class AsyncSandbox:
             )
             try:
                 await session.files.put_all(files or {})
-                await session._load(saved, timeout)
+                await session._load(saved, timeout, timeout_s)
             except BaseException:
                 await asyncio.shield(session.close())
                 raise

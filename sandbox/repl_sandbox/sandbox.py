@@ -253,6 +253,7 @@ class Sandbox:
         answers: Answers | None = None,
         on_answer: Accept | None = None,
         timeout: float | None = None,
+        timeout_s: float | None = None,
     ) -> Session:
         """A new session with the namespace that `Session.checkpoint` saved.
 
@@ -270,7 +271,7 @@ class Sandbox:
         session = self.session(host=host, limits=limits, answers=answers, on_answer=on_answer)
         try:
             session.files.put_all(files or {})
-            session._load(saved, timeout)
+            session._load(saved, timeout, timeout_s)
         except BaseException:
             session.close()
             raise

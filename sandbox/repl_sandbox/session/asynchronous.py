@@ -41,6 +41,7 @@ class AsyncSession(Handle):
         code: str,
         *,
         timeout: float | None = None,
+        timeout_s: float | None = None,
         on_output: Callable[[str, str], None] | None = None,
     ) -> AnyOutcome:
         """As `Session.run`.
@@ -52,7 +53,9 @@ class AsyncSession(Handle):
         if on_output is not None:
             check_hearer(on_output)
         core = self._core
-        seconds = core.limits.timeout if timeout is None else check_timeout(timeout, core.limits)
+        seconds = core.limits.timeout
+        if timeout is not None or timeout_s is not None:
+            seconds = check_timeout(timeout, core.limits, timeout_s)
         self._claim()
         try:
             ready = await self._watch.ready(core, core.begin(data, seconds, on_output))
@@ -116,16 +119,22 @@ class AsyncSession(Handle):
         return AsyncSessionFiles(self)
 
     async def checkpoint(
-        self, *, timeout: float | None = None, limit: int | str = DEFAULT_LIMIT
+        self,
+        *,
+        timeout: float | None = None,
+        timeout_s: float | None = None,
+        limit: int | str = DEFAULT_LIMIT,
     ) -> bytes:
         """As `Session.checkpoint`."""
-        seconds = check_timeout(timeout, self._core.limits)
+        seconds = check_timeout(timeout, self._core.limits, timeout_s)
         most = parse_size(limit, "limit")
         draft = await self._drive(lambda core: saving(core, most, seconds))
         return await asyncio.shield(put_in_thread(draft.finish))
 
-    async def _load(self, saved: Checkpoint, timeout: float | None) -> None:
-        seconds = check_timeout(timeout, self._core.limits)
+    async def _load(
+        self, saved: Checkpoint, timeout: float | None, timeout_s: float | None
+    ) -> None:
+        seconds = check_timeout(timeout, self._core.limits, timeout_s)
         self._missing = await self._drive(lambda core: loading(core, saved, seconds))
 
     async def interrupt(self) -> None:

@@ -59,9 +59,13 @@ def check_hearer(on_output: Callable[[str, str], None]) -> None:
         raise TypeError(f"on_output must be a plain function, which is not awaited, and no {kind}")
 
 
-def check_timeout(timeout: float | None, limits: Limits) -> float:
-    """Seconds that a cell may execute."""
-    return limits.timeout if timeout is None else check_seconds(timeout, "timeout")
+def check_timeout(timeout: float | None, limits: Limits, timeout_s: float | None = None) -> float:
+    """Seconds that a cell may execute; the argument has two names, of which one may be used."""
+    if timeout_s is None:
+        return limits.timeout if timeout is None else check_seconds(timeout, "timeout")
+    if timeout is not None:
+        raise TypeError("timeout and timeout_s are two names of one argument: give one of them")
+    return check_seconds(timeout_s, "timeout_s")
 
 
 def store(core: Core, name: str, value: str | bytes | JSON) -> Generator[float, Any, None]:

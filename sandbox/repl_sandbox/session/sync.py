@@ -35,24 +35,28 @@ class Session(Handle):
         code: str,
         *,
         timeout: float | None = None,
+        timeout_s: float | None = None,
         on_output: Callable[[str, str], None] | None = None,
     ) -> AnyOutcome:
         """Run `code` as the session's next cell and return what it came to.
 
         `timeout`: seconds of execution, not counting waits for host calls; default
-        `Limits.timeout`. `on_output("stdout" | "stderr", text)` is called as output comes, a plain
-        function in the thread of the caller; what it raises ends the cell.
+        `Limits.timeout`; `timeout_s` is another name of it, the environment's.
+        `on_output("stdout" | "stderr", text)` is called as output comes, a plain function in the
+        thread of the caller; what it raises ends the cell.
 
         Raises:
             TypeError, ValueError: `code` is not a str, or is over 8 MiB; `timeout` is no number
-                of seconds; `on_output` is no plain function.
+                of seconds, or is given under both names; `on_output` is no plain function.
             SessionClosed, SessionBusy: the session cannot be used now.
         """
         data = check_code(code)
         if on_output is not None:
             check_hearer(on_output)
         core = self._core
-        seconds = core.limits.timeout if timeout is None else check_timeout(timeout, core.limits)
+        seconds = core.limits.timeout
+        if timeout is not None or timeout_s is not None:
+            seconds = check_timeout(timeout, core.limits, timeout_s)
         try:
             for taken in core.takes:
                 if not taken:
@@ -166,7 +170,11 @@ class Session(Handle):
         return SessionFiles(self)
 
     def checkpoint(
-        self, *, timeout: float | None = None, limit: int | str = DEFAULT_LIMIT
+        self,
+        *,
+        timeout: float | None = None,
+        timeout_s: float | None = None,
+        limit: int | str = DEFAULT_LIMIT,
     ) -> bytes:
         """The namespace as bytes, for `Sandbox.restore` at another time or on another machine.
 
@@ -178,12 +186,12 @@ class Session(Handle):
             CheckpointError: there is more, it takes longer, or the session has no cloudpickle.
             TypeError, ValueError: naming the argument.
         """
-        seconds = check_timeout(timeout, self._core.limits)
+        seconds = check_timeout(timeout, self._core.limits, timeout_s)
         most = parse_size(limit, "limit")
         return self._drive(lambda core: saving(core, most, seconds)).finish()
 
-    def _load(self, saved: Checkpoint, timeout: float | None) -> None:
-        seconds = check_timeout(timeout, self._core.limits)
+    def _load(self, saved: Checkpoint, timeout: float | None, timeout_s: float | None) -> None:
+        seconds = check_timeout(timeout, self._core.limits, timeout_s)
         self._missing = self._drive(lambda core: loading(core, saved, seconds))
 
     def interrupt(self) -> None:
