@@ -66,7 +66,24 @@ class EpisodeDone(REPLError):
 
     def __init__(self, result: StepResult[Any]) -> None:
         self.result = result
-        super().__init__("The episode is done and was scored. Call reset() to begin another.")
+        super().__init__(f"The episode {_how_it_ended(result)}.")
+
+
+def _how_it_ended(result: StepResult[Any]) -> str:
+    """Why there are no more steps, and what to do, from the last result of an episode."""
+    observation = result.observation
+    # An environment of another project may have observations without these.
+    steps, most = (getattr(observation, name, None) for name in ("iteration", "max_iterations"))
+    after = "" if steps is None else f" after {steps} {'step' if steps == 1 else 'steps'}"
+    match (result.metadata or {}).get("stop_reason"):
+        case "max_iterations" if steps is not None and most is not None and steps >= most:
+            return f"ended{after} (max_iterations={most}); pass reset(max_iterations=...) for more"
+        case "budget":
+            return f"ended{after}: its budget is used up (budget=); call reset() to begin another"
+        case "answer":
+            return f"ended{after} with an answer, and was scored; call reset() to begin another"
+        case _:
+            return f"is done{after}, and was scored; call reset() to begin another"
 
 
 class EpisodeAborted(REPLError):

@@ -184,6 +184,12 @@ class REPLObservation(Observation):
         kind: str | None = self.metadata.get("error_kind")
         return kind
 
+    @property
+    def final_answer(self) -> str | None:
+        """The answer that counts, as text, from `metadata`; None if there is none."""
+        answer: str | None = self.metadata.get("final_answer")
+        return answer
+
 
 class REPLState(State):
     """An episode so far. `context` is the text itself here, and short or None on the wire.

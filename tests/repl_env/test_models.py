@@ -76,6 +76,16 @@ def test_error_kind_is_read_from_the_metadata():
     assert REPLObservation(result=CodeBlockResult()).error_kind is None
 
 
+def test_what_a_repr_shows_of_an_observation_is_an_attribute():
+    seen = {"error_kind": "syntax", "final_answer": "42"}
+    observation = REPLObservation(result=CodeBlockResult(), metadata=seen)
+    for name, value in seen.items():
+        assert f"{name}={value!r}" in repr(observation)
+        assert getattr(observation, name) == value
+    assert REPLObservation(result=CodeBlockResult()).final_answer is None
+    assert not {"final_answer", "error_kind"} & observation.model_dump().keys()
+
+
 @pytest.mark.parametrize("reward", [math.nan, math.inf])
 def test_a_reward_that_is_not_finite_is_refused(reward):
     with pytest.raises(ValidationError):
