@@ -1,7 +1,7 @@
 """From the outcome of a cell to what a policy is shown of it.
 
 The only place that decides what an outcome is called (`error_kind`), how its failure reads, and
-what part of a long output is shown.
+what part of a long output is shown, rendered as on a terminal.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from repl_env.models import CodeBlockResult, trusted
+from repl_env.terminal_rendering import as_shown
 from repl_env.values import clean
 from repl_sandbox.types import (
     AnyOutcome,
@@ -142,13 +143,16 @@ def _losses(outcome: AnyOutcome) -> str:
 def render(
     outcome: AnyOutcome, failed: Failure | None, *, cell: int, limit: int
 ) -> CodeBlockResult:
-    """The outcome of cell number `cell` with at most `limit` characters of each output shown."""
-    stdout, stderr = clean(outcome.stdout), clean(outcome.stderr)
+    """The outcome of cell number `cell` with at most `limit` characters of each output shown.
+
+    Output is rendered as a terminal shows it, before it is cut.
+    """
+    stdout, stderr = as_shown(clean(outcome.stdout)), as_shown(clean(outcome.stderr))
     # Kept is what the cell wrote, and neither the value that is shown nor the text of an error. It
     # comes first in what is shown, and is cut, if that is, where it is longer than the head.
     head = limit - limit // 2
-    kept_out = f"_out[{cell}]" if len(stdout) > head else None
-    kept_err = f"_out[{cell}].stderr" if len(stderr) > head else None
+    kept_out = _kept(f"_out[{cell}]", outcome.stdout, stdout) if len(stdout) > head else None
+    kept_err = _kept(f"_out[{cell}].stderr", outcome.stderr, stderr) if len(stderr) > head else None
     value = None if outcome.value is None else clip(clean(outcome.value), limit)
     if outcome.value is not None:
         stdout = f"{on_new_line(stdout)}{clean(outcome.value)}\n"
@@ -173,6 +177,11 @@ def render(
         figures=list(map(_in_base64, outcome.figures)),
         truncated=len(stdout) > limit or len(stderr) > limit,
     )
+
+
+def _kept(name: str, written: str, shown: str) -> str:
+    """Where the rest of an output is, for the mark in what is shown of it."""
+    return name if len(written) == len(shown) else f"{name} as it was written"
 
 
 def _shown(change: Change) -> dict[str, Any]:
