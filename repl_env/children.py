@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +37,7 @@ class Children:
         """
         from repl_env.async_local import AsyncLocalREPLEnv
 
-        made = copy.copy(self._like)
+        made = self._like._beside()
         made.rubric = REPLRubric()
         made.answer_by(provider)
         return AsyncLocalREPLEnv.of(made)

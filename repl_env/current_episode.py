@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from weakref import WeakMethod
 
@@ -34,24 +36,33 @@ class Asked:
     subcalls: SubcallSettings
 
 
-class OneStep:
-    """A context manager: one step is taken inside, from its code to its score.
+class OneAtATime:
+    """A context manager that one caller at a time is in, of all threads and tasks.
 
-    SessionBusy amid another.
+    SessionBusy for the others: "`subject` is at another `work`", and what to do. They are not
+    queued: the caller may be a function that the work itself waits for.
     """
 
-    __slots__ = ("_taken",)
+    __slots__ = ("_lock", "_told")
 
-    def __init__(self) -> None:
-        self._taken = False
+    def __init__(self, subject: str, work: str) -> None:
+        self._lock = threading.Lock()
+        self._told = (
+            f"{subject} at another {work}: wait until that has returned, with a lock around the "
+            "calls, or give each thread or task an environment of its own; REPLVectorEnv steps "
+            "many at once"
+        )
 
     def __enter__(self) -> None:
-        if self._taken:
-            raise SessionBusy("the episode is at another step; take one after the other")
-        self._taken = True
+        if not self._lock.acquire(blocking=False):
+            raise SessionBusy(self._told)
 
     def __exit__(self, *_: object) -> None:
-        self._taken = False
+        self._lock.release()
+
+
+at_one_step = partial(OneAtATime, "the episode is", "step")
+at_one_reset = partial(OneAtATime, "the environment is", "reset or load")
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -75,7 +86,7 @@ class CurrentEpisode:
     session: Any = None
     calling: Calling | None = None
     branches: int = 0
-    at_step: OneStep = field(default_factory=OneStep)
+    at_step: OneAtATime = field(default_factory=at_one_step)
 
     @property
     def spent(self) -> Spent | None:

@@ -7,7 +7,6 @@ do is in `repl_env.episode_turns` and `repl_env.episode_steps`, the rules of an 
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from repl_env import cells, sandboxes
 from repl_env.arguments import one_timeout
 from repl_env.children import Children
 from repl_env.contexts import Given, Part
+from repl_env.current_episode import at_one_reset
 from repl_env.episode import Episode
 from repl_env.episode_turns import EpisodeTurns
 from repl_env.errors import REPLError
@@ -128,7 +128,7 @@ class REPLEnvironment(EpisodeTurns):
         self._sandboxes = sandboxes.Source(
             sandbox, sandboxes.SandboxSettings.of(isolation, require, limits, preload, policy)
         )
-        self._current = None
+        self._current, self._at_reset = None, at_one_reset()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._condition}>"
@@ -386,10 +386,9 @@ class REPLEnvironment(EpisodeTurns):
         return await play_async(self._branching("async", seed))
 
     def _children(self) -> Children:
-        like = copy.copy(self)
+        like = self._beside()
         like.transform, like.rubric = None, None
         like.settings = replace(self.settings, context=None, task_prompt=None)
-        like._current, like._at_reset = None, False
         return Children(like, self._build_hf_chat_fn)
 
     @staticmethod

@@ -61,6 +61,14 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
             raise EpisodeDone(current.last)
         return current
 
+    def _check_current(self, current: CurrentEpisode) -> None:
+        """Raise if another thread or task has ended or left the episode since it was looked up."""
+        if self._current is not current:
+            told = "the environment was closed or reset amid the step, by another call"
+            raise EpisodeAborted("cancelled", f"{told}; that episode is over")
+        if current.last is not None:
+            raise EpisodeDone(current.last)
+
     def _stepping(
         self,
         mode: Mode,
@@ -76,11 +84,13 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
         if on_output is not None:
             check_hearer(on_output)
         with current.at_step:
+            self._check_current(current)
             try:
                 observation = yield from _taking(current, action, timeout_s, on_output)
             except SessionBusy:
                 raise
             except SandboxError as error:
+                self._check_current(current)
                 yield from self._abandoning(current)
                 raise EpisodeAborted("sandbox", str(error)) from error
             if more:
@@ -91,6 +101,7 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
         """The end of the episode, as when the iterations are used up."""
         current = self._going_on_in(mode)
         with current.at_step:
+            self._check_current(current)
             observation = current.episode.going_no_further()
             observation = yield from cells.giving_up(current.session, current.episode, observation)
             return (yield from self._scoring(current, REPLAction(code=""), observation))

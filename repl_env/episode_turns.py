@@ -9,8 +9,8 @@ from __future__ import annotations
 import copy
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -19,7 +19,14 @@ from repl_env import cells, resuming, sandboxes, scoring
 from repl_env.answers import validator
 from repl_env.arguments import check_path
 from repl_env.aside import Aside
-from repl_env.current_episode import Asked, CurrentEpisode, Mode, weakly
+from repl_env.current_episode import (
+    Asked,
+    CurrentEpisode,
+    Mode,
+    OneAtATime,
+    at_one_reset,
+    weakly,
+)
 from repl_env.episode import Episode, Terms
 from repl_env.episode_steps import EpisodeSteps
 from repl_env.llm import LLM
@@ -27,7 +34,6 @@ from repl_env.models import REPLObservation
 from repl_env.settings import REQUEST_NAMES, Request, Settings, check_variables
 from repl_env.subcalls import Provider, SubcallSettings, functions
 from repl_env.turns import Turn
-from repl_sandbox.errors import SessionBusy
 from repl_sandbox.types import Missing
 
 if TYPE_CHECKING:
@@ -44,7 +50,7 @@ class EpisodeTurns(EpisodeSteps):
     settings: Settings
     _provider: Provider
     _sandboxes: sandboxes.Source
-    _at_reset = False
+    _at_reset: OneAtATime
 
     @abstractmethod
     def _children(self) -> Children:
@@ -61,7 +67,7 @@ class EpisodeTurns(EpisodeSteps):
         self._check_expected(request.expected_answer)
         if mode == "plain":
             self._check_mode(mode)
-        with self._at_one_reset():
+        with self._at_reset:  # of two at once, nobody would end the session of one
             current = yield from self._beginning(mode, request, terms, subcalls)
         observation = current.episode.greet()
         observation.metadata["ignored"] = sorted(more.keys() - known.keys())
@@ -71,17 +77,6 @@ class EpisodeTurns(EpisodeSteps):
             # Whoever asked has no first observation, and is told that there is no episode.
             yield from self._abandoning(current)
             raise
-
-    @contextmanager
-    def _at_one_reset(self) -> Iterator[None]:
-        """One episode is begun inside; of two at once, nobody would end the session of one."""
-        if self._at_reset:
-            raise SessionBusy("the environment is at another reset or load; wait for that")
-        self._at_reset = True
-        try:
-            yield
-        finally:
-            self._at_reset = False
 
     def _beginning(
         self, mode: Mode, request: Request, terms: Terms, subcalls: SubcallSettings
@@ -173,7 +168,7 @@ class EpisodeTurns(EpisodeSteps):
         start = partial(
             resuming.restoring, source, plain=mode == "plain", answers=answers, file=file
         )
-        with self._at_one_reset():
+        with self._at_reset:
             yield from self._opening(loaded, start, resuming.spent_in(saved))
             missing: tuple[Missing, ...] = loaded.session.missing
             try:
@@ -189,13 +184,19 @@ class EpisodeTurns(EpisodeSteps):
 
     def _branching(self, mode: Mode, seed: int | None) -> Turn[Self]:
         current = self._begun_in(mode)
-        other = copy.copy(self)
-        other.rubric, other._at_reset = scoring.own_rubric(self.rubric), False
+        other = self._beside()
+        other.rubric = scoring.own_rubric(self.rubric)
         branch = current.branch()
         start = partial(cells.branching, current.session, seed=seed)
         yield from other._opening(branch, start, current.spent)
         current.branches += 1
         other._current = branch
+        return other
+
+    def _beside(self) -> Self:
+        """Another environment with all of this one's but for its episode."""
+        other = copy.copy(self)
+        other._current, other._at_reset = None, at_one_reset()
         return other
 
     def _helpers(self, subcalls: SubcallSettings) -> tuple[str, ...]:

@@ -1,12 +1,13 @@
 """`PythonExecutor`: a session with OpenEnv's methods, for code that was written for that class.
 
-There is no list of allowed imports: the session is held by the kernel, and the whole language and
-every installed module may be used in it.
+The session is held by the kernel, so that the whole language and every installed module may be used
+in it, unless a list of imports is given: that is a lint policy, a rule and no wall.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,7 +16,7 @@ from repl_env.models import DEFAULT_MAX_OUTPUT_LENGTH
 from repl_env.observations import failure, render
 from repl_env.sandboxes import SandboxSettings, Source
 from repl_env.settings import check_name
-from repl_sandbox import Sandbox, Session
+from repl_sandbox import Policy, Sandbox, Session
 from repl_sandbox.types import JSON
 
 # Host functions are named when a session begins, and this class takes them at any time: one
@@ -23,28 +24,69 @@ from repl_sandbox.types import JSON
 DISPATCH = "call_host"
 
 
+# What OpenEnv's executor, which is smolagents', lets import besides the list.
+_ALWAYS = (
+    "collections", "datetime", "itertools", "math", "queue", "random", "re", "stat", "statistics",
+    "time", "unicodedata",
+)  # fmt: skip
+
+
 class PythonExecutor:
-    """One persistent namespace. `max_output_length` is in characters of each output."""
+    """One persistent namespace; one caller at a time.
+
+    Args:
+        max_output_length: characters of each output that are shown; may be assigned.
+        allowed_imports: modules that code may import, with their submodules, besides the few that
+            OpenEnv's executor always allows. "numpy.*" is "numpy", and "*" all modules. None: no
+            policy. May be assigned: a reset is what it holds from.
+        sandbox: where the session is from; goes without `allowed_imports`.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
 
     def __init__(
         self,
         max_output_length: int = DEFAULT_MAX_OUTPUT_LENGTH,
+        allowed_imports: Iterable[str] | None = None,
         *,
         sandbox: Sandbox | None = None,
     ) -> None:
-        self._limit = at_least(max_output_length, 1, "max_output_length")
-        self._source = Source(sandbox, SandboxSettings())
+        self.max_output_length = max_output_length
+        self._sandbox, self._opening = sandbox, threading.Lock()
+        self.allowed_imports = allowed_imports
         self._functions: dict[str, Callable[..., Any]] = {}
         self._session: Session | None = None
         self._cells = 0
 
+    @property
+    def max_output_length(self) -> int:
+        """Characters of each output that are shown."""
+        return self._limit
+
+    @max_output_length.setter
+    def max_output_length(self, length: int) -> None:
+        self._limit = at_least(length, 1, "max_output_length")
+
+    @property
+    def allowed_imports(self) -> Iterable[str] | None:
+        """The modules that code may import; one that is assigned holds from the next reset."""
+        return self._allowed
+
+    @allowed_imports.setter
+    def allowed_imports(self, modules: Iterable[str] | None) -> None:
+        policy = None if modules is None else _lint(modules)
+        settings = SandboxSettings.of("auto", None, None, (), policy)
+        self._source, self._allowed = Source(self._sandbox, settings), modules
+
     def execute(self, code: str) -> dict[str, Any]:
         """Run `code` and return the fields of `CodeBlockResult`, among them OpenEnv's six."""
-        outcome = self._open().run(code)
+        session = self._open()
+        outcome = session.run(code)
         self._cells += 1
         result = render(outcome, failure(outcome), cell=self._cells, limit=self._limit)
         if outcome.state == "restarted":
-            self._define(*self._functions)
+            self._define(session, *self._functions)
         return result.model_dump()
 
     def set_context(self, context: str | bytes | JSON, variable_name: str = "context") -> None:
@@ -75,9 +117,9 @@ class PythonExecutor:
         """
         check_name(name, "inject_function")
         check_callable(func, f"inject_function: {name}")
+        session = self._open()
         self._functions[name] = func
-        self._open()
-        self._define(name)
+        self._define(session, name)
 
     def reset(self) -> None:
         """Begin anew: variables and injected functions are gone."""
@@ -102,18 +144,36 @@ class PythonExecutor:
         self.close()
 
     def _open(self) -> Session:
-        if self._session is None:
-            host = {DISPATCH: self._dispatch}
-            self._session = self._source.make(lambda sandbox: sandbox.session(host=host))
-            self._define(*self._functions)
-        return self._session
+        with self._opening:  # of two threads at once, one session would be nobody's
+            if self._session is None:
+                host = {DISPATCH: self._dispatch}
+                self._session = self._source.make(lambda sandbox: sandbox.session(host=host))
+                self._define(self._session, *self._functions)
+            return self._session
 
     def _dispatch(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return self._functions[name](*args, **kwargs)
 
-    def _define(self, *names: str) -> None:
+    def _define(self, session: Session, *names: str) -> None:
         for name in names:
             self._cells += 1
-            self._open().run(
+            session.run(
                 f"def {name}(*args, **kwargs):\n    return {DISPATCH}({name!r}, list(args), kwargs)"
             )
+
+
+def _lint(modules: Iterable[str]) -> Policy | None:
+    """The policy that a list of imports stands for; TypeError or ValueError if it is none."""
+    if isinstance(modules, str) or not isinstance(modules, Iterable):
+        kind = type(modules).__name__
+        raise TypeError(f"allowed_imports must be a list of module names, not {kind}")
+    names = list(modules)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"allowed_imports: {name!r} must be a str, not {type(name).__name__}")
+    if "*" in names:
+        return None
+    try:
+        return Policy("lint", imports=(*_ALWAYS, *(name.removesuffix(".*") for name in names)))
+    except ValueError as error:
+        raise ValueError(f"allowed_imports: {error}") from None

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from repl_env.arguments import at_least, one_timeout
-from repl_env.current_episode import Mode
+from repl_env.current_episode import Mode, OneAtATime
 from repl_env.environment import REPLEnvironment
 from repl_env.episode_turns import POSITIONAL
 from repl_env.errors import EpisodeDone, NotReset
@@ -26,7 +26,7 @@ from repl_env.shared_contexts import SharedContexts
 from repl_env.together import play_together
 from repl_env.turns import Turn
 from repl_env.vector_results import last_of, unrewarded
-from repl_sandbox.errors import SandboxError, SessionBusy
+from repl_sandbox.errors import SandboxError
 from repl_sandbox.session.batch import Batch
 from repl_sandbox.types import check_seconds
 
@@ -69,7 +69,8 @@ class REPLVectorEnv:
         self._batch = Batch()
         self._threads = Pool(min(n, _MOST_THREADS), "repl-vector")
         self._mode: Mode | None = None
-        self._calling = False
+        # Of two calls at once each would take some of the steps.
+        self._at_call = OneAtATime("the environments are", "reset or step")
         self._last: list[Result | None] = [None] * n
         self._why_not: dict[int, str] = {}  # of environments without an episode, if a reset failed
         self.results: list[Result | None] = [None] * n
@@ -96,7 +97,7 @@ class REPLVectorEnv:
             TypeError, ValueError, OSError, SandboxError: as `LocalREPLEnv.reset`, with the number
                 of the environment as a note; the others were reset (`results`, `errors`).
         """
-        with self._at_call():
+        with self._at_call:
             resets = self._beginning("plain", requests, shared)
             for _ in self._shared.plan(resets):
                 self._shared.make()
@@ -127,7 +128,7 @@ class REPLVectorEnv:
         """
         self._check_mode("plain")
         timeout_s = one_timeout(timeout_s, timeout)
-        with self._at_call():
+        with self._at_call:
             taken = self._taken(actions, timeout_s)
             turns = [
                 self._inner(index)._stepping("plain", action, timeout_s, {})
@@ -139,7 +140,7 @@ class REPLVectorEnv:
         self, requests: Sequence[Mapping[str, Any] | None] | None = None, **shared: Any
     ) -> list[Result]:
         """`reset` for an event loop; the episodes are then stepped by `astep`."""
-        with self._at_call():
+        with self._at_call:
             resets = self._beginning("async", requests, shared)
             for _ in self._shared.plan(resets):
                 await self._shared.make_async()
@@ -160,7 +161,7 @@ class REPLVectorEnv:
         """`step` for episodes that were begun by `areset`."""
         self._check_mode("async")
         timeout_s = one_timeout(timeout_s, timeout)
-        with self._at_call():
+        with self._at_call:
             taken = self._taken(actions, timeout_s)
             coming = [
                 self._inner(index).step_async(action, timeout_s) for index, action in taken.items()
@@ -215,17 +216,6 @@ class REPLVectorEnv:
             plain, awaited = "reset, step and close", "areset, astep and aclose"
             begun, other = ("areset", awaited) if mode == "plain" else ("reset", plain)
             raise RuntimeError(f"these episodes were begun by {begun}; go on with {other}")
-
-    @contextmanager
-    def _at_call(self) -> Iterator[None]:
-        """One call is carried out inside; of two at once each would take some of the steps."""
-        if self._calling:
-            raise SessionBusy("the environments are at another reset or step; wait for that")
-        self._calling = True
-        try:
-            yield
-        finally:
-            self._calling = False
 
     @contextmanager
     def _leaving_episodes(self) -> Iterator[None]:

@@ -112,3 +112,54 @@ def test_a_shared_sandbox_that_was_ended_is_replaced(monkeypatch):
             assert executor.execute("2 * 3")["value"] == "6"
     finally:
         home.close()
+
+
+@pytest.mark.parametrize(
+    ("allowed", "code", "refused"),
+    [
+        (["json"], "import json, math, re", None),
+        (["json"], "import os", "os"),
+        (["json"], "from subprocess import run", "subprocess"),
+        (("os.path",), "import os.path\nfrom os import path", None),
+        (["xml.*"], "import xml.dom.minidom", None),
+        (["*"], "import os, socket", None),
+        ([], "import json", "json"),
+        ([], "import time, random", None),
+        (None, "import os", None),
+    ],
+)
+def test_a_list_of_imports_is_a_lint_policy(allowed, code, refused):
+    with PythonExecutor(8192, allowed) as executor:
+        result = executor.execute(code)
+    assert executor.allowed_imports == allowed
+    if refused is None:
+        assert result["success"], result["exception"]
+    else:
+        assert "PolicyError: line 1, column" in result["exception"]
+        assert f"'{refused}'" in result["exception"]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "error"), [("json", TypeError), ([3], TypeError), (["a b"], ValueError)]
+)
+def test_a_list_of_imports_that_is_none_is_refused_by_name(allowed, error):
+    with pytest.raises(error, match="allowed_imports"):
+        PythonExecutor(allowed_imports=allowed)
+
+
+def test_attributes_that_are_assigned_hold():
+    with PythonExecutor() as executor:
+        executor.execute("x = 1")
+        executor.max_output_length = 10
+        assert len(executor.execute("print('y' * 500)")["stdout"]) < 200
+        executor.allowed_imports = []
+        assert executor.execute("import os")["success"]  # this session was begun without
+        executor.reset()
+        assert not executor.execute("import os")["success"]
+        with pytest.raises(ValueError, match="max_output_length"):
+            executor.max_output_length = 0
+
+
+def test_a_list_goes_without_a_sandbox(sandbox):
+    with pytest.raises(TypeError, match="policy"):
+        PythonExecutor(allowed_imports=["json"], sandbox=sandbox)
