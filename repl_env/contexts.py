@@ -7,7 +7,7 @@ One object may be given, or several under names of their own. A str is text and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -76,6 +76,11 @@ class Context:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", sum(part.length for part in self.parts))
+
+    def previewed(self, mode: Preview, length: int) -> Context:
+        """The same with another preview."""
+        shown = _preview(self.parts, mode, length)
+        return replace(self, preview=None if shown is None else clean(shown))
 
     @property
     def text(self) -> str | None:

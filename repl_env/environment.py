@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import repl_sandbox
 from repl_env import cells, sandboxes
 from repl_env.arguments import one_timeout
+from repl_env.assignable import AssignableEnvironment
 from repl_env.children import Children
 from repl_env.contexts import Given, Part
 from repl_env.current_episode import at_one_reset
 from repl_env.episode import Episode
-from repl_env.episode_turns import EpisodeTurns
 from repl_env.errors import REPLError
 from repl_env.interfaces import EnvironmentMetadata, Transform
 from repl_env.llm import LLM
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from repl_env.rlm.ledger import Account
 
 
-class REPLEnvironment(EpisodeTurns):
+class REPLEnvironment(AssignableEnvironment):
     """Episodes of a policy that writes Python code, each in a session of its own.
 
     The positional arguments are OpenEnv's. The session comes from `sandbox`, or from one that
@@ -69,6 +69,8 @@ class REPLEnvironment(EpisodeTurns):
         answers: "compatible" also takes answers that the code prints; "strict" does not.
         preview: "none", "head", "head+tail" or "structure".
         transform: applied to each observation before it is scored.
+
+    What OpenEnv's environment lets assign may be assigned here: see `AssignableEnvironment`.
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -289,21 +291,6 @@ class REPLEnvironment(EpisodeTurns):
     def variables(self) -> list[str]:
         """The names in the session; NotReset if no episode has begun."""
         return list(self._begun().episode.names)
-
-    @property
-    def initial_context(self) -> Given | None:
-        """The context of episodes whose reset names none."""
-        return self.settings.context
-
-    @property
-    def initial_task_prompt(self) -> str:
-        """The task of episodes whose reset names none."""
-        return self.settings.task_prompt or ""
-
-    @property
-    def max_iterations(self) -> int:
-        """Steps per episode, unless a reset says otherwise."""
-        return self.settings.max_iterations
 
     def save(self, path: str | os.PathLike[str]) -> tuple[Missing, ...]:
         """Write the episode to the file `path`, whole or not at all; it goes on as before.

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
 
+from repl_env.assignable import of_inner
 from repl_env.cells import OnOutput
 from repl_env.contexts import Given, Part
 from repl_env.environment import REPLEnvironment
@@ -43,7 +44,19 @@ Result = StepResult[REPLObservation]
 
 
 class LocalBase:
-    """What the two have in common: how they are made, and what needs no session."""
+    """What the two have in common: how they are made, and what needs no session.
+
+    The attributes are those of `REPLEnvironment`, and may be assigned as there.
+    """
+
+    llm_query_fn = of_inner("_env", "llm_query_fn")
+    llm_batch_fn = of_inner("_env", "llm_batch_fn")
+    subcall_fn = of_inner("_env", "subcall_fn")
+    subcall_batch_fn = of_inner("_env", "subcall_batch_fn")
+    max_output_length = of_inner("_env", "max_output_length")
+    context_preview_length = of_inner("_env", "context_preview_length")
+    rlm_max_depth = of_inner("_env", "rlm_max_depth")
+    rlm_max_iterations = of_inner("_env", "rlm_max_iterations")
 
     def __init__(
         self,
@@ -103,6 +116,15 @@ class LocalBase:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._env._condition}>"
+
+    @property
+    def max_iterations(self) -> int:
+        """Steps of an episode whose reset does not say."""
+        return self._env.max_iterations
+
+    @max_iterations.setter
+    def max_iterations(self, count: int) -> Never:
+        raise AttributeError(f"pass reset(max_iterations={count!r}): each reset says it here")
 
     @property
     def rubric(self) -> Rubric | None:

@@ -103,6 +103,23 @@ class GivenProvider:
         if budget is not None or prices is not None:
             self._account()  # what is wrong is told now, not at the first reset
 
+    def function(self, name: str) -> HostFunction | None:
+        """The function that was given as the argument `name`."""
+        return self._given[name]
+
+    def with_function(self, name: str, function: HostFunction | None) -> GivenProvider:
+        """The same with another function for `name`; TypeError if it is none."""
+        return GivenProvider(
+            **{**self._given, name: function},
+            budget=self._budget,
+            prices=self._prices,
+            shortens=self._shortens,
+        )
+
+    def take_over(self, calling: Calling, settings: SubcallSettings) -> None:
+        """Answer the calls that an episode makes from here on."""
+        calling.answer_by(*self._answerers(settings.llm.model))
+
     def names(self, settings: SubcallSettings) -> frozenset[str]:
         """Those functions of the session that can answer.
 

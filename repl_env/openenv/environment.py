@@ -7,6 +7,7 @@ from typing import Any, cast
 from openenv.core.env_server import interfaces, types
 
 from repl_env import environment, models
+from repl_env.assignable import of_inner
 from repl_env.contexts import Given
 from repl_env.interfaces import Transform
 from repl_env.models import trusted
@@ -27,10 +28,23 @@ class REPLEnvironment(interfaces.Environment[REPLAction, REPLObservation, REPLSt
     methods: by that its server knows that it must run them in a thread, one for each session.
 
     Attributes:
+        those of `repl_env.REPLEnvironment`, which may be assigned.
         environment: the environment behind it, which has `branch`, `save` and the rest.
     """
 
     SUPPORTS_CONCURRENT_SESSIONS = True
+
+    max_iterations = of_inner("environment", "max_iterations")
+    initial_context = of_inner("environment", "initial_context")
+    initial_task_prompt = of_inner("environment", "initial_task_prompt")
+    llm_query_fn = of_inner("environment", "llm_query_fn")
+    llm_batch_fn = of_inner("environment", "llm_batch_fn")
+    subcall_fn = of_inner("environment", "subcall_fn")
+    subcall_batch_fn = of_inner("environment", "subcall_batch_fn")
+    max_output_length = of_inner("environment", "max_output_length")
+    context_preview_length = of_inner("environment", "context_preview_length")
+    rlm_max_depth = of_inner("environment", "rlm_max_depth")
+    rlm_max_iterations = of_inner("environment", "rlm_max_iterations")
 
     def __init__(self, *given: Any, transform: Any = None, **settings: Any) -> None:
         self.environment = environment.REPLEnvironment(

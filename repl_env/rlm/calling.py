@@ -83,6 +83,10 @@ class Calling:
         """Whether its episode is over: no further call is answered."""
         return self._closed
 
+    def answer_by(self, llm: Answerer | None, rlm: Answerer | None) -> None:
+        """Have others answer the calls from here on."""
+        self._llm, self._rlm = llm, rlm or llm
+
     def begin_run(self, run: str) -> None:
         """The calls from here on are those of another run in the same session."""
         self._run, self._calls, self._first_cell = run, 0, self.cell

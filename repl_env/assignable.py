@@ -1,0 +1,134 @@
+"""Attributes of environments that may be assigned: OpenEnv's, each checked and never ignored.
+
+What they set holds for the episodes to come, and for the one that is open where its session need
+not know of it; docs/openenv.md has the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from repl_env.contexts import Given
+from repl_env.episode_turns import EpisodeTurns
+from repl_env.errors import REPLError
+from repl_env.subcalls import GivenProvider, HostFunction
+
+if TYPE_CHECKING:
+    from repl_env.current_episode import CurrentEpisode
+    from repl_env.settings import Settings
+
+T = TypeVar("T")
+
+
+class Attribute(Generic[T]):
+    """An attribute that is got and set by two functions of its owner."""
+
+    def __init__(
+        self, get: Callable[[Any], T], put: Callable[[Any, T], None], doc: str | None = None
+    ) -> None:
+        self._get, self._put, self.__doc__ = get, put, doc
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> Attribute[T]: ...
+    @overload
+    def __get__(self, owner: object, kind: type) -> T: ...
+    def __get__(self, owner: object | None, kind: type) -> Attribute[T] | T:
+        return self if owner is None else self._get(owner)
+
+    def __set__(self, owner: object, value: T) -> None:
+        self._put(owner, value)
+
+
+def of_inner(inner: str, name: str) -> Attribute[Any]:
+    """The attribute `name` of the environment that `inner` is in its owner."""
+    return Attribute(
+        lambda owner: getattr(getattr(owner, inner), name),
+        lambda owner, value: setattr(getattr(owner, inner), name, value),
+        f"See `REPLEnvironment.{name}`.",
+    )
+
+
+def _setting(
+    field: str, hold: Callable[[CurrentEpisode, Settings], None] | None = None
+) -> Attribute[Any]:
+    """A field of `Settings`; `hold` has the current episode go on with it."""
+
+    def put(owner: AssignableEnvironment, value: Any) -> None:
+        owner.settings = replace(owner.settings, **{field: value})
+        if hold is not None and owner._current is not None:
+            hold(owner._current, owner.settings)
+
+    return Attribute(lambda owner: getattr(owner.settings, field), put)
+
+
+def _function(name: str) -> Attribute[HostFunction | None]:
+    """A function for sub-calls; calls that the current episode makes from here on go to it."""
+
+    def get(owner: AssignableEnvironment) -> HostFunction | None:
+        provider = owner._provider
+        return provider.function(name) if isinstance(provider, GivenProvider) else None
+
+    def put(owner: AssignableEnvironment, function: HostFunction | None) -> None:
+        provider = owner._provider
+        if not isinstance(provider, GivenProvider):
+            raise REPLError(f"{name}: sub-calls of this environment are answered for it already")
+        # Another one: branches have the provider in common.
+        owner._provider = given = provider.with_function(name, function)
+        if owner._current is not None and owner._current.calling is not None:
+            given.take_over(owner._current.calling, owner._current.asked.subcalls)
+
+    return Attribute(get, put)
+
+
+def _hold_iterations(current: CurrentEpisode, settings: Settings) -> None:
+    episode = current.episode
+    episode.terms = replace(episode.terms, max_iterations=settings.max_iterations)
+
+
+def _hold_output(current: CurrentEpisode, settings: Settings) -> None:
+    episode = current.episode
+    episode.terms = replace(episode.terms, max_output_length=settings.max_output_length)
+
+
+def _hold_preview(current: CurrentEpisode, settings: Settings) -> None:
+    terms = current.episode.terms
+    context = terms.context.previewed(settings.preview, settings.context_preview_length)
+    current.episode.terms = replace(terms, context=context)
+
+
+class AssignableEnvironment(EpisodeTurns):
+    """The attributes of OpenEnv's `REPLEnvironment` that say what its episodes are like.
+
+    Attributes:
+        max_iterations: steps per episode, unless a reset says otherwise. One that is open ends with
+            the first step that reaches it.
+        max_output_length, context_preview_length: characters that are shown, from the next
+            observation on.
+        initial_context, initial_task_prompt: of episodes whose reset names none, from the next
+            reset on.
+        rlm_max_depth, rlm_max_iterations: how deep and how long sub-calls may work, likewise.
+        llm_query_fn, llm_batch_fn, subcall_fn, subcall_batch_fn: answer sub-calls, from the next
+            one on. An episode that was begun without anything that answers has none until a reset.
+    """
+
+    max_iterations: Attribute[int] = _setting("max_iterations", _hold_iterations)
+    max_output_length: Attribute[int] = _setting("max_output_length", _hold_output)
+    context_preview_length: Attribute[int] = _setting("context_preview_length", _hold_preview)
+    rlm_max_depth: Attribute[int] = _setting("rlm_max_depth")
+    rlm_max_iterations: Attribute[int | None] = _setting("rlm_max_iterations")
+    initial_context: Attribute[Given | None] = _setting("context")
+    llm_query_fn = _function("llm_query_fn")
+    llm_batch_fn = _function("llm_batch_fn")
+    subcall_fn = _function("subcall_fn")
+    subcall_batch_fn = _function("subcall_batch_fn")
+
+    @property
+    def initial_task_prompt(self) -> str:
+        """The task of episodes whose reset names none."""
+        return self.settings.task_prompt or ""
+
+    @initial_task_prompt.setter
+    def initial_task_prompt(self, task_prompt: str | None) -> None:
+        self.settings = replace(self.settings, task_prompt=task_prompt)
