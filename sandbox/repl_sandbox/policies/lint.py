@@ -55,9 +55,15 @@ def listed(names: Collection[str]) -> str:
 
 
 class Lint:
-    """The rules for one session's cells. `imports` None: any module."""
+    """The rules for one session's cells. `imports` None: any module.
 
-    def __init__(self, imports: Collection[str] | None, calls_denied: Collection[str]) -> None:
+    `package`: the one that relative imports start from, "" for cells, which are in none.
+    """
+
+    def __init__(
+        self, imports: Collection[str] | None, calls_denied: Collection[str], package: str = ""
+    ) -> None:
+        self._package = package
         self._imports = None if imports is None else frozenset(imports)
         self._denied = frozenset(calls_denied)
         self._origins = Origins(max((name.count(".") + 1 for name in calls_denied), default=1))
@@ -75,7 +81,7 @@ class Lint:
                 for alias in names:
                     yield from self._module(alias, alias.name)
             case ImportFrom(module=module, level=level, names=names):
-                origin = "." * level + (module or "")
+                origin = self._origin(module or "", level)
                 whole = [f"{origin}.{alias.name}" for alias in names]
                 if not all(self._allows(name) for name in whole):
                     yield from self._module(node, origin)
@@ -89,6 +95,13 @@ class Lint:
     def _module(self, node: AST, module: str) -> Iterator[Violation]:
         if not self._allows(module):
             yield self._at(node, f"import of {module!r} is not allowed; {self._allowed()}")
+
+    def _origin(self, module: str, level: int) -> str:
+        """The module that a `from` statement names."""
+        if not level or not self._package:
+            return "." * level + module
+        above = self._package.rsplit(".", level - 1)[0]
+        return f"{above}.{module}" if module else above
 
     def _dynamic(self, node: Call, origins: Origins) -> Iterator[Violation]:
         modules = None if self._imports is None else origins.imported(node)

@@ -20,11 +20,14 @@ _OLDEST, _TOO_NEW = 9, 10
 class Rules:
     """`check` takes a cell's syntax tree and returns the one to run, or raises PolicyError.
 
-    `builtins`: what cells have in place of Python's own builtins; None leaves these.
+    `builtins`: what cells have in place of Python's own builtins; None leaves these. `check_module`
+    takes the tree of a module of the workspace, and the package that the module is in, and raises
+    PolicyError; None where no such module can be imported.
     """
 
     check: Callable[[Module], Module]
     builtins: dict[str, object] | None = None
+    check_module: Callable[[Module, str], None] | None = None
 
 
 def prepare(policy: Policy) -> Rules | None:
@@ -37,7 +40,12 @@ def prepare(policy: Policy) -> Rules | None:
         return None
     if policy.language == "lint":
         imports = None if policy.imports is None else tuple(policy.imports)
-        return Rules(Lint(imports, tuple(policy.calls_denied)))
+        denied = tuple(policy.calls_denied)
+
+        def check_module(tree: Module, package: str) -> None:
+            Lint(imports, denied, package)(tree)  # another one: names of cells are none of its
+
+        return Rules(Lint(imports, denied), check_module=check_module)
     _check_version()
     # Not before it is asked for: no other session pays for these, or needs RestrictedPython.
     from .guards import guarded_builtins

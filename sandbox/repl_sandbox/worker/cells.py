@@ -30,6 +30,7 @@ from .namespace import Namespace
 from .outputs import Outputs
 from .printed import HOOK, call_hook
 from .streams import Streams
+from .workspace_modules import MODULES
 
 if TYPE_CHECKING:
     from ..policies.rules import Rules
@@ -137,6 +138,7 @@ class Cells:
     def _begin(self) -> None:
         """Be the worker of a session, from here on."""
         self._claim.take()
+        MODULES.begin()
         if self._peak:
             self._known = _monotonic()
 

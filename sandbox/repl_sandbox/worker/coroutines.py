@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from .namespace import Namespace
+from .own_imports import own
 from .tracebacks import has_lines
 
 if TYPE_CHECKING:
@@ -62,11 +63,9 @@ def _keep(context: Context) -> None:
 
 def _locate(error: BaseException, task: asyncio.Task[object]) -> None:
     """Have `error` tell where the cell waited, if it struck while the loop did and nothing ran."""
-    from asyncio import CancelledError
-
     try:
         task.exception()  # seen here, so that the loop does not complain of it later
-    except CancelledError as cancelled:
+    except own("asyncio").CancelledError as cancelled:
         if not has_lines(error):
             error.__traceback__ = cancelled.__traceback__
 
@@ -75,8 +74,7 @@ def _loop(namespace: Namespace) -> asyncio.AbstractEventLoop:
     loop = namespace.loop
     if loop is None or loop.is_closed():
         # Not before it is needed: sessions that never await do not pay for the module.
-        import asyncio
-
+        asyncio = own("asyncio")
         loop = namespace.loop = asyncio.new_event_loop()
         loop.set_exception_handler(_complain)
         asyncio.set_event_loop(loop)

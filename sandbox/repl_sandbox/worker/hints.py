@@ -11,6 +11,7 @@ from typing import Any
 
 from .anatomy import class_dict, loaded_class, module_dict, plain, read
 from .namespace import Namespace
+from .own_imports import own
 
 # More names than this are not compared: a hint is not worth a noticeable time.
 _CANDIDATES = 2_000
@@ -105,9 +106,7 @@ def near(name: str, candidates: Iterable[object]) -> str | None:
         if candidate.casefold() == folded:
             return candidate
     # Not before it is needed: errors are rare, and sessions share this module's memory.
-    from difflib import get_close_matches
-
-    found = get_close_matches(name, names, n=1, cutoff=_SIMILAR)
+    found = own("difflib").get_close_matches(name, names, n=1, cutoff=_SIMILAR)
     return found[0] if found else None
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CheckpointError
 from . import sources
 from .namespace import Namespace
+from .own_imports import own
 from .saving import words
 
 # After the above, which says what to do where there is no cloudpickle.
@@ -137,7 +138,8 @@ def _restore_future(namespace: Namespace, answers: Answers | None, value: int) -
 
 def _restore_places(namespace: Namespace, answers: Answers | None, value: list[str]) -> None:
     here = os.getcwd()
-    sys.path[:0] = [os.path.normpath(f"{here}/{place}") for place in value]
+    found = [os.path.normpath(f"{here}/{place}") for place in value]
+    sys.path[:0] = [place for place in found if place not in sys.path]
 
 
 def _restore_sources(
@@ -157,15 +159,11 @@ def _restore_answer(namespace: Namespace, answers: Answers | None, value: Any) -
 
 
 def _restore_random(namespace: Namespace, answers: Answers | None, value: Any) -> None:
-    import random
-
-    random.setstate(value)
+    own("random").setstate(value)
 
 
 def _restore_numpy(namespace: Namespace, answers: Answers | None, value: Any) -> None:
-    import numpy as np
-
-    np.random.set_state(value)
+    own("numpy").random.set_state(value)
 
 
 _RESTORE: dict[str, Callable[[Namespace, Answers | None, Any], None]] = {

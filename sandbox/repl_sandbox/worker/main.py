@@ -19,6 +19,7 @@ from .questions import Questions
 from .remains import Remains
 from .seeding import seed
 from .states import States
+from .workspace_modules import MODULES
 
 if TYPE_CHECKING:
     from ..policies.rules import Rules
@@ -45,6 +46,7 @@ class Worker(Questions):
 
     def __init__(self, rules: Rules | None = None) -> None:
         super().__init__(rules)
+        self._rules = rules
         # Whether there is more than one processor for it and the host.
         self._has_company = len(os.sched_getaffinity(0)) > 1
 
@@ -53,6 +55,11 @@ class Worker(Questions):
         self._namespace.globals.update(objects)
         self._changes.since_last()
         self._peak = peak_memory()
+
+    def import_from(self, workspace: str) -> None:
+        """Before it begins: the modules of this folder are its session's."""
+        if self._rules is None or self._rules.check_module is not None:
+            MODULES.folder = workspace
 
     def follow_forks(self) -> None:
         """In a template: see to what the session's code forks."""
@@ -196,6 +203,7 @@ class Worker(Questions):
             if not woken.said:
                 lost = copy(*woken.moved)
             enter(*woken.moved)
+            MODULES.move(woken.moved[1])
         lost += woken.remains.bring_back(self._namespace, woken.moved)
         if self._copies is not None:
             lost += self._copies.shared() if woken.shared is None else woken.shared

@@ -22,6 +22,7 @@ from . import values
 from .answers import Answers
 from .cell import Ran
 from .cells import Cells
+from .own_imports import own
 from .seeding import seed
 from .tracebacks import describe
 
@@ -63,9 +64,7 @@ class Questions(Cells):
 
     def _put_faces_on(self, faced: list[Offered]) -> None:
         # No part of the template: most sessions have none.
-        from .faces import Faces
-
-        faces = Faces(self._calls)
+        faces = own(f"{__package__}.faces").Faces(self._calls)
         for offered in faced:
             self._namespace.inject(offered.name, faces.function(offered), protected=True)
         for name, error in faces.errors.items():
@@ -125,13 +124,11 @@ class Questions(Cells):
         # What only checkpoints need is no part of the template.
         try:
             if type(errand) is Save:
-                from .saving import save
-
-                return save(self._namespace, self._answers, fd, errand.size)
-            from .loading import load
-
+                save = own(f"{__package__}.saving").save
+                return str(save(self._namespace, self._answers, fd, errand.size))
+            load = own(f"{__package__}.loading").load
             assert type(errand) is Load
-            missing = load(self._namespace, self._answers, fd, json.loads(errand.manifest))
+            missing = str(load(self._namespace, self._answers, fd, json.loads(errand.manifest)))
             # What was restored is not a change that the first cell made.
             self._changes.since_last()
             return missing

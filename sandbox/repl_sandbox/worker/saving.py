@@ -33,6 +33,7 @@ from ..wire.messages import MAX_NAME
 from . import sources
 from .anatomy import type_name
 from .namespace import Namespace
+from .own_imports import loaded
 
 if TYPE_CHECKING:
     from .answers import Answers
@@ -263,12 +264,9 @@ def _state(
     if answers is not None:
         yield "answer", answers.state
     for name, method in (("random", "getstate"), ("numpy.random", "get_state")):
-        if name in sys.modules:
-            yield name, partial(_ask, name, method)
-
-
-def _ask(module: str, method: str) -> object:
-    return getattr(sys.modules[module], method)()
+        module = loaded(name)
+        if module is not None:
+            yield name, getattr(module, method)
 
 
 def _own_places() -> list[str]:

@@ -6,6 +6,8 @@ import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
+from .own_imports import loaded, own
+
 _NUMPY = "numpy.random"
 
 
@@ -14,12 +16,10 @@ def seed(number: int | None) -> None:
 
     NumPy's start there also if a cell imports it later on.
     """
-    if number is not None or "random" in sys.modules:
-        import random  # the template does without it: a fork is cheaper the less there is
-
-        random.seed(number)
+    if number is not None or loaded("random") is not None:
+        own("random").seed(number)  # the template does without: a fork is cheaper the less there is
     _Seeder.leave()
-    numpy = sys.modules.get("numpy")
+    numpy = loaded("numpy")
     if numpy is not None:
         _start(numpy.random, number)
     elif number is not None:

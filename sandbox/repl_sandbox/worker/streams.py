@@ -5,7 +5,6 @@ What Python code, C code and child processes write reaches the host in the order
 
 from __future__ import annotations
 
-import builtins
 import ctypes
 import io
 import os
@@ -13,6 +12,7 @@ import sys
 from typing import Any
 
 from .anatomy import type_name
+from .terminal import do_without
 
 _IONBF = 2  # stdio.h, the same in glibc and musl
 _stream = vars(sys).get  # by name; None also where the user deleted it
@@ -70,7 +70,7 @@ def open_streams() -> None:
     _install("stdout", STDOUT)
     _install("stderr", STDERR)
     _unbuffer_c()
-    builtins.input = _no_input
+    do_without()
 
 
 def _unbuffer_c() -> None:
@@ -96,11 +96,6 @@ def _open_stdin() -> _Descriptor:
         sys.stdin = stream
     setattr(sys, "__stdin__", stream)  # noqa: B010 - to mypy it is final
     return descriptor
-
-
-def _no_input(prompt: object = "", /) -> str:
-    """Fail at once: there is nobody at a terminal to answer."""
-    raise EOFError("input() is not available: this session has no terminal")
 
 
 class Streams:

@@ -1,17 +1,23 @@
 """What a cell's exception was and where, as bounded text with the cell's own lines.
 
-Only frames of the user's code appear: cells and files in the workspace. The layout is the running
-Python's. Whatever an exception does when it is read, describing it ends and does not raise.
+Frames of the library and of this package are left out; all others appear: of cells, of modules of
+the session's own, and of code that was given to `exec`, `eval` or `compile`, under the name that it
+was given. The layout is the running Python's. Whatever an exception does when it is read, describing
+it ends and does not raise.
 """
 
 from __future__ import annotations
 
+import linecache
+import os
+import stat
 import sys
 import traceback
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
-from types import CodeType, FrameType, TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from ..errors import PolicyError
@@ -20,6 +26,7 @@ from .anatomy import full_name, instance_dict, plain
 from .display import cut, encodable
 from .hints import hint
 from .namespace import Namespace
+from .own_imports import from_library
 from .sources import cell_name, put_back
 
 # Frames at either end of a traceback: the call that began it and the line that failed.
@@ -35,7 +42,16 @@ _MEMBERS = 5
 _GROUP_DEPTH = 3
 _NOTES = 10
 
-_user_files = ("<cell ", "/workspace/")
+# Characters of a file whose lines are shown.
+_FILE_LIMIT = 16 << 20
+
+_CELLS = "<cell "
+_user_files = (_CELLS, "/workspace/")
+_library_files = (
+    "<frozen ",
+    f"{os.path.dirname(os.path.dirname(__file__))}/",
+    f"{os.path.dirname(os.__file__)}/",
+)
 
 _HEADER = "Traceback (most recent call last):\n"
 _CAUSED = (
@@ -61,7 +77,13 @@ _get_members: Any = vars(BaseExceptionGroup)["exceptions"].__get__
 def show_files_below(workspace: str) -> None:
     """Take the files below `workspace` for the user's, where it is not in its common place."""
     global _user_files  # noqa: PLW0603 (set once, before any code runs)
-    _user_files = ("<cell ", f"{workspace}/")
+    _user_files = (_CELLS, f"{workspace}/")
+
+
+def hide_files_of_library() -> None:
+    """In a template: leave out frames of what is on `sys.path` now."""
+    global _library_files  # noqa: PLW0603 (set once, before any code runs)
+    _library_files += tuple(f"{path}/" for path in sys.path if path)
 
 
 def describe(error: BaseException, number: int, namespace: Namespace | None = None) -> ErrorInfo:
@@ -83,7 +105,8 @@ def _describe(error: BaseException, cell: str, namespace: Namespace | None) -> E
     message = _message(error)
     frames = list(_user_frames(error))
     advice = _hint(error, namespace, frames[-1][0] if frames else None)
-    text = _chain(error, message)
+    with from_library():
+        text = _chain(error, message)
     if advice:
         text = f"{cut(text, _TOTAL_LIMIT - len(advice) - 1)}{advice}\n"
     return ErrorInfo(
@@ -133,9 +156,13 @@ def _user_frames(error: BaseException) -> Iterator[tuple[FrameType, int, int]]:
     """The frames of the user's code, outermost first, each with its line and instruction."""
     trace: TracebackType | None = _get_traceback(error)
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename.startswith(_user_files):
+        if _is_users(trace.tb_frame.f_code.co_filename):
             yield trace.tb_frame, trace.tb_lineno, trace.tb_lasti
         trace = trace.tb_next
+
+
+def _is_users(file: str) -> bool:
+    return file.startswith(_user_files) or not file.startswith(_library_files)
 
 
 def _chain(error: BaseException, message: str) -> str:
@@ -198,7 +225,7 @@ def _stack(error: BaseException) -> str:
 
 def _lines(frames: list[tuple[FrameType, int, int]] | deque[tuple[FrameType, int, int]]) -> str:
     try:
-        summaries = [_summary(frame.f_code, line, lasti) for frame, line, lasti in frames]
+        summaries = [_summary(frame, line, lasti) for frame, line, lasti in frames]
         texts = _StackSummary.from_list(summaries).format()
     # Boundary: the traceback and linecache modules are the user's to change. The places are kept.
     except Exception:  # noqa: BLE001
@@ -209,12 +236,34 @@ def _lines(frames: list[tuple[FrameType, int, int]] | deque[tuple[FrameType, int
     return "".join(cut(text, _FRAME_LIMIT) for text in texts)
 
 
-def _summary(code: CodeType, line: int, lasti: int) -> traceback.FrameSummary:
-    put_back(code.co_filename)
+def _summary(frame: FrameType, line: int, lasti: int) -> traceback.FrameSummary:
+    code = frame.f_code
+    text = None if _has_lines(code.co_filename, frame.f_globals) else ""
     _, end_line, start, end = next(islice(code.co_positions(), lasti // 2, None), (None,) * 4)
     return _FrameSummary(
-        code.co_filename, line, code.co_name, end_lineno=end_line, colno=start, end_colno=end
+        code.co_filename,
+        line,
+        code.co_name,
+        line=text,
+        end_lineno=end_line,
+        colno=start,
+        end_colno=end,
     )
+
+
+def _has_lines(file: str, globals_: dict[str, Any]) -> bool:
+    """Have linecache know the lines of `file` as they are now; False if it must not read them."""
+    if file.startswith(_CELLS):
+        put_back(file)
+        return True
+    with suppress(OSError, ValueError):  # no file, as a rule
+        status = os.stat(file)
+        # To read a pipe might not end.
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _FILE_LIMIT:
+            return False
+    linecache.checkcache(file)
+    linecache.lazycache(file, globals_)
+    return True
 
 
 def _last_lines(error: BaseException, message: str) -> str:

@@ -80,7 +80,9 @@ def be_worker(
         if jail.folder:
             if jail.tier == "process":
                 know_no_jail()
-            show_files_below(jail.home or f"{jail.folder}/{folders.WORKSPACE}")
+            workspace = jail.home or f"{jail.folder}/{folders.WORKSPACE}"
+            show_files_below(workspace)
+            template.import_from(workspace)
     # Boundary: the host is to be told, and there is nobody else here to do it.
     except Exception as error:  # noqa: BLE001
         report(control_fd, jail.tier, "worker", error)

@@ -24,6 +24,9 @@ _ENVIRONMENT = {
     "USER": "user",
     "LANG": "C.UTF-8",
     "TMPDIR": "/tmp",
+    # Else a program that a session starts twice within a second, and changes a module of between,
+    # would take the bytecode of the first: that is compared by whole seconds and the size.
+    "PYTHONDONTWRITEBYTECODE": "1",
     "MPLBACKEND": "Agg",  # there is no display
     "MPLCONFIGDIR": "/tmp/matplotlib",
     # Threads would make each fork one of a multi-threaded process, and sessions share the cores.

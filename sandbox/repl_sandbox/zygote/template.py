@@ -34,9 +34,12 @@ from ..types import Policy
 from ..worker.classes import find_in_cells
 from ..worker.copies import WAITS
 from ..worker.main import Worker
+from ..worker.own_imports import note_library
 from ..worker.start_method import start_by_fork
+from ..worker.tracebacks import hide_files_of_library
 from ..worker.warmth import warm_up
 from ..worker.warned import show_as_of_cells
+from ..worker.workspace_modules import MODULES
 from . import control
 from .generation import TRACKING_BELOW, WORKER_FD
 from .ground import Ground, ground_of
@@ -122,6 +125,10 @@ def _seal(
     if ground.base_filter:
         processes.forbid_new_privileges()
         seccomp.load(ground.base_filter)
+    note_library()
+    hide_files_of_library()
+    if rules is None or rules.check_module is not None:
+        MODULES.install(None if rules is None else rules.check_module)
     show_as_of_cells()
     find_in_cells()
     rehearse(Jail(None, 0, [], 0, b"", ground.files, tier, states=0), Worker(rules))
@@ -130,6 +137,8 @@ def _seal(
     filled = fill_holes()
     worker = Worker(rules)
     worker.follow_forks()
+    if tier == "jailed":
+        worker.import_from(mounts.WORKSPACE)
     quiet, steps = None, None
     if tier == "jailed":
         quiet, steps = _quiet(ground, worker.prepare(WORKER_FD), privileged=privileged)
