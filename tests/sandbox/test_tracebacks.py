@@ -458,3 +458,76 @@ def test_describing_never_raises(monkeypatch):
 def test_builtins_are_candidates_as_they_are_now(error, monkeypatch):
     monkeypatch.setattr(builtins, "frobnicate", 1, raising=False)
     assert "'frobnicate'" in error("frobnicat").traceback
+
+
+@pytest.mark.parametrize(
+    ("cells", "places"),
+    [
+        (
+            ["src = 'def f(xs):\\n  return xs[9]\\n'\nns = {}\nexec(src, ns)\nns['f']([])"],
+            ['File "<cell 1>", line 4, in <module>', 'File "<string>", line 2, in f\nIndexError'],
+        ),
+        (["eval('1 / 0')"], ['File "<string>", line 1, in <module>\nZeroDivisionError']),
+        (
+            ["exec(compile('x = 1\\nx / 0', 'solution.py', 'exec'))"],
+            ['File "solution.py", line 2, in <module>\nZeroDivisionError'],
+        ),
+        # The lines that linecache has, as those of a file of that name.
+        (
+            [
+                "open('solution.py', 'w').write('x = 1\\nx / 0')",
+                "exec(compile(open('solution.py').read(), 'solution.py', 'exec'))",
+            ],
+            ['File "solution.py", line 2, in <module>\n    x / 0\n'],
+        ),
+        (
+            [
+                "import linecache\ns = 'x = 1\\nx / 0\\n'\n"
+                "linecache.cache['<made>'] = (len(s), None, s.splitlines(True), '<made>')\n"
+                "exec(compile(s, '<made>', 'exec'))"
+            ],
+            ['File "<made>", line 2, in <module>\n    x / 0\n'],
+        ),
+        (
+            ["open('own.py', 'w').write('def f():\\n    1 / 0\\n')\nimport own\nown.f()"],
+            ['/own.py", line 2, in f\n    1 / 0\n'],
+        ),
+        # A file that was changed meanwhile is shown as it is now.
+        (
+            [
+                "open('own.py', 'w').write('def f():\\n    1 / 0\\n')\nimport own, importlib\n"
+                "try: own.f()\nexcept Exception as e: raise e",
+                "open('own.py', 'w').write('\\n\\ndef f():\\n    2 / 0\\n')\n"
+                "importlib.reload(own).f()",
+            ],
+            ['/own.py", line 4, in f\n    2 / 0\n'],
+        ),
+        (
+            [
+                "import runpy, tempfile\npath = f'{tempfile.mkdtemp()}/s.py'\n"
+                "open(path, 'w').write('1 / 0')\nrunpy.run_path(path)"
+            ],
+            ['/s.py", line 1, in <module>\n    1 / 0\n'],
+        ),
+        (
+            ["from threading import Thread\nexec('def f(:')"],
+            ['File "<cell 1>", line 2, in <module>', 'File "<string>", line 1\n    def f(:\n'],
+        ),
+        (
+            ["open('bad.py', 'w').write('x = 1\\ny = (\\n')\nimport bad"],
+            ['File "<cell 1>", line 2, in <module>', '/bad.py", line 2\n    y = (\n'],
+        ),
+        # To read what is named might not end.
+        (
+            ["exec(compile('1 / 0', '/dev/zero', 'exec'))"],
+            ['File "/dev/zero", line 1, in <module>'],
+        ),
+    ],
+)
+def test_places_in_code_that_the_code_has_made(sandbox, cells, places):
+    with sandbox.session() as session:
+        for cell in cells:
+            outcome = session.run(cell)
+    assert outcome.error is not None
+    for place in places:
+        assert place in outcome.error.traceback, outcome.error.traceback

@@ -181,12 +181,20 @@ def test_the_worker_never_imports_from_the_workspace(sandbox: Sandbox) -> None:
             outcome = session.run(cell)
             error = outcome.error.traceback if isinstance(outcome, Raised) else ""
             assert "hostile" not in f"{outcome.stdout}{outcome.stderr}{error}".casefold(), cell
-        checkpoint = session.checkpoint()
-    with sandbox.session(seed=1, checkpoint=checkpoint) as session:
-        assert value(session, "known") == "1"
 
 
-@pytest.mark.parametrize("name", ["asyncio", "selectors", "queue", "difflib", "random"])
+def test_nor_does_it_for_a_checkpoint() -> None:
+    with Sandbox() as sandbox:
+        with sandbox.session(seed=1) as session:
+            session.files.put_all({f"{name}.py": HOSTILE for name in sys.stdlib_module_names})
+            session.files.put("cloudpickle.py", HOSTILE)
+            value(session, "known = 1")
+            checkpoint = session.checkpoint()
+        with sandbox.restore(checkpoint) as session:
+            assert value(session, "known") == "1"
+
+
+@pytest.mark.parametrize("name", ["asyncio", "heapq", "queue", "difflib", "random"])
 def test_nor_takes_a_module_of_the_session_for_the_one_of_the_library(
     session: Session, name: str
 ) -> None:
@@ -216,11 +224,6 @@ def lint() -> Iterator[Sandbox]:
         ({"own.py": "import other", "other.py": ""}, "import own", "import of 'other'"),
         ({"other.py": ""}, "import other", "line 1, column 8: import of 'other'"),
         ({"pk/__init__.py": "from .a import v", "pk/a.py": "v = 1"}, "import pk\npk.v", None),
-        (
-            {"pk/__init__.py": "from .a import v", "pk/a.py": "v = 1\nfrom .. import os"},
-            "import pk",
-            "import of",
-        ),
         ({"pk/__init__.py": "from . import a", "pk/a.py": "import os"}, "import pk", "pk/a.py"),
     ],
 )

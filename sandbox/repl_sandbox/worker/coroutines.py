@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from .namespace import Namespace
-from .own_imports import own
+from .own_imports import from_library, own
 from .tracebacks import has_lines
 
 if TYPE_CHECKING:
@@ -74,10 +74,12 @@ def _loop(namespace: Namespace) -> asyncio.AbstractEventLoop:
     loop = namespace.loop
     if loop is None or loop.is_closed():
         # Not before it is needed: sessions that never await do not pay for the module.
-        asyncio = own("asyncio")
-        loop = namespace.loop = asyncio.new_event_loop()
+        with from_library():
+            asyncio = own("asyncio")
+            loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(loop)
         loop.set_exception_handler(_complain)
-        asyncio.set_event_loop(loop)
+        namespace.loop = loop
     return loop
 
 

@@ -29,6 +29,8 @@ class _Library:
         self._thread = 0  # whose imports these are; 0: of nobody
         self._path: list[str] = []
         self._finders: list[Any] = []
+        # Of the library, by names under which the session has modules of its own.
+        self._displaced: dict[str, ModuleType] = {}
 
     def note(self) -> None:
         """In a template: what is there now is the library."""
@@ -55,6 +57,7 @@ class _Library:
             return
         found = MODULES.found.copy()  # threads may import meanwhile
         aside = {name: _modules.pop(name) for name in found if name in _modules}
+        _modules.update({name: self._displaced[name] for name in aside if name in self._displaced})
         finders = sys.meta_path
         finders.insert(0, self)
         self._thread = get_ident()
@@ -64,6 +67,7 @@ class _Library:
             self._thread = 0
             with suppress(ValueError):  # code has removed it
                 finders.remove(self)
+            self._displaced.update({name: _modules[name] for name in aside if name in _modules})
             _modules.update(aside)
 
 

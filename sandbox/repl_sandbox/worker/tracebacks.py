@@ -2,8 +2,8 @@
 
 Frames of the library and of this package are left out; all others appear: of cells, of modules of
 the session's own, and of code that was given to `exec`, `eval` or `compile`, under the name that it
-was given. The layout is the running Python's. Whatever an exception does when it is read, describing
-it ends and does not raise.
+was given. The layout is the running Python's. Whatever an exception does when it is read,
+describing it ends and does not raise.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FILE_LIMIT = 16 << 20
 
 _CELLS = "<cell "
 _user_files = (_CELLS, "/workspace/")
-_library_files = (
+_library_files: tuple[str, ...] = (
     "<frozen ",
     f"{os.path.dirname(os.path.dirname(__file__))}/",
     f"{os.path.dirname(os.__file__)}/",

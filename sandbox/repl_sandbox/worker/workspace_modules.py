@@ -1,10 +1,10 @@
 """Modules of a session's own: files of the workspace and of other folders that code can write.
 
 The workspace comes first on `sys.path`, as the folder of a script does, then the current directory,
-as in an interactive interpreter. A path hook finds the modules there, because the interpreter's own
-one trusts times of files: it does not see a file that is made within the tick in which it listed the
-folder, and takes the bytecode of a file that was changed within the same second. Here nothing of
-that is kept: the folder is looked at again for each module, and bytecode is neither read nor
+as in an interactive interpreter. A path hook of our own finds the modules there, because the
+interpreter's trusts times of files: it does not see a file that is made within the tick in which it
+listed the folder, and takes the bytecode of a file that was changed within the same second. Here
+nothing of that is kept: the folder is looked at for each module, and bytecode is neither read nor
 written.
 """
 
@@ -56,7 +56,7 @@ class _CheckedLoader(_Loader):
 
     def source_to_code(self, data: Any, path: Any, **options: Any) -> Any:  # type: ignore[override]
         """As the base class; PolicyError if the policy refuses the source."""
-        tree = compile(data, path, "exec", PyCF_ONLY_AST, dont_inherit=True)
+        tree: Any = compile(data, path, "exec", PyCF_ONLY_AST, dont_inherit=True)
         package = self.name if self.is_package(self.name) else self.name.rpartition(".")[0]
         try:
             self.check(tree, package)
@@ -125,7 +125,7 @@ class WorkspaceModules:
             sys.path[:0] = [self.folder, _HERE]
 
     def move(self, folder: str) -> None:
-        """In a branch: the workspace is `folder` now, with copies of all that was in the old one."""
+        """In a branch: the workspace is `folder` now, with copies of what was in the old one."""
         if not self.folder:
             return
         old, self.folder = self.folder, folder
