@@ -40,6 +40,7 @@ class Terms:
     max_output_length: int
     helpers: tuple[str, ...] = ()
     validator: Validator | None = None
+    memory: int | None = None  # bytes that the session may use, as its failures say
 
 
 @dataclass(slots=True)
@@ -171,13 +172,14 @@ class Episode:
         # After a restart there are changes only if that came first, and so they are the session's.
         if outcome.changes:
             self._follow(outcome.changes)
-        failed = failure(outcome)
+        memory = self.terms.memory
+        failed = failure(outcome, memory)
         if verdict.refusal is not None and verdict.final is None:
             failed = _with_refusal(failed, outcome, verdict.refusal)
         if verdict.final is not None:
             self.final, self.stop_reason = verdict.final, "answer"
         limit = self.terms.max_output_length
-        result = render(outcome, failed, cell=self.cells, limit=limit)
+        result = render(outcome, failed, cell=self.cells, limit=limit, memory=memory)
         return self._observe(result, self._kind(failed), outcome.usage)
 
     def submit(self, weighed: FinalAnswer | ValueError) -> REPLObservation:

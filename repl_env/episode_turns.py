@@ -163,7 +163,8 @@ class EpisodeTurns(EpisodeSteps):
         helpers = self._helpers(SubcallSettings(llm))
         asked = resuming.asked(saved, helpers, answers, self.rubric, schema, llm)
         check = yield Aside(validator, asked.answer_schema)
-        loaded = resuming.resumed(mode, file, asked, check)
+        memory = int(self._sandboxes.limits.memory)
+        loaded = resuming.resumed(mode, file, asked, check, memory)
         source = file.context.source or self._sandboxes
         start = partial(
             resuming.restoring, source, plain=mode == "plain", answers=answers, file=file

@@ -84,7 +84,9 @@ class PythonExecutor:
         session = self._open()
         outcome = session.run(code)
         self._cells += 1
-        result = render(outcome, failure(outcome), cell=self._cells, limit=self._limit)
+        memory = int(self._source.limits.memory)
+        failed = failure(outcome, memory)
+        result = render(outcome, failed, cell=self._cells, limit=self._limit, memory=memory)
         if outcome.state == "restarted":
             self._define(session, *self._functions)
         return result.model_dump()

@@ -87,8 +87,8 @@ TEXT_BY_STATE_BEFORE: dict[State, str] = {
 
 # A limit that struck beside the code: a child that it started, and may not have looked at again.
 TEXT_BY_LIMIT: dict[KillReason, str] = {
-    "memory": "MemoryError: the session's memory ran out, and processes of it were ended.",
-    "processes": "OSError: the session's processes became too many, and some did not start.",
+    "memory": "MemoryError: the session's memory ran out, and processes of it were ended",
+    "processes": "OSError: the session's processes became too many, and some did not start",
 }
 
 
@@ -100,8 +100,8 @@ class Failure:
     text: str
 
 
-def failure(outcome: AnyOutcome) -> Failure | None:
-    """What went wrong in a cell, or None."""
+def failure(outcome: AnyOutcome, memory: int | None = None) -> Failure | None:
+    """What went wrong in a cell, or None. `memory`: bytes that its session may use, if known."""
     if isinstance(outcome, Finished):
         return None
     before = _died_before(outcome)
@@ -118,7 +118,8 @@ def failure(outcome: AnyOutcome) -> Failure | None:
             text = f"{TEXT_BY_CLOCK[outcome.clock]}. {before or _what_is_left(outcome)}"
             return Failure(KIND_BY_CLOCK[outcome.clock], _with_traceback(outcome, text))
         case Killed():
-            text = f"{TEXT_BY_REASON[outcome.reason]}. {_what_is_left(outcome)}"
+            reason = _with_number(TEXT_BY_REASON[outcome.reason], outcome.reason, memory)
+            text = f"{reason}. {_what_is_left(outcome)}"
             return Failure(KIND_BY_REASON[outcome.reason], _with_traceback(outcome, text))
 
 
@@ -141,11 +142,16 @@ def _losses(outcome: AnyOutcome) -> str:
 
 
 def render(
-    outcome: AnyOutcome, failed: Failure | None, *, cell: int, limit: int
+    outcome: AnyOutcome,
+    failed: Failure | None,
+    *,
+    cell: int,
+    limit: int,
+    memory: int | None = None,
 ) -> CodeBlockResult:
     """The outcome of cell number `cell` with at most `limit` characters of each output shown.
 
-    Output is rendered as a terminal shows it, before it is cut.
+    Output is rendered as a terminal shows it, before it is cut. `memory` as of `failure`.
     """
     stdout, stderr = as_shown(clean(outcome.stdout)), as_shown(clean(outcome.stderr))
     # Kept is what the cell wrote, and neither the value that is shown nor the text of an error. It
@@ -158,7 +164,8 @@ def render(
         stdout = f"{on_new_line(stdout)}{clean(outcome.value)}\n"
     for limit_hit in outcome.limits:
         if not (isinstance(outcome, Killed) and outcome.reason == limit_hit):
-            stderr = f"{on_new_line(stderr)}{TEXT_BY_LIMIT[limit_hit]}\n"
+            told = _with_number(TEXT_BY_LIMIT[limit_hit], limit_hit, memory)
+            stderr = f"{on_new_line(stderr)}{told}.\n"
     if failed is not None:
         stderr = f"{on_new_line(stderr)}{failed.text}"
     elif before := _died_before(outcome):
@@ -177,6 +184,13 @@ def render(
         figures=list(map(_in_base64, outcome.figures)),
         truncated=len(stdout) > limit or len(stderr) > limit,
     )
+
+
+def _with_number(text: str, limit: KillReason, memory: int | None) -> str:
+    """`text` about a limit, with the number of that of memory."""
+    if limit != "memory" or memory is None:
+        return text
+    return f"{text} (the limit is {memory / (1 << 20):,.0f} MiB)"
 
 
 def _kept(name: str, written: str, shown: str) -> str:

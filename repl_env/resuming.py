@@ -112,13 +112,17 @@ def asked(
     )
 
 
-def resumed(mode: Mode, file: EpisodeFile, asked: Asked, check: Validator | None) -> CurrentEpisode:
+def resumed(
+    mode: Mode, file: EpisodeFile, asked: Asked, check: Validator | None, memory: int
+) -> CurrentEpisode:
     """The episode in `file`, not open yet; `check` is of its answer's schema.
+
+    `memory`: bytes that its session may use.
 
     Raises:
         CheckpointError: what ended it is no observation.
     """
-    terms = file.episode.terms(file.context, check)
+    terms = file.episode.terms(file.context, check, memory)
     last = file.episode.last_observation()
     return CurrentEpisode(mode, Episode(terms), asked, None if last is None else result_of(last))
 

@@ -107,8 +107,8 @@ class SavedEpisode(BaseModel):
     rubric: JsonValue
     spent: SavedSpent | None
 
-    def terms(self, context: Context, validator: Any) -> Terms:
-        """The terms that the episode goes on under."""
+    def terms(self, context: Context, validator: Any, memory: int) -> Terms:
+        """The terms that the episode goes on under; `memory`: bytes that its session may use."""
         return Terms(
             episode_id=self.episode_id,
             task_prompt=self.task_prompt,
@@ -118,6 +118,7 @@ class SavedEpisode(BaseModel):
             max_output_length=self.max_output_length,
             helpers=tuple(self.helpers),
             validator=validator,
+            memory=memory,
         )
 
     def resume(self, episode: Episode, missing: Iterable[Missing]) -> None:

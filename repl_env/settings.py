@@ -125,6 +125,7 @@ class Request:
             max_output_length=settings.max_output_length,
             helpers=helpers,
             validator=check,
+            memory=int(source.limits.memory),
         )
 
     def following(self, before: Terms, settings: Settings, check: Validator | None) -> Terms:

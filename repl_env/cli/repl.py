@@ -66,7 +66,8 @@ def repl(
 
     with opening():
         sandbox = _sandbox(isolation, require, modules_of(preload), timeout, memory, language, undo)
-    screen = JSONScreen() if as_json else TextScreen()
+    memory_limit = int(sandbox.limits.memory)
+    screen = JSONScreen() if as_json else TextScreen(memory=memory_limit)
     with sandbox:
         with opening():
             shell = Shell(sandbox, screen, values=values, timeout=timeout)

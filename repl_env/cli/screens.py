@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
@@ -56,10 +57,13 @@ class TextScreen:
     """As a REPL: output as it comes, the value, the traceback; then only what is notable.
 
     On a terminal, text of the session is made harmless and tracebacks are coloured; anywhere else
-    it is passed as it is.
+    it is passed as it is. `memory`: bytes that a session may use, to be said when it used more.
     """
 
-    def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
+    def __init__(
+        self, out: TextIO | None = None, err: TextIO | None = None, *, memory: int | None = None
+    ) -> None:
+        self._memory = memory
         self._streams = {"stdout": out or sys.stdout, "stderr": err or sys.stderr}
         self._texts = {
             name: TerminalText() if stream.isatty() else None
@@ -82,7 +86,7 @@ class TextScreen:
             self._write("stdout", self._safe("stdout", outcome.value) + "\n")
         if outcome.error is not None:
             self._traceback(outcome.error.traceback)
-        for line in notable(outcome):
+        for line in notable(outcome, self._memory):
             self._say(line, "yellow")
 
     def reply(self, command: str, reply: RenderableType) -> None:
@@ -166,15 +170,22 @@ def _rendered(console: Console, reply: RenderableType) -> str:
     return "".join(f"{line.rstrip()}\n" for line in captured.get().rstrip("\n").split("\n"))
 
 
-def notable(outcome: AnyOutcome) -> list[str]:
-    """Lines about what a person must know besides output, value and traceback; usually none."""
+def notable(outcome: AnyOutcome, memory: int | None = None) -> list[str]:
+    """Lines about what a person must know besides output, value and traceback; usually none.
+
+    `memory`: bytes that the session may use, if known.
+    """
     lines = []
-    if (ended := _ended(outcome)) is not None:
+    reasons: Mapping[str, str] = _REASONS
+    if memory is not None:
+        number = f"{memory / (1 << 20):,.0f} MiB"
+        reasons = {**_REASONS, "memory": f"{_REASONS['memory']}: the limit is {number}"}
+    if (ended := _ended(outcome, reasons)) is not None:
         lines.append(f"[{ended}; {_STATES[outcome.state]}]")
     elif outcome.state != "kept":
         lines.append(f"[{_STATES[outcome.state]}]")
     named = getattr(outcome, "reason", None)
-    lines += [f"[limit reached: {_REASONS[limit]}]" for limit in outcome.limits if limit != named]
+    lines += [f"[limit reached: {reasons[limit]}]" for limit in outcome.limits if limit != named]
     if outcome.lost:
         lines.append(f"[not brought back: {'; '.join(outcome.lost)}]")
     if outcome.figures:
@@ -183,7 +194,7 @@ def notable(outcome: AnyOutcome) -> list[str]:
     return lines
 
 
-def _ended(outcome: AnyOutcome) -> str | None:
+def _ended(outcome: AnyOutcome, reasons: Mapping[str, str]) -> str | None:
     from repl_sandbox.types import Killed, TimedOut
 
     match outcome:
@@ -192,7 +203,7 @@ def _ended(outcome: AnyOutcome) -> str | None:
         case TimedOut():
             return f"timed out after {outcome.usage.waiting_seconds:.3g} s of waiting"
         case Killed(reason=reason):
-            return _REASONS[reason]
+            return reasons[reason]
         case _:
             return None
 

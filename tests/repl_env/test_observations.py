@@ -71,6 +71,15 @@ def test_each_reason_for_a_kill_has_a_kind_and_a_text(reason):
     assert "variables are gone" in failed.text
 
 
+def test_a_failure_for_want_of_memory_says_how_much_there_is():
+    killed = Killed(reason="memory", state="kept", limits=("memory",))
+    failed = failure_or_none(killed, 3 << 29)
+    assert failed and "than it may (the limit is 1,536 MiB). " in failed.text
+    hit = Finished(limits=("memory", "processes"))
+    told = render(hit, None, cell=1, limit=8192, memory=64 << 20).stderr.splitlines()
+    assert told[0].endswith("were ended (the limit is 64 MiB).") and "MiB" not in told[1]
+
+
 @pytest.mark.parametrize("state", get_args(State))
 def test_each_state_after_a_timeout_is_told(state):
     text = failure(TimedOut(state=state)).text

@@ -483,6 +483,8 @@ def test_variables_are_listed_with_their_types(session):
     session("x = 1\ndata = {}")
     assert session.answers.show_variables() == "Available variables: {'x': 'int', 'data': 'dict'}"
     assert session("SHOW_VARS()").value == repr(session.answers.show_variables())
+    session("answer['content'] = 'c'\nanswer = {'content': 'mine', 'ready': False}")
+    assert session.answers.show_variables() == "Available variables: {'x': 'int', 'data': 'dict'}"
 
 
 def test_the_functions_in_capitals_are_put_back(session, capfd):

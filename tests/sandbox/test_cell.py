@@ -26,15 +26,17 @@ from repl_sandbox.worker.namespace import Namespace
 
 @pytest.fixture
 def namespace():
-    main = sys.modules["__main__"]
+    main, ours = sys.modules["__main__"], dict(vars(asyncio))
     made = Namespace()
     yield made
     sys.modules["__main__"] = main
+    vars(asyncio).update(ours)
     if made.loop is not None:
         pending = asyncio.all_tasks(made.loop)
         for task in pending:
             task.cancel()
-        made.loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+        if pending:
+            made.loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
         made.loop.close()
         asyncio.set_event_loop(None)
     made.globals.clear()
@@ -70,7 +72,7 @@ def run(namespace):
         ("6 * 7", "42"),
         ("'text'", "'text'"),
         ("x = 6\nx * 7", "42"),
-        ("x = 6\nx * 7;", "42"),
+        ("x = 6\nx * 7;", None),
         ("(1,\n 2)\n\n# done", "(1, 2)"),
         ("x = 1; x", "1"),
         ("None", None),
@@ -244,6 +246,104 @@ def test_the_loop_is_usable_after_an_exit_inside_a_coroutine(run):
         == "SystemExit"
     )
     assert run("await asyncio.sleep(0, 'on')").value == "'on'"
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        ("1;", None),
+        ("x = 5\nx;", None),
+        ("(x) ;  # a comment; and more", None),
+        ("x; \n\n# the end\n", None),
+        ("'a' \\\n ;", None),
+        ("'é' + f('ü');", None),
+        ("f(\n  1\n);\n", None),
+        ("1;\r\n", None),
+        ("await g();", None),
+        ("1; 2", "2"),
+        ("';'", "';'"),
+        ("'a;'  # x;", "'a;'"),
+        ("x = 1; x", "1"),
+        ("1  # ;", "1"),
+        ("[';',\n ';']", "[';', ';']"),
+        ("await g()  # ;", "3"),
+    ],
+)
+def test_a_semicolon_behind_the_last_expression_shows_nothing(run, source, value):
+    run("x = 7\nf = str\nasync def g(): return 3\n_ = 'before'")
+    result = run(source)
+
+    assert (result.error, result.value) == (None, value)
+    assert run("_").value == "'before'"
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        "t = asyncio.create_task(f())",
+        "t = asyncio.create_task(f(), name='mine')",
+        "t = asyncio.ensure_future(f())",
+        "t = asyncio.gather(f(), f())",
+        "t = asyncio.shield(f())",
+        "t = asyncio.get_event_loop().create_task(f())",
+        "loop = asyncio.get_event_loop()\nt = loop.create_task(f())",
+        "from asyncio import create_task, gather\nt = gather(create_task(f()), f())",
+        "def begin(): return asyncio.create_task(f())\nt = begin()",
+        "tasks = [asyncio.create_task(f()) for _ in range(3)]\nt = asyncio.gather(*tasks)",
+        "asyncio.run(f())\nt = asyncio.gather(asyncio.create_task(f()))",
+        "asyncio.run(f())\nt = asyncio.get_event_loop().create_task(f())",
+    ],
+)
+@pytest.mark.parametrize("earlier", ["", "await asyncio.sleep(0)", "asyncio.run(asyncio.sleep(0))"])
+@pytest.mark.filterwarnings("error")
+def test_a_cell_that_awaits_nothing_may_begin_tasks_for_a_later_one(run, earlier, begin):
+    run(f"import asyncio\n{earlier}")
+    began = run(f"async def f(): return 5\n{begin}")
+    assert began.error is None
+    assert run("t.done()").value == "False"
+    assert run("await t").value in ("5", "[5]", "[5, 5]", "[5, 5, 5]")
+
+
+def test_a_task_begun_in_the_cell_that_imports_asyncio_is_awaited_by_the_next(run):
+    assert (
+        run("import asyncio\nasync def f(): return 5\nt = asyncio.create_task(f())").error is None
+    )
+    assert run("await t").value == "5"
+
+
+def test_asyncio_is_as_ever_where_it_starts_no_task(run):
+    assert run("import asyncio\nasync def f(): return 5\nasyncio.run(f())").value == "5"
+    assert run("asyncio.get_running_loop()").error.type == "RuntimeError"
+    assert run("loop = asyncio.new_event_loop()\nloop.run_until_complete(f())").value == "5"
+    assert run("asyncio.set_event_loop(loop)\nasyncio.get_event_loop() is loop").value == "True"
+    assert run("import pickle\npickle.loads(pickle.dumps(asyncio.gather)) is asyncio.gather").value
+    assert (
+        run(
+            "import threading\nfailed = []\n"
+            "def work():\n"
+            "    c = f()\n"
+            "    try: asyncio.create_task(c)\n"
+            "    except RuntimeError: failed.append(1); c.close()\n"
+            "t = threading.Thread(target=work); t.start(); t.join(); failed"
+        ).value
+        == "[1]"
+    )
+    run("loop.close()\nasyncio.set_event_loop(None)")
+
+
+def test_cells_run_whatever_stands_in_the_place_of_asyncio(run, monkeypatch):
+    for there in (None, object()):
+        run.namespace.offers_loop = False
+        monkeypatch.setitem(sys.modules, "asyncio", there)
+        assert run("1 + 1  # asyncio").value == "2"
+
+
+def test_the_error_of_a_task_that_no_cell_awaits_is_told(run, capfd, caplog):
+    run("import asyncio\nasync def f(): 1 / 0\nt = asyncio.create_task(f())")
+    run("await asyncio.sleep(0)\nawait asyncio.sleep(0)")
+    run("import gc\ndel t\ngc.collect()")
+
+    assert "never retrieved" in caplog.text + capfd.readouterr().err
 
 
 def test_a_closed_loop_is_replaced(run):

@@ -462,6 +462,7 @@ def test_memory_beyond_the_limit_is_a_memory_error(sandbox: Sandbox) -> None:
         assert isinstance(outcome, Raised)
         assert outcome.error is not None
         assert outcome.error.type == "MemoryError"
+        assert "(Limits.memory, 64 MiB)" in outcome.error.traceback
         assert session.run("len(bytearray(10 << 20))").value == str(10 << 20)
 
 

@@ -158,8 +158,9 @@ class Answers:
         raise NameError(f"FINAL_VAR: there is no variable {key!r}.{advice}")
 
     def show_variables(self) -> str:
-        """The user's variables with their types, as text."""
-        types = {name: type_name(value) for name, value in self._namespace.variables()}
+        """The user's variables but `answer`, with their types, as text."""
+        variables = self._namespace.variables()
+        types = {name: type_name(value) for name, value in variables if name != "answer"}
         return f"Available variables: {types}" if types else "No variables created yet."
 
     def _tell(self, held: dict[Any, Any]) -> None:

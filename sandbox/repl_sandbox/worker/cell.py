@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from ast import Expr, Expression, Module, PyCF_ALLOW_TOP_LEVEL_AWAIT, PyCF_ONLY_AST
 from collections.abc import Callable
 from types import CodeType
 from typing import Any, NamedTuple
 
 from ..types import ErrorInfo
-from .coroutines import run_coroutine
+from .coroutines import offer_loop, run_coroutine
 from .display import display
 from .namespace import Namespace
 from .printed import install, rewrite
@@ -30,11 +31,14 @@ _TREE = PyCF_ONLY_AST | _FLAGS
 _FUTURE = 0x1FE0000
 
 _no_text = re.compile("[\0\ud800-\udfff]").search
+_line_ends = re.compile("\r\n?|\n")
+_semicolon = re.compile(r"(?:[ \t\f]|\\\n)*;").match
 
 # Taken once: the user may bind other objects to these names.
 _compile = compile
 _eval = eval
 _write = os.write
+_modules = sys.modules
 
 
 class Ran(NamedTuple):
@@ -61,7 +65,8 @@ def run_cell(
 ) -> Ran:
     """Run `source` as cell `number`. Never raises, but for an interrupt while it returns.
 
-    A last statement that is an expression is displayed, and bound to `_`, unless it is None.
+    A last statement that is an expression is displayed, and bound to `_`, unless it is None or a
+    semicolon stands behind it.
     `printed` is called with each printed form of an answer (see `printed.py`) as it is evaluated,
     and with whether it is the cell's last expression; without it, no such form is looked for.
     `settle` is called when the code is compiled, and returns when it may run. Number 0 is none of
@@ -75,6 +80,8 @@ def run_cell(
         everything = namespace.globals
         if REGISTRY in everything:
             forget_shown(everything)
+        if not namespace.offers_loop and ("asyncio" in source or "asyncio" in _modules):
+            offer_loop(source, namespace)
         line = source.isprintable()
         name = keep(number, source, line=line)
         if printed is not None:
@@ -160,18 +167,29 @@ def _compiled(
         what `compile` raises, see `_refused`.
     """
     tree = _compile(source, name, "exec", _TREE | namespace.future, True)
+    shown = ";" not in source or not _ends_in_semicolon(tree, source)
     if forms:
         rewrite(tree)
     if namespace.check is not None:
         tree = namespace.check(tree)
-    codes = _split(tree, name, namespace)
+    codes = _split(tree, name, namespace, shown=shown)
     return codes if len(codes) != 1 or codes[0].co_flags & _COROUTINE else codes[0]
 
 
-def _split(tree: Module, name: str, namespace: Namespace) -> list[CodeType]:
-    """Compile the statements, and apart from them the last one if it is an expression."""
+def _ends_in_semicolon(tree: Module, source: str) -> bool:
+    """Whether a semicolon follows the last statement, as it does where IPython shows nothing."""
+    if not tree.body:
+        return False
+    last = tree.body[-1]
+    lines = _line_ends.split(source)[(last.end_lineno or 1) - 1 :]
+    lines[0] = lines[0].encode()[last.end_col_offset or 0 :].decode()
+    return _semicolon("\n".join(lines)) is not None
+
+
+def _split(tree: Module, name: str, namespace: Namespace, *, shown: bool) -> list[CodeType]:
+    """Compile the statements, and apart from them the last one if it is an expression to show."""
     codes = []
-    last = tree.body[-1] if tree.body else None
+    last = tree.body[-1] if tree.body and shown else None
     if isinstance(last, Expr):
         del tree.body[-1]
     if tree.body:

@@ -1,12 +1,17 @@
 """Top-level `await`: coroutines of cells on one event loop that lives as long as the session.
 
-The loop turns only while a cell awaits. Tasks that one cell starts go on when a later one awaits.
+The loop turns only while a cell awaits. Tasks that one cell starts go on when a later one awaits;
+a cell that does not await may start them, too.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 from _contextvars import Context, copy_context
-from collections.abc import Coroutine
+from _thread import get_ident
+from collections.abc import Callable, Coroutine
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from .namespace import Namespace
@@ -21,6 +26,90 @@ if TYPE_CHECKING:
 _CANCEL_GRACE = 0.2
 
 _UNSET = object()
+_modules = sys.modules
+
+# Functions of asyncio that start tasks where a loop runs, and else fail or take another loop. The
+# rest of asyncio is as ever: `asyncio.run` works in a cell that does not await, and libraries that
+# ask for a running loop find none there.
+_STARTERS = ("create_task", "ensure_future", "gather", "shield")
+
+_imports_asyncio = re.compile(r"\b(?:import|from)\s+asyncio\b").search
+
+
+def offer_loop(source: str, namespace: Namespace) -> None:
+    """Have a cell that awaits nothing start tasks on the session's loop, if it imports asyncio.
+
+    Called once, in the session's process, as soon as asyncio is there or `source` imports it.
+    """
+    if "asyncio" not in _modules and not _imports_asyncio(source):
+        return
+    if type(namespace.globals.get("__builtins__")) is dict:  # of a policy without `await`
+        return
+    namespace.offers_loop = True
+    try:
+        import asyncio
+
+        starters = {name: _starting(getattr(asyncio, name), namespace) for name in _STARTERS}
+        finders = {"get_event_loop": _finding(asyncio.get_event_loop, namespace)}
+        for name, ours in {**starters, **finders}.items():
+            setattr(asyncio, name, ours)
+    # Boundary: the session's code may have put anything in the module's place, and the cell runs.
+    except Exception:  # noqa: BLE001
+        pass
+
+
+def _starting(function: Callable[..., Any], namespace: Namespace) -> Callable[..., Any]:
+    """`function`, with the session's loop for the running one where none runs."""
+    from asyncio.events import _set_running_loop
+
+    def start(*args: Any, **kwargs: Any) -> Any:
+        if not _is_idle():
+            return function(*args, **kwargs)
+        _set_running_loop(_loop(namespace))
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _set_running_loop(None)
+
+    return _as(function, start)
+
+
+def _finding(function: Callable[..., Any], namespace: Namespace) -> Callable[..., Any]:
+    """`function`, which gets the current loop: the session's, unless code has set another."""
+
+    def get_event_loop() -> Any:
+        if _is_idle() and not _has_current():
+            from asyncio import set_event_loop
+
+            set_event_loop(_loop(namespace))
+        return function()
+
+    return _as(function, get_event_loop)
+
+
+def _as(function: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+    ours = wraps(function)(ours)
+    ours.__module__ = "asyncio"  # where it is found, for pickle
+    return ours
+
+
+def _is_idle() -> bool:
+    """Whether this is the thread of the cells, and no loop runs in it."""
+    from asyncio.events import _get_running_loop
+    from threading import main_thread
+
+    return _get_running_loop() is None and get_ident() == main_thread().ident
+
+
+def _has_current() -> bool:
+    """Whether a loop is the thread's current one; for a policy of other makers, supposed."""
+    from asyncio import events
+
+    local = getattr(vars(events).get("_event_loop_policy"), "_local", _UNSET)
+    if local is _UNSET:
+        return vars(events).get("_event_loop_policy") is not None
+    loop = getattr(local, "_loop", None)
+    return loop is not None and not loop.is_closed()
 
 
 def run_coroutine(coroutine: Coroutine[Any, Any, object], namespace: Namespace) -> object:

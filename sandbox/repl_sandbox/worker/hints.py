@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import builtins
 import errno
+import resource
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from . import foreign_lines
 from .anatomy import class_dict, loaded_class, module_dict, plain, read
 from .namespace import Namespace
 from .own_imports import own
@@ -19,7 +21,6 @@ _LONGEST_NAME = 60
 # The similarity from which a name counts as meant; Python's own suggestions are about as strict.
 _SIMILAR = 0.65
 
-_MEMORY = "The session's memory limit (Limits.memory) is reached."
 _PROCESSES = "The session's limit of processes and threads (Limits.processes) may be reached."
 
 _BY_ERRNO = {
@@ -27,7 +28,6 @@ _BY_ERRNO = {
     errno.ENFILE: "The system's limit of open files is reached.",
     errno.ENOSPC: "The session's space for files (Limits.workspace) is used up.",
     errno.EFBIG: "The session's limit for the size of a file (Limits.file_size) is reached.",
-    errno.ENOMEM: _MEMORY,
     errno.EROFS: "In a session only /workspace, /tmp and /dev/shm can be written.",
     errno.ENETUNREACH: "A session has no network.",
     errno.EAFNOSUPPORT: "A session has no network.",
@@ -51,7 +51,14 @@ _NOT_AWAITABLE = (
     "a coroutine was expected, got",
     "An asyncio.Future, a coroutine or an awaitable is required",
 )
-_MAGIC = frozenset("!%")
+# Names that IPython puts into the namespace.
+_OF_IPYTHON = {
+    "display": "display() is IPython's; a cell shows its last expression, print() the others.",
+    "get_ipython": "get_ipython() is IPython's; cells are plain Python.",
+}
+# Bytes of private writable memory that a session begins with, of which its limit is counted; set
+# once, before any code runs. None: it is not known what the limit is.
+_memory_at_start: int | None = None
 _CLOSED = (
     "A session has no network; in tier 'confined' also no locks and queues of multiprocessing."
 )
@@ -95,6 +102,12 @@ def know_no_jail() -> None:
         _BY_ERRNO.pop(number, None)
 
 
+def count_memory_from(size: int) -> None:
+    """Take what this process has above `size` for what `Limits.memory` counts."""
+    global _memory_at_start  # noqa: PLW0603 (set before any code runs)
+    _memory_at_start = size
+
+
 def near(name: str, candidates: Iterable[object]) -> str | None:
     """The candidate that `name` was most likely meant to be, if there is one."""
     if not name or len(name) > _LONGEST_NAME:
@@ -112,6 +125,8 @@ def near(name: str, candidates: Iterable[object]) -> str | None:
 
 def _name(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
     name = plain(read(error, "name"))
+    if name in _OF_IPYTHON:
+        return _OF_IPYTHON[name]
     seen: list[object] = list(frame.f_locals) if frame is not None else []
     offered: object = builtins
     if namespace is not None:
@@ -145,6 +160,8 @@ def _system(error: Any, namespace: Namespace | None, frame: FrameType | None) ->
     if resolver is not None and issubclass(type(error), resolver):
         return _BY_ERRNO.get(errno.ENETUNREACH, "")
     number = read(error, "errno")
+    if number == errno.ENOMEM:
+        return _memory(error, namespace, frame)
     if number == errno.EACCES and read(error, "filename") is None:
         # What is refused without a name of a file: a connection (landlock(7)), or a semaphore.
         return _CLOSED if errno.ENETUNREACH in _BY_ERRNO else ""
@@ -184,21 +201,48 @@ def _names(code: CodeType) -> Iterator[str]:
 
 def _module(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
     name = plain(read(error, "name"))
-    if namespace is None or name not in namespace.globals:
+    if namespace is not None and name in namespace.globals:
+        return f"{name!r} is a variable of this session, and no module."
+    # Of a module in a package that is there, and of one of Python's own, the message says it all.
+    if not name or "." in name or name in sys.modules or name in sys.stdlib_module_names:
         return ""
-    return f"{name!r} is a variable of this session, and no module."
+    return f"{name!r} is neither installed nor in the working directory: {_packages()}."
+
+
+def _packages() -> str:
+    """Why a package cannot be installed."""
+    closed = "; a session has no network" if errno.ENETUNREACH in _BY_ERRNO else ""
+    return f"packages come from the host's environment{closed}"
+
+
+def _import(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
+    """For libraries that say in their own words that they lack another."""
+    behind = read(error, "__cause__")
+    if behind is None:
+        behind = read(error, "__context__")
+    if read(error, "name") is not None or type(behind) is not ModuleNotFoundError:
+        return ""
+    return _module(behind, namespace, frame)
 
 
 def _syntax(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
     offset = read(error, "offset")
-    line = plain(read(error, "text"))
-    if type(offset) is not int or line[: offset - 1].strip() or line.lstrip()[:1] not in _MAGIC:
+    if type(offset) is not int:
         return ""
-    return "Lines that begin with '!' or '%' are IPython's; subprocess.run() runs programs here."
+
+    def is_known(name: str) -> bool:
+        return hasattr(builtins, name) or (namespace is not None and name in namespace.globals)
+
+    line = plain(read(error, "text")).rstrip("\n")
+    return foreign_lines.advice(line, max(0, offset - 1), packages=_packages(), is_known=is_known)
 
 
 def _memory(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
-    return _MEMORY
+    limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    number = ""
+    if _memory_at_start is not None and limit > _memory_at_start:
+        number = f", {(limit - _memory_at_start) / (1 << 20):,.0f} MiB"
+    return f"The session's memory limit (Limits.memory{number}) is reached."
 
 
 def _exit(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
@@ -219,6 +263,7 @@ _BY_CLASS: tuple[tuple[_Classes, Callable[..., str]], ...] = (
     (SystemExit, _exit),
     (RuntimeError, _runtime),
     (ModuleNotFoundError, _module),
+    (ImportError, _import),
     (SyntaxError, _syntax),
     ((TypeError, ValueError), _awaited),
 )

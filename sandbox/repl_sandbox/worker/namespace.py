@@ -26,7 +26,8 @@ class Namespace:
     """A fresh `__main__`, registered in `sys.modules`.
 
     `future` holds the compiler flags of the `from __future__` statements seen so far, and `loop`
-    the event loop of top-level `await`, made when it is first needed; `protected` is what `restore`
+    the event loop of top-level `await`, made when it is first needed; `offers_loop`: whether code
+    that does not await may start tasks on it; `protected` is what `restore`
     puts back. `check` is a language policy's: it takes a cell's syntax tree, and returns the one to
     run or raises.
     """
@@ -39,6 +40,7 @@ class Namespace:
         "injected",
         "loop",
         "module",
+        "offers_loop",
         "protected",
     )
 
@@ -49,6 +51,7 @@ class Namespace:
         self.future = 0
         self.check: Callable[[Module], Module] | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.offers_loop = False
         self.injected: dict[str, object] = {}
         self.protected: dict[str, object] = {}
         self._shown: object = _MISSING

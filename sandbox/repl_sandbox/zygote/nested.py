@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from ..errors import IsolationError
 from ..jail import processes
+from ..worker.hints import count_memory_from
 from . import parcel
 from .immortal import immortalise
 from .template import Template, data_segment
@@ -35,4 +36,6 @@ def grow(template: Template, fd: int, manifest: tuple[int, int]) -> Template:
     immortalise()
     # What is no garbage now never will be, and a collection would copy all of it.
     gc.freeze()
-    return replace(template, data_segment=data_segment() + given_back, nested=True)
+    grown = data_segment() + given_back
+    count_memory_from(grown)
+    return replace(template, data_segment=grown, nested=True)

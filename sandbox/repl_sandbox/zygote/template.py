@@ -33,6 +33,7 @@ from ..jail.recipe import RECIPES, Jail
 from ..types import Policy
 from ..worker.classes import find_in_cells
 from ..worker.copies import WAITS
+from ..worker.hints import count_memory_from
 from ..worker.main import Worker
 from ..worker.own_imports import note_library
 from ..worker.start_method import start_by_fork
@@ -152,6 +153,7 @@ def _seal(
     memory.trim_heap()  # each fork copies an entry for each page
     memory.empty_end(_KEPT_FREE)  # after `keep_freed`: so much comes from the heap by now
     grown = max(grown, data_segment())
+    count_memory_from(grown)
     # A collection would write to, and so copy, what init and the zygote only read.
     gc.disable()
     return Template(

@@ -1,0 +1,95 @@
+"""Hints for lines that are not Python but of IPython, a shell or a transcript."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+# A line that is longer is a text, and no command.
+_LONGEST = 1_000
+
+_SHELL = "Lines that begin with '!' or '%' are IPython's; subprocess.run() runs programs here."
+_COMMAND = "This is a command of a shell; subprocess.run() runs programs here."
+_PROMPT = "The prompts of a shell, as '>>>', are no part of the code."
+_FENCE = "The fences of Markdown, as '```', are no part of the code."
+
+_MANAGERS = r"(?:pip3?|conda|mamba|micromamba|uv|poetry|pipx|easy_install)"
+_SYSTEM_MANAGERS = r"(?:apt|apt-get|yum|dnf|apk|brew|npm)"
+_OPTIONS = r"(?:-\S+\s+)*"
+_INSTALLS = re.compile(
+    r"\s*(?:[\w.,\s\[\]]+=\s*)?[!%$]{0,2}\s*(?:sudo\s+)?(?:\S*python[\d.]*\S*\s+-m\s+|\{[^}]*\}\s+-m\s+)?"
+    rf"(?:{_MANAGERS}|{_SYSTEM_MANAGERS})\s+{_OPTIONS}(?:pip\s+{_OPTIONS})?"
+    r"(?:install|add|update|upgrade|download|sync)\b"
+).match
+_MANAGES = re.compile(rf"\s*%{_MANAGERS}\b").match
+_ASKS_MANAGER = re.compile(rf"\s*{_MANAGERS}\s+(?:list|show|freeze|uninstall|search|--\w+)\b").match
+
+_MAGIC = re.compile(r"\s*(!|%%?)(?=[\w/.~{%!$])(\w*)").match
+_ASSIGNED = re.compile(r"\s*[\w.,\s\[\]'\"]+=\s*([!%])\s*(\w+)").match
+_HELP = re.compile(r"\s*(\?\??)?\s*([^\W\d][\w.]*)\s*(\?\??)?\s*;?\s*(?:#.*)?$").match
+
+_BY_MAGIC = {
+    "matplotlib": "Figures come with the cell's outcome, and the line can be left out.",
+    "pylab": "Figures come with the cell's outcome; import numpy and matplotlib.pyplot.",
+    "time": "time.perf_counter() measures time.",
+    "timeit": "time.perf_counter() and timeit.timeit() measure time.",
+    "writefile": "open(path, 'w') writes a file.",
+    "file": "open(path, 'w') writes a file.",
+    "run": "runpy.run_path(path) runs a file.",
+    "cd": "os.chdir(path) changes the directory.",
+    "env": "os.environ holds the environment.",
+    "set_env": "os.environ holds the environment.",
+    "load_ext": "The line can be left out.",
+    "reload_ext": "The line can be left out.",
+    "autoreload": "importlib.reload(module) imports a module again.",
+    "config": "The line can be left out.",
+}
+
+
+def advice(line: str, column: int, *, packages: str, is_known: Callable[[str], bool]) -> str:
+    """What to do in place of `line`, which is no Python from `column` on, or "".
+
+    `packages`: what is said of installing them; `is_known`: whether a name has a value.
+    """
+    if len(line) > _LONGEST:
+        return ""
+    if _INSTALLS(line) or _MANAGES(line):
+        return f"Nothing can be installed here: {packages}."
+    if _ASKS_MANAGER(line):
+        return _COMMAND
+    stripped = line.lstrip()
+    if stripped.startswith((">>> ", "... ", "In [")):
+        return _PROMPT
+    if stripped.startswith("```"):
+        return _FENCE
+    return _of_ipython(line, column) or _of_help(line, is_known)
+
+
+def _of_ipython(line: str, column: int) -> str:
+    begins = not line[:column].strip()
+    magic = _MAGIC(line)
+    # Elsewhere a line may begin with the operator %, and be wrong further on.
+    if magic is not None and (begins or magic[1] != "%" or magic[2] in _BY_MAGIC):
+        return _of_magic(magic[1], magic[2])
+    assigned = _ASSIGNED(line)
+    if assigned is not None:
+        return _of_magic(assigned[1], assigned[2])
+    return _SHELL if begins and line.lstrip()[:1] in ("!", "%") else ""
+
+
+def _of_magic(sign: str, name: str) -> str:
+    found = _BY_MAGIC.get(name) if sign[0] == "%" else None
+    return f"'{sign}{name}' is IPython's. {found}" if found else _SHELL
+
+
+def _of_help(line: str, is_known: Callable[[str], bool]) -> str:
+    """For `?name`, `name?` and `name??`."""
+    asked = _HELP(line)
+    if asked is None or bool(asked[1]) is bool(asked[3]):
+        return ""
+    name = asked[2]
+    if not is_known(name.partition(".")[0]):
+        return ""
+    if "??" in (asked[1], asked[3]):
+        return f"'??' is IPython's; inspect.getsource({name}) is the source."
+    return f"'?' is IPython's; help({name}) shows the documentation."
