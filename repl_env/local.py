@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
 
@@ -112,7 +113,7 @@ class LocalBase:
         if unnamed:
             raise TypeError(f"{type(self).__name__} takes its arguments by name")
         for name in unknown:
-            raise TypeError(f"{type(self).__name__} has no argument {name!r}")
+            raise TypeError(f"{type(self).__name__} has no argument {name!r}{_meant(name)}")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._env._condition}>"
@@ -353,3 +354,21 @@ class LocalREPLEnv(LocalBase):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+# Fields of what an environment is made with, which are taken for arguments of its own.
+_PLACES = {
+    **{each.name: f"limits=Limits({each.name}=...)" for each in fields(Limits)},
+    "timeout_s": "limits=Limits(timeout=...)",
+    **{each.name: f'policy=Policy("lint", {each.name}=...)' for each in fields(Policy)},
+    "language": "policy=Policy(...)",
+}
+
+
+def _meant(name: str) -> str:
+    """Where an unknown argument belongs, if it is a field of `Limits` or `Policy`."""
+    place = _PLACES.get(name)
+    if place is None:
+        return ""
+    kind = place.partition("=")[2].partition("(")[0]
+    return f"; it is {place} (from repl_env import {kind})"

@@ -91,6 +91,19 @@ def own_parts() -> dict[str, Any]:
         environment.close()
 
 
+def attributes() -> dict[str, Any]:
+    """Those of the environment behind it, assigned here; a time-out by its other name."""
+    environment = REPLEnvironment(max_iterations=5)
+    try:
+        before = environment.max_iterations
+        environment.max_iterations, environment.llm_query_fn = 1, lambda prompt: f"to {prompt}"
+        environment.reset()
+        end = environment.step(REPLAction(code="print(llm_query('x'))"), timeout=60)
+        return {"before": before, "stdout": end.result.stdout, "done": end.done}
+    finally:
+        environment.close()
+
+
 def inside() -> dict[str, Any]:
     """The environment behind it, whose branches go on apart."""
     environment = REPLEnvironment()
@@ -244,6 +257,7 @@ def discovery_of_a_space(url: str) -> dict[str, Any]:
 STORIES = (
     kinds,
     own_parts,
+    attributes,
     inside,
     long_context,
     asynchronous,

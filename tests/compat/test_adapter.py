@@ -38,6 +38,12 @@ def test_openenv_s_transforms_and_rubrics_are_given_its_observations(
     }
 
 
+def test_attributes_of_the_environment_behind_it_may_be_assigned(stories: dict[str, Any]) -> None:
+    told = stories["attributes"]
+    assert (told["before"], told["done"]) == (5, True)
+    assert told["stdout"].startswith("to x\n")
+
+
 def test_the_environment_behind_it_branches(stories: dict[str, Any]) -> None:
     assert stories["inside"] == {"branch": "2", "kept": "1"}
 

@@ -66,6 +66,12 @@ def test_what_an_environment_is_made_with_can_be_had_from_the_package(name):
         (lambda: repl_env.REPLEnvironment(sandbox="auto"), "from repl_env import Sandbox"),
         (lambda: repl_env.LocalREPLEnv(budget=5), "from repl_env.rlm import Budget"),
         (lambda: repl_env.LocalREPLEnv().reset(llm="gpt"), "from repl_env import LLM"),
+        (lambda: repl_env.LocalREPLEnv(memory="1GiB"), r"Limits\(memory.*from repl_env import Lim"),
+        (lambda: repl_env.AsyncLocalREPLEnv(timeout_s=5), r"limits=Limits\(timeout=...\)"),
+        (
+            lambda: repl_env.REPLVectorEnv(1, imports=[]),
+            r"policy=Policy\(.*from repl_env import Pol",
+        ),
         (lambda: repl_sandbox.Sandbox(limits=5), "from repl_sandbox import Limits"),
         (lambda: repl_sandbox.Sandbox(policy="lint"), "from repl_sandbox import Policy"),
         (lambda: repl_sandbox.AsyncSandbox.of(5), "from repl_sandbox import Sandbox"),
