@@ -6,12 +6,15 @@ What the adapter does where it is installed is in tests/compat.
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import tomllib
 from importlib import import_module, metadata
 from pathlib import Path
 
 import pytest
+
+from repl_env import ExactMatchRubric, REPLAction, REPLEnvironment, REPLRubric
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,3 +44,46 @@ def test_the_manifest_names_this_version_and_the_server(monkeypatch: pytest.Monk
     assert fields["version"] == metadata.version("repl-env")
     module, _, name = fields["app"].partition(":")
     assert callable(getattr(import_module(module), name))
+
+
+PRINTED = {
+    "print('FINAL(42)')": "42",
+    "print('FINAL(g(x))')": "g(x)",
+    "print('FINAL((1, 2))')": "(1, 2)",
+    "print('FINAL(a(b(c(d))) = e)')": "a(b(c(d))) = e",
+    "print(\"FINAL({'a': (1, 2)})\")": "{'a': (1, 2)}",
+    "print('FINAL(42)\\nrest: (of it)')": "42",
+    "found = 'it'\nprint('FINAL_VAR(found)')": "it",
+    "print(FINAL(7))": "7",
+    "answer['content'] = 'it'\nanswer['ready'] = True": "it",
+}
+
+
+@pytest.mark.parametrize("code", PRINTED)
+def test_answers_in_the_forms_that_openenv_s_users_write(code: str, sandbox) -> None:
+    env = REPLEnvironment(sandbox=sandbox)
+    env.reset()
+    seen = env.step(REPLAction(code=code))
+    assert (seen.done, seen.metadata["final_answer"]) == (True, PRINTED[code])
+    env.close()
+    assert (env._state, env._executor) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "reward"), [("done", "done", 1.0), ("wrong", "done", 0.0)]
+)
+def test_rewards_as_openenv_s(answer: str, expected: str, reward: float, sandbox) -> None:
+    env = REPLEnvironment(sandbox=sandbox, rubric=REPLRubric(outcome=ExactMatchRubric()))
+    env.reset(expected_answer=expected)
+    assert env.step(REPLAction(code="raise ValueError()")).reward == -0.05
+    assert env.step(REPLAction(code=f"print('FINAL({answer})')")).reward == reward
+    env.close()
+
+
+def test_its_folder_of_modules_can_be_at_the_front_of_the_path() -> None:
+    """`server.repl_environment` is a name of its own then, as in OpenEnv's checkout."""
+    code = (
+        "import server.repl_environment as theirs, repl_env; "
+        "assert theirs.REPLEnvironment is repl_env.REPLEnvironment"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT / "repl_env", check=True)
