@@ -66,11 +66,11 @@ class Limits:
     """What one session may use. Sizes are bytes or text such as "512MiB"; times are seconds.
 
     `memory` (at least 16 MiB) counts all processes of the session beyond the template it was forked
-    from; `open_files` is of each process, and at most half of this process's own where sessions
-    share its user (`ulimit -n`); `cpu_seconds` (None: no limit) counts over the session's life;
-    `output` bounds what is kept of a session's output. A cell may execute for `timeout` and then
-    has `grace` to end by itself when interrupted; the calls it makes to the host may take
-    `host_timeout` in all.
+    from; `open_files` is of each process, three of them kept for recovery, and at most half of this
+    process's own where sessions share its user (`ulimit -n`); `cpu_seconds` (None: no limit) counts
+    over the session's life; `output` bounds what is kept of a session's output. A cell may execute
+    for `timeout` and then has `grace` to end by itself when interrupted; the calls it makes to the
+    host may take `host_timeout` in all.
     """
 
     memory: int | str = "1GiB"

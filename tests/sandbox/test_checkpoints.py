@@ -722,7 +722,7 @@ def test_deep_nesting_is_saved_or_listed(sandbox):
 
 
 def test_a_payload_obeys_the_limits_of_its_session(jailed):
-    code = "import resource\nx = resource.getrlimit(resource.RLIMIT_NOFILE)[0]"
+    code = "import resource\nx = resource.getrlimit(resource.RLIMIT_NOFILE)[1]"
     payload = Call(exec, f"import sys\nexec({code!r}, vars(sys.modules['__main__']))")
     with jailed.restore(forged(payload), limits=Limits(open_files=99)) as session:
         assert session.get("x") == 99

@@ -143,12 +143,13 @@ def test_pipes_and_sockets_are_named(copied: Session) -> None:
         "numbers = [reading, writing, one.fileno(), other.fileno()]"
     )
     lost = after_a_death(copied, code)
-    pipes, sockets = copied.get("numbers")[:2], copied.get("numbers")[2:]
+    pipes = copied.get("numbers")[:2]
+    sockets = zip(copied.get("numbers")[2:], ("one", "other"), strict=True)
     assert sorted(lost) == sorted(
         [f"descriptor {fd}, a pipe" for fd in pipes]
-        + [f"descriptor {fd}, a socket" for fd in sockets]
+        + [f"descriptor {fd}, a socket, which {held!r} holds" for fd, held in sockets]
     )
-    closed = "try: os.fstat(reading)\nexcept OSError as error: found = error.strerror\nfound"
+    closed = "try: os.read(reading, 1)\nexcept OSError as error: found = error.strerror\nfound"
     assert copied.run(closed).value == "'Bad file descriptor'"
 
 

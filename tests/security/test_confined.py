@@ -34,6 +34,7 @@ from repl_sandbox import (
 from repl_sandbox.jail import folders, grants
 from repl_sandbox.jail.landlock import SCOPES, kernel_abi
 from repl_sandbox.jail.recipe import CONFINED_INIT, CONFINED_WORKER
+from repl_sandbox.jail.rlimits import SPARE_FILES
 from tests.waiting import LONG, PATIENCE, comes_to, eventually
 
 pytestmark = pytest.mark.skipif(not kernel_abi(), reason="this kernel has no Landlock")
@@ -317,7 +318,7 @@ def test_descriptors_are_the_streams_and_two_sockets(view: Any) -> None:
 
 def test_resource_limits_are_set_and_processes_only_where_they_are_the_sessions(view: Any) -> None:
     limits = view["rlimits"]
-    assert limits["RLIMIT_NOFILE"] == [256, 256]
+    assert limits["RLIMIT_NOFILE"] == [256 - SPARE_FILES, 256]
     assert limits["RLIMIT_CPU"] == [500, 501]
     assert limits["RLIMIT_FSIZE"][1] == 256 << 20
     if view["host uid"] == 0:

@@ -20,6 +20,7 @@ import pytest
 
 import repl_sandbox
 from repl_sandbox.jail.landlock import kernel_abi
+from repl_sandbox.jail.rlimits import SPARE_FILES
 from tests.waiting import LONG
 
 SECRET = "kept-by-the-host"
@@ -296,7 +297,6 @@ def test_no_user_of_the_session_is_root_outside(view: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("NOFILE", LIMITS["open_files"]),
         ("FSIZE", LIMITS["file_size"]),
         ("MEMLOCK", 0),
         ("MSGQUEUE", 0),
@@ -306,6 +306,11 @@ def test_no_user_of_the_session_is_root_outside(view: Any) -> None:
 )
 def test_a_resource_limit_is_hard(view: Any, name: str, value: int) -> None:
     assert view["rlimits"][f"RLIMIT_{name}"] == [value, value]
+
+
+def test_of_the_files_that_may_be_open_some_are_for_a_takeover(view: Any) -> None:
+    most = LIMITS["open_files"]
+    assert view["rlimits"]["RLIMIT_NOFILE"] == [most - SPARE_FILES, most]
 
 
 def test_the_limits_of_processes_memory_time_and_cores_are_set(view: Any) -> None:

@@ -22,6 +22,9 @@ _CORE = {"CORE": 1}
 _SIGNALS = {"SIGPENDING": 4096}
 # CPython's own recursion limit stays well inside this, and threads take it from address space.
 _STACK = {"STACK": 8 << 20}
+# So many of the files that a process may open are for a worker that takes over: its two sockets,
+# and one to open files again with. The soft limit keeps code from taking these by accident.
+SPARE_FILES = 3
 
 
 def room() -> int:
@@ -68,8 +71,8 @@ def _forks_under(most: int) -> bool:
 def plan(limits: dict[str, int]) -> list[tuple[int, tuple[int, int]]]:
     """Arguments of setrlimit(2) for `limits` (names without RLIMIT_) and those all sessions have.
 
-    CPU is soft at its value (SIGXCPU) and hard a second later (SIGKILL), all others are both. None
-    is above what this process may set.
+    CPU is soft at its value (SIGXCPU) and hard a second later (SIGKILL), NOFILE soft `SPARE_FILES`
+    below its value; all others are both. None is above what this process may set.
     """
     rows = []
     for name, value in {**_NONE, **_CORE, **_SIGNALS, **_STACK, **limits}.items():
@@ -78,6 +81,8 @@ def plan(limits: dict[str, int]) -> list[tuple[int, tuple[int, int]]]:
         most = value + 1 if name == "CPU" else value
         if hard != resource.RLIM_INFINITY:
             value, most = min(value, hard), min(most, hard)
+        if name == "NOFILE":
+            value -= SPARE_FILES
         rows.append((number, (value, most)))
     return rows
 

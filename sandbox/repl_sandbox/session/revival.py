@@ -170,6 +170,7 @@ class Revival(Exchange):
         if not revived["revived"]:
             ours.close()
             self._replacing = False
+            self._lost = tuple(revived["lost"])
             return False
         self._cpu_of_dead += revived["cpu"]
         self._born += 1

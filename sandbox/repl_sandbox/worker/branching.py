@@ -100,7 +100,7 @@ class Branching(Copies):
                 _sigmask(_SETMASK, before)
                 looked = self._look()
             _sigmask(_BLOCK, HELD)
-            if looked is not None:
+            if looked is not None and self._fits(looked.lacks):
                 pid, ahead = self._forked(forker.pid, looked, foresee)
             if pid < 0:
                 self._forget_orders()
@@ -199,6 +199,7 @@ class Branching(Copies):
     ) -> Woken:
         """In a branch that was forked just now: have nothing that is the worker's."""
         said = False
+        self._begin_takeover()
         try:
             # Out of reach of what the worker's code ends, before anybody hears of this process.
             _setsid()
@@ -235,7 +236,7 @@ class Branching(Copies):
         with suppress(OSError):  # closed already, where hooks of a fork have run
             _close(self._worker)
         if lacks.descriptors:  # first, for what comes with the order needs numbers
-            lacks.let_go(os.sysconf("SC_OPEN_MAX"))
+            lacks.let_go()
         order = read_order(self._socket, forker.pid, wait=False)
         if order is None:
             raise ValueError("an order for another process")

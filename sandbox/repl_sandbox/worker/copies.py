@@ -11,7 +11,9 @@ from __future__ import annotations
 import _signal
 import _socket
 import _thread
+import gc
 import os
+import resource
 import socket
 import time
 from collections.abc import Callable, Collection
@@ -19,8 +21,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from . import mappings, remains
+from . import mappings, placeholders, remains
+from .descriptors import Place
 from .files import Files
+from .namespace import Namespace
 from .orders import KEEP, KEPT, WORD, Order
 from .orders import read as read_order
 from .remains import Remains
@@ -38,6 +42,9 @@ ALL_SIGNALS = tuple(_signal.valid_signals())  # but those that cannot be blocked
 
 _close, _getpid, _kill = os.close, os.getpid, os.kill
 _getpgid, _setpgid = os.getpgid, os.setpgid
+_is_collecting, _stop_collecting, _collect = gc.isenabled, gc.disable, gc.enable
+_getrlimit, _setrlimit = resource.getrlimit, resource.setrlimit
+_NOFILE, _UNLIMITED = resource.RLIMIT_NOFILE, resource.RLIM_INFINITY
 _sched_yield, _thread_time = os.sched_yield, time.thread_time
 _sigmask, _sigwait = _signal.pthread_sigmask, _signal.sigwait
 _BLOCK, _SETMASK = _signal.SIG_BLOCK, _signal.SIG_SETMASK
@@ -111,7 +118,8 @@ class Recovery:
 
     `orders` is where init speaks to copies and a worker to init, `kept` how many states before the
     current one are kept, `workspace` the directory whose files go back with the state; the forks
-    are those of `jail.forks`; `renewal`, where there is one, makes most copies.
+    are those of `jail.forks`; `renewal`, where there is one, makes most copies. Who takes over has
+    `spare_files` more numbers of descriptors than code has.
     """
 
     states: States
@@ -121,6 +129,7 @@ class Recovery:
     fork_beside: Callable[[], int]
     fork_beside_threads: Callable[[], int]
     renewal: Renewal | None
+    spare_files: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +143,7 @@ class Woken:
     # Of a branch: the workspace that it leaves, and its own.
     moved: tuple[str, str] | None = None
     seed: int | None = None
-    shared: list[str] | None = None  # as of `Copies.shared`, where that is known
+    shared: list[str] | None = None  # as of `Copies._shared`, where that is known
     said: bool = False  # whether the host was told already, and files were copied
 
 
@@ -154,8 +163,26 @@ class Copies:
         self._rows: list[Row] = []
         self._workspace = recovery.workspace
         self._files = Files(recovery.workspace)
+        self._reserved: set[int] = set()  # numbers of placeholders
+        # Of one that takes over, until it is done with that: whether garbage is collected, and how
+        # many files may be open.
+        self._collects, self._files_limit = False, (0, 0)
 
-    def shared(self) -> list[str]:
+    def bring_back(self, woken: Woken, namespace: Namespace) -> list[str]:
+        """In one that takes over: have what can be had again; the names of what is lost.
+
+        Raises:
+            OSError: no placeholders can be had for that.
+        """
+        place = Place(self._workspace, woken.moved[0] if woken.moved else "")
+        lost, self._reserved = woken.remains.bring_back(namespace, place, self._reserved)
+        lost += self._shared() if woken.shared is None else woken.shared
+        _setrlimit(_NOFILE, self._files_limit)
+        if self._collects:
+            _collect()
+        return lost
+
+    def _shared(self) -> list[str]:
         """In one that takes over: names of the memory that it has in common with others."""
         return mappings.lost((self.states.address,), self._workspace)
 
@@ -182,6 +209,8 @@ class Copies:
         """As `make`, after a close look at what there is."""
         threads = has_threads()
         lacks = remains.look(self._own(), threads=threads)
+        if not self._fits(lacks):
+            return None
         if threads or lacks.descriptors:
             renewal = None
         # Before the copy counts: no state may be gone back to without its files.
@@ -214,6 +243,16 @@ class Copies:
             self._settling = pid
         return None
 
+    def _fits(self, lacks: Remains) -> bool:
+        """Whether a copy could take over with all that it would lack; if not, init is to know."""
+        fits = True
+        if lacks.descriptors or self._reserved:
+            limit = _getrlimit(_NOFILE)
+            fits = lacks.fits(limit[0], self._most_files(limit), len(self._reserved))
+        if fits == self.states.crowded:
+            self.states.crowded = not fits
+        return fits
+
     def _woken(self, lacks: Remains, before: set[int], *, waits: bool = False) -> Woken:
         """In the copy; one that `waits` has not been woken yet."""
         try:
@@ -243,7 +282,9 @@ class Copies:
 
     def _own(self) -> tuple[int, ...]:
         """The descriptors that are the worker's, and not the session's."""
-        return (0, 1, 2, self._worker, self._orders, *self._of_renewal())
+        if self._reserved:  # but where the code has closed a placeholder
+            self._reserved = placeholders.placed(self._reserved)
+        return (0, 1, 2, self._worker, self._orders, *self._of_renewal(), *self._reserved)
 
     def _of_renewal(self) -> tuple[int, ...]:
         renewal = self._recovery.renewal
@@ -322,7 +363,7 @@ class Copies:
         if self._recovery.renewal is not None:
             self._recovery.renewal.end()
         if lacks.descriptors:
-            lacks.let_go(os.sysconf("SC_OPEN_MAX"))
+            lacks.let_go()
         # Away from the worker's process group, which its code may end; but not from its session,
         # by which init knows whose the copy is before the table says so. Last, for by this the
         # worker knows that the copy is out of its way.
@@ -331,6 +372,7 @@ class Copies:
 
     def _take_over(self, lacks: Remains, before: set[int]) -> Woken:
         """In the copy, which was woken: do what init says."""
+        self._begin_takeover()
         with suppress(OSError):
             _close(self._worker)  # where a quiet fork could not
         if self._recovery.renewal is not None:
@@ -340,14 +382,29 @@ class Copies:
         # As init has left it: those that still wait.
         return self._as_worker(order, lacks, before, self.states.read())
 
+    def _begin_takeover(self) -> None:
+        """Have more numbers than code has; and collect no garbage until all is as it was.
+
+        It may hold lost descriptors, whose numbers are given to what is ours meanwhile.
+        """
+        self._collects = _is_collecting()
+        _stop_collecting()
+        self._files_limit = _getrlimit(_NOFILE)
+        _setrlimit(_NOFILE, (self._most_files(self._files_limit), self._files_limit[1]))
+
+    def _most_files(self, limit: tuple[int, int]) -> int:
+        soft, hard = limit
+        most = soft + self._recovery.spare_files
+        return most if hard == _UNLIMITED else min(most, hard)
+
     def _as_worker(self, order: Order, lacks: Remains, before: set[int], rows: list[Row]) -> Woken:
         """Be the worker of the session, or of a branch, that has the copies `rows`."""
         while _signal.sigtimedwait(ALL_SIGNALS, 0) is not None:
             pass  # what the code has sent it, another WAKE among it
         _sigmask(_SETMASK, before)
         self._rows = rows
-        # Numbers that are opened again there.
-        taken = {held.fd for held in lacks.descriptors}
+        # Numbers that are opened again there, or kept.
+        taken = {*self._reserved, *(held.fd for held in lacks.descriptors)}
         self._sit_down(order.descriptors[0], taken.union(self._of_renewal()))
         moved = (self._workspace, order.workspace) if order.workspace else None
         if moved:

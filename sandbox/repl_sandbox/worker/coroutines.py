@@ -11,6 +11,7 @@ import sys
 from _contextvars import Context, copy_context
 from _thread import get_ident
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _CANCEL_GRACE = 0.2
 
 _UNSET = object()
+_replaced: list[asyncio.AbstractEventLoop] = []
 _modules = sys.modules
 
 # Functions of asyncio that start tasks where a loop runs, and else fail or take another loop. The
@@ -170,6 +172,31 @@ def _loop(namespace: Namespace) -> asyncio.AbstractEventLoop:
         loop.set_exception_handler(_complain)
         namespace.loop = loop
     return loop
+
+
+def replace_loop(namespace: Namespace) -> list[str]:
+    """In a process that has taken over: close the loop and make another; the tasks it had.
+
+    What it held is gone with the process that it was made in.
+    """
+    loop = namespace.loop
+    if loop is None or loop.is_closed():
+        return []
+    asyncio = sys.modules["asyncio"]
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        with suppress(AttributeError):  # of another class
+            task._log_destroy_pending = False  # it is told once
+    if type(loop) is asyncio.SelectorEventLoop:
+        with suppress(Exception):  # the code has changed it
+            loop.close()
+    if not loop.is_closed():
+        # What one of another class does as it is collected, with lost descriptors, is not known.
+        _replaced.append(loop)
+    namespace.loop = None
+    with suppress(OSError):  # no number is left: the next await tells
+        _loop(namespace)
+    return [f"task {task.get_name()!a}" for task in tasks]
 
 
 def _complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

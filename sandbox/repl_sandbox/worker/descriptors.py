@@ -3,29 +3,58 @@
 A copy that held what its worker holds would be seen: the reader of a pipe would wait for a writer
 that nobody knows of, a lock on a file would outlive its file. So a copy lets go of all of them.
 When it takes over, it opens files again by their paths, where they were read or written last;
-pipes, sockets and the like have another end, which lives on or is gone, and are lost.
+pipes, sockets and the like have another end, which lives on or is gone, and are lost. A placeholder
+keeps their numbers (see `placeholders`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import select
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 _FOLDER = "/proc/self/fd"
 _stat, _get_inheritable = os.stat, os.get_inheritable
-_ONLY_ONCE = os.O_CREAT | os.O_EXCL | os.O_TRUNC
+_ONLY_ONCE = os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_TMPFILE
 _BY_PATH = frozenset((stat.S_IFREG, stat.S_IFDIR, stat.S_IFCHR))
-_KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+_KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a terminal"}
+_STREAMS = (0, 1, 2)
+# Major numbers of terminals (admin-guide/devices.txt): an opened one has another end, too.
+_TERMINALS = frozenset((4, 5, *range(136, 144)))
+
+Identity = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where files are put back with the state of a session: there a path leads to the same file.
+
+    `left`: the directory of the same files in the session that a branch was made of, "" if none.
+    """
+
+    workspace: str
+    left: str = ""
+
+    def find(self, path: str) -> tuple[str, bool]:
+        """Where the file `path` is now; whether that file was put back."""
+        if self.left and f"{path}/".startswith(f"{self.left}/"):
+            path = self.workspace + path[len(self.left) :]
+        return path, f"{path}/".startswith(f"{self.workspace}/")
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One open descriptor. `kind` is its file's, as stat.S_IFMT; `path` "" if none leads there."""
+    """One open descriptor.
+
+    `kind` is its file's, as stat.S_IFMT; `path` "" if none leads there; `file` its device and
+    inode. `stream`: the standard stream that it is a duplicate of, -1 for none. `returns`: whether
+    a copy has it again.
+    """
 
     fd: int
     kind: int
@@ -33,10 +62,16 @@ class Held:
     flags: int
     offset: int
     inheritable: bool
+    file: Identity
+    stream: int
+    returns: bool
 
     def let_go(self) -> None:
-        """Close it, unless the file has no name any more: it is all that leads there."""
-        if self.path or self.kind != stat.S_IFREG:
+        """Close it, unless the copy keeps it: of a file without a name it is all that leads there.
+
+        So it is where the kernel does not tell the name.
+        """
+        if self.path or not self.returns or self.stream >= 0:
             self.close()
 
     def close(self) -> None:
@@ -44,29 +79,36 @@ class Held:
         with contextlib.suppress(OSError):
             os.close(self.fd)
 
-    def reopen(self, moved: tuple[str, str] | None = None) -> str:
-        """Open it again, as it was; what to call it if that cannot be done, else "".
+    @property
+    def name(self) -> str:
+        """What to call it where it is lost for what it is."""
+        return f"descriptor {self.fd}, {_KINDS.get(self.kind, 'of the kernel')}"
 
-        `moved`: a directory whose files are opened in another one, and that one.
-        """
-        path = self.path
-        if moved is not None and f"{path}/".startswith(f"{moved[0]}/"):
-            path = moved[1] + path[len(moved[0]) :]
-        if self.kind not in _BY_PATH:
-            return f"descriptor {self.fd}, {_KINDS.get(self.kind, 'of the kernel')}"
+    def reopen(self, place: Place) -> str:
+        """Open one that `returns` again, as it was; what to call it if that fails, else ""."""
         try:
-            if path:
-                fd = os.open(path, self.flags & ~_ONLY_ONCE | os.O_CLOEXEC)
-                if fd != self.fd:
-                    os.dup2(fd, self.fd, self.inheritable)
-                    os.close(fd)
-            if self.kind == stat.S_IFREG:
+            if self.stream >= 0:
+                os.dup2(self.stream, self.fd, self.inheritable)
+            elif self.path:
+                self._open(*place.find(self.path))
+            if self.kind == stat.S_IFREG and not self.flags & os.O_PATH:
                 os.lseek(self.fd, self.offset, os.SEEK_SET)
         except OSError as error:
             # It is read by people: a name of the code's choice may steer their terminal.
             name = self.path if self.path.isprintable() else repr(self.path)
             return f"descriptor {self.fd}, {name or 'a file'}: {error.strerror}"
         return ""
+
+    def _open(self, path: str, put_back: bool) -> None:
+        fd = os.open(path, self.flags & ~_ONLY_ONCE | os.O_CLOEXEC)
+        try:
+            if not put_back and _identity(os.fstat(fd)) != self.file:
+                raise OSError(errno.ESTALE, "another file has that name")
+            if fd != self.fd:
+                os.dup2(fd, self.fd, self.inheritable)
+        finally:
+            if fd != self.fd:
+                os.close(fd)
 
 
 def held(besides: Collection[int]) -> list[Held]:
@@ -76,10 +118,10 @@ def held(besides: Collection[int]) -> list[Held]:
     numbers = _open_numbers().difference(besides)
     if not numbers:
         return []
-    found = []
+    found, streams = [], _identities()
     for fd in sorted(numbers):
         with contextlib.suppress(OSError):  # closed by now: that of the listing itself
-            found.append(_look(fd))
+            found.append(_look(fd, streams))
     return found
 
 
@@ -98,17 +140,35 @@ def _only(expected: Collection[int]) -> bool:
     return True
 
 
-def _look(fd: int) -> Held:
+def _look(fd: int, streams: Sequence[Identity]) -> Held:
     status = os.fstat(fd)
-    kind = stat.S_IFMT(status.st_mode)
+    kind, file = stat.S_IFMT(status.st_mode), _identity(status)
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     path, offset = "", 0
-    if kind in _BY_PATH and status.st_nlink:
+    stream = streams.index(file) if kind == stat.S_IFIFO and file in streams else -1
+    terminal = kind == stat.S_IFCHR and os.major(status.st_rdev) in _TERMINALS
+    returns = stream >= 0 or (kind in _BY_PATH and not terminal)
+    if returns and status.st_nlink and stream < 0:
         with contextlib.suppress(OSError):
             path = os.readlink(f"{_FOLDER}/{fd}")
-    if kind == stat.S_IFREG:
+    if kind == stat.S_IFREG and not flags & os.O_PATH:
         offset = os.lseek(fd, 0, os.SEEK_CUR)
-    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-    return Held(fd, kind, path, flags, offset, os.get_inheritable(fd))
+    return Held(fd, kind, path, flags, offset, os.get_inheritable(fd), file, stream, returns)
+
+
+def _identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino
+
+
+def _identities() -> list[Identity]:
+    """Of the files of the standard streams; of one that is closed, none."""
+    found: list[Identity] = []
+    for fd in _STREAMS:
+        try:
+            found.append(_identity(os.fstat(fd)))
+        except OSError:
+            found.append((-1, -1))
+    return found
 
 
 def _open_numbers() -> set[int]:

@@ -204,9 +204,8 @@ class Worker(Questions):
                 lost = copy(*woken.moved)
             enter(*woken.moved)
             MODULES.move(woken.moved[1])
-        lost += woken.remains.bring_back(self._namespace, woken.moved)
-        if self._copies is not None:
-            lost += self._copies.shared() if woken.shared is None else woken.shared
+        assert self._copies is not None
+        lost += self._copies.bring_back(woken, self._namespace)
         self._channel.renew()
         if woken.seed is not None:
             seed(woken.seed)
@@ -218,10 +217,9 @@ class Worker(Questions):
             self._channel.said(restored)
         else:
             self._channel.send(restored, after=ready)
-        if self._copies is not None:
-            # Its own is this process. Without another, the next cell that dies would take with it
-            # what the last one did.
-            self._copies.due = True
+        # Its own copy is this process. Without another, the next cell that dies would take with it
+        # what the last one did.
+        self._copies.due = True
 
     def rehearse_branch(self, copies: Branching) -> None:
         """In a template: fork a branch that an order waits for, where forks fail."""

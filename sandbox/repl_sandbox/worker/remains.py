@@ -14,17 +14,22 @@ import sys
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
-from signal import ITIMER_PROF, ITIMER_REAL, ITIMER_VIRTUAL, SIGKILL, getitimer
+from signal import ITIMER_PROF, ITIMER_REAL, ITIMER_VIRTUAL, SIGKILL, getitimer, set_wakeup_fd
 from typing import Any
 
-from . import descriptors
+from . import coroutines, descriptors, placeholders
+from .descriptors import Place
+from .holders import holders
 from .namespace import Namespace
 
 # Of each kind so many are named, the rest counted.
 _MOST_NAMED = 20
 # Where classes stand for child processes, and what in them says how the process ended.
 _PROCESSES = (("subprocess", "Popen"), ("multiprocessing.popen_fork", "Popen"))
-_STREAMS = (0, 1, 2)
+# Of a process that has taken over: its standard streams, two sockets, and one that it opens files
+# with.
+_NEEDED = 6
+_get_objects = gc.get_objects
 _TIMERS = ((ITIMER_REAL, "real"), (ITIMER_VIRTUAL, "virtual"), (ITIMER_PROF, "profiling"))
 
 
@@ -36,17 +41,19 @@ class Remains:
     names: list[str] = field(default_factory=list)
     generator: object = None  # state of `random`, which a fork of a process with threads reseeds
 
-    def let_go(self, most: int) -> None:
-        """In the copy: hold nothing that would be seen, and `most` - 1 numbers at most.
+    def fits(self, numbers: int, most: int, reserved: int) -> bool:
+        """Whether a copy can take over: with `most` numbers for descriptors, as many as `reserved`
+        of which have placeholders already, and the code with `numbers` of them.
 
-        One is for the socket on which a worker speaks.
+        A quarter of these is not for lost descriptors: the code will open files again.
         """
+        lost = reserved + sum(not held.returns for held in self.descriptors)
+        return lost <= numbers - numbers // 4 and _NEEDED + reserved + len(self.descriptors) <= most
+
+    def let_go(self) -> None:
+        """In the copy: hold nothing that would be seen."""
         for held in self.descriptors:
             held.let_go()
-        if len(_STREAMS) + len(self.descriptors) >= most:
-            last = self.descriptors.pop()
-            last.close()
-            self.names.append(f"descriptor {last.fd}: all numbers were taken")
 
     def foresee(self, namespace: Namespace) -> list[str] | None:
         """What `bring_back` will name in a copy made now; None if only that can tell."""
@@ -59,27 +66,41 @@ class Remains:
         ended = [name for _, name in _children()]
         return [*self.names, *_cut(ended, "child processes")]
 
-    def bring_back(self, namespace: Namespace, moved: tuple[str, str] | None = None) -> list[str]:
+    def bring_back(
+        self, namespace: Namespace, place: Place, reserved: set[int]
+    ) -> tuple[list[str], set[int]]:
         """In the copy that takes over: open files again; the names of all that is lost.
 
-        `moved`: the directory whose files are opened in another one instead, and that one.
+        And the numbers that are kept by placeholders from here on, those that were `reserved`
+        before among them.
+
+        Raises:
+            OSError: they cannot be kept.
         """
-        own = _of_loop(namespace.loop)
-        named = [(held.fd, held.reopen(moved)) for held in self.descriptors]
-        lost = [name for fd, name in named if name and fd not in own]
+        lost = {held.fd: held.name for held in self.descriptors if not held.returns}
+        placeholders.place({*reserved, *lost})
+        for held in self.descriptors:
+            if held.returns and (name := held.reopen(place)):
+                lost[held.fd] = name
+                placeholders.place([held.fd])
+        reserved = {*reserved, *lost}
+        if (wakeup := set_wakeup_fd(-1)) not in lost:
+            set_wakeup_fd(wakeup)
+        for fd in _of_loop(namespace.loop):  # no loss: it is replaced
+            lost.pop(fd, None)
+        names = _named(lost, namespace)
         try:
             os.getcwd()
         except OSError:
             os.chdir(os.environ["HOME"])
-            lost.append("the working directory, which is gone")
-        lost = [*_cut(lost, "descriptors"), *self.names, *_cut(_end_children(), "child processes")]
+            names.append("the working directory, which is gone")
+        names += [*self.names, *_cut(_end_children(), "child processes")]
         _empty_pools()
         if namespace.loop is not None:
-            lost += _cut(_tasks(namespace.loop), "tasks")
-            _forget_loop(namespace)
+            names += _cut(coroutines.replace_loop(namespace), "tasks")
         if self.generator is not None:
             sys.modules["random"].setstate(self.generator)
-        return lost
+        return names, placeholders.placed(reserved)
 
 
 def look(own: Collection[int], *, threads: bool) -> Remains:
@@ -99,6 +120,23 @@ def look(own: Collection[int], *, threads: bool) -> Remains:
 def _cut(names: list[str], what: str) -> list[str]:
     more = len(names) - _MOST_NAMED
     return names if more <= 0 else [*names[:_MOST_NAMED], f"{more:,} more {what}"]
+
+
+def _named(lost: dict[int, str], namespace: Namespace) -> list[str]:
+    """What to call lost descriptors, and the variables that hold objects of theirs.
+
+    And of one that holds the loop which is to be replaced.
+    """
+    if not lost and namespace.loop is None:
+        return []
+    held, of_loop = holders(namespace.variables(), set(lost), namespace.loop)
+    names = [
+        f"{lost[fd]}, which {held[fd]!a} holds" if fd in held else lost[fd] for fd in sorted(lost)
+    ]
+    names = _cut(names, "descriptors")
+    if of_loop:
+        names.append(f"the event loop that {of_loop!a} holds, which is closed: there is another")
+    return names
 
 
 def _threads() -> list[str]:
@@ -126,7 +164,7 @@ def _children() -> list[tuple[Any, str]]:
     )
     return [
         (found, f"child process {found.__dict__.get('pid')}, which was ended")
-        for found in (gc.get_objects() if kinds else ())
+        for found in (_get_objects() if kinds else ())
         if issubclass(type(found), kinds) and found.__dict__.get("returncode", 0) is None
     ]
 
@@ -137,7 +175,7 @@ def _adopt_processes() -> None:
     if module is None:
         return
     me = os.getpid()
-    for found in gc.get_objects():
+    for found in _get_objects():
         if issubclass(type(found), module.BaseProcess) and found.__dict__.get("_popen") is not None:
             found.__dict__["_parent_pid"] = me
 
@@ -147,19 +185,14 @@ def _empty_pools() -> None:
     module = sys.modules.get("concurrent.futures.thread")
     if module is None:
         return
-    for found in gc.get_objects():
+    for found in _get_objects():
         if issubclass(type(found), module.ThreadPoolExecutor):
             found.__dict__["_threads"] = set()
             found.__dict__["_idle_semaphore"] = module.threading.Semaphore(0)
 
 
-def _tasks(loop: Any) -> list[str]:
-    asyncio = sys.modules["asyncio"]
-    return [f"task {task.get_name()!a}" for task in asyncio.all_tasks(loop)]
-
-
 def _of_loop(loop: Any) -> set[int]:
-    """The descriptors of the loop itself, which are no loss: the next await makes another."""
+    """The descriptors of the loop itself."""
     numbers: set[int] = set()
     if loop is None:
         return numbers
@@ -167,9 +200,3 @@ def _of_loop(loop: Any) -> set[int]:
         with suppress(AttributeError, OSError, ValueError):  # none, or closed
             numbers.add(getattr(loop, name).fileno())
     return numbers
-
-
-def _forget_loop(namespace: Namespace) -> None:
-    """The loop's own descriptors are gone, so the next await makes another."""
-    sys.modules["asyncio"].set_event_loop(None)
-    namespace.loop = None

@@ -21,11 +21,13 @@ _COUNT = struct.Struct("=I")
 _ROW = struct.Struct("=iq")
 _FILES = struct.Struct("=I")
 _INTERRUPTED = struct.Struct("=q")
+_CROWDED = struct.Struct("=B")
 # The page holds the table twice: it may be read, or its writer be stopped for ever, at any moment.
-# At its end are the numbers of `files` and `interrupted`.
+# At its end are the numbers of `files`, `interrupted` and `crowded`.
 _FILES_AT = mmap.PAGESIZE - _FILES.size
 _INTERRUPTED_AT = _FILES_AT - _INTERRUPTED.size
-_SIZE = _INTERRUPTED_AT // 2
+_CROWDED_AT = _INTERRUPTED_AT - _CROWDED.size
+_SIZE = _CROWDED_AT // 2
 MOST_STATES = (_SIZE - _COUNT.size) // _ROW.size
 
 
@@ -124,6 +126,15 @@ class States:
     @interrupted.setter
     def interrupted(self, cell: int) -> None:
         _INTERRUPTED.pack_into(self._page, _INTERRUPTED_AT, cell)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the last state has no copy, for too many of its descriptors would be lost."""
+        return bool(_CROWDED.unpack_from(self._page, _CROWDED_AT)[0])
+
+    @crowded.setter
+    def crowded(self, crowded: bool) -> None:
+        _CROWDED.pack_into(self._page, _CROWDED_AT, crowded)
 
     def _half(self) -> int:
         return int(_HALF.unpack_from(self._page)[0] & 1)

@@ -28,6 +28,11 @@ from .revival import Revival
 # Code that keeps the copy from being made gains no more than this, and only by losing that state.
 _LAST_WILL = 5.0
 
+_CROWDED = (
+    "the state after the last cell, which had no copy: too many of its descriptors would be lost "
+    "(at most three quarters of Limits.open_files)"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Streams:
@@ -248,7 +253,11 @@ class Line:
         if revived.pid:
             self._generation += 1
             self._goes_on(revived.pid)
-        self._say({"revived": bool(revived.pid), "cpu": revived.cpu, "lost": revived.lost})
+        lost = list(revived.lost)
+        if message["cell"] is None and self.states.crowded:  # then it is not of the last state
+            lost.append(_CROWDED)
+        self.states.crowded = False
+        self._say({"revived": bool(revived.pid), "cpu": revived.cpu, "lost": lost})
 
     def _goes_on(self, worker: int) -> None:
         self.worker, self._last_will = worker, None

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..jail import folders, forks, mounts, processes, quiet_fork
+from ..jail import folders, forks, mounts, processes, quiet_fork, rlimits
 from ..jail.glance import Own
 from ..jail.recipe import Jail
 from ..jail.renewal import Renewal
@@ -90,6 +90,7 @@ class Revival:
             forks.fork_beside,
             forks.fork_beside_threads,
             self._renewal(),
+            rlimits.SPARE_FILES,
         )
 
     def _renewal(self) -> Renewal | None:

@@ -1,0 +1,83 @@
+"""Which variables hold objects of certain descriptors, however deep in containers and objects.
+
+Nothing here runs code of the session: objects are asked by the methods of C types.
+"""
+
+from __future__ import annotations
+
+import _socket
+import gc
+import io
+import select
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    ModuleType,
+)
+from typing import Any
+
+# So many objects are looked at, for who takes over is waited for.
+_MOST_OBJECTS = 100_000
+_ASKED: tuple[tuple[type, Callable[[Any], int]], ...] = (
+    (io.FileIO, io.FileIO.fileno),
+    (_socket.socket, _socket.socket.fileno),
+    (select.epoll, select.epoll.fileno),
+)
+# What has nothing of its own, or leads to all that there is.
+_PASSED_BY = (
+    *(bool, int, float, complex, str, bytes, bytearray, type(None), type),
+    *(ModuleType, FunctionType, BuiltinFunctionType, CodeType),
+)
+_get_referents = gc.get_referents
+
+
+def holders(
+    variables: Iterable[tuple[str, object]], numbers: set[int], other: object
+) -> tuple[dict[int, str], str]:
+    """By number, the first variable that holds an object of this descriptor; of `other`, likewise.
+
+    "" for `other` if no variable holds it.
+    """
+    found: dict[int, str] = {}
+    holds_other = ""
+    for name, each in _reached(variables):
+        if each is other:
+            holds_other = holds_other or name
+        elif (fd := _number(each)) in numbers:
+            found.setdefault(fd, name)
+    return found, holds_other
+
+
+def _reached(variables: Iterable[tuple[str, object]]) -> Iterator[tuple[str, object]]:
+    """Each object that a variable leads to, once, with the first variable that does."""
+    seen: set[int] = set()
+    for name, value in variables:
+        waiting = [value]
+        while waiting:
+            each = waiting.pop()
+            if issubclass(type(each), _PASSED_BY) or id(each) in seen:
+                continue
+            if len(seen) >= _MOST_OBJECTS:
+                return
+            seen.add(id(each))
+            yield name, each
+            waiting += _get_referents(each)
+
+
+def _number(each: object) -> int:
+    """The descriptor of an object that has one, -1 of any other."""
+    kind = type(each)
+    try:
+        for asked, fileno in _ASKED:
+            if issubclass(kind, asked):
+                return fileno(each)
+        connections = sys.modules.get("multiprocessing.connection")
+        if connections is not None and issubclass(kind, connections.Connection):
+            handle = each.__dict__.get("_handle")
+            return handle if type(handle) is int else -1
+    except (AttributeError, TypeError, ValueError):  # closed, or spoilt by the code
+        pass
+    return -1
