@@ -158,13 +158,19 @@ def test_each_variable_that_holds_a_lost_descriptor_is_named(copied: Session) ->
 @pytest.mark.parametrize("take_over", TAKEOVERS)
 def test_a_loop_of_the_session_is_replaced(copied: Session, take_over: TakeOver) -> None:
     copied.run(IMPORTS)
-    copied.run("made = []\nasync def note(): made.append(1)")
+    copied.run(
+        "import signal\nmade, heard = [], asyncio.Event()\nasync def note(): made.append(1)\n"
+        "loop = await asyncio.sleep(0, asyncio.get_running_loop())\n"
+        "loop.add_signal_handler(signal.SIGTERM, heard.set)\ndel loop"
+    )
     with take_over(copied) as (session, lost):
         assert lost == ()
         # As before the takeover: it is there, and what is given to it runs with the next await.
         code = "task = asyncio.get_event_loop().create_task(note())"
         assert session.run(code).ok
         assert session.run("await asyncio.sleep(0)\nmade").value == "[1]"
+        code = "os.kill(os.getpid(), signal.SIGTERM)\nawait heard.wait()"
+        assert session.run(code).value == "True"
         assert session.run("(await asyncio.to_thread(lambda: 3))").value == "3"
         assert session.run("asyncio.run(asyncio.sleep(0, 4))").value == "4"
 

@@ -177,7 +177,7 @@ def _loop(namespace: Namespace) -> asyncio.AbstractEventLoop:
 def replace_loop(namespace: Namespace) -> list[str]:
     """In a process that has taken over: close the loop and make another; the tasks it had.
 
-    What it held is gone with the process that it was made in.
+    What it held is gone with the process that it was made in, but for handlers of signals.
     """
     loop = namespace.loop
     if loop is None or loop.is_closed():
@@ -187,6 +187,7 @@ def replace_loop(namespace: Namespace) -> list[str]:
     for task in tasks:
         with suppress(AttributeError):  # of another class
             task._log_destroy_pending = False  # it is told once
+    handlers = dict(getattr(loop, "_signal_handlers", {}))
     if type(loop) is asyncio.SelectorEventLoop:
         with suppress(Exception):  # the code has changed it
             loop.close()
@@ -194,8 +195,10 @@ def replace_loop(namespace: Namespace) -> list[str]:
         # What one of another class does as it is collected, with lost descriptors, is not known.
         _replaced.append(loop)
     namespace.loop = None
-    with suppress(OSError):  # no number is left: the next await tells
-        _loop(namespace)
+    with suppress(Exception):  # no number is left, or a policy of the code's: the next await tells
+        new = _loop(namespace)
+        for number, handle in handlers.items():
+            new.add_signal_handler(number, handle._callback, *handle._args)
     return [f"task {task.get_name()!a}" for task in tasks]
 
 

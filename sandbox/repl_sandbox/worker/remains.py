@@ -24,6 +24,7 @@ from .namespace import Namespace
 
 # Of each kind so many are named, the rest counted.
 _MOST_NAMED = 20
+_LONGEST = 100  # characters of a variable's name
 # Where classes stand for child processes, and what in them says how the process ended.
 _PROCESSES = (("subprocess", "Popen"), ("multiprocessing.popen_fork", "Popen"))
 # Of a process that has taken over: its standard streams, two sockets, and one that it opens files
@@ -131,11 +132,14 @@ def _named(lost: dict[int, str], namespace: Namespace) -> list[str]:
         return []
     held, of_loop = holders(namespace.variables(), set(lost), namespace.loop)
     names = [
-        f"{lost[fd]}, which {held[fd]!a} holds" if fd in held else lost[fd] for fd in sorted(lost)
+        f"{lost[fd]}, which {held[fd][:_LONGEST]!a} holds" if fd in held else lost[fd]
+        for fd in sorted(lost)
     ]
     names = _cut(names, "descriptors")
     if of_loop:
-        names.append(f"the event loop that {of_loop!a} holds, which is closed: there is another")
+        names.append(
+            f"the event loop that {of_loop[:_LONGEST]!a} holds, which is closed: there is another"
+        )
     return names
 
 
