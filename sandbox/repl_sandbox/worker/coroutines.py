@@ -182,7 +182,7 @@ def replace_loop(namespace: Namespace) -> list[str]:
     loop = namespace.loop
     if loop is None or loop.is_closed():
         return []
-    asyncio = sys.modules["asyncio"]
+    asyncio = own("asyncio")
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         with suppress(AttributeError):  # of another class
