@@ -37,11 +37,14 @@ def text_or_bytes(data: bytes) -> str | bytes:
         return data
 
 
-def json_text(name: str, value: Any) -> str:
-    """`value` as JSON. Keys that are no texts become texts, as Python's json has it.
+def json_text(name: str, value: Any, *, any_keys: bool = False) -> str:
+    """`value` as JSON.
+
+    `any_keys`: keys that are no texts become texts, as Python's json has it. That is for answers;
+    what the code of a session is to find again must not change.
 
     Raises:
-        TypeError: naming it, if it holds what JSON has no form for.
+        TypeError: naming it, if it holds what JSON has no form for, or a key is no text.
         ValueError: naming it, if a number is not finite, or two keys of an object would be one.
     """
     try:
@@ -50,12 +53,14 @@ def json_text(name: str, value: Any) -> str:
         raise TypeError(f"{name} must hold JSON values only: {error}") from None
     except ValueError as error:
         raise ValueError(f"{name} must hold JSON values only: {error}") from None
-    _check_keys(name, value)
+    _check_keys(name, value, any_keys)
     return text
 
 
-def _check_keys(name: str, value: Any) -> None:
+def _check_keys(name: str, value: Any, any_keys: bool) -> None:
     """ValueError if an object has two keys that are one text, such as 1 and "1".
+
+    TypeError if one is no text, unless `any_keys` may be.
 
     `json.dumps` has been here before, so that there are no circles. This takes half as long. The
     engine has a check of its own (`repl_sandbox.wire.keys`): a remote client loads no engine.
@@ -66,7 +71,7 @@ def _check_keys(name: str, value: Any) -> None:
         if isinstance(inner, dict):
             for key in inner:
                 if type(key) is not str:
-                    _check_texts(name, inner)
+                    _check_texts(name, inner, any_keys)
                     break
             inner = inner.values()
         elif not isinstance(inner, (list, tuple)):
@@ -76,15 +81,17 @@ def _check_keys(name: str, value: Any) -> None:
                 left.append(each)  # noqa: PERF401 (a list for each object takes longer)
 
 
-def _check_texts(name: str, keys: dict[Any, Any]) -> None:
-    if len(set(map(type, keys))) == 1:
-        return  # keys of one type are one text only where they are equal
+def _check_texts(name: str, keys: dict[Any, Any], any_keys: bool) -> None:
     seen: dict[str, Any] = {}
     for key in keys:
         (text,) = json.loads(json.dumps({key: None}))
         if text in seen:
             raise ValueError(f"{name}: the keys {seen[text]!r} and {key!r} are one in JSON")
         seen[text] = key
+    wrong = [key for key in keys if not isinstance(key, str)]
+    if wrong and not any_keys:
+        kind = type(wrong[0]).__name__
+        raise TypeError(f"{name}: the key {wrong[0]!r} is {kind}; JSON has texts alone for keys")
 
 
 # To the next of what a value but the first stands behind, in no string, or to the end. Behind a key

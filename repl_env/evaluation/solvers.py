@@ -105,7 +105,7 @@ def answered(answer: object) -> Solved:
     if isinstance(answer, str):
         text = clean(answer)
         return Solved(text, text)
-    value = json.loads(clean(json_text("the solver's answer", answer)))
+    value = json.loads(clean(json_text("the solver's answer", answer, any_keys=True)))
     return Solved(json.dumps(value), value)
 
 

@@ -125,7 +125,7 @@ class ResetArguments:
         }
         values = {each.name: getattr(self, each.name) for each in fields(self)} | made
         values |= {name: plain_int(values[name]) for name in _COUNTS}
-        json_text("expected_answer", self.expected_answer)
+        json_text("expected_answer", self.expected_answer, any_keys=True)
         return {name: value for name, value in values.items() if value is not None}
 
 
@@ -181,10 +181,10 @@ def action_data(action: REPLAction) -> dict[str, Any]:
     if action.is_final:
         data["is_final"] = True
     if action.final_answer is not None:
-        json_text("final_answer", action.final_answer)
+        json_text("final_answer", action.final_answer, any_keys=True)
         data["final_answer"] = action.final_answer
     if action.metadata:
-        json_text("metadata", action.metadata)
+        json_text("metadata", action.metadata, any_keys=True)
         data["metadata"] = action.metadata
     return data
 
@@ -198,7 +198,7 @@ def following_data(
 ) -> dict[str, Any]:
     """A follow-up as it is sent."""
     _check_named("variables", variables)
-    json_text("expected_answer", expected_answer)
+    json_text("expected_answer", expected_answer, any_keys=True)
     data = {
         "task_prompt": task_prompt,
         "max_iterations": plain_int(max_iterations),

@@ -14,6 +14,7 @@ from repl_env.errors import BudgetExceeded, ModelError
 from repl_env.rlm.model import Completion, ModelUsage
 from repl_env.thoughts import without_thoughts
 from repl_env.values import clean
+from repl_env.wire_values import BYTES
 
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
@@ -135,7 +136,9 @@ def _unfenced(text: str) -> str:
 def check_prompt(prompt: object) -> str:
     """`prompt` if it is a str; TypeError for the code that asks."""
     if not isinstance(prompt, str):
-        raise TypeError(f"a prompt must be a str, not {type(prompt).__name__}")
+        was_bytes = isinstance(prompt, dict) and list(prompt) == [BYTES]  # before it crossed
+        kind = "bytes" if was_bytes else type(prompt).__name__
+        raise TypeError(f"a prompt must be a str, not {kind}")
     return prompt
 
 

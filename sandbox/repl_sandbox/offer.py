@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, get_args
 
+from .signatures import of_text, signature_of
 from .variable_names import check_name
+from .wire.offered import Signature
 
 Face: TypeAlias = Literal["plain", "text", "texts", "handle"]
 
@@ -40,11 +42,13 @@ class Offer:
       which may make one up: whose it is, is for the methods to know.
 
     `raw`: parameters that may be a str or bytes, or a list of such or None, which then travel as
-    they are and not as JSON, all arguments of a call up to 64 MiB; by position only with a
-    `signature`. That is what `help` shows and what calls are checked by before they leave the
-    session, as "(prompt, model=None, *, context=None)"; defaults are literals, and are not sent.
+    they are and not as JSON, all arguments of a call up to 64 MiB; by position only where it is
+    known what the function takes. `signature` says that in place of the function's own, as
+    "(prompt, model=None, *, context=None)", with literals for defaults, which are not sent: `help`
+    shows it, and calls are checked by it before they leave the session.
     `raises`: names of exception classes of the host that are classes of the session as well, each
-    under its name and a `HostCallError`; others arrive as a plain `HostCallError`.
+    under its name and a `HostCallError`. All others are `HostCallError` and the nearest built-in
+    class that they derive from.
 
     Raises:
         TypeError, ValueError: naming the field.
@@ -93,14 +97,17 @@ class Offer:
                 raise ValueError(f"raw: {name!r} is no parameter of {self.signature}")
 
     @property
-    def places(self) -> frozenset[int | str]:
+    def parameters(self) -> Signature | None:
+        """What the session is shown: what `signature` says, or else the function itself."""
+        if self.signature is None:
+            return signature_of(self.function)
+        return _shown(self.signature)
+
+    def places(self, parameters: Signature | None) -> frozenset[int | str]:
         """Where in a call raw arguments may be: their names, and their positions."""
-        by_position: list[str] = []
-        if self.signature is not None:
-            parameters = _parameters(self.signature)
-            by_position = [each.arg for each in (*parameters.posonlyargs, *parameters.args)]
         raw = frozenset(self.raw)
-        return raw | {place for place, name in enumerate(by_position) if name in raw}
+        names = () if parameters is None or not parameters.checked else parameters.by_position
+        return raw | {place for place, name in enumerate(names) if name in raw}
 
 
 def _names(names: object, name: str) -> tuple[str, ...]:
@@ -157,6 +164,11 @@ def _parsed(signature: str) -> ast.arguments:
     if any(each.annotation for each in _all(parameters)) or statement.returns is not None:
         raise ValueError("signature: annotations are not shown; write them into the docstring")
     return parameters
+
+
+@lru_cache(maxsize=64)
+def _shown(signature: str) -> Signature:
+    return of_text(_parsed(signature))
 
 
 def _all(parameters: ast.arguments) -> list[ast.arg]:

@@ -196,7 +196,7 @@ def _value(name: str, value: Shareable, *, parsed: bool) -> bytes:
         if not parsed and type(value) not in (str, bytes):
             # As `Session.set` has it: of plain types, without cycles, and of bounded depth.
             copied = json.loads(json.dumps(value, allow_nan=False))
-            check_keys(value)
+            check_keys(value, texts_only=True)
             value = copied
         return marshal.dumps(value, FORMAT)
     except TypeError as error:

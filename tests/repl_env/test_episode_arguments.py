@@ -197,10 +197,11 @@ def test_previews_can_be_chosen(make):
     assert env.reset(context="x").observation.context_preview is None
 
 
-def test_keys_that_are_no_texts_become_texts(env):
-    env.reset(context={1: "a", 2.5: {True: "b"}, None: "c", "d": ({3: 4},)})
-    shown = env.execute("context").observation.result.value
-    assert shown == "{'1': 'a', '2.5': {'true': 'b'}, 'null': 'c', 'd': [{'3': 4}]}"
+@pytest.mark.parametrize("key", [1, 2.5, True, None])
+def test_keys_that_are_no_texts_are_refused_by_name(env, key):
+    kind = type(key).__name__
+    with pytest.raises(TypeError, match=f"context: the key {key} is {kind}; JSON has texts alone"):
+        env.reset(context=[{"a": {key: 1}}])
 
 
 @pytest.mark.parametrize(

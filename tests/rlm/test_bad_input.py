@@ -44,6 +44,12 @@ def test_seconds_that_are_none_are_refused_and_nothing_is_asked(rlm, seconds) ->
     [
         ("['a'] * 9_999 + [5]", "int"),
         ("('a', 'b')", None),
+        ("{'b', 'a'}", None),
+        ("{'k': 'a', 'l': 'b'}.values()", None),
+        ("{'a': 1, 'b': 2}.keys()", None),
+        ("(each for each in 'ab')", None),
+        ("map(str, range(2))", None),
+        ("__import__('collections').deque('ab')", None),
         ("{'a': 1}", "dict"),
         ("'text'", "str"),
         ("5", "int"),
@@ -61,6 +67,7 @@ def test_a_batch_with_one_prompt_that_is_no_text_asks_nothing(
     told = model.requests[-1].messages[-1]["content"]
     if named is None:  # any sequence of texts will do
         assert "TypeError" not in told
+        assert len(model.requests) == 4  # one for each prompt
         return
     assert "TypeError" in told
     assert named in told
@@ -73,8 +80,7 @@ def test_a_prompt_that_is_no_text_is_a_type_error_of_the_cell(rlm, function, pro
     tried = f"try:\n    {function}({prompt})\nexcept Exception as e:\n    FINAL((str(e), repr(e)))"
     result = rlm(tree([code(tried)])).run("?")
 
-    wanted = "JSON values only" if prompt == "b'x'" else "a prompt must be a str"
-    assert wanted in result.final_answer
+    assert f"a prompt must be a str, not {type(eval(prompt)).__name__}" in result.final_answer
     assert "TypeError" in result.final_answer
     assert (result.usage.calls, result.error_kind) == (1, None)
 

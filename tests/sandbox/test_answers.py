@@ -207,9 +207,9 @@ class Number(enum.IntEnum):
         (float("nan"), None),
         ([1, float("inf")], None),
         ({(1, 2): 3}, None),
-        (b"bytes", None),
+        (b"bytes", {"$bytes": "Ynl0ZXM="}),
         (object(), None),
-        ({1, "mixed"}, {1, "mixed"}),
+        ({1, "mixed"}, ["mixed", 1]),
     ],
     ids=repr,
 )
@@ -219,11 +219,8 @@ def test_a_value_is_sent_as_json_carries_it_and_the_text_is_kept(session, given,
 
     assert answer.text == str(given)
     assert type(answer.text) is str
-    if isinstance(value, set):
-        assert sorted(answer.value, key=str) == sorted(value, key=str)
-    else:
-        assert answer.value == value
-        assert type(answer.value) is type(value)
+    assert answer.value == value
+    assert type(answer.value) is type(value)
 
 
 def test_values_that_contain_themselves_or_nest_without_end_have_text_only(session):

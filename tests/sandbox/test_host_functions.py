@@ -28,7 +28,7 @@ def test_arguments_and_results_are_json(sandbox: Sandbox) -> None:
         assert (
             session.run("echo.__name__, echo.__doc__").value == "('echo', 'Give back what came.')"
         )
-        outcome = session.run("echo({1, 2})")
+        outcome = session.run("echo(object())")
         assert outcome.error is not None
         assert outcome.error.type == "TypeError"
 
@@ -106,7 +106,7 @@ def test_a_result_that_json_cannot_carry_is_an_error_in_the_cell(sandbox: Sandbo
     with sandbox.session(host={"bad": lambda: object()}) as session:
         outcome = session.run("bad()")
         assert outcome.error is not None
-        assert outcome.error.type.endswith(HostCallError.__name__)
+        assert outcome.error.type == "host.TypeError"
         assert "bad returned what JSON cannot carry" in outcome.error.message
 
 

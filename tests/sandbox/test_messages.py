@@ -48,13 +48,24 @@ from repl_sandbox.wire.messages import (
     encode,
     parse_json,
 )
-from repl_sandbox.wire.offered import Offered
+from repl_sandbox.wire.offered import Default, Offered, Parameter, Signature
 from repl_sandbox.wire.parts import MAX_PARTS, Part
 
 PROTOCOL = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 PNG = b"\x89PNG\r\n\x1a\n and the rest"
 ERROR = ErrorInfo("ValueError", "no", "Traceback …\nValueError: no\n", 3)
 CHANGE = Change("modified", "größe", "list", 88, "[1, 2, …]")
+
+TAKES = Signature(
+    (
+        Parameter("p", 1, None, "int"),
+        Parameter("c", 3, Default(None)),
+        Parameter("d", 3, Default(text="...")),
+    ),
+    "list[str]",
+    False,
+)
+
 
 EXAMPLES: dict[str, list[Message]] = {
     "ready": [Ready(1)],
@@ -65,7 +76,7 @@ EXAMPLES: dict[str, list[Message]] = {
             (
                 Offered("llm_query", "Ask a model."),
                 Offered("größe"),
-                Offered("ask", "", "text", "(p, *, c=None)", ("c",), ("done", "result"), ("E",)),
+                Offered("ask", "", "text", TAKES, ("c",), ("done", "result"), ("E",)),
             ),
             0,
             "strict",
@@ -700,7 +711,7 @@ def test_the_value_of_an_answer_that_json_cannot_carry_is_none_and_its_text_is_k
     assert decode(frame_of(sent)) == Answered(1, 1, Answer("FINAL", "deep", None))
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), b"", {1, 2}])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), 1j, {1: 2}])
 def test_what_json_cannot_carry_is_not_sent(value):
     with pytest.raises((TypeError, ValueError)):
         dump_json([value])

@@ -665,14 +665,21 @@ def test_a_value_that_cannot_be_read_costs_the_session_nothing(sandbox: Sandbox)
         session.run("stop.set()")
 
 
-def test_keys_that_are_no_texts_become_them_where_that_loses_nothing(session: Session) -> None:
-    session.set("value", {1: "a", "2": "b", None: [{True: {}}]})  # type: ignore[dict-item]
-    assert session.get("value") == {"1": "a", "2": "b", "null": [{"true": {}}]}
+@pytest.mark.parametrize("key", [1, None, True, 1.5, (1, 2), b"b"])
+def test_keys_that_are_no_texts_are_refused_in_every_direction(
+    session: Session, key: object
+) -> None:
+    kind = type(key).__name__
+    with pytest.raises(TypeError, match=f"value must be .* key .* {kind}; JSON has texts alone"):
+        session.set("value", [{"a": {key: 1}}])  # type: ignore[dict-item]
+    session.run(f"value = ({{'a': {{{key!r}: 1}}}},)")
+    with pytest.raises(TypeError, match=f"value: .* key .* {kind}; JSON has texts alone"):
+        session.get("value")
 
 
 def test_values_that_cannot_cross_are_refused_by_name(session: Session) -> None:
     with pytest.raises(TypeError, match="value must be str, bytes or JSON"):
-        session.set("value", {1, 2})  # type: ignore[arg-type]
+        session.set("value", {1, 2j})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="'not a name' is not a name for a variable"):
         session.set("not a name", 1)
     with pytest.raises(ValueError, match="'class' is a keyword"):

@@ -7,7 +7,9 @@ from typing import Any
 from ..types import JSON
 from .steps import Check, Fetch, Put, Run, Step, Variables, shows
 
-_NO_JSON: Any = {1, 2}
+_NO_JSON: Any = object()
+_NUMBER_KEY: Any = {1: 2}
+_SET: Any = {2, 1}
 _JSON: JSON = {"a": [1, 2.5, None, True], "ü": {"nested": "中"}}
 
 
@@ -37,6 +39,8 @@ VALUES = (
         Run("sum(j)", shows("44999850000")),
     ),
     _check("a copy goes in", Put("j", [1]), Run("j.append(2)"), Fetch("j", [1, 2])),
+    _check("a set goes in and comes out as a list", Put("x", _SET), Fetch("x", [1, 2])),
+    _check("a key that is no text is refused", Put("x", _NUMBER_KEY, TypeError)),
     _check("a tuple comes out as a list", Run("x = (1, 2)"), Fetch("x", [1, 2])),
     _check(
         "a name that is none is refused",

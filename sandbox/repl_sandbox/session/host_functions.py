@@ -7,6 +7,7 @@ other calls go on.
 from __future__ import annotations
 
 import asyncio
+import builtins
 import contextvars
 import inspect
 import os
@@ -30,9 +31,26 @@ from .offers import HostFunction
 _THREADS = 1 << 14
 
 
-def refusal(call: int, kind: str, message: str) -> Reply:
-    """The reply to a call that failed."""
-    return Reply(call, False, dump_json([kind, message]))
+def refusal(call: int, kind: str, message: str, base: str | None = None) -> Reply:
+    """The reply to a call that failed: `kind` derives from the built-in class `base`, or is one."""
+    return Reply(call, False, dump_json([kind, message[:_LONGEST_MESSAGE], base or kind]))
+
+
+def failure(call: int, error: BaseException) -> Reply:
+    """The reply to a call whose function raised `error`."""
+    kind = type(error)
+    try:
+        message = str(error)
+    # Boundary: the class is the caller's, and without a reply the cell would wait for ever.
+    except Exception as problem:  # noqa: BLE001
+        message = f"<its message cannot be shown: __str__ raised {type(problem).__name__}>"
+    base = next(cls.__name__ for cls in kind.__mro__ if _built_in.get(cls.__name__) is cls)
+    return refusal(call, kind.__name__, message, base)
+
+
+_built_in = vars(builtins)
+# Characters: what is read by a model, and travels in one frame.
+_LONGEST_MESSAGE = 1 << 20
 
 
 def arguments(
@@ -205,7 +223,7 @@ class Executor:
             # Boundary: whatever the host's function raises is the session's to know, as text; what
             # would end a process, as `sys.exit`, too, or the cell would wait for a reply.
             except BaseException as error:  # noqa: BLE001
-                reply = refusal(call.call, type(error).__name__, str(error))
+                reply = failure(call.call, error)
             with suppress(RuntimeError, OSError):  # nobody waits for it any more
                 done(reply)
 
@@ -303,7 +321,7 @@ async def _finish(begin: Callable[[], Any], call: Call, done: Done) -> None:
         raise
     # Boundary: as in Executor.start. Ctrl-C, which strikes the main thread, is the caller's too.
     except BaseException as error:
-        done(refusal(call.call, type(error).__name__, str(error)))
+        done(failure(call.call, error))
         main = threading.current_thread() is threading.main_thread()
         if isinstance(error, KeyboardInterrupt) and main:
             raise

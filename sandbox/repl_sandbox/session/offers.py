@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ..offer import Offer, check_offered
+from ..signatures import signature_of
 from ..wire.offered import Offered
 from ..wire.parts import Place
 
@@ -42,7 +43,9 @@ class Offers:
 
 
 def _but_for_doc(row: Offered) -> tuple[Any, ...]:
-    return row.name, row.face, row.signature, row.raw, frozenset(row.methods), row.raises
+    # Parameters matter only where an argument travels by its position.
+    positions = row.signature.by_position if row.raw and row.signature is not None else ()
+    return row.name, row.face, positions, row.raw, frozenset(row.methods), row.raises
 
 
 def check(host: Mapping[str, HostFunction | Offer] | None) -> Offers:
@@ -59,12 +62,13 @@ def check(host: Mapping[str, HostFunction | Offer] | None) -> Offers:
         check_offered(name, "host")
         offer = given if isinstance(given, Offer) else None
         functions[name] = given if offer is None else offer.function  # type: ignore[assignment]
-        rows.append(_row(name, functions[name], offer))
+        row = _row(name, functions[name], offer)
+        rows.append(row)
         if offer is not None:
             functions |= {f"{name}.{each}": method for each, method in offer.methods.items()}
             errors |= set(offer.raises)
             if offer.raw:
-                places[name] = offer.places
+                places[name] = offer.places(row.signature)
     if clash := errors & functions.keys():
         raise ValueError(f"host: {sorted(clash)} name functions, and are in raises= as well")
     return Offers(functions, tuple(rows), frozenset(host) | errors, places)
@@ -73,12 +77,12 @@ def check(host: Mapping[str, HostFunction | Offer] | None) -> Offers:
 def _row(name: str, function: HostFunction, offer: Offer | None) -> Offered:
     doc = (inspect.getdoc(function) or "")[:_MAX_DOC]
     if offer is None:
-        return Offered(name, doc)
+        return Offered(name, doc, signature=signature_of(function))
     return Offered(
         name,
         doc,
         offer.face,
-        offer.signature,
+        offer.parameters,
         tuple(offer.raw),
         tuple(offer.methods),
         tuple(offer.raises),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 from collections.abc import Callable, Generator
 from typing import Any
@@ -12,7 +11,7 @@ from ..errors import RemoteProtocolError, SandboxError
 from ..sealing import seal
 from ..types import JSON, Limits, Variable, check_seconds
 from ..variable_names import check_name
-from ..wire.keys import check_keys
+from ..wire.conversion import encoded
 from ..wire.messages import (
     Assign,
     Failed,
@@ -33,8 +32,6 @@ MAX_CODE = 8 << 20
 _BULK = 1 << 16
 # Encoding in pieces keeps the copy in the processor's cache.
 _PIECE = 1 << 20
-
-_encode_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def check_code(code: str) -> bytes:
@@ -98,12 +95,10 @@ def _kind(value: str | bytes | JSON) -> tuple[str, str | bytes]:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return "bytes", bytes(value)
     try:
-        encoded = _encode_json(value)
-        check_keys(value)
-        return "json", encoded
+        return "json", encoded(value)
     except TypeError as error:
         raise TypeError(f"value must be str, bytes or JSON: {error}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"value must be str, bytes or JSON: {error}") from None
 
 

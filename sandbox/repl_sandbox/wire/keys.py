@@ -15,10 +15,11 @@ _HOLD = (dict, list, tuple)
 _TEXTS = frozenset({str})
 
 
-def check_keys(value: Any) -> None:
+def check_keys(value: Any, *, texts_only: bool = False) -> None:
     """ValueError naming two keys of one dict in `value` that JSON would make one.
 
-    `value` must be one that JSON can carry: without cycles, of bounded depth.
+    `value` must be one that JSON can carry: without cycles, of bounded depth. `texts_only`: a key
+    that is no text, which JSON would make one, is a TypeError.
     """
     rest = [value] if isinstance(value, _HOLD) else []
     while rest:
@@ -26,15 +27,20 @@ def check_keys(value: Any) -> None:
         parts: Iterable[Any] = held
         if isinstance(held, dict):
             if not _TEXTS.issuperset(map(type, held)):
-                _check(held)
+                _check(held, texts_only)
             parts = list(held.values())  # at once: another thread may change the dict
         rest += [each for each in parts if isinstance(each, _HOLD)]
 
 
-def _check(held: dict[Any, Any]) -> None:
+def _check(held: dict[Any, Any], texts_only: bool) -> None:
     seen: dict[str, Any] = {}
-    for key in list(held):
+    keys = list(held)
+    for key in keys:
         text = key if isinstance(key, str) else _text(key)
         if text in seen:
             raise ValueError(f"its keys {seen[text]!r} and {key!r} are one key in JSON")
         seen[text] = key
+    for key in keys:
+        if texts_only and not isinstance(key, str):
+            kind = type(key).__name__
+            raise TypeError(f"the key {key!r} of a dict is {kind}; JSON has texts alone for keys")

@@ -19,9 +19,9 @@ from typing import Any, TypeAlias, cast, get_args
 
 from ..errors import RemoteProtocolError
 from ..types import JSON, Answer, AnswerForm, Change, ErrorInfo, Variable
+from .conversion import encoded
 from .counting import more_values, values
 from .frames import Frame, pack
-from .keys import check_keys
 from .offered import Offered
 from .offered import read as read_offered
 from .parts import Parts, cut, describe, each_part
@@ -29,7 +29,7 @@ from .short import CELL_HEADER, CELL_KIND, EMPTY_RESULT_HEADER, EMPTY_RESULT_KIN
 from .text import LONE_SURROGATE
 from .text import read_text as _text
 
-VERSION = 6
+VERSION = 7
 
 # More than the worker ever sends; a hostile one cannot make the host build longer tuples.
 MAX_CHANGES = 256
@@ -269,12 +269,11 @@ def decode(frame: Frame) -> Message:
 
 
 def dump_json(value: object) -> bytes:
-    """`value` as JSON bytes; TypeError or ValueError where the protocol cannot carry it."""
-    try:
-        data = _dump_checked(value).encode()
-        check_keys(value)
-    except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
+    """`value`, converted as `conversion.encoded` does, as JSON bytes.
+
+    TypeError or ValueError where the protocol cannot carry it.
+    """
+    data = encoded(value).encode()
     if problem := _misshapen(data):
         raise ValueError(problem)
     # Python writes longer numbers only where somebody has lifted its limit.
@@ -284,7 +283,6 @@ def dump_json(value: object) -> bytes:
 
 
 _most_digits = sys.get_int_max_str_digits
-_dump_checked = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def parse_json(data: bytes) -> JSON:

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..types import JSON, Answer, AnswerForm
+from ..wire.conversion import encoded
 from ..wire.counting import more_values
-from ..wire.keys import check_keys
 from ..wire.messages import MAX_ANSWER, MAX_ANSWER_VALUES
-from .anatomy import MISSING, loaded_class, lookup, plain, type_name
+from .anatomy import MISSING, plain, type_name
 from .hints import near
 from .namespace import Namespace
 from .printed import parse
@@ -223,8 +223,7 @@ def _as_json(value: object) -> JSON:
     if id(type(value)) in _JSON_SCALARS:
         return value  # type: ignore[return-value]
     try:
-        text = _encode(value)
-        check_keys(value)
+        text = encoded(value, ascii_only=False, any_keys=True)
     # Boundary: classes of the user's may do anything when they are read. Their text is kept.
     except Exception:  # noqa: BLE001
         return None
@@ -245,20 +244,4 @@ def _check_size(text: str, what: str) -> None:
         )
 
 
-def _plain(value: Any) -> object:
-    """What JSON carries in place of a value that it does not know."""
-    if issubclass(type(value), (set, frozenset)):
-        try:
-            return sorted(value)  # so that equal sets give equal answers
-        except TypeError:
-            return list(value)
-    for name, method in (("generic", "item"), ("ndarray", "tolist")):
-        cls = loaded_class("numpy", name)
-        if cls is not None and issubclass(type(value), cls):
-            convert: Any = lookup(cls, method)
-            return convert(value)
-    raise TypeError(f"{type_name(value)} is not JSON")
-
-
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_plain).encode
 _decode = json.JSONDecoder().decode

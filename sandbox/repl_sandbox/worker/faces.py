@@ -18,9 +18,9 @@ from ..wire.parts import MAX_PARTS, Part, Place, Raw
 from .anatomy import plain, read, type_name
 from .host_calls import HostCalls
 from .preview import show
+from .stubs import dress, stand_in
 
 _monotonic = time.monotonic
-_compile, _exec = compile, exec
 
 
 # ── texts ─────────────────────────────────────────────────────────────────────────────────────
@@ -199,8 +199,10 @@ class Faces:
         name = offered.name
         for error in offered.raises:
             self.errors.setdefault(error, _error_class(error))
-        raw, check = frozenset(offered.raw), _signature(offered)
-        positions = () if check is None else check.__code__.co_varnames[: _positional(check)]
+        raw, signature = frozenset(offered.raw), offered.signature
+        like = None if signature is None else stand_in(name, signature)
+        check = like if signature is not None and signature.checked else None
+        positions = () if signature is None or check is None else signature.by_position
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if check is not None:
@@ -213,11 +215,7 @@ class Faces:
         def convert(value: Any) -> Any:
             return _FACES[offered.face](call, value)
 
-        call.__name__ = call.__qualname__ = name
-        call.__doc__ = offered.doc or f"{name}: a function of the host."
-        call.__module__ = "host"
-        if check is not None:
-            call.__wrapped__ = check  # type: ignore[attr-defined]
+        dress(call, offered, like)
         if offered.methods:
             self._add_methods(call, offered)
         return call
@@ -281,24 +279,6 @@ def _error_class(name: str) -> type[HostCallError]:
     body = {"__init__": __init__, "__reduce__": __reduce__, "__module__": "__main__"}
     body["__doc__"] = f"Raised when a function of the host has raised a {name}."
     return type(name, (HostCallError,), body)
-
-
-def _signature(offered: Offered) -> Any:
-    """A function that takes what the signature says, and does nothing else; None without one.
-
-    The host has looked at the text: parameters, and literals as their defaults.
-    """
-    if offered.signature is None:
-        return None
-    namespace: dict[str, Any] = {}
-    source = f"def {offered.name}{offered.signature}: pass"
-    _exec(_compile(source, "<signature>", "exec", 0, True), namespace)
-    return namespace[offered.name]
-
-
-def _positional(function: Any) -> int:
-    count: int = function.__code__.co_argcount
-    return count
 
 
 # ── raw arguments ─────────────────────────────────────────────────────────────────────────────

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from ..errors import HostCallError
 from . import foreign_lines
 from .anatomy import class_dict, loaded_class, module_dict, plain, read
 from .namespace import Namespace
@@ -73,6 +74,8 @@ def hint(error: BaseException, namespace: Namespace | None, frame: FrameType | N
     Raises:
         RuntimeError: a dictionary that is read changes meanwhile.
     """
+    if issubclass(type(error), HostCallError):
+        return ""  # of the host's limits and names, and none of the session's
     found = ""
     for kind, tell in _BY_CLASS:
         if issubclass(type(error), kind):

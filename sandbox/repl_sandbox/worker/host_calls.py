@@ -14,8 +14,11 @@ from ..types import Answer
 from ..wire.counting import more_values
 from ..wire.frames import MAX_BLOB
 from ..wire.messages import MAX_ARGUMENT_VALUES, MEMFD, PIPES, Answered, Call, Reply, dump_json
+from ..wire.offered import Offered
 from ..wire.parts import MAX_PARTS, Parts, each_part
 from .channel import Channel
+from .host_errors import host_error
+from .stubs import dress, stand_in
 
 _loads = json.loads
 _NO_ARGUMENTS = b"[[],{}]"
@@ -30,15 +33,18 @@ class HostCalls:
         self.cell = 0
         self.forked = False
 
-    def function(self, name: str, doc: str) -> Callable[..., Any]:
-        """The function `name` of the host."""
+    def function(self, offered: Offered) -> Callable[..., Any]:
+        """The host's function as it was offered, JSON in and out."""
+        name = offered.name
+        like = None if offered.signature is None else stand_in(name, offered.signature)
+        check = like if offered.signature and offered.signature.checked else None
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            if check is not None:
+                check(*args, **kwargs)
             return self.call(name, args, kwargs)
 
-        call.__name__ = call.__qualname__ = name
-        call.__doc__ = doc or f"{name}: a function of the host; arguments and result are JSON."
-        call.__module__ = "host"
+        dress(call, offered, like)
         return call
 
     def call(
@@ -48,7 +54,7 @@ class HostCalls:
 
         Raises:
             TypeError, ValueError: the arguments are not JSON, or too large.
-            HostCallError: the function raised, or no cell is running.
+            HostCallError: the function raised, or no cell is running; see `host_errors`.
         """
         try:
             data = dump_json([args, kwargs])
@@ -118,7 +124,7 @@ class HostCalls:
         value = _loads(reply.data)
         if reply.ok:
             return value
-        raise HostCallError(*value)
+        raise host_error(*value)
 
 
 def _check_parts(name: str, data: bytes, parts: Parts) -> None:

@@ -48,7 +48,7 @@ class Questions(Cells):
     def _configure(self, configure: Configure) -> None:
         faced = [offered for offered in configure.functions if not offered.is_plain]
         for offered in configure.functions:
-            function = self._calls.function(offered.name, offered.doc)
+            function = self._calls.function(offered)
             self._namespace.inject(offered.name, function, protected=True)
         if faced:
             self._put_faces_on(faced)
