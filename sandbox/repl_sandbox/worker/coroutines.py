@@ -175,7 +175,7 @@ def _loop(namespace: Namespace) -> asyncio.AbstractEventLoop:
 
 
 def replace_loop(namespace: Namespace) -> list[str]:
-    """In a process that has taken over: close the loop and make another; the tasks it had.
+    """In a process that has taken over: close the loop, for another is made; the tasks it had.
 
     What it held is gone with the process that it was made in, but for handlers of signals.
     """
@@ -194,11 +194,13 @@ def replace_loop(namespace: Namespace) -> list[str]:
     if not loop.is_closed():
         # What one of another class does as it is collected, with lost descriptors, is not known.
         _replaced.append(loop)
+    asyncio.set_event_loop(None)
     namespace.loop = None
-    with suppress(Exception):  # no number is left, or a policy of the code's: the next await tells
-        new = _loop(namespace)
-        for number, handle in handlers.items():
-            new.add_signal_handler(number, handle._callback, *handle._args)
+    if handlers:  # else it is made when it is needed: a branch may never await
+        with suppress(Exception):  # a policy of the code's: the next await tells
+            new = _loop(namespace)
+            for number, handle in handlers.items():
+                new.add_signal_handler(number, handle._callback, *handle._args)
     return [f"task {task.get_name()!a}" for task in tasks]
 
 
