@@ -75,7 +75,8 @@ def _checked(name: object, price: Price) -> Price:
     if not isinstance(name, str):
         raise TypeError(f"prices: {name!r} must be the name of a model, a str")
     if not isinstance(price, Price):
-        raise TypeError(f"prices[{name!r}] must be a Price, not {type(price).__name__}")
+        told = f"prices[{name!r}] must be a Price (from repl_env.rlm import Price)"
+        raise TypeError(f"{told}, not {type(price).__name__}")
     for side, value in (("input", price.input), ("output", price.output)):
         what = f"prices[{name!r}].{side}"
         if isinstance(value, bool) or not isinstance(value, (int, float)):
