@@ -101,6 +101,20 @@ def test_importing_the_package_loads_neither_engine_nor_pydantic():
     assert "pydantic" not in loaded
 
 
+def test_the_package_and_the_client_work_where_there_is_no_engine():
+    loaded = loaded_by(
+        "import sys\n"
+        "sys.modules['repl_sandbox'] = None\n"
+        "import repl_env\n"
+        "assert 'Limits' in dir(repl_env)\n"
+        "repl_env.REPLEnv('http://localhost:8000').sync()\n"
+        "try: repl_env.Limits\n"
+        "except ImportError as error: assert 'repl_sandbox' in str(error)\n"
+        "else: raise AssertionError"
+    )
+    assert "repl_env.client" in loaded
+
+
 @pytest.mark.parametrize(
     "module", ["models", "errors", "interfaces", "rubrics", "parsing", "prompts", "llm"]
 )
