@@ -1,135 +1,207 @@
-"""Fenced blocks in a Markdown text, as models really write them.
+"""The lines of a Markdown text that begin or end fenced blocks, as models really write them.
 
 The rules are CommonMark's for fenced code (https://spec.commonmark.org/0.31.2/#fenced-code-blocks)
-with three additions: a fence that opens inside a block is expected to close inside it, a block that
-the text never closes ends with the text, and a whole block may stand on one line.
+with additions: a fence may stand behind other text on its line, in a list item for one, or on the
+last line of the code; text or a token of a chat template may follow a closing fence; such a token
+closes a block by itself; and a fence that opens inside a block is expected to close inside it.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
-# The names under which models write code for a Python REPL.
-PYTHON_NAMES = frozenset({"repl", "python", "python3", "py", "py3", "ipython"})
+from repl_env.block_names import is_known, kind_of, plain_name
 
-_FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>.*)")
-# Possessive, since a line may be long: tried again at each of its spaces, it would take for ever.
-_ONE_LINE = re.compile(r"[ \t]*(?P<fence>`{3,})(?P<name>\w++)[ \t](?P<code>[^`]++)(?P=fence)[ \t]*")
+# Longer fences than this count as so long. Each length is gone through by itself.
+_LONGEST_FENCE = 8
+
+# Tokens that end a message in chat templates, and the one that smolagents has models write.
+_ENDS_IN_TOKEN = re.compile(
+    r"(?:<\|[a-z_]{1,30}\|>|<｜[^｜<>]{1,40}｜>|<end_code>|<end_of_turn>|</s>)\s*+$"
+)
+_LONGEST_TOKEN = 60
+# Tokens at the end of a text that are left out.
+_MOST_TOKENS = 4
+
+_AT_START = re.compile(
+    r"(?P<before>[ \t]*+(?P<marker>(?:[-*+]|\d{1,9}[.)])[ \t]++)*+)"
+    r"(?P<marks>`{3,}+|~{3,}+)(?P<info>.*+)"
+)
+_BEHIND_TEXT = re.compile(
+    r"(?P<before>[^`]*+(?:`{1,2}+(?!`)[^`]++)*+)(?P<marks>`{3,}+)(?P<info>[^`]*+)"
+)
+_WORD = re.compile(r"[ \t]*+[{.]*+(?P<word>[\w+#.:-]*+)(?P<rest>.*+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """A line that may begin or end a block; one with an empty name may do both."""
+class Fence(NamedTuple):
+    """A fence on a line.
 
-    indent: int
-    marks: str
-    name: str | None  # None: the info string has backticks, so this is inline code, not a fence
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A fenced block: the name in its mark, what stands in it, and its lines.
-
-    `begin` is the index of its first line, `end` that of the line after it; `closed`: a fence ends
-    it, and not the next block or the end of the text.
+    `before` is what stands before it there, `name` and `rest` its info string, `behind` whether
+    `before` is text. One without an info string may both open and close a block.
     """
 
-    name: str
-    code: str
-    begin: int
-    end: int
-    closed: bool
+    before: str
+    marks: str
+    name: str = ""
+    rest: str = ""
+    opens: bool = True
+    closes: bool = True
+    behind: bool = False
+
+    @property
+    def kind(self) -> tuple[str, int]:
+        """The character of its marks, and how many there are."""
+        return self.marks[0], min(len(self.marks), _LONGEST_FENCE)
 
 
-def blocks_of(lines: list[str], names: frozenset[str] = PYTHON_NAMES) -> Iterator[Block]:
-    """The blocks of a text, given by its lines; in those of `names` there is code to run."""
-    fences = _Fences(lines, names)
-    index = 0
-    while index < len(lines):
-        block = _block_at(lines, index, fences)
-        if block is None:
-            index += 1
-        else:
-            yield block
-            index = block.end
+class Stop(NamedTuple):
+    """Where a block may end.
+
+    `line` is the index of the line behind its last whole one, `before` what of that line is in the
+    block, `after` the first line after the block. `closes`: by a closing fence.
+    """
+
+    line: int
+    after: int
+    before: str | None = None
+    closes: bool = False
 
 
-def _block_at(lines: list[str], index: int, fences: _Fences) -> Block | None:
-    whole = _ONE_LINE.fullmatch(lines[index])
-    if whole:
-        return Block(whole["name"].lower(), whole["code"].strip(), index, index + 1, closed=True)
-    opener = fences.at[index]
-    if opener is None or opener.name is None:
-        return None
-    end, after = fences.end(index)
-    inside = (_outdent(line, opener.indent) for line in lines[index + 1 : end])
-    code = "\n".join(inside).strip("\n")
-    return Block(opener.name, code, index, after, closed=after > end)
+def fence_at(line: str, language: str = "python") -> Fence | None:
+    """The fence on `line`, if there is one."""
+    match = _AT_START.fullmatch(line)
+    if match is not None:
+        return _fence(match, language, behind=False)
+    if "```" in line and (match := _BEHIND_TEXT.fullmatch(line)) is not None:
+        return _fence(match, language, behind=True)
+    return None
 
 
-def fence_at(line: str) -> Fence | None:
-    """The fence that a line is, if it is one."""
-    match = _FENCE.fullmatch(line)
-    if match is None:
-        return None
-    info = match["info"].strip()
-    words = info.strip("{}.").split(None, 1)
-    name = None if "`" in info else words[0].lower() if words else ""
-    return Fence(len(match["indent"]), match["fence"], name)
+def _fence(match: re.Match[str], language: str, *, behind: bool) -> Fence | None:
+    before, marks, info = match["before"], match["marks"], match["info"]
+    if not info.strip():
+        closes = behind or not match["marker"]
+        return Fence(before, marks, closes=closes, behind=behind)
+    closer = Fence(before, marks, opens=False, behind=behind)
+    spaced = info[0] in " \t"
+    if "`" in info:  # inline code, or a closing fence with inline code in the text behind it
+        return closer if spaced else None
+    word = _WORD.fullmatch(info)
+    name = plain_name(word["word"]) if word else ""
+    rest = word["rest"].strip() if word else ""
+    if name and is_known(name, language):
+        return Fence(before, marks, name, rest, closes=False, behind=behind)
+    if spaced or not name or (" " in rest and not {"=", "{"} & set(rest)):
+        return closer
+    return None if behind else Fence(before, marks, name, rest, closes=False)
 
 
-class _Fences:
-    """The fences of a text, and which of them end a block that begins at another.
+class Fences:
+    """The fences of a text, and where blocks may end that begin at them.
 
-    All ends for one kind of marks are found in one walk. A model that repeats itself may write
+    Everything about one kind of marks is found in one walk. A model that repeats itself may write
     thousands of fences, and a client may send as many; to look from each for its end would hold up
     the process for minutes.
     """
 
-    def __init__(self, lines: list[str], names: frozenset[str]) -> None:
-        self.at = [fence_at(line) for line in lines]
-        self._names = names
-        self._ends: dict[str, dict[int, tuple[int, int]]] = {}
+    def __init__(self, lines: list[str], language: str) -> None:
+        self.at = {
+            index: fence
+            for index, line in enumerate(lines)
+            if ("```" in line or "~~~" in line)
+            and (fence := fence_at(line, language)) is not None
+        }
+        self._lines = lines
+        self._language = language
+        self._tokens = {
+            index: line[: token.start()]
+            for index, line in enumerate(lines)
+            if index not in self.at and ">" in line[-_LONGEST_TOKEN:]
+            and (token := _ENDS_IN_TOKEN.search(line, max(0, len(line) - _LONGEST_TOKEN))) is not None
+        }  # fmt: skip
+        self._stops: dict[tuple[str, int], tuple[list[int], list[Stop]]] = {}
+        self._ends: dict[tuple[str, int], dict[int, Stop]] = {}
 
-    def end(self, index: int) -> tuple[int, int]:
-        """The index of the line that ends the block, and of the first line after the block."""
-        opener = self.at[index]
-        assert opener is not None
-        if opener.marks not in self._ends:
-            self._ends[opener.marks] = self._ends_of(opener.marks)
-        return self._ends[opener.marks][index]
+    def stops(self, index: int) -> Iterator[Stop]:
+        """Where the block of the fence at this line may end, besides the end of the text."""
+        kind = self.at[index].kind
+        if kind not in self._stops:
+            stops = list(self._stops_of(kind))
+            self._stops[kind] = [stop.line for stop in stops], stops
+        lines, stops = self._stops[kind]
+        return map(stops.__getitem__, range(bisect_right(lines, index), len(stops)))
 
-    def _ends_of(self, marks: str) -> dict[int, tuple[int, int]]:
-        """`end` of each fence that could end a block which these marks began."""
+    def end(self, index: int) -> Stop:
+        """Where the block of the fence at this line ends, whatever stands in it."""
+        kind = self.at[index].kind
+        if kind not in self._ends:
+            self._ends[kind] = self._ends_of(kind)
+        end = self._ends[kind].get(index) or Stop(len(self._lines), len(self._lines))
+        # Left open, unless it closes on a line that has text too.
+        first = None if end.closes else next(self.stops(index), None)
+        return first if first is not None and first.closes and first.line < end.line else end
+
+    def _stops_of(self, kind: tuple[str, int]) -> Iterator[Stop]:
+        for index in sorted((*self.at, *self._tokens)):
+            fence = self.at.get(index)
+            if fence is None:
+                yield _with_text(index, self._tokens[index])
+            elif not _ends_block(fence, kind):
+                continue
+            elif not fence.closes:
+                yield Stop(index, index)
+            elif fence.behind:
+                yield _with_text(index, fence.before)
+            else:
+                yield Stop(index, index + 1, closes=True)
+
+    def _ends_of(self, kind: tuple[str, int]) -> dict[int, Stop]:
+        """`end` of each fence that could end a block which a fence of this kind began."""
         found, depth = [], 0
-        for index, fence in enumerate(self.at):
+        for index, fence in self.at.items():
             # A fence that could not close such a block is text of the block.
-            if fence is not None and fence.name is not None and fence.marks.startswith(marks):
-                depth += 1 if fence.name else -1
-                found.append((index, fence.name, depth))
-        ends: dict[int, tuple[int, int]] = {}
+            if not fence.behind and _ends_block(fence, kind):
+                depth += -1 if fence.closes else 1
+                found.append((index, fence, depth))
+        ends: dict[int, Stop] = {}
         by_depth: dict[int, int] = {}  # of what lies behind, the nearest
-        closer = opener = last = len(self.at)
-        for index, name, depth in reversed(found):
+        closer = opener = last = len(self._lines)
+        for index, fence, depth in reversed(found):
             pair = by_depth.get(depth - 1)
             # Without one the fences do not pair up: the block was left open before the next block
             # of code, or the fence that seemed to open inside it is text.
             if pair is not None:
-                ends[index] = pair, pair + 1
+                ends[index] = Stop(pair, pair + 1, closes=True)
             elif opener < closer:
-                ends[index] = opener, opener
+                ends[index] = Stop(opener, opener)
             else:
-                ends[index] = closer, min(closer + 1, last)
+                ends[index] = Stop(closer, min(closer + 1, last), closes=closer < last)
             by_depth[depth] = index
-            if not name:
+            if fence.closes:
                 closer = index
-            elif name in self._names:
+            elif kind_of(fence.name, self._language) == "python":
                 opener = index
         return ends
 
 
-def _outdent(line: str, indent: int) -> str:
-    margin = len(line) - len(line.lstrip(" \t"))
-    return line[min(indent, margin) :]
+def _ends_block(fence: Fence, kind: tuple[str, int]) -> bool:
+    """Whether a block that a fence of this kind began may end at `fence`."""
+    character, length = fence.kind
+    return character == kind[0] and length >= kind[1]
+
+
+def _with_text(index: int, before: str) -> Stop:
+    return Stop(index, index + 1, before if before.strip() else None, closes=True)
+
+
+def without_end_tokens(text: str) -> str:
+    """`text` without the last tokens of a chat template, where it ends in such."""
+    for _ in range(_MOST_TOKENS):
+        token = _ENDS_IN_TOKEN.search(text, max(0, len(text) - _LONGEST_TOKEN))
+        if token is None:
+            break
+        text = text[: token.start()]
+    return text

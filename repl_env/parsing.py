@@ -1,8 +1,15 @@
-"""Code blocks in the text of a model, and code that came with a fence around it."""
+"""Code in the text of a model, and code that came with a fence around it."""
 
 from __future__ import annotations
 
-from repl_env.fences import PYTHON_NAMES, blocks_of, fence_at
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from repl_env.bare_code import bare_code
+from repl_env.blocks import Block, blocks_of
+from repl_env.fences import fence_at, without_end_tokens
+from repl_env.python_text import Parser, tidied
 from repl_env.thoughts import without_thoughts
 
 # Line breaks, and marks of fences, up to which a text is looked at line by line, in some
@@ -10,34 +17,106 @@ from repl_env.thoughts import without_thoughts
 # seconds. Of a text with more, the first and the last line are looked at.
 _MOST_LINES, _MOST_MARKS = 10_000, 1_000
 _PAIR = 2
+# Characters of an action that are parsed to find where its fence closes, for the same reason.
+_MOST_PARSED = 16 * 1024
+
+Origin: TypeAlias = Literal["named", "unnamed", "bare", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCode:
+    """The code in a text, and the rest of it.
+
+    `origin` says how the code is marked: by the name of a fence or tag, by a fence alone, or not at
+    all. `prose` is the text outside of all blocks, `quoted` what stands in those of them that may
+    hold an answer.
+    """
+
+    codes: list[str]
+    origin: Origin
+    prose: str
+    quoted: list[str]
 
 
 def extract_code_blocks(text: str, language: str = "python") -> list[str]:
     """The code blocks of `text` that are meant to be run, in the order they stand there.
 
-    Blocks marked `repl`, as Python or as `language` count. Blocks without a mark count only if
-    there is no marked one: beside marked code they are quoted output. Empty blocks are left out,
-    and so is what the model thought before its reply (`without_thoughts`).
+    Blocks marked `repl`, as Python or as `language` count, and those marked as code if they are
+    Python (`repl_env.block_names`). Blocks without a mark count only if there is no marked one:
+    beside marked code they are quoted output. Empty blocks are left out, and so is what the model
+    thought before its reply (`without_thoughts`).
     """
-    names = PYTHON_NAMES | {language.lower()}
-    blocks = list(blocks_of(without_thoughts(text).split("\n"), names))
-    marked = [block for block in blocks if block.name in names]
-    chosen = marked or [block for block in blocks if not block.name]
-    return [block.code for block in chosen if block.code.strip()]
+    parser = Parser()
+    named, unnamed = _runnable(_blocks(_lines(text), language, parser), parser)
+    return named or unnamed
+
+
+def find_code(text: str, known: Collection[str] = (), parser: Parser | None = None) -> FoundCode:
+    """The code of `text`: its blocks, or code without a fence if that is plainly Python.
+
+    `known`: names that the session has.
+    """
+    parser = parser or Parser()
+    lines = _lines(text)
+    blocks = _blocks(lines, "python", parser)
+    prose = "\n".join(_outside(lines, blocks))
+    quoted = [block.code for block in blocks if block.kind in ("text", "unnamed")]
+    named, unnamed = _runnable(blocks, parser)
+    if named:
+        return FoundCode(named, "named", prose, quoted)
+    if unnamed:
+        return FoundCode(unnamed, "unnamed", prose, quoted)
+    code = bare_code(prose, parser, known)
+    if code is not None:
+        return FoundCode([code], "bare", prose, quoted)
+    return FoundCode([], "none", prose, quoted)
 
 
 def strip_fence(text: str) -> str:
-    """`text` without the Markdown fence around it, if it is one fenced block and nothing else."""
+    """`text` without the Markdown fence around it, if it is one fenced block and nothing else.
+
+    So are tags that mark code, the prompts of a console, and an indent that all of it has.
+    """
     stripped = text.strip()
-    if not stripped.startswith(("```", "~~~")):
-        return text
+    if not stripped.startswith(("```", "~~~", "<")):
+        return tidied(text)
     marks = stripped.count("```") + stripped.count("~~~")
     if marks > _MOST_MARKS or stripped.count("\n") > _MOST_LINES:
         code = _between_fences(stripped) if marks == _PAIR else None
         return text if code is None else code
-    lines = stripped.split("\n")
-    first = next(blocks_of(lines), None)
-    return first.code if first is not None and first.end == len(lines) else text
+    lines = without_end_tokens(stripped).split("\n")
+    first = next(blocks_of(lines, parser=Parser(_MOST_PARSED)), None)
+    whole = first is not None and first.begin == 0 and first.end == len(lines)
+    return first.code if first is not None and whole else text
+
+
+def _lines(text: str) -> list[str]:
+    reply = without_thoughts(text.replace("\r\n", "\n"))
+    return without_end_tokens(reply).split("\n")
+
+
+def _blocks(lines: list[str], language: str, parser: Parser) -> list[Block]:
+    return [block for block in blocks_of(lines, language, parser) if block.code.strip()]
+
+
+def _runnable(blocks: Iterable[Block], parser: Parser) -> tuple[list[str], list[str]]:
+    """The code of the blocks whose name says that it is run, and of those without a name."""
+    named, unnamed = [], []
+    for block in blocks:
+        if block.kind == "python" or (block.kind == "code" and parser.is_python(block.code)):
+            named.append(block.code)
+        elif block.kind == "unnamed":
+            unnamed.append(block.code)
+    return named, unnamed
+
+
+def _outside(lines: list[str], blocks: Iterable[Block]) -> Iterable[str]:
+    end = 0
+    for block in blocks:
+        yield from lines[end : block.begin]
+        yield ""
+        end = block.end
+    yield from lines[end:]
 
 
 def _between_fences(text: str) -> str | None:
@@ -45,6 +124,6 @@ def _between_fences(text: str) -> str | None:
     first, _, rest = text.partition("\n")
     code, _, last = rest.rpartition("\n")
     opener, closer = fence_at(first), fence_at(last)
-    if opener is None or opener.name is None or closer is None or closer.name != "":
+    if opener is None or not opener.opens or closer is None or not closer.closes or closer.behind:
         return None
-    return code.strip("\n") if closer.marks.startswith(opener.marks) else None
+    return tidied(code).strip("\n") if closer.marks.startswith(opener.marks) else None

@@ -146,7 +146,14 @@ class LocalRLMRunner:
         if result.stop_reason == "timeout" and answer is None:
             answer = f"Error: child timeout after {timeout_s:.3f}s"
         traces = list(getattr(backend, "child_traces", []))
-        return replace(result, final_answer=answer, depth=self.depth, child_traces=traces)
+        return replace(
+            result,
+            final_answer=answer,
+            # The turn in which only an answer is asked for is none of them.
+            iterations=min(result.iterations, self.max_iterations),
+            depth=self.depth,
+            child_traces=traces,
+        )
 
     def _backend(self) -> RecursiveBackend:
         return self.backend_factory(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from repl_env.fences import blocks_of
+from repl_env.blocks import blocks_of
 
 _OPENER, _CLOSER = "<think>", "</think>"
 _WHITE_SPACE = re.compile(r"\s*+")

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from repl_env.errors import OURS, BudgetExceeded, EpisodeAborted, ModelError
 from repl_env.interfaces import Message
 from repl_env.models import REPLObservation, StepResult
-from repl_env.parsing import extract_code_blocks
 from repl_env.rlm.asking import ask
 from repl_env.rlm.budget import Spent
 from repl_env.rlm.events import (
@@ -33,7 +32,8 @@ from repl_env.rlm.gate import REQUESTS, Gate
 from repl_env.rlm.ledger import Account
 from repl_env.rlm.manner import Manner
 from repl_env.rlm.model import ChatModel, Completion, ModelRequest, Origin
-from repl_env.rlm.prose import ProseAnswer, answer_in
+from repl_env.rlm.prose import ProseAnswer
+from repl_env.rlm.reading import read
 from repl_env.rlm.reports import LAST, NO_CODE, TOO_MANY, Reports
 from repl_env.rlm.result import RLMRunResult
 from repl_env.rlm.sums import Sums
@@ -200,10 +200,10 @@ class Run:
 
     async def _run_blocks(self, reply: str) -> tuple[list[tuple[str, Step]], list[str]]:
         """Run the code of a reply. The blocks with what they came to, and what to say of it."""
-        found, notes = extract_code_blocks(clean(reply)), []
-        if not found:
-            if (answer := answer_in(reply, self._variables)) is not None:
-                return [await self._answer(answer)], []
+        meant, notes = read(clean(reply), self._names), []
+        if meant.answer is not None:
+            return [await self._answer(meant.answer)], []
+        if not (found := meant.codes):
             return [], [NO_CODE]
         blocks = found[:1] if self.manner.blocks == "first" else found[:MOST_BLOCKS]
         if len(blocks) < len(found):
@@ -233,10 +233,10 @@ class Run:
         return step
 
     async def _answer(self, answer: ProseAnswer) -> tuple[str, Step]:
-        if answer.is_variable:
-            code = f'FINAL_VAR("{answer.text}")'
+        if answer.is_variable or answer.is_code:
+            code = f'FINAL_VAR("{answer.text}")' if answer.is_variable else answer.text
             return code, await self._execute(code)
-        return "", await self._submit(answer.text)
+        return "", await self._submit(clean(answer.text))
 
     async def _submit(self, answer: JSON) -> Step:
         self._last = await self.environment.submit_final_answer(answer)
@@ -246,15 +246,14 @@ class Run:
 
     async def _take_last(self, reply: Completion) -> None:
         """The answer that the model gives when its turns are used up."""
-        blocks = extract_code_blocks(clean(reply.text))
-        for code in blocks[:MOST_BLOCKS]:
+        meant = read(clean(reply.text), self._names, last=True)
+        for code in meant.codes[:MOST_BLOCKS]:
             if not self._done:
                 await self._execute(code)
-        if self._done or blocks:
+        if self._done or meant.codes:
             return
-        answer = answer_in(reply.text, self._variables)
-        if answer is not None:
-            await self._answer(answer)
+        if meant.answer is not None:
+            await self._answer(meant.answer)
         elif text := without_thoughts(clean(reply.text)).strip():
             await self._submit(text)
 
@@ -279,8 +278,10 @@ class Run:
         return (self._last.metadata if self._last is not None else None) or {}
 
     @property
-    def _variables(self) -> frozenset[str]:
-        return frozenset(self._last.observation.available_variables if self._last else ())
+    def _names(self) -> frozenset[str]:
+        """The variables of the session, as far as they are known."""
+        made = self._last.observation.available_variables if self._last else ()
+        return frozenset((*made, *(note.name for note in self.contexts)))
 
     def _tell(self, kind: Callable[..., AnyEvent], **fields: Any) -> None:
         if self.watch is not None:

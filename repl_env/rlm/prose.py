@@ -8,58 +8,115 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Container
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import islice
 
+from repl_env.python_text import MOST_CODE, Parser, computes, names_read
 from repl_env.thoughts import without_thoughts
 
 _VARIABLE = re.compile(
-    r"^[ \t]*FINAL_VAR\(\s*(?P<quote>[\"'`]?)(?P<name>\w+)(?P=quote)\s*\)", re.MULTILINE
+    r"^[ \t]*+FINAL_VAR\(\s*+(?:(?:var_name|variable_name|name)\s*+=\s*+)?"
+    r"(?P<quote>[\"'`]?)(?P<name>\w+)(?P=quote)\s*+\)",
+    re.MULTILINE,
 )
-_ANSWER = re.compile(r"^[ \t]*FINAL\(", re.MULTILINE)
+_ANSWER = re.compile(r"^[ \t]*+FINAL\(", re.MULTILINE)
+_ANYWHERE = re.compile(r"\bFINAL\(")
+_VARIABLE_ANYWHERE = re.compile(_VARIABLE.pattern.replace(r"^[ \t]*+", r"\b"))
 _PARENTHESIS = re.compile(r"[()]")
+_NAMES = r"([A-Za-z_]\w*+(?:[ \t]*+,[ \t]*+[A-Za-z_]\w*+)*+)"
+# Names that lines of the text bind, as code does.
+_BOUND = re.compile(
+    rf"^[ \t>.]*+(?:{_NAMES}[ \t]*+(?:[-+*%@&|^]|//?|\*\*|<<|>>)?=(?!=)|for[ \t]++{_NAMES}[ \t]++in\b"
+    r"|(?:def|class)[ \t]++(\w++)[ \t]*+[(:]|(?:from[ \t]++[\w.]++[ \t]++)?import[ \t]++(\w++)[ \t]*+$)",
+    re.MULTILINE,
+)
+
+_LITERAL = (
+    ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.UnaryOp, ast.unaryop,
+    ast.expr_context,
+)  # fmt: skip
+# A literal with more parentheses, or longer, is found by counting them: each try parses it again.
+_MOST_CLOSERS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class ProseAnswer:
-    """An answer in prose: the name of a variable, or a text."""
+    """An answer in prose: a text, the name of a variable, or an expression that is to be run."""
 
     text: str
     is_variable: bool = False
+    is_code: bool = False
 
 
-def answer_in(prose: str, variables: Container[str] = ()) -> ProseAnswer | None:
+def answer_in(
+    prose: str,
+    variables: Collection[str] = (),
+    *,
+    anywhere: bool = False,
+    parser: Parser | None = None,
+) -> ProseAnswer | None:
     """The answer that a reply without code gives at the beginning of a line, if any.
 
-    `variables` are the names in the session: `FINAL(total)` means one of these. What the model
-    thought before its reply is no part of it.
+    `variables` are the names in the session: `FINAL(total)` means one of these, and
+    `FINAL(len(context))` is run. A name that the text itself binds is that of code which was not
+    run, and no answer. `anywhere`: in the middle of a line too. What the model thought before its
+    reply is no part of it.
     """
     prose = without_thoughts(prose)
-    variable = _VARIABLE.search(prose)
-    answer = _ANSWER.search(prose)
+    variable = (_VARIABLE_ANYWHERE if anywhere else _VARIABLE).search(prose)
+    answer = (_ANYWHERE if anywhere else _ANSWER).search(prose)
     if variable is not None and (answer is None or variable.start() < answer.start()):
         return ProseAnswer(variable["name"], is_variable=True)
     if answer is None:
         return None
-    text = _inside(prose, answer.end()).strip()
+    parser = parser or Parser()
+    return _meant(_inside(prose, answer.end(), parser).strip(), prose, variables, parser)
+
+
+def is_answer(text: str) -> bool:
+    """Whether `text` is one answer in prose and nothing else."""
+    text = text.strip()
+    variable = _VARIABLE.match(text)
+    if variable is not None:
+        return variable.end() == len(text)
+    answer = _ANSWER.match(text)
+    if answer is None:
+        return False
+    return text[answer.end() + len(_inside(text, answer.end(), Parser())) :] == ")"
+
+
+def _meant(
+    text: str, prose: str, variables: Collection[str], parser: Parser
+) -> ProseAnswer | None:
+    """What `FINAL(text)` means."""
+    value = parser.expression(text)
+    if value is not None:
+        if names_read(value) & _bound(prose):
+            return None
+        if text not in variables and computes(value, variables):
+            return ProseAnswer(f"FINAL({text})", is_code=True)
     if text in variables:
         return ProseAnswer(text, is_variable=True)
-    return ProseAnswer(_unquoted(text))
+    match value:
+        case ast.Constant(value=str(quoted)):
+            return ProseAnswer(quoted)
+    return ProseAnswer(text)
 
 
-# A literal with more parentheses, or longer, is found by counting them: each try parses it again,
-# and takes a hundred times its size in memory.
-_MOST_CLOSERS = 100
-_LONGEST_LITERAL = 100_000
+def _bound(prose: str) -> frozenset[str]:
+    """The names that lines of the text bind."""
+    found = (match[match.lastindex or 0].split(",") for match in _BOUND.finditer(prose))
+    return frozenset(name.strip() for names in found for name in names)
 
 
-def _inside(text: str, start: int) -> str:
+def _inside(text: str, start: int, parser: Parser) -> str:
     """What stands between a parenthesis that opens before `start` and the one that closes it."""
-    most = start + _LONGEST_LITERAL
-    for closer in islice(re.compile(r"\)").finditer(text, start, most), _MOST_CLOSERS):
-        inside = text[start : closer.start()].strip()
-        if _literal(inside) is not None:
+    for closer in islice(re.compile(r"\)").finditer(text, start), _MOST_CLOSERS):
+        inside = text[start : closer.start()]
+        if parser.used_up or len(inside) > MOST_CODE:
+            break
+        if _is_literal(parser.expression(inside.strip())):
             return inside
     depth = 1
     for found in _PARENTHESIS.finditer(text, start):
@@ -71,16 +128,5 @@ def _inside(text: str, start: int) -> str:
     return text[start:end] if end >= start else text[start:]
 
 
-def _unquoted(text: str) -> str:
-    value = _literal(text)
-    return value if isinstance(value, str) else text
-
-
-def _literal(text: str) -> object:
-    """The value of a Python literal, or None if `text` is none, or a very long one."""
-    if len(text) > _LONGEST_LITERAL:
-        return None
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
+def _is_literal(value: ast.expr | None) -> bool:
+    return value is not None and all(isinstance(node, _LITERAL) for node in ast.walk(value))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from repl_env.interfaces import Message
-from repl_env.parsing import extract_code_blocks
+from repl_env.parsing import find_code
 
 # The length that a cut conversation has, as a part of the most that it may have.
 _CUT_TO = 0.5
@@ -55,7 +55,7 @@ class _Turn:
 
     @cached_property
     def _in_short(self) -> tuple[Message, ...]:
-        code = "\n".join(f"```repl\n{block}\n```" for block in extract_code_blocks(self.reply))
+        code = "\n".join(f"```repl\n{block}\n```" for block in find_code(self.reply).codes)
         return _said(code or "(no code)", self.short)
 
 

@@ -115,7 +115,7 @@ def test_fences_without_end_take_linear_time(text, blocks):
 
 @pytest.mark.parametrize("lines", [3, 20_000])
 def test_a_fence_around_long_code_is_stripped(lines):
-    code = "\n".join(["  x = 1"] * lines)
+    code = "\n".join(["if x:", *["  x = 1"] * lines])
     assert strip_fence(f"```python\n{code}\n```\n") == code
     assert strip_fence(f"~~~\n\n{code}\n~~~~") == code
 

@@ -1,0 +1,74 @@
+"""The names that models give to blocks of code and to tags, and which of these blocks are run.
+
+A name stands in the info string of a fence (```` ```repl ````) or in a tag (`<code>`). Case, version
+numbers and punctuation say nothing: `Python3.11` is `python`, `repl:` is `repl`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+# "python": run in any case. "code": run if Python can parse it. "text": never run; an answer may
+# stand there if nothing else does. "other": never run, and no answer. "unnamed": run beside no
+# named block.
+Kind: TypeAlias = Literal["python", "code", "text", "other", "unnamed"]
+
+PYTHON_NAMES = frozenset(
+    {
+        "repl", "python", "py", "ipython", "ipy", "jupyter", "pycon", "pyrepl", "doctest",
+        "tool_code", "code_interpreter", "python_interpreter", "python_code", "python_repl",
+        "ipython_cell", "execute_python", "execute_ipython", "run_python", "python_execute",
+        "jupyter_python", "python_console", "python_session",
+    }
+)  # fmt: skip
+
+CODE_NAMES = frozenset(
+    {
+        "code", "code_cell", "code_block", "cell", "exec", "execute", "run", "run_code", "action",
+        "execute_code", "interpreter", "notebook", "program", "python_tag", "rlm", "source",
+        "snippet", "tool", "script", "in", "input", "sandbox",
+    }
+)  # fmt: skip
+
+TEXT_NAMES = frozenset(
+    {
+        "text", "txt", "plain", "plaintext", "output", "out", "stdout", "result", "results",
+        "answer", "final", "final_answer", "none", "markdown", "md",
+    }
+)  # fmt: skip
+
+# Languages and formats that a space may stand before (```` ``` json ````). Any other word behind a
+# space is text behind a closing fence.
+OTHER_NAMES = frozenset(
+    {
+        "bash", "sh", "shell", "zsh", "console", "terminal", "powershell", "json", "jsonl", "yaml",
+        "yml", "toml", "xml", "html", "css", "csv", "tsv", "sql", "javascript", "js", "typescript",
+        "ts", "java", "c", "cpp", "c++", "go", "rust", "ruby", "r", "lua", "diff", "latex", "tex",
+        "stderr", "error", "traceback", "log", "logs", "ini", "dockerfile", "make", "math",
+    }
+)  # fmt: skip
+
+_KINDS: dict[str, Kind] = {
+    "": "unnamed",
+    **dict.fromkeys(OTHER_NAMES, "other"),
+    **dict.fromkeys(TEXT_NAMES, "text"),
+    **dict.fromkeys(CODE_NAMES, "code"),
+    **dict.fromkeys(PYTHON_NAMES, "python"),
+}
+
+
+def plain_name(word: str) -> str:
+    """`word` as the tables have it; a name that they do not have only loses its capitals."""
+    name = word.lower().strip("{}.:")
+    short = name.partition(":")[0].rstrip("0123456789.:-_").replace("-", "_")
+    return short if short in _KINDS and short else name
+
+
+def kind_of(name: str, language: str = "python") -> Kind:
+    """The kind of a block of this name; `language` counts as Python."""
+    return "python" if name and name == language.lower() else _KINDS.get(name, "other")
+
+
+def is_known(name: str, language: str = "python") -> bool:
+    """Whether the tables have `name`."""
+    return name in _KINDS or name == language.lower()

@@ -1,0 +1,200 @@
+"""Blocks in the text of a model: fenced, between tags, in quoted lines.
+
+A block ends at the first closing fence with which it is Python, since code may have fences in its
+strings. Where there is none among the next few, fences are paired by their depth.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate, islice
+
+from repl_env.block_names import Kind, kind_of, plain_name
+from repl_env.fences import Fence, Fences, Stop
+from repl_env.python_text import MOST_CODE, Parser, tidied
+
+# Ends of a block that are tried.
+_MOST_ENDS = 8
+
+# Possessive, since a line may be long: tried again at each of its spaces, it would take for ever.
+_ONE_LINE = re.compile(
+    r"[ \t]*+(?P<fence>`{3,}+)(?P<name>[\w.:+-]++)[ \t](?P<code>[^`]++)(?P=fence)[ \t]*+"
+)
+_QUOTED = re.compile(r" {0,3}(?:>(?!>>)[ \t]?)+")
+_TAG = re.compile(r"<\|?(?P<name>[A-Za-z]\w{0,30})(?:\s[^<>]{0,200})?\|?>")
+_ITEM = re.compile(r"[ \t]*+(?:(?:[-*+]|\d{1,9}[.)])[ \t]++)*+")
+# Code on the line of the opening fence, behind the name: attributes have no such form.
+_HEAD = re.compile(
+    r"(?:import|from|def|class|for|if|while|with)[ \t]|[\w.]++(?:\[[^\]]*+\])?(?:\(|[ \t]+=[ \t])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block: its name, what stands in it, and its lines.
+
+    `begin` is the index of its first line, `end` that of the line after it; `closed`: a fence or a
+    tag ends it, and not the next block or the end of the text.
+    """
+
+    name: str
+    kind: Kind
+    code: str
+    begin: int
+    end: int
+    closed: bool
+
+
+def blocks_of(
+    lines: list[str], language: str = "python", parser: Parser | None = None
+) -> Iterator[Block]:
+    """The blocks of a text, given by its lines. Without a parser, fences alone say where they end."""
+    return _Blocks(lines, language, parser).blocks()
+
+
+class _Blocks:
+    def __init__(self, lines: list[str], language: str, parser: Parser | None) -> None:
+        self._lines = lines
+        self._language = language
+        self._parser = parser
+        self._fences = Fences(lines, language)
+        self._begins = list(accumulate((len(line) + 1 for line in lines), initial=0))
+        self._closers: dict[str, list[int]] = {}
+        self._last = Stop(len(lines), len(lines))
+
+    def blocks(self) -> Iterator[Block]:
+        index = 0
+        while index < len(self._lines):
+            if _QUOTED.match(self._lines[index]):
+                end = self._quoted_end(index)
+                yield from self._quoted(index, end)
+                index = end
+            elif (block := self._at(index)) is not None:
+                yield block
+                index = block.end
+            else:
+                index += 1
+
+    # ── quoted lines ─────────────────────────────────────────────────────────────────────────────
+
+    def _quoted_end(self, index: int) -> int:
+        while index < len(self._lines) and _QUOTED.match(self._lines[index]):
+            index += 1
+        return index
+
+    def _quoted(self, begin: int, end: int) -> Iterator[Block]:
+        lines = [_QUOTED.sub("", line, count=1) for line in self._lines[begin:end]]
+        for block in _Blocks(lines, self._language, self._parser).blocks():
+            yield replace(block, begin=begin + block.begin, end=begin + block.end)
+
+    # ── one block ────────────────────────────────────────────────────────────────────────────────
+
+    def _at(self, index: int) -> Block | None:
+        """The block that begins on this line."""
+        line = self._lines[index]
+        whole = _ONE_LINE.fullmatch(line)
+        if whole is not None:
+            name = plain_name(whole["name"])
+            kind = kind_of(name, self._language)
+            return Block(name, kind, whole["code"].strip(), index, index + 1, closed=True)
+        fence = self._fences.at.get(index)
+        if fence is not None and fence.opens:
+            return self._behind_text(index, fence) if fence.behind else self._fenced(index, fence)
+        return self._tagged(index) if "<" in line else None
+
+    def _fenced(self, index: int, fence: Fence) -> Block:
+        head = fence.rest if _HEAD.match(fence.rest) else ""
+        stop = None
+        if kind_of(fence.name, self._language) in ("python", "code", "unnamed"):
+            stop = self._python_end(index, self._fences.stops(index), head)
+        return self._block(fence.name, index, stop or self._fences.end(index), head)
+
+    def _behind_text(self, index: int, fence: Fence) -> Block | None:
+        """A block whose fence stands behind text; prose that speaks of a fence begins none."""
+        stops = list(islice(self._fences.stops(index), _MOST_ENDS))
+        if kind_of(fence.name, self._language) in ("python", "code"):
+            stop = self._python_end(index, (stop for stop in stops if stop.closes), closed=True)
+            if stop is None and not stops and self._is_plain(index, self._last):
+                stop = self._last
+            if stop is not None:
+                return self._block(fence.name, index, stop)
+        return self._block(fence.name, index, stops[0]) if stops and stops[0].closes else None
+
+    def _tagged(self, index: int) -> Block | None:
+        """A block between tags of a name that is run, where no fenced block stands in it."""
+        line = self._lines[index]
+        tag = next((t for t in _TAG.finditer(line) if self._is_run(t["name"])), None)
+        if tag is None:
+            return None
+        head, name = line[tag.end() :], plain_name(tag["name"])
+        closer = f"</{tag['name']}"
+        alone = _ITEM.fullmatch(line, 0, tag.start()) is not None
+        if closer in head:
+            code, _, behind = head.partition(closer)
+            stop = Stop(index + 1, index + 1, closes=True)
+            whole = alone and "<" not in behind
+            return self._block(name, index, stop, code) if whole else None
+        begins = next((n for n in range(index + 1, len(self._lines)) if self._lines[n].strip()), -1)
+        if not head.strip() and begins in self._fences.at:
+            return None
+        stop = self._python_end(index, self._tag_ends(index, tag["name"]), head)
+        if stop is None and not alone:
+            return None
+        stop = stop or next(self._tag_ends(index, tag["name"]), self._last)
+        return self._block(name, index, stop, head)
+
+    def _is_run(self, name: str) -> bool:
+        return kind_of(plain_name(name), self._language) in ("python", "code")
+
+    def _tag_ends(self, index: int, name: str) -> Iterator[Stop]:
+        closer = f"</{name}"
+        if name not in self._closers:
+            self._closers[name] = [n for n, line in enumerate(self._lines) if closer in line]
+        closers = self._closers[name]
+        for place in range(bisect_left(closers, index + 1), len(closers)):
+            number = closers[place]
+            before = self._lines[number].partition(closer)[0]
+            yield Stop(number, number + 1, before if before.strip() else None, closes=True)
+
+    # ── where it ends ────────────────────────────────────────────────────────────────────────────
+
+    def _python_end(
+        self, index: int, stops: Iterable[Stop], head: str = "", *, closed: bool = False
+    ) -> Stop | None:
+        """The first of the next ends with which the block is Python; `closed`: and is closed."""
+        if self._parser is None or self._parser.used_up:
+            return None
+        tried = list(islice(stops, _MOST_ENDS + 1))
+        if not closed and len(tried) <= _MOST_ENDS:
+            tried.append(self._last)
+        for stop in tried[:_MOST_ENDS]:
+            if self._begins[stop.line] - self._begins[index] > MOST_CODE:
+                return None
+            if self._parser.is_python(self._code(index, stop, head)):
+                return stop
+        return None
+
+    def _is_plain(self, index: int, stop: Stop) -> bool:
+        short = self._begins[stop.line] - self._begins[index] <= MOST_CODE
+        return (
+            self._parser is not None
+            and short
+            and self._parser.is_plainly_python(self._code(index, stop))
+        )
+
+    def _block(self, name: str, index: int, stop: Stop, head: str = "") -> Block:
+        code = self._code(index, stop, head)
+        kind = kind_of(name, self._language)
+        return Block(name, kind, code, index, stop.after, closed=stop.closes)
+
+    def _code(self, index: int, stop: Stop, head: str = "") -> str:
+        """What stands between the line of the opener and `stop`; `head`: and on that line."""
+        lines = self._lines[index + 1 : stop.line]
+        if head.strip():
+            lines = [head.strip(), *lines]
+        if stop.before is not None:
+            lines.append(stop.before)
+        return tidied("\n".join(lines)).strip("\n")

@@ -1,0 +1,54 @@
+"""The reply of a model as a run takes it: code to run, or an answer in prose, or neither."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from repl_env.bare_code import gives_answer
+from repl_env.parsing import FoundCode, find_code
+from repl_env.python_text import Parser
+from repl_env.rlm.prose import ProseAnswer, answer_in, is_answer
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReply:
+    """What a reply asks for; at most one of the two is there."""
+
+    codes: list[str]
+    answer: ProseAnswer | None = None
+
+
+def read(reply: str, known: Collection[str], *, last: bool = False) -> ReadReply:
+    """What `reply` asks for. It may be any text, and no text raises.
+
+    `known`: names that the session has. `last`: the model was asked for an answer and no code, so
+    that an answer may stand in the middle of a line, and code without a mark may be the answer.
+    """
+    parser = Parser()
+    found = find_code(reply, known, parser)
+    if found.origin == "named" or (found.origin == "bare" and _is_run(found.codes, last)):
+        return ReadReply(found.codes)
+    answer = _answer(found, known, parser, anywhere=last)
+    if found.origin == "unnamed" and not (answer and _is_quoted(found.codes, known, parser)):
+        return ReadReply(found.codes)
+    return ReadReply([], answer)
+
+
+def _is_run(codes: Iterable[str], last: bool) -> bool:
+    return not last or any(gives_answer(code) for code in codes)
+
+
+def _is_quoted(codes: Iterable[str], known: Collection[str], parser: Parser) -> bool:
+    """Whether blocks without a name hold results or an answer, and no code."""
+    return not any(
+        not is_answer(code) and parser.is_plainly_python(code, known) for code in codes
+    )
+
+
+def _answer(
+    found: FoundCode, known: Collection[str], parser: Parser, *, anywhere: bool
+) -> ProseAnswer | None:
+    """The answer outside of all blocks, or in a block that has nothing else."""
+    text = "\n".join((found.prose, *filter(is_answer, found.quoted)))
+    return answer_in(text, known, anywhere=anywhere, parser=parser)
