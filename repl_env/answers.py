@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from repl_env.answer_schemas import AnswerSchema, arranged
 from repl_env.aside import aside, hurry_past
 from repl_env.json_schemas import CHECK_S, by_json_schema
 from repl_env.type_schemas import type_adapter
@@ -153,10 +154,23 @@ class AnswerSheet:
             return Verdict(None, f"the answers took too long to check: {limit}")
         began = time.thread_time()
         try:
-            final, refusal = self.judge(answer.text, answer.value), None
+            text, value = answer.text, answer.value
+            if answer.form == "arguments":
+                text, value = self._arranged(value)
+            final, refusal = self.judge(text, value), None
         except ValueError as error:
             final, refusal = None, str(error)
         return Verdict(final, refusal, time.thread_time() - began)
+
+    def _arranged(self, arguments: JSON) -> tuple[str, JSON]:
+        """The answer that several arguments of SUBMIT are, as text and as value."""
+        hurry_past(arguments)
+        schema = self._validator
+        value = arranged(arguments, schema.shape if isinstance(schema, AnswerSchema) else None)
+        try:
+            return str(value), value
+        except RecursionError:
+            raise ValueError("the answer is nested too deep") from None
 
     def _take(self, verdict: Verdict) -> None:
         self._checked_s += verdict.seconds
@@ -183,7 +197,9 @@ def validator(schema: Any) -> Validator | None:
     """
     if schema is None:
         return None
-    return by_json_schema(schema) if isinstance(schema, dict) else _by_type(schema)
+    if isinstance(schema, dict):
+        return AnswerSchema(by_json_schema(schema), lambda: schema)
+    return _by_type(schema)
 
 
 def _by_type(schema: Any) -> Validator:
@@ -197,7 +213,7 @@ def _by_type(schema: Any) -> Validator:
         except ValidationError as error:
             raise ValueError(_as_text(error.errors(include_url=False))) from None
 
-    return validate
+    return AnswerSchema(validate, adapter.json_schema)
 
 
 def _as_text(problems: list[Any]) -> str:

@@ -1,7 +1,7 @@
 """The names that models give to blocks of code and to tags, and which of these blocks are run.
 
-A name stands in the info string of a fence (```` ```repl ````) or in a tag (`<code>`). Case, version
-numbers and punctuation say nothing: `Python3.11` is `python`, `repl:` is `repl`.
+A name stands in the info string of a fence (```` ```repl ````) or in a tag (`<code>`). Case,
+version numbers and punctuation say nothing: `Python3.11` is `python`, `repl:` is `repl`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,14 @@ OTHER_NAMES = frozenset(
         "yml", "toml", "xml", "html", "css", "csv", "tsv", "sql", "javascript", "js", "typescript",
         "ts", "java", "c", "cpp", "c++", "go", "rust", "ruby", "r", "lua", "diff", "latex", "tex",
         "stderr", "error", "traceback", "log", "logs", "ini", "dockerfile", "make", "math",
+        "execute_bash", "cmd", "command", "observation", "function", "function_calls",
+        "function_results", "invoke", "tool_call", "tool_calls", "tool_output", "tool_response",
+        "tool_result",
     }
 )  # fmt: skip
+
+# Of names of text, those that a tag has around what was printed. Others have prose in them.
+_PRINTED_TAGS = frozenset({"output", "out", "stdout"})
 
 _KINDS: dict[str, Kind] = {
     "": "unnamed",
@@ -67,6 +73,13 @@ def plain_name(word: str) -> str:
 def kind_of(name: str, language: str = "python") -> Kind:
     """The kind of a block of this name; `language` counts as Python."""
     return "python" if name and name == language.lower() else _KINDS.get(name, "other")
+
+
+def is_tag(name: str, language: str = "python") -> bool:
+    """Whether a tag of this name has a block behind it, and not prose."""
+    if name in _PRINTED_TAGS or name in OTHER_NAMES:
+        return True
+    return kind_of(name, language) in ("python", "code")
 
 
 def is_known(name: str, language: str = "python") -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 
-from repl_env.block_names import Kind, kind_of, plain_name
+from repl_env.block_names import Kind, is_tag, kind_of, plain_name
 from repl_env.fences import Fence, Fences, Stop
 from repl_env.python_text import MOST_CODE, Parser, tidied
 
@@ -51,7 +51,7 @@ class Block:
 def blocks_of(
     lines: list[str], language: str = "python", parser: Parser | None = None
 ) -> Iterator[Block]:
-    """The blocks of a text, given by its lines. Without a parser, fences alone say where they end."""
+    """The blocks of a text, given by its lines; without a parser, fences say where they end."""
     return _Blocks(lines, language, parser).blocks()
 
 
@@ -116,38 +116,43 @@ class _Blocks:
         """A block whose fence stands behind text; prose that speaks of a fence begins none."""
         stops = list(islice(self._fences.stops(index), _MOST_ENDS))
         if kind_of(fence.name, self._language) in ("python", "code"):
-            stop = self._python_end(index, (stop for stop in stops if stop.closes), closed=True)
-            if stop is None and not stops and self._is_plain(index, self._last):
-                stop = self._last
-            if stop is not None:
-                return self._block(fence.name, index, stop)
+            end = self._python_end(index, (stop for stop in stops if stop.closes), closed=True)
+            if end is None and not stops and self._is_plain(index, self._last):
+                end = self._last
+            if end is not None:
+                return self._block(fence.name, index, end)
         return self._block(fence.name, index, stops[0]) if stops and stops[0].closes else None
 
     def _tagged(self, index: int) -> Block | None:
-        """A block between tags of a name that is run, where no fenced block stands in it."""
+        """A block between tags, where no fenced block stands in it."""
         line = self._lines[index]
-        tag = next((t for t in _TAG.finditer(line) if self._is_run(t["name"])), None)
+        named = ((tag, plain_name(tag["name"])) for tag in _TAG.finditer(line))
+        tag, name = next((t for t in named if is_tag(t[1], self._language)), (None, ""))
         if tag is None:
             return None
-        head, name = line[tag.end() :], plain_name(tag["name"])
-        closer = f"</{tag['name']}"
         alone = _ITEM.fullmatch(line, 0, tag.start()) is not None
+        head, closer = line[tag.end() :], f"</{tag['name']}"
         if closer in head:
-            code, _, behind = head.partition(closer)
-            stop = Stop(index + 1, index + 1, closes=True)
-            whole = alone and "<" not in behind
-            return self._block(name, index, stop, code) if whole else None
-        begins = next((n for n in range(index + 1, len(self._lines)) if self._lines[n].strip()), -1)
-        if not head.strip() and begins in self._fences.at:
+            return self._between_tags(index, name, *head.split(closer, 1)) if alone else None
+        if not head.strip() and self._fence_follows(index):
             return None
-        stop = self._python_end(index, self._tag_ends(index, tag["name"]), head)
-        if stop is None and not alone:
+        first = next(self._tag_ends(index, tag["name"]), None)
+        if kind_of(name, self._language) not in ("python", "code"):
+            return self._block(name, index, first) if alone and first else None
+        end = self._python_end(index, self._tag_ends(index, tag["name"]), head)
+        if end is None and not alone:
             return None
-        stop = stop or next(self._tag_ends(index, tag["name"]), self._last)
-        return self._block(name, index, stop, head)
+        return self._block(name, index, end or first or self._last, head)
 
-    def _is_run(self, name: str) -> bool:
-        return kind_of(plain_name(name), self._language) in ("python", "code")
+    def _between_tags(self, index: int, name: str, code: str, behind: str) -> Block | None:
+        """The block of a line that has both tags, if it has nothing else."""
+        stop = Stop(index + 1, index + 1, closes=True)
+        return None if behind.partition(">")[2].strip() else self._block(name, index, stop, code)
+
+    def _fence_follows(self, index: int) -> bool:
+        """Whether the next line that is not empty has a fence."""
+        following = range(index + 1, len(self._lines))
+        return next((n for n in following if self._lines[n].strip()), -1) in self._fences.at
 
     def _tag_ends(self, index: int, name: str) -> Iterator[Stop]:
         closer = f"</{name}"

@@ -20,7 +20,7 @@ _LONGEST_FENCE = 8
 
 # Tokens that end a message in chat templates, and the one that smolagents has models write.
 _ENDS_IN_TOKEN = re.compile(
-    r"(?:<\|[a-z_]{1,30}\|>|<｜[^｜<>]{1,40}｜>|<end_code>|<end_of_turn>|</s>)\s*+$"
+    r"(?:<\|[a-z_]{1,30}\|>|<\uff5c[^\uff5c<>]{1,40}\uff5c>|<end_code>|<end_of_turn>|</s>)\s*+$"
 )
 _LONGEST_TOKEN = 60
 # Tokens at the end of a text that are left out.
@@ -111,17 +111,15 @@ class Fences:
         self.at = {
             index: fence
             for index, line in enumerate(lines)
-            if ("```" in line or "~~~" in line)
-            and (fence := fence_at(line, language)) is not None
+            if ("```" in line or "~~~" in line) and (fence := fence_at(line, language)) is not None
         }
         self._lines = lines
         self._language = language
         self._tokens = {
-            index: line[: token.start()]
+            index: line[:token]
             for index, line in enumerate(lines)
-            if index not in self.at and ">" in line[-_LONGEST_TOKEN:]
-            and (token := _ENDS_IN_TOKEN.search(line, max(0, len(line) - _LONGEST_TOKEN))) is not None
-        }  # fmt: skip
+            if index not in self.at and (token := _end_token(line)) is not None
+        }
         self._stops: dict[tuple[str, int], tuple[list[int], list[Stop]]] = {}
         self._ends: dict[tuple[str, int], dict[int, Stop]] = {}
 
@@ -152,7 +150,8 @@ class Fences:
             elif not _ends_block(fence, kind):
                 continue
             elif not fence.closes:
-                yield Stop(index, index)
+                if not fence.behind:
+                    yield Stop(index, index)
             elif fence.behind:
                 yield _with_text(index, fence.before)
             else:
@@ -197,11 +196,19 @@ def _with_text(index: int, before: str) -> Stop:
     return Stop(index, index + 1, before if before.strip() else None, closes=True)
 
 
+def _end_token(text: str) -> int | None:
+    """Where the token begins that ends `text`."""
+    if ">" not in text[-_LONGEST_TOKEN:]:
+        return None
+    token = _ENDS_IN_TOKEN.search(text, max(0, len(text) - _LONGEST_TOKEN))
+    return None if token is None else token.start()
+
+
 def without_end_tokens(text: str) -> str:
     """`text` without the last tokens of a chat template, where it ends in such."""
     for _ in range(_MOST_TOKENS):
-        token = _ENDS_IN_TOKEN.search(text, max(0, len(text) - _LONGEST_TOKEN))
+        token = _end_token(text)
         if token is None:
             break
-        text = text[: token.start()]
+        text = text[:token]
     return text

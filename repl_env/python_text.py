@@ -11,7 +11,6 @@ import builtins
 import re
 import warnings
 from collections.abc import Collection
-from os.path import commonprefix
 
 # Characters of one text that is parsed, and of all texts that one `Parser` parses: seconds.
 MOST_CODE = 64 * 1024
@@ -182,12 +181,18 @@ def tidied(code: str) -> str:
     margin = _margin(next(said, ""))
     if not margin:
         return code
-    return "\n".join(line[len(commonprefix([margin, _margin(line)])) :] for line in lines)
+    return "\n".join(_outdented(line, margin) for line in lines)
 
 
 def _may_need_tidying(code: str) -> bool:
     """Whether the first lines are such as to be looked at: most code is not."""
     return code[:1] in {" ", "\t", "\n", "\r", ">", "#"} or code.startswith("In")
+
+
+def _outdented(line: str, margin: str) -> str:
+    if line.startswith(margin):
+        return line[len(margin) :]
+    return line[min(len(margin), len(_margin(line))) :]  # in a string, for one
 
 
 def _margin(line: str) -> str:

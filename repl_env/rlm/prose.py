@@ -27,8 +27,9 @@ _PARENTHESIS = re.compile(r"[()]")
 _NAMES = r"([A-Za-z_]\w*+(?:[ \t]*+,[ \t]*+[A-Za-z_]\w*+)*+)"
 # Names that lines of the text bind, as code does.
 _BOUND = re.compile(
-    rf"^[ \t>.]*+(?:{_NAMES}[ \t]*+(?:[-+*%@&|^]|//?|\*\*|<<|>>)?=(?!=)|for[ \t]++{_NAMES}[ \t]++in\b"
-    r"|(?:def|class)[ \t]++(\w++)[ \t]*+[(:]|(?:from[ \t]++[\w.]++[ \t]++)?import[ \t]++(\w++)[ \t]*+$)",
+    rf"^[ \t>.]*+(?:{_NAMES}[ \t]*+(?:[-+*%@&|^]|//?|\*\*|<<|>>)?=(?!=)"
+    rf"|for[ \t]++{_NAMES}[ \t]++in\b|(?:def|class)[ \t]++(\w++)[ \t]*+[(:]"
+    r"|(?:from[ \t]++[\w.]++[ \t]++)?import[ \t]++(\w++)[ \t]*+$)",
     re.MULTILINE,
 )
 
@@ -53,15 +54,16 @@ def answer_in(
     prose: str,
     variables: Collection[str] = (),
     *,
+    whole: str | None = None,
     anywhere: bool = False,
     parser: Parser | None = None,
 ) -> ProseAnswer | None:
     """The answer that a reply without code gives at the beginning of a line, if any.
 
     `variables` are the names in the session: `FINAL(total)` means one of these, and
-    `FINAL(len(context))` is run. A name that the text itself binds is that of code which was not
-    run, and no answer. `anywhere`: in the middle of a line too. What the model thought before its
-    reply is no part of it.
+    `FINAL(len(context))` is run. A name that the text binds itself is that of code which was not
+    run, and no answer; `whole` is the text that `prose` is a part of. `anywhere`: in the middle of
+    a line too. What the model thought before its reply is no part of it.
     """
     prose = without_thoughts(prose)
     variable = (_VARIABLE_ANYWHERE if anywhere else _VARIABLE).search(prose)
@@ -71,7 +73,8 @@ def answer_in(
     if answer is None:
         return None
     parser = parser or Parser()
-    return _meant(_inside(prose, answer.end(), parser).strip(), prose, variables, parser)
+    text = _inside(prose, answer.end(), parser).strip()
+    return _meant(text, prose if whole is None else whole, variables, parser)
 
 
 def is_answer(text: str) -> bool:
@@ -86,13 +89,11 @@ def is_answer(text: str) -> bool:
     return text[answer.end() + len(_inside(text, answer.end(), Parser())) :] == ")"
 
 
-def _meant(
-    text: str, prose: str, variables: Collection[str], parser: Parser
-) -> ProseAnswer | None:
+def _meant(text: str, whole: str, variables: Collection[str], parser: Parser) -> ProseAnswer | None:
     """What `FINAL(text)` means."""
     value = parser.expression(text)
     if value is not None:
-        if names_read(value) & _bound(prose):
+        if names_read(value) & _bound(whole):
             return None
         if text not in variables and computes(value, variables):
             return ProseAnswer(f"FINAL({text})", is_code=True)
@@ -104,9 +105,9 @@ def _meant(
     return ProseAnswer(text)
 
 
-def _bound(prose: str) -> frozenset[str]:
+def _bound(text: str) -> frozenset[str]:
     """The names that lines of the text bind."""
-    found = (match[match.lastindex or 0].split(",") for match in _BOUND.finditer(prose))
+    found = (match[match.lastindex or 0].split(",") for match in _BOUND.finditer(text))
     return frozenset(name.strip() for names in found for name in names)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from repl_env.bare_code import gives_answer
-from repl_env.parsing import FoundCode, find_code
+from repl_env.parsing import find_code
 from repl_env.python_text import Parser
 from repl_env.rlm.prose import ProseAnswer, answer_in, is_answer
 
@@ -29,7 +29,8 @@ def read(reply: str, known: Collection[str], *, last: bool = False) -> ReadReply
     found = find_code(reply, known, parser)
     if found.origin == "named" or (found.origin == "bare" and _is_run(found.codes, last)):
         return ReadReply(found.codes)
-    answer = _answer(found, known, parser, anywhere=last)
+    text = "\n".join((found.prose, *filter(is_answer, found.quoted)))
+    answer = answer_in(text, known, whole=reply, anywhere=last, parser=parser)
     if found.origin == "unnamed" and not (answer and _is_quoted(found.codes, known, parser)):
         return ReadReply(found.codes)
     return ReadReply([], answer)
@@ -41,14 +42,4 @@ def _is_run(codes: Iterable[str], last: bool) -> bool:
 
 def _is_quoted(codes: Iterable[str], known: Collection[str], parser: Parser) -> bool:
     """Whether blocks without a name hold results or an answer, and no code."""
-    return not any(
-        not is_answer(code) and parser.is_plainly_python(code, known) for code in codes
-    )
-
-
-def _answer(
-    found: FoundCode, known: Collection[str], parser: Parser, *, anywhere: bool
-) -> ProseAnswer | None:
-    """The answer outside of all blocks, or in a block that has nothing else."""
-    text = "\n".join((found.prose, *filter(is_answer, found.quoted)))
-    return answer_in(text, known, anywhere=anywhere, parser=parser)
+    return not any(not is_answer(code) and parser.is_plainly_python(code, known) for code in codes)

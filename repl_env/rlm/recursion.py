@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from repl_env.errors import EpisodeAborted, ModelError
+from repl_env.errors import BudgetExceeded, EpisodeAborted, ModelError
 from repl_env.llm import LLM
 from repl_env.rlm.answerers import Answerer, Call, ModelAnswerer
 from repl_env.rlm.budget import Budget
@@ -175,6 +175,11 @@ class ChildRuns(Answerer):
                 await environment.close()
         except (EpisodeAborted, SandboxError) as error:
             raise ModelError("sandbox", str(error)) from error
+        except (ModelError, BudgetExceeded):
+            raise
+        # Boundary: a fault in a run below costs the call that began it, and not the tree.
+        except Exception as error:
+            raise ModelError("child", f"{type(error).__name__}: {error}") from error
         finally:
             account.close()
         return _reply(result, question)

@@ -17,7 +17,10 @@ Clock: TypeAlias = Literal["execution", "host_call"]
 KillReason: TypeAlias = Literal[
     "memory", "cpu", "processes", "workspace", "output", "exit", "signal", "protocol"
 ]
-AnswerForm: TypeAlias = Literal["FINAL", "FINAL_VAR", "SUBMIT", "final_answer", "answer", "printed"]
+# "arguments": several of SUBMIT, as {"values": [...], "fields": {...}}.
+AnswerForm: TypeAlias = Literal[
+    "FINAL", "FINAL_VAR", "SUBMIT", "arguments", "final_answer", "answer", "printed"
+]
 Answers: TypeAlias = Literal["compatible", "strict"]
 FileKind: TypeAlias = Literal["file", "directory", "symlink", "other"]
 Language: TypeAlias = Literal["full", "lint", "restricted"]

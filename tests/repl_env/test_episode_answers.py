@@ -1,9 +1,10 @@
 """Every dialect of answer ends an episode; text that passes through never does."""
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
 import pytest
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BaseModel
 
 from repl_env import REPLAction
 from tests.limits import GROWING
@@ -24,6 +25,8 @@ ANSWERS = {
     "SUBMIT(7)": ("7", 7),
     "SUBMIT(a=1, b='x')": ("{'a': 1, 'b': 'x'}", {"a": 1, "b": "x"}),
     "final_answer('done')": ("done", "done"),
+    "final_answer(answer=3)": ("3", 3),
+    "x = 4\nFINAL_VAR(var_name='x')": ("4", 4),
     "print(FINAL(5))": ("5", 5),
     "print('y' * 20_000)\nFINAL('late')": ("late", "late"),
     "FINAL('first')\nFINAL('second')": ("first", "first"),
@@ -51,6 +54,9 @@ PRINTED = {
     "print('FINAL((1, 2))')": "(1, 2)",
     "v = 'the value'\nprint('FINAL_VAR(v)')": "the value",
     "'FINAL(last)'": "last",
+    "print('   FINAL(42)')": "42",
+    "print('a')\nprint('\\n\\tFINAL(42)')": "42",
+    "print('  %s  FINAL(1)' % '')\nprint('  FINAL(%s)' % 'x')": "x",
 }
 
 
@@ -145,3 +151,68 @@ def test_an_answer_of_more_digits_than_become_text_is_refused(env):
     assert refused.observation.error_kind == "answer"
     assert "4300 digits" in refused.observation.result.stderr
     assert env.submit_final_answer("many").done
+
+
+class Person(BaseModel):
+    name: str
+    age: int = 0
+
+
+class Node(BaseModel):
+    name: str
+    below: list["Node"] = []
+
+
+@dataclass
+class Named:
+    name: str
+    age: int
+
+
+class Pair(NamedTuple):
+    name: str
+    age: int
+
+
+PERSON = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
+BOB = {"name": "bob", "age": 10}
+
+
+@pytest.mark.parametrize(
+    ("schema", "code", "value"),
+    [
+        (PERSON, "SUBMIT('bob', 10)", BOB),
+        (PERSON, "SUBMIT('bob', age=10)", BOB),
+        (Person, "SUBMIT('bob', 10)", BOB),
+        (Named, "SUBMIT('bob', 10)", BOB),
+        (Node, "SUBMIT('bob', [])", {"name": "bob", "below": []}),
+        (Pair, "SUBMIT('bob', 10)", ["bob", 10]),
+        (tuple[str, int], "SUBMIT('bob', 10)", ["bob", 10]),
+        (list[int], "SUBMIT(3)", None),
+        (list[int], "SUBMIT(3, 1)", [3, 1]),
+    ],
+)
+def test_values_in_the_order_of_the_schema_are_an_answer(env, schema, code, value):
+    env.reset(answer_schema=schema)
+    step = env.execute(code)
+    assert (step.done, step.metadata["answer_value"]) == (value is not None, value)
+    if value is not None:
+        assert step.metadata["final_answer"] == str(value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "code", "problem"),
+    [
+        (None, "SUBMIT('bob', 10)", "SUBMIT takes one value, or fields by name"),
+        (int, "SUBMIT(1, 2)", "SUBMIT takes one value, or fields by name"),
+        (PERSON, "SUBMIT('bob', 10, 3)", "takes at most 2 values here: name, age"),
+        (PERSON, "SUBMIT('bob', 10, name='al')", "SUBMIT got 'name' twice"),
+        (PERSON, "SUBMIT('bob', 'ten')", "does not fit"),
+        (PERSON, "SUBMIT('bob', object())", "an argument of SUBMIT is not JSON"),
+    ],
+)
+def test_values_that_no_schema_orders_are_refused_in_the_cell(env, schema, code, problem):
+    env.reset(answer_schema=schema)
+    step = env.execute(code)
+    assert not step.done
+    assert problem in step.observation.result.stderr

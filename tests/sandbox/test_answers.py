@@ -79,6 +79,19 @@ def session():
         ("SUBMIT(a=1, b='x')", Answer("SUBMIT", "{'a': 1, 'b': 'x'}", {"a": 1, "b": "x"})),
         ("SUBMIT(value=1)", Answer("SUBMIT", "{'value': 1}", {"value": 1})),
         ("final_answer({'k': (1,)})", Answer("final_answer", "{'k': (1,)}", {"k": [1]})),
+        ("final_answer(answer=3)", Answer("final_answer", "3", 3)),
+        ("final_answer(value=3)", Answer("final_answer", "3", 3)),
+        ("FINAL(answer=3)", Answer("FINAL", "3", 3)),
+        ("x = 5\nFINAL_VAR(var_name='x')", Answer("FINAL_VAR", "5", 5)),
+        ("x = 5\nFINAL_VAR(variable_name='x')", Answer("FINAL_VAR", "5", 5)),
+        (
+            "SUBMIT('b', 1, c=2)",
+            Answer(
+                "arguments",
+                "{'values': ('b', 1), 'fields': {'c': 2}}",
+                {"values": ["b", 1], "fields": {"c": 2}},
+            ),
+        ),
     ],
 )
 def test_a_call_sends_one_answer_with_its_exact_text_and_value(session, source, answer):
@@ -128,9 +141,9 @@ def test_every_answer_is_told_in_order(session):
         ),
         ("FINAL_VAR('Paris')", "NameError", "use FINAL"),
         ("SUBMIT()", "TypeError", "SUBMIT takes one value"),
-        ("SUBMIT(1, 2)", "TypeError", "SUBMIT takes one value"),
-        ("SUBMIT(1, a=2)", "TypeError", "SUBMIT takes one value"),
         ("FINAL()", "TypeError", "FINAL()"),
+        ("FINAL(1, answer=2)", "TypeError", "FINAL() got multiple values for argument 'value'"),
+        ("final_answer(result=2)", "TypeError", "final_answer() got an unexpected keyword"),
         (
             "class C:\n    def __str__(self): raise LookupError('no')\nFINAL(C())",
             "LookupError",
@@ -431,6 +444,8 @@ def test_a_printed_variable_that_is_unknown_is_ignored(session):
     [
         ("print('FINAL(42)')", Answer("printed", "42", "42", "FINAL(42)")),
         ("n = 4\nprint(f'FINAL({n})')", Answer("printed", "4", "4", "FINAL(4)")),
+        ("n = 4\nprint(f'\\n  FINAL({n})')", Answer("printed", "4", "4", "  FINAL(4)")),
+        ("n = 4\nprint('\\tFINAL_VAR(n)')", Answer("printed", "4", 4, "\tFINAL_VAR(n)")),
         ("n = 4\nprint('FINAL_VAR(n)')", Answer("printed", "4", 4, "FINAL_VAR(n)")),
         ("n = 4\nf'FINAL({n})'", Answer("printed", "4", "4", None)),
         ("'FINAL_VAR(n)' if False else 0\nn = 4\n'FINAL_VAR(n)'", Answer("printed", "4", 4, None)),

@@ -6,6 +6,7 @@ What counts, and whether it fits a schema, the host decides; when it refuses, th
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable
@@ -179,22 +180,46 @@ class Answers:
             raise
 
 
+def _also_by(*names: str) -> Callable[[Callable[[Any], Any]], Callable[..., Any]]:
+    """Let a function of one argument be called with that under other names, as in its dialects."""
+
+    def with_names(function: Callable[[Any], Any]) -> Callable[..., Any]:
+        own = function.__code__.co_varnames[0]
+
+        @functools.wraps(function)
+        def called(*values: object, **named: object) -> Any:
+            for name in names:
+                if name in named and own not in named:
+                    named[own] = named.pop(name)
+            return function(*values, **named)
+
+        function.__qualname__ = function.__name__
+        return called
+
+    return with_names
+
+
 def _capitals(answers: Answers) -> tuple[Callable[..., Any], ...]:
     """The functions whose names are in capitals, as models know them."""
 
+    @_also_by("answer")
     def FINAL(value: object) -> str:  # noqa: N802
         """Submit `value` as the final answer."""
         return f"FINAL({answers.send('FINAL', value)})"
 
+    @_also_by("var_name", "variable_name")
     def FINAL_VAR(name: object) -> str:  # noqa: N802
         """Submit the variable called `name` (or a value itself) as the final answer."""
         return f"FINAL({answers.send('FINAL_VAR', answers.variable(name))})"
 
     def SUBMIT(*value: object, **fields: object) -> None:  # noqa: N802
-        """Submit a value, or fields by name as one dict, as the final answer."""
-        if len(value) + bool(fields) != 1:
+        """Submit a value, or fields by name or in the order of the schema, as the final answer."""
+        if not value and not fields:
             raise TypeError("SUBMIT takes one value, or fields by name: SUBMIT(answer=...)")
-        answers.send("SUBMIT", fields or value[0])
+        if len(value) + bool(fields) == 1:
+            answers.send("SUBMIT", fields or value[0])
+        else:  # the host has the schema, and puts them together
+            answers.send("arguments", {"values": value, "fields": fields})
 
     def SHOW_VARS() -> str:  # noqa: N802
         """List the variables of this session with their types."""
@@ -204,6 +229,7 @@ def _capitals(answers: Answers) -> tuple[Callable[..., Any], ...]:
 
 
 def _final_answer(answers: Answers) -> Callable[[object], object]:
+    @_also_by("answer")
     def final_answer(value: object) -> object:
         """Submit `value` as the final answer, and return it."""
         answers.send("final_answer", value)

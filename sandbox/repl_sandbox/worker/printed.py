@@ -27,7 +27,9 @@ from ast import (
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-PREFIXES = ("FINAL(", "FINAL_VAR(")
+# Leading blanks are no part of the form.
+_PREFIX = re.compile(r"\s*+(?:FINAL|FINAL_VAR)\(")
+_FINAL = "FINAL("
 
 # The name under which a rewritten cell finds its hook among the builtins. No identifier, so nobody
 # can write it, and no listing of variables shows it.
@@ -45,18 +47,19 @@ class Form(NamedTuple):
 
 
 def parse(text: str) -> Form | None:
-    """The form that `text` begins with, or None if it is not complete.
+    """The form that `text` begins with, behind blanks, or None if it is not complete.
 
     FINAL's parentheses are balanced, not counting those in quotes that close on the same line;
     where they never balance, the last one of the first line that has any ends the text. White
     space around it is not part of it.
     """
+    text = text.lstrip()
     variable = _VARIABLE.match(text)
     if variable is not None:
         return Form(None, variable[2])
-    if not text.startswith(PREFIXES[0]):
+    if not text.startswith(_FINAL):
         return None
-    start = len(PREFIXES[0])
+    start = len(_FINAL)
     end = _closing(text, start)
     return None if end is None else Form(text[start:end].strip(), None)
 
@@ -126,9 +129,15 @@ class _Hook:
         self.printed = printed
 
     def __call__(self, value: Any, last: bool) -> Any:
-        if type(value) is str and value.startswith(PREFIXES):
-            self.printed(value, last)
+        if type(value) is str and _PREFIX.match(value):
+            self.printed(_from_its_line(value), last)
         return value
+
+
+def _from_its_line(text: str) -> str:
+    """`text` without the empty lines before its form: what stands at the start of a line."""
+    blanks = text[: len(text) - len(text.lstrip())]
+    return text[blanks.rfind("\n") + 1 :]
 
 
 def call_hook(value: Any, last: bool) -> Any:
@@ -147,7 +156,7 @@ def _is_form(node: expr) -> bool:
             case JoinedStr(values=[first, *_]):
                 node = first
             case Constant(value=str(text)):
-                return text.startswith(PREFIXES)
+                return _PREFIX.match(text) is not None
             case _:
                 return False
 
