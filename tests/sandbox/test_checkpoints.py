@@ -314,7 +314,7 @@ def test_arrays_and_frames_come_back(jailed):
 
 def test_what_belongs_to_a_process_is_listed_with_the_reason(sandbox):
     code = """
-import socket, threading
+import multiprocessing, socket, threading
 def numbers(): yield 1
 async def later(): pass
 generator = numbers()
@@ -323,6 +323,7 @@ written = open("f", "w")
 read = open("f")
 raw = open("f", "rb")
 one, two = socket.socketpair()
+ends = {"deep": multiprocessing.Pipe()}
 lock = threading.Lock()
 thread = threading.Thread()
 inside = {"deep": [lock]}
@@ -338,11 +339,12 @@ good = 1
     data = saved(sandbox, code)
     missing = {row.name: row for row in read_manifest(data).missing}
     assert list(missing) == [
-        "generator", "coroutine", "written", "read", "raw", "one", "two", "lock", "thread",
-        "inside", "stubborn", "leaver", "kept",
+        "generator", "coroutine", "written", "read", "raw", "one", "two", "ends", "lock",
+        "thread", "inside", "stubborn", "leaver", "kept",
     ]  # fmt: skip
     assert missing["generator"].reason == "a generator is a running frame"
     assert missing["written"].type == "TextIOWrapper"
+    assert "in this process only" in missing["ends"].reason
     assert "lock" in missing["inside"].reason
     assert missing["stubborn"].reason == "LookupError: no, thank you"
     with sandbox.restore(data) as session:

@@ -90,6 +90,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         # cloudpickle would take the text that is left to read.
         if issubclass(kind, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):
             raise PicklingError("an open file cannot be pickled")
+        # Its attributes are a bare number, which in the new session is another file's.
+        connections = sys.modules.get("multiprocessing.connection")
+        if connections is not None and issubclass(kind, connections.Connection):
+            raise PicklingError("a connection is open in this process only")
         return super().reducer_override(obj)
 
     def _function(self, function: Any) -> tuple[Any, ...]:

@@ -86,7 +86,8 @@ class Remains:
                 placeholders.place([held.fd])
         reserved = {*reserved, *lost}
         if (wakeup := set_wakeup_fd(-1)) not in lost:
-            set_wakeup_fd(wakeup)
+            with suppress(OSError, ValueError):  # it was closed, or is of another kind by now
+                set_wakeup_fd(wakeup)
         for fd in _of_loop(namespace.loop):  # no loss: it is replaced
             lost.pop(fd, None)
         names = _named(lost, namespace)
