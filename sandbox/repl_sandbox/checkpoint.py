@@ -14,7 +14,8 @@ from typing import Any
 from . import container
 from .errors import CheckpointError, RemoteProtocolError
 from .types import JSON, Missing
-from .wire.messages import MAX_MESSAGE, MAX_NAME, parse_json
+from .wire.headers import MAX_MESSAGE, MAX_NAME
+from .wire.messages import parse_json
 
 KIND = b"ckpt"
 VERSION = 1

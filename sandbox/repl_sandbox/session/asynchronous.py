@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Generator, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
 from ..checkpoint import Checkpoint
 from ..offer import Offer
-from ..types import JSON, AnyOutcome, Variable, check_seed, parse_size
+from ..types import JSON, AnyOutcome, Killed, Variable, check_seed, parse_size
 from .answers import Accept
 from .checkpoints import DEFAULT_LIMIT, loading, saving
 from .core import Core
+from .exchange import READ, Ready_
 from .files import AsyncSessionFiles
 from .handle import Handle, Home, Room
 from .in_thread import put_in_thread
 from .offers import HostFunction, check
+from .pace import BREACH, CALL, FREE, LITTLE, LONGEST, Pace
 from .requests import check_code, check_hearer, check_timeout, fetch, list_variables, store
 from .watch import Watch
 
@@ -26,6 +29,8 @@ _T = TypeVar("_T")
 # waits for it, and the loop has others to serve; the code waits, with a full pipe.
 _PAUSE = 0.01
 
+_monotonic = time.monotonic
+
 
 class AsyncSession(Handle):
     """`Session`, awaited. Cancelling a call interrupts the cell and leaves the session usable."""
@@ -33,6 +38,7 @@ class AsyncSession(Handle):
     def __init__(self, core: Core, home: Home) -> None:
         super().__init__(core, home)
         self._watch = Watch()
+        self._pace = Pace()
         core.worker_first = True
         core.output.take_turns()
 
@@ -58,10 +64,17 @@ class AsyncSession(Handle):
             seconds = check_timeout(timeout, core.limits, timeout_s)
         self._claim()
         try:
-            ready = await self._watch.ready(core, core.begin(data, seconds, on_output))
+            wake = core.begin(data, seconds, on_output)
+            self._pace.begin(self._watch.turns(), core.running_since)
+            ready = await self._ready(wake)
+            began = _monotonic()
             outcome = core.at_once(ready)
+            if (took := _monotonic() - began) > FREE:
+                self._pace.book(took - FREE, began)
             if outcome is None:
                 outcome = await self._wait(core.run())
+                if isinstance(outcome, Killed) and outcome.reason == "protocol":
+                    await self._pay_for_breach()
         except BaseException:
             await self._leave()
             raise
@@ -202,9 +215,36 @@ class AsyncSession(Handle):
         try:
             wake = next(steps)
             while True:
-                wake = steps.send(await self._watch.ready(core, wake))
+                ready = await self._ready(wake)
+                began, called = _monotonic(), core.called
+                try:
+                    wake = steps.send(ready)
+                finally:
+                    took = _monotonic() - began + (core.called - called) * CALL
+                    self._pace.book(took, began)
                 if core.output.overflows:
                     await asyncio.sleep(_PAUSE)
         except StopIteration as end:
             result: _T = end.value
             return result
+
+    async def _ready(self, wake: float) -> Ready_:
+        """What there is to read by the time `wake`; late, if the session owes time."""
+        core, pace, now = self._core, self._pace, _monotonic()
+        core.most_read = READ
+        if pace.owes(now):
+            core.most_read = LITTLE
+            turn = pace.next_turn(self._watch.turns(), now)
+            if turn > now:
+                await asyncio.sleep(min(turn, wake) - now)
+            return await self._watch.ready(core, wake)
+        ready = await self._watch.ready(core, wake)
+        self._watch.turns().used_at = now
+        return ready
+
+    async def _pay_for_breach(self) -> None:
+        """Keep code that breaks the protocol again and again from busying the machine so."""
+        now = _monotonic()
+        turn = self._watch.turns().next(BREACH, now)
+        if turn > now:
+            await asyncio.sleep(min(turn - now, LONGEST))

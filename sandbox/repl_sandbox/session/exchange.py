@@ -40,7 +40,8 @@ NOTICE_TIMEOUT = 1.0
 # obey by then will not.
 INIT_TIMEOUT = 10.0
 
-_READ = 1 << 16
+# Bytes that are read of a worker at a time, unless a driver says otherwise.
+READ = 1 << 16
 # Bytes of what a session begins with beside its template's, with names and what is said of each:
 # one write to its socket.
 _MOST_BEGUN_WITH = 1 << 14
@@ -87,6 +88,7 @@ class Exchange:
         self._told_first = False  # whether one has got what it is told first
         self._begun_with = 0  # bytes of variables in that
         self.outbox = Outbox(links.worker)
+        self.most_read = READ
         self._to_ring = False  # whether a worker is to be told of what is in the outbox still
         self._lending = Lending()
         # That of the worker's socket: of what drivers wait for, the one that the outbox says
@@ -169,8 +171,12 @@ class Exchange:
 
     def _read_worker(self) -> bytes:
         """What the worker sent, once; nothing if there was nothing, or if that was the end."""
+        most = self.most_read
+        if most < READ:
+            # A frame that has begun may be large, and is looked at once it is whole.
+            most = min(max(most, self.links.connection.missing), READ)
         try:
-            data = self.links.worker.recv(_READ)
+            data = self.links.worker.recv(most)
         except BlockingIOError:
             return b""
         except ConnectionResetError:

@@ -61,6 +61,7 @@ class Incoming(Branching):
         self.output = Output(links.stdout, links.stderr, int(limits.output))
         # Set by a driver that looks at the worker's socket before it looks at the pipes.
         self.worker_first = False
+        self.called = 0  # functions of the host so far
         self._answers = AnswersOfCell()
         self._begin_cell()
 
@@ -158,6 +159,7 @@ class Incoming(Branching):
             return
         self._clocks.call_begins(_monotonic(), self.cpu_seconds())
         self._calls.begin(call, self.cell)
+        self.called += 1
 
     def _lend(self) -> None:
         """Hand over the file in memory that the worker asks for, if it does.

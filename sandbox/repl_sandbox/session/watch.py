@@ -7,6 +7,7 @@ import select
 import time
 
 from .core import Core
+from .pace import Turns, turns_of
 
 _POLLIN = select.POLLIN
 _monotonic = time.monotonic
@@ -28,6 +29,7 @@ class Watch:
         self._registered: tuple[int, ...] = ()
         self._interest = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._turns: Turns | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._stray = False
         # A timer is left for the next wait, which mostly ends later: to set one and to cancel it
@@ -50,6 +52,13 @@ class Watch:
         finally:
             self._waiter, self._stray = None, False
         return self._poller.poll(0)
+
+    def turns(self) -> Turns:
+        """Those of the loop that runs."""
+        loop = _running_loop()
+        if self._turns is None or loop is not self._loop:
+            self._turns = turns_of(loop)
+        return self._turns
 
     def close(self) -> None:
         """Watch nothing any more; the descriptors may be others' from now on."""

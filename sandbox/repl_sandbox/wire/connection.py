@@ -95,6 +95,11 @@ class _Connection(Generic[_In, _Out]):
         """Bytes received that end no frame yet."""
         return self._reader.buffered
 
+    @property
+    def missing(self) -> int:
+        """Bytes that would end the frame which has begun; 0 if none has, or its lengths lack."""
+        return self._reader.missing
+
 
 # The two messages with short headers are written and read here without a detour through objects,
 # byte for byte as `messages.py` does it. A chunk that is not exactly one of them goes the common

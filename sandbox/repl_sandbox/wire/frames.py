@@ -66,6 +66,12 @@ class FrameReader:
         """Bytes held back because they end no frame yet."""
         return len(self.pending) - self._start
 
+    @property
+    def missing(self) -> int:
+        """Bytes that would end the frame which has begun; 0 if none has, or its lengths lack."""
+        held = self.buffered
+        return sum(_unpack(self.pending, self._start)) + _PREFIX - held if held >= _PREFIX else 0
+
     def feed(self, data: bytes) -> None:
         """Add bytes as they came from the socket, in any chunking."""
         if self._start == len(self.pending):

@@ -22,6 +22,7 @@ from ..types import JSON, Answer, AnswerForm, Change, ErrorInfo, Variable
 from .conversion import encoded
 from .counting import more_values, values
 from .frames import Frame, pack
+from .headers import FORMS, MAX_CHANGES, MAX_FIGURES, MAX_LOST, MAX_MESSAGE, MAX_NAME, kind_of
 from .offered import Offered
 from .offered import read as read_offered
 from .parts import Parts, cut, describe, each_part
@@ -31,9 +32,6 @@ from .text import read_text as _text
 
 VERSION = 7
 
-# More than the worker ever sends; a hostile one cannot make the host build longer tuples.
-MAX_CHANGES = 256
-MAX_FIGURES = 16
 # Bytes of them together, and of a value as it is shown: a million characters, each perhaps an
 # escape. The longest is what a session says that it could not load of a checkpoint.
 MAX_FIGURE_BYTES = 8 << 20
@@ -41,12 +39,6 @@ MAX_SHOWN = 16 << 20
 # Nobody reads a longer list; the sender cuts it.
 MAX_VARIABLES = 10_000
 _VARIABLE_VALUES = 6  # a list of four, and what is behind it
-# Characters. A cell can bind a name of any length and raise a message of any length; the sender
-# cuts them, so that no cell can make its own worker break the limits of a frame.
-MAX_NAME = 200
-MAX_MESSAGE = 4096
-# What a process can lose is cut by kind before that (worker/remains.py).
-MAX_LOST = 256
 # Sizes, numbers and lengths are below this: a signed 64-bit integer, as other languages have it.
 MAX_COUNT = 1 << 63
 # Lists and objects in one another. JSON readers have a limit of their own that depends on the
@@ -253,17 +245,16 @@ def decode(frame: Frame) -> Message:
     short = _SHORT.get(data[:1])
     if short is not None:
         return short(data, blob)
+    kind = kind_of(data, blob)
     header = _parse(data)
-    if type(header) is not dict:
-        raise RemoteProtocolError("header is not an object")
-    kind = header.get("type")
-    if type(kind) is not str:
-        raise RemoteProtocolError("header has no message type")
-    decoder = _DECODERS.get(kind)
-    if decoder is None:
-        raise RemoteProtocolError(f"unknown message type {kind[:40]!r}")
+    if type(header) is not dict or header["type"] != kind:
+        raise RemoteProtocolError("header is not an object with one type")
     try:
-        return decoder(header, blob)
+        message = _DECODERS[kind](header, blob)
+        # Each decoder asks for all of its fields, so one more is one that nobody knows.
+        if len(header) != FORMS[kind].fields:
+            raise ValueError("a field that the message does not have")
+        return message
     except (KeyError, TypeError, ValueError) as error:
         raise RemoteProtocolError(f"malformed {kind} message: {error}") from None
 
@@ -471,7 +462,7 @@ def _error(row: Any) -> ErrorInfo:
 
 
 def _encode_ready(m: Ready) -> bytes:
-    return pack(b'{"type": "ready", "version": %d}' % m.version)
+    return pack(b'{"type":"ready","version":%d}' % m.version)
 
 
 def _encode_restored(m: Restored) -> bytes:

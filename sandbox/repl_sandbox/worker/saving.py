@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..container import MAX_HEADER
 from ..errors import CheckpointError
-from ..wire.messages import MAX_NAME
+from ..wire.headers import MAX_NAME
 from . import sources
 from .anatomy import type_name
 from .namespace import Namespace

@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed
 
 from repl_env.refusals import DOES_NOT_READ
 
+from .forged import FORGED
 from .guests import Unlike
 from .served import Served
 from .wire import Refused, Wire
@@ -52,6 +53,7 @@ _PATIENCE = 180.0
 
 def cases() -> Iterator[tuple[str, str]]:
     """Name and code of each."""
+    yield from FORGED.items()
     for line in _CORPUS.read_text().splitlines():
         case = json.loads(line)
         if case["id"] in _CASES:

@@ -16,6 +16,7 @@ from typing import Final
 
 from websockets.exceptions import ConnectionClosed
 
+from .forged import FORGED
 from .wire import Refused, Wire
 
 _ENDLESS = 10**9  # steps of an episode
@@ -33,6 +34,7 @@ CODE: Final[Mapping[str, str]] = MappingProxyType(
         ),
         "memory bomb": "x = []\nwhile True: x.append(bytearray(b'z' * (8 << 20)))",
         "output flood": "while True: print('x' * 1000)",
+        **FORGED,
     }
 )
 FLOOD: Final = "request flood"

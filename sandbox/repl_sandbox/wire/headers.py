@@ -1,0 +1,98 @@
+"""What a header may be, by the type of its message: looked at before it is parsed. No I/O.
+
+A parser holds the interpreter, and with it the event loop of a host: 300 ms for 2 MiB of empty
+lists. So the type is read off the first bytes of a header, and says how long the rest may be and
+how many values it may have.
+"""
+
+from __future__ import annotations
+
+import re
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from ..errors import RemoteProtocolError
+from .counting import more_values
+from .frames import MAX_HEADER
+from .parts import MAX_PARTS
+
+# Characters. A cell can bind a name of any length and raise a message of any length; the sender
+# cuts them, so that no cell can make its own worker break the limits of a frame.
+MAX_NAME: Final = 200
+MAX_MESSAGE: Final = 4096
+# The sender cuts each kind of what a process can lose before that (worker/remains.py).
+MAX_LOST: Final = 256
+# More than the worker ever sends; a hostile one cannot make the host build longer tuples.
+MAX_CHANGES: Final = 256
+MAX_FIGURES: Final = 16
+
+# Bytes of a header in which there are only counts and short words.
+SHORT_HEADER: Final = 512
+# Of a character as a JSON escape: two surrogates.
+_ESCAPE = 12
+_CHANGE_VALUES = 6  # a list of five
+_PART_VALUES = 4  # a list of three
+_FEW = 16
+
+
+class Form(NamedTuple):
+    """What a header of one type has at most: fields with the type, bytes, and values.
+
+    `blob` says whether there may be a blob behind it.
+    """
+
+    fields: int
+    size: int = SHORT_HEADER
+    values: int = _FEW
+    blob: bool = True
+
+
+# The host is trusted, and its headers may be as long as any; unknown fields of theirs are refused.
+_HOST = MAX_HEADER, MAX_HEADER
+FORMS: Final = MappingProxyType(
+    {
+        "ready": Form(2, blob=False),
+        "restored": Form(
+            3, SHORT_HEADER + MAX_LOST * (_ESCAPE * MAX_NAME + 3), MAX_LOST + _FEW, blob=False
+        ),
+        "call": Form(5, 1 << 20, _PART_VALUES * MAX_PARTS + _FEW),
+        "answered": Form(6),
+        "result": Form(7, MAX_HEADER, _CHANGE_VALUES * MAX_CHANGES + MAX_FIGURES + 2 * _FEW),
+        "value": Form(1),
+        "variables": Form(1),
+        "failed": Form(3, SHORT_HEADER + _ESCAPE * MAX_MESSAGE, blob=False),
+        "configure": Form(5, *_HOST),
+        "assign": Form(4, *_HOST),
+        "fetch": Form(2, *_HOST, blob=False),
+        "list": Form(1, *_HOST, blob=False),
+        "save": Form(3, *_HOST, blob=False),
+        "load": Form(2, *_HOST),
+        "reply": Form(3, *_HOST),
+    }
+)
+
+# JSON encoders differ in the blank, and put the fields in the order that they were given in.
+_TYPE = re.compile(rb'\{"type": ?"([a-z]{1,20})"[,}]')
+
+
+def kind_of(header: bytes, blob: bytes) -> str:
+    """The type of the message that has this header and blob, which fit into its form.
+
+    Raises:
+        RemoteProtocolError: the header does not begin with a known type, or is more than a header
+            of that type may be.
+    """
+    found = _TYPE.match(header)
+    if found is None:
+        raise RemoteProtocolError("a header does not begin with its message type")
+    kind = found[1].decode()
+    form = FORMS.get(kind)
+    if form is None:
+        raise RemoteProtocolError(f"unknown message type {kind!r}")
+    if len(header) > form.size:
+        raise RemoteProtocolError(f"a {kind} header of {len(header)} bytes, not {form.size}")
+    if more_values(header, form.values):
+        raise RemoteProtocolError(f"a {kind} header with more than {form.values} values")
+    if blob and not form.blob:
+        raise RemoteProtocolError(f"a {kind} message with a blob")
+    return kind
