@@ -215,14 +215,6 @@ def test_streams_that_a_cell_took_away_are_back_in_the_next(sandbox: Sandbox, co
         assert outcome.state == "kept"
 
 
-def test_streams_that_a_cell_put_in_place_stay(sandbox: Sandbox) -> None:
-    with sandbox.session() as session:
-        session.run("import io, sys\nown = sys.stdout\nsys.stdout = io.StringIO()")
-        session.run("print('kept')")
-        outcome = session.run("text, sys.stdout = sys.stdout.getvalue(), own\ntext")
-        assert outcome.value == r"'kept\n'"
-
-
 @pytest.mark.parametrize("error", ["TimeoutError('late')", "SystemExit", "KeyboardInterrupt"])
 def test_a_signal_handler_that_raises_between_cells_costs_nothing(
     sandbox: Sandbox, error: str

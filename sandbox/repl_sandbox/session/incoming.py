@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from ..types import Limits
 from ..wire.messages import (
     MEMFD,
     PIPES,
+    STREAMS,
     Answered,
     Call,
     Configure,
@@ -18,6 +20,7 @@ from ..wire.messages import (
     Result,
     WorkerMessage,
 )
+from ..zygote.ends import write_end
 from ..zygote.links import Links
 from ..zygote.shortcut import Shortcut
 from .answers import Accept, AnswersOfCell
@@ -145,6 +148,9 @@ class Incoming(Branching):
         if call.name == PIPES:
             self._shorten(call)
             return
+        if call.name == STREAMS:
+            self._give_streams(call)
+            return
         if call.cell != self.cell or self._clocks is None or self._result is not None:
             self._send(refusal(call.call, "Cancelled", "the cell that made this call has ended"))
             return
@@ -188,6 +194,24 @@ class Incoming(Branching):
         self._name_descriptors()
         self._send(Reply(call.call, True, b"null"), shortcut.theirs)
         shortcut.close_theirs()
+
+    def _give_streams(self, call: Call) -> None:
+        """Give the worker its standard output and error, which code has closed.
+
+        A worker that does not read what it is given cannot have more of it.
+        """
+        late = call.cell != self.cell or self._result is not None
+        if late or not self.outbox.is_read():
+            self._send(refusal(call.call, "Cancelled", "there are no streams now"))
+            return
+        try:
+            given = [write_end(fd) for fd in (self.links.stdout, self.links.stderr)]
+        except OSError as error:
+            self._send(refusal(call.call, "OSError", f"{error.strerror}"))
+            return
+        self._send(Reply(call.call, True, b"null"), given)
+        for fd in given:
+            os.close(fd)
 
     def _reply(self) -> None:
         for reply in self._calls.replies(self.cell):

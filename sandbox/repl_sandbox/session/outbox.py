@@ -6,12 +6,16 @@ nothing more in: who wants to be answered must take the answers.
 
 from __future__ import annotations
 
+import fcntl
 import select
 import socket
+import termios
 from collections.abc import Sequence
 
 # Unread bytes above which nothing more is read from the worker.
 _MOST_UNREAD = 1 << 20
+
+_UNREAD = termios.TIOCOUTQ  # SIOCOUTQ: bytes of kernel memory that hold it
 
 
 class Outbox:
@@ -26,6 +30,10 @@ class Outbox:
     def __len__(self) -> int:
         """Bytes that the worker has not taken."""
         return len(self._unread)
+
+    def is_read(self) -> bool:
+        """Whether the worker has read all that was sent to it."""
+        return not self._unread and not any(fcntl.ioctl(self._worker, _UNREAD, bytes(4)))
 
     def send(self, data: bytes, descriptors: Sequence[int] = ()) -> bool:
         """Send what can be sent now and keep the rest; False if the worker is gone.

@@ -59,6 +59,8 @@ MAX_ANSWER_VALUES = 1 << 18
 MEMFD = "_memfd"
 # That by which it asks for the pipes of the shortcut.
 PIPES = "_pipes"
+# That by which it asks for its standard output and error, which its code has closed.
+STREAMS = "_streams"
 # Digits of a number, CPython's own limit for reading one (int's "max_str_digits").
 MAX_DIGITS = 4300
 

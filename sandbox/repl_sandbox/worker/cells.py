@@ -73,7 +73,7 @@ class Cells:
         self._channel = Channel(self._interrupts)
         self._calls = HostCalls(self._channel)
         self._namespace = Namespace()
-        self._streams = Streams()
+        self._streams = Streams(self._calls.streams)
         self._answers: Answers | None = None
         self._printed: Callable[[str, bool], None] | None = None
         self._namespace.inject("_out", Outputs(self._calls.call, lambda: self._calls.cell))
@@ -119,7 +119,12 @@ class Cells:
             _setprofile(None)
         if self._answers is not None:
             self._answers.poll()
-        self._streams.tidy()
+        # A cell that calls nothing may still drop what has one of the descriptors open. Where a
+        # step takes as long as a dozen of such looks, the next one that does more finds that.
+        look = self._copies is not None or ran is not NOTHING or b"(" in code
+        self._streams.tidy(look=look)
+        if self._copies is not None and not self._copies.is_connected():
+            self._give_up()
         if self.seeks_shortcut:
             self._seek_shortcut()
         self._calls.cell = 0
@@ -188,11 +193,17 @@ class Cells:
         finally:
             self._interrupts.armed = False
 
+    def _give_up(self) -> NoReturn:
+        """Die, so that the session goes back to the state before the cell; no copy was possible."""
+        os.write(2, b"the cell closed descriptors of the session itself\n")
+        _exit(1)
+
     def _end_child(self, ran: Ran = NOTHING) -> NoReturn:
         """A child that the cell forked has come to the cell's end: it must not answer for it.
 
         So it ends as a program does that comes to the same.
         """
+        self._streams.watches = False  # the host gives its own to the parent alone
         self._streams.tidy()
         try:
             os.write(2, ran.parting.encode("utf-8", "backslashreplace"))

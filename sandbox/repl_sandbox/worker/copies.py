@@ -41,6 +41,7 @@ HELD = (WAKE, WAITS)
 ALL_SIGNALS = tuple(_signal.valid_signals())  # but those that cannot be blocked
 
 _close, _getpid, _kill = os.close, os.getpid, os.kill
+_get_inheritable = os.get_inheritable
 _getpgid, _setpgid = os.getpgid, os.setpgid
 _is_collecting, _stop_collecting, _collect = gc.isenabled, gc.disable, gc.enable
 _getrlimit, _setrlimit = resource.getrlimit, resource.setrlimit
@@ -185,6 +186,13 @@ class Copies:
     def _shared(self) -> list[str]:
         """In one that takes over: names of the memory that it has in common with others."""
         return mappings.lost((self.states.address,), self._workspace)
+
+    def is_connected(self) -> bool:
+        """Whether init can be heard; code may have closed that descriptor, and no copy be woken."""
+        try:
+            return not _get_inheritable(self._orders)
+        except OSError:
+            return False
 
     def make(self, *, rests: bool = False) -> Woken | None:
         """Fork a copy that waits. Returns None at once here, and in the copy when it is woken.

@@ -13,7 +13,16 @@ from ..errors import HostCallError
 from ..types import Answer
 from ..wire.counting import more_values
 from ..wire.frames import MAX_BLOB
-from ..wire.messages import MAX_ARGUMENT_VALUES, MEMFD, PIPES, Answered, Call, Reply, dump_json
+from ..wire.messages import (
+    MAX_ARGUMENT_VALUES,
+    MEMFD,
+    PIPES,
+    STREAMS,
+    Answered,
+    Call,
+    Reply,
+    dump_json,
+)
 from ..wire.offered import Offered
 from ..wire.parts import MAX_PARTS, Parts, each_part
 from .channel import Channel
@@ -102,14 +111,25 @@ class HostCalls:
         Raises:
             OSError: there was no number left for one, or the host makes none.
         """
-        reply = self._channel.ask(Call(next(self._numbers), self.cell, PIPES, _NO_ARGUMENTS))
+        return self._two(PIPES)
+
+    def streams(self) -> tuple[int, int]:
+        """New descriptors of the session's standard output and error.
+
+        Raises:
+            OSError: there was no number left for one, or the host gives none now.
+        """
+        return self._two(STREAMS)
+
+    def _two(self, name: str) -> tuple[int, int]:
+        reply = self._channel.ask(Call(next(self._numbers), self.cell, name, _NO_ARGUMENTS))
         if not reply.ok:
             raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
-        commands = self._channel.next_descriptor()
+        first = self._channel.next_descriptor()
         try:
-            return commands, self._channel.next_descriptor()
+            return first, self._channel.next_descriptor()
         except OSError:
-            os.close(commands)
+            os.close(first)
             raise
 
     def _begin(self) -> tuple[int, int]:

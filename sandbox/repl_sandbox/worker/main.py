@@ -56,6 +56,10 @@ class Worker(Questions):
         self._changes.since_last()
         self._peak = peak_memory()
 
+    def watch_streams(self) -> None:
+        """From here on its standard streams are a session's."""
+        self._streams.watches = True
+
     def import_from(self, workspace: str) -> None:
         """Before it begins: the modules of this folder are its session's."""
         if self._rules is None or self._rules.check_module is not None:

@@ -6,25 +6,30 @@ What Python code, C code and child processes write reaches the host in the order
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import io
 import os
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..wire.stream_mark import ASK, MARK, is_marked, mark
 from .anatomy import type_name
 from .terminal import do_without
 
 _IONBF = 2  # stdio.h, the same in glibc and musl
 _stream = vars(sys).get  # by name; None also where the user deleted it
+_fcntl = fcntl.fcntl
 
 STDIN, STDOUT, STDERR = 0, 1, 2
+_NAMES = ("stdin", "stdout", "stderr")  # by descriptor
 
 
 class _Descriptor(io.FileIO):
     """A standard descriptor; it stays open, and knows whether its stream is lost to later cells."""
 
-    def __init__(self, fd: int, mode: str) -> None:
-        super().__init__(fd, mode, closefd=False)
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd, "w" if fd else "r", closefd=False)
         self.lost = False
 
     def lose(self) -> None:
@@ -46,11 +51,18 @@ _lost: set[_Descriptor] = set()  # that were not put back yet
 
 
 class _Stream(io.TextIOWrapper):
-    """Text straight to a descriptor. Closed or detached by a cell, it is replaced for the next."""
+    """Text straight to a descriptor, or from it.
+
+    Closed or detached by a cell, it is opened again for the next: the same object, which loggers
+    and others hold.
+    """
 
     def __init__(self, fd: int) -> None:
+        self.descriptor = _Descriptor(fd)
+        if fd == STDIN:
+            super().__init__(self.descriptor, "utf-8")
+            return
         # write_through without a buffer is what `python -u` has: one write to the pipe for each.
-        self.descriptor = _Descriptor(fd, "w")
         super().__init__(
             self.descriptor,
             "utf-8",
@@ -66,9 +78,9 @@ class _Stream(io.TextIOWrapper):
 
 def open_streams() -> None:
     """Put text streams over descriptors 0 to 2; done once, in the template."""
-    _open_stdin()
-    _install("stdout", STDOUT)
-    _install("stderr", STDERR)
+    for fd in range(len(_NAMES)):
+        _install(fd)
+    mark(STDIN)  # which all sessions have from here
     _unbuffer_c()
     do_without()
 
@@ -80,76 +92,127 @@ def _unbuffer_c() -> None:
         libc.setvbuf(ctypes.c_void_p.in_dll(libc, name), None, _IONBF, 0)
 
 
-def _install(name: str, fd: int) -> _Stream:
+def _install(fd: int) -> _Stream:
     stream = _Stream(fd)
-    setattr(sys, name, stream)
-    setattr(sys, f"__{name}__", stream)
+    setattr(sys, _NAMES[fd], stream)
+    setattr(sys, f"__{_NAMES[fd]}__", stream)
     return stream
 
 
-def _open_stdin() -> _Descriptor:
-    """Put standard input in place, unless the user's is there and open."""
-    before = _stream("stdin")
-    descriptor = _Descriptor(STDIN, "r")
-    stream = io.TextIOWrapper(descriptor, "utf-8")
-    if before is None or before is _stream("__stdin__") or _is_closed(before):
-        sys.stdin = stream
-    setattr(sys, "__stdin__", stream)  # noqa: B010 - to mypy it is final
-    return descriptor
-
-
 class Streams:
-    """The streams of one worker, flushed and put back after each cell."""
+    """The streams of one worker, put back after each cell.
 
-    def __init__(self) -> None:
-        self._stdin = _open_stdin()
-        self._stdout = _install("stdout", STDOUT)
-        self._stderr = _install("stderr", STDERR)
+    Attributes:
+        watches: whether the descriptors are put back, too, which a session's are.
+    """
 
-    def tidy(self) -> None:
-        """After a cell: flush what user code put in place, and undo the closing of a stream.
+    def __init__(self, ask: Callable[[], tuple[int, int]]) -> None:
+        """`ask` gives new descriptors of the two pipes to the host; OSError if there are none."""
+        self.watches = False
+        self._ask = ask
+        self._streams = tuple(map(_install, range(len(_NAMES))))
+        _, self._stdout, self._stderr = self._streams
 
-        Closed, it would silence all later cells. A stream of the user's that is open stays.
+    def tidy(self, *, look: bool = True) -> None:
+        """After a cell: put back what it closed, deleted, or left something else in place of.
+
+        What is said of that is output of the cell. Without `look` it is taken that the descriptors
+        are there, which takes three system calls to see.
         """
         try:
-            if sys.stdout is self._stdout and sys.stderr is self._stderr and not _lost:
+            if (
+                sys.stdout is self._stdout
+                and sys.stderr is self._stderr
+                and not _lost
+                and (
+                    not (look and self.watches)
+                    or (
+                        _fcntl(STDOUT, ASK) == MARK
+                        and _fcntl(STDERR, ASK) == MARK
+                        and _fcntl(STDIN, ASK) == MARK
+                    )
+                )
+            ):
                 return
-        except AttributeError:
-            pass  # it was deleted
+        except (AttributeError, OSError):
+            pass  # it was deleted, or closed
+        notes = [*self._put_descriptors_back(), *self._put_streams_back()]
+        if notes:
+            _say("".join(notes))
+
+    def _put_descriptors_back(self) -> Iterator[str]:
+        lost = [fd for fd in range(len(_NAMES)) if self.watches and not is_marked(fd)]
+        if not lost:
+            return
+        try:
+            if STDIN in lost:
+                _place(os.open(os.devnull, os.O_RDONLY), STDIN)
+                mark(STDIN)
+            if lost[-1] != STDIN:
+                for target, fd in enumerate(self._ask(), STDOUT):
+                    if target in lost:
+                        _place(fd, target)
+                    else:
+                        os.close(fd)
+        except OSError as error:
+            yield f"a standard stream that was closed cannot be opened again: {error.strerror}\n"
+            return
+        # A kernel without marks does not tell, and there is no use in asking again.
+        self.watches = all(map(is_marked, lost))
+        if self.watches:
+            for fd in lost:
+                what = f"descriptor {fd} (sys.{_NAMES[fd]})"
+                yield f"{what} was closed or replaced, and was put back\n"
+
+    def _put_streams_back(self) -> Iterator[str]:
         _lost.clear()
-        if self._stdin.lost:  # exit() closes it
-            self._stdin = _open_stdin()
-        self._stdout = _put_back("stdout", STDOUT, self._stdout)
-        self._stderr = _put_back("stderr", STDERR, self._stderr)
+        for fd, (name, ours) in enumerate(zip(_NAMES, self._streams, strict=True)):
+            was_lost = ours.descriptor.lost
+            if was_lost:
+                ours.__init__(fd)  # type: ignore[misc]
+            setattr(sys, f"__{name}__", ours)
+            current = _stream(name)
+            if current is ours:
+                if was_lost and fd != STDIN:  # exit() closes it
+                    yield f"sys.{name} was closed, and was opened again\n"
+            elif not _may_stay(current, fd):
+                setattr(sys, name, ours)
+                yield f"sys.{name} was {_left(current)}, and was put back\n"
 
 
-def _put_back(name: str, fd: int, ours: _Stream) -> _Stream:
-    """Our stream under `name`, a new one if it was lost; in place unless the user's is usable."""
-    current = _stream(name)
-    usable = current is not None and current is not ours and _flushed(current)
-    if ours.descriptor.lost:
-        ours = _install(name, fd)
-    setattr(sys, name, current if usable else ours)
-    return ours
+def _place(fd: int, target: int) -> None:
+    """Have `fd`, which is let go of, at the number `target`, also in programs that are started."""
+    if fd == target:
+        os.set_inheritable(fd, True)
+    else:
+        os.dup2(fd, target)
+        os.close(fd)
 
 
-def _flushed(stream: Any) -> bool:
-    """Flush a stream of the user's; whether it is open."""
-    if _is_closed(stream):
-        return False
+def _say(text: str) -> None:
     try:
+        os.write(STDERR, text.encode("utf-8", "backslashreplace"))
+    except OSError:
+        pass  # it is closed, and could not be put back
+
+
+def _left(stream: Any) -> str:
+    return "None or deleted" if stream is None else f"left replaced by {type_name(stream)}"
+
+
+def _may_stay(stream: Any, fd: int) -> bool:
+    """Whether a stream of the user's may stay in the place of the one of descriptor `fd`.
+
+    One to read from may while it is open, one to write to if that reaches the host: where it goes
+    elsewhere all later cells would be silent.
+    """
+    try:
+        if stream is None or getattr(stream, "closed", False):
+            return False
+        if fd == STDIN:
+            return True
         stream.flush()
+        return stream.fileno() in (STDOUT, STDERR)
     # Boundary: the stream is the user's and may do anything.
-    except BaseException as error:  # noqa: BLE001
-        note = f"flushing {type_name(stream)} failed: {type_name(error)}\n"
-        os.write(STDERR, note.encode("utf-8", "backslashreplace"))
-    return True
-
-
-def _is_closed(stream: Any) -> bool:
-    """Whether a stream of the user's is closed; or does not say, and so is of no use."""
-    try:
-        return bool(getattr(stream, "closed", False))
-    # Boundary, as above.
     except BaseException:  # noqa: BLE001
-        return True
+        return False

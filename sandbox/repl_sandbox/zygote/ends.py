@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
+from ..wire.stream_mark import mark
 from . import control
 
 
@@ -41,6 +42,7 @@ class Ends:
         ours, theirs = os.pipe2(os.O_CLOEXEC)
         self._pipes.append(ours)
         self.theirs.append(theirs)
+        mark(theirs)
         os.set_blocking(ours, False)
 
     def take(self) -> tuple[socket.socket, socket.socket, int, int]:
@@ -64,3 +66,14 @@ class Ends:
             end.close()
         for fd in pipes:
             os.close(fd)
+
+
+def write_end(fd: int) -> int:
+    """Another end to write to of the pipe whose end to read from is `fd`.
+
+    Raises:
+        OSError: this process may open no more descriptors.
+    """
+    end = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_CLOEXEC)
+    mark(end)
+    return end

@@ -138,6 +138,7 @@ def _seal(
     filled = fill_holes()
     worker = Worker(rules)
     worker.follow_forks()
+    worker.watch_streams()
     if tier == "jailed":
         worker.import_from(mounts.WORKSPACE)
     quiet, steps = None, None
