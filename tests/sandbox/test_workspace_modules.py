@@ -194,7 +194,7 @@ def test_nor_does_it_for_a_checkpoint() -> None:
             assert value(session, "known") == "1"
 
 
-@pytest.mark.parametrize("name", ["asyncio", "heapq", "queue", "difflib", "random"])
+@pytest.mark.parametrize("name", ["concurrent", "heapq", "queue", "difflib", "random"])
 def test_nor_takes_a_module_of_the_session_for_the_one_of_the_library(
     session: Session, name: str
 ) -> None:
@@ -206,6 +206,21 @@ def test_nor_takes_a_module_of_the_session_for_the_one_of_the_library(
     assert isinstance(outcome, Raised)
     assert "Did you mean: 'known'?" in outcome.error.traceback
     assert value(session, f"import {name}, sys\nsys.modules[{name!r}].own") == "1"
+
+
+def test_nor_does_a_copy_that_takes_over(copied: Session) -> None:
+    for name in ("subprocess", "random", "concurrent", "multiprocessing", "logging"):
+        copied.files.put(f"{name}.py", "own = 1")
+        value(copied, f"import {name}\n{name}.own")
+    value(copied, "async def f(): return 2", "await f()")
+    value(
+        copied,
+        "import threading\nheld = threading.Event()\nthreading.Thread(target=held.wait).start()",
+    )
+    died = copied.run("import os\nos._exit(1)")
+    assert died.state == "rolled_back", died
+    assert value(copied, "await f()") == "2"
+    assert value(copied, "random.own") == "1"
 
 
 @pytest.fixture(scope="module")

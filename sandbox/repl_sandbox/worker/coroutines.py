@@ -13,6 +13,7 @@ from _thread import get_ident
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import wraps
+from threading import main_thread
 from typing import TYPE_CHECKING, Any
 
 from .namespace import Namespace
@@ -49,8 +50,7 @@ def offer_loop(source: str, namespace: Namespace) -> None:
         return
     namespace.offers_loop = True
     try:
-        import asyncio
-
+        asyncio = own("asyncio")
         starters = {name: _starting(getattr(asyncio, name), namespace) for name in _STARTERS}
         finders = {"get_event_loop": _finding(asyncio.get_event_loop, namespace)}
         for name, ours in {**starters, **finders}.items():
@@ -62,7 +62,7 @@ def offer_loop(source: str, namespace: Namespace) -> None:
 
 def _starting(function: Callable[..., Any], namespace: Namespace) -> Callable[..., Any]:
     """`function`, with the session's loop for the running one where none runs."""
-    from asyncio.events import _set_running_loop
+    _set_running_loop = own("asyncio.events")._set_running_loop
 
     def start(*args: Any, **kwargs: Any) -> Any:
         if not _is_idle():
@@ -81,9 +81,7 @@ def _finding(function: Callable[..., Any], namespace: Namespace) -> Callable[...
 
     def get_event_loop() -> Any:
         if _is_idle() and not _has_current():
-            from asyncio import set_event_loop
-
-            set_event_loop(_loop(namespace))
+            own("asyncio").set_event_loop(_loop(namespace))
         return function()
 
     return _as(function, get_event_loop)
@@ -97,16 +95,12 @@ def _as(function: Callable[..., Any], ours: Callable[..., Any]) -> Callable[...,
 
 def _is_idle() -> bool:
     """Whether this is the thread of the cells, and no loop runs in it."""
-    from asyncio.events import _get_running_loop
-    from threading import main_thread
-
-    return _get_running_loop() is None and get_ident() == main_thread().ident
+    return own("asyncio.events")._get_running_loop() is None and get_ident() == main_thread().ident
 
 
 def _has_current() -> bool:
     """Whether a loop is the thread's current one; for a policy of other makers, supposed."""
-    from asyncio import events
-
+    events = own("asyncio.events")
     local = getattr(vars(events).get("_event_loop_policy"), "_local", _UNSET)
     if local is _UNSET:
         return vars(events).get("_event_loop_policy") is not None

@@ -9,7 +9,6 @@ import _socket
 import gc
 import io
 import select
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import (
     BuiltinFunctionType,
@@ -18,6 +17,8 @@ from types import (
     ModuleType,
 )
 from typing import Any
+
+from .own_imports import loaded
 
 # So many objects are looked at, for who takes over is waited for.
 _MOST_OBJECTS = 100_000
@@ -74,7 +75,7 @@ def _number(each: object) -> int:
         for asked, fileno in _ASKED:
             if issubclass(kind, asked):
                 return fileno(each)
-        connections = sys.modules.get("multiprocessing.connection")
+        connections = loaded("multiprocessing.connection")
         if connections is not None and issubclass(kind, connections.Connection):
             handle = each.__dict__.get("_handle")
             return handle if type(handle) is int else -1

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from . import coroutines, descriptors, placeholders
 from .descriptors import Place
 from .holders import holders
 from .namespace import Namespace
+from .own_imports import loaded, own
 
 # Of each kind so many are named, the rest counted.
 _MOST_NAMED = 20
@@ -101,7 +101,7 @@ class Remains:
         if namespace.loop is not None:
             names += _cut(coroutines.replace_loop(namespace), "tasks")
         if self.generator is not None:
-            sys.modules["random"].setstate(self.generator)
+            own("random").setstate(self.generator)
         return names, placeholders.placed(reserved)
 
 
@@ -110,7 +110,7 @@ def look(own: Collection[int], *, threads: bool) -> Remains:
     remains = Remains(descriptors.held(own))
     if threads:
         remains.names += _cut(_threads(), "threads")
-        random = sys.modules.get("random")
+        random = loaded("random")
         if random is not None:
             remains.generator = random.getstate()
     for which, name in _TIMERS:
@@ -145,7 +145,7 @@ def _named(lost: dict[int, str], namespace: Namespace) -> list[str]:
 
 
 def _threads() -> list[str]:
-    threading = sys.modules.get("threading")
+    threading = loaded("threading")
     if threading is None:
         return ["threads of C code"]
     main = threading.main_thread()
@@ -164,9 +164,8 @@ def _end_children() -> list[str]:
 
 def _children() -> list[tuple[Any, str]]:
     """The objects of child processes that live, and what to call those."""
-    kinds = tuple(
-        getattr(sys.modules[module], name) for module, name in _PROCESSES if module in sys.modules
-    )
+    modules = ((loaded(module), name) for module, name in _PROCESSES)
+    kinds = tuple(getattr(module, name) for module, name in modules if module is not None)
     return [
         (found, f"child process {found.__dict__.get('pid')}, which was ended")
         for found in (_get_objects() if kinds else ())
@@ -176,7 +175,7 @@ def _children() -> list[tuple[Any, str]]:
 
 def _adopt_processes() -> None:
     """Let objects of multiprocessing be asked: they answer the process that made them only."""
-    module = sys.modules.get("multiprocessing.process")
+    module = loaded("multiprocessing.process")
     if module is None:
         return
     me = os.getpid()
@@ -187,7 +186,7 @@ def _adopt_processes() -> None:
 
 def _empty_pools() -> None:
     """Let pools of threads start theirs: those that they count, and take for idle, are gone."""
-    module = sys.modules.get("concurrent.futures.thread")
+    module = loaded("concurrent.futures.thread")
     if module is None:
         return
     for found in _get_objects():
