@@ -9,15 +9,24 @@ import ast
 import codeop
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 _compile = codeop.CommandCompiler()
 _compile.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 # What continues a compound statement at its own indentation.
 _CONTINUES = re.compile(r"(elif|else|except|finally)\b|[)\]}]|#")
-# Two empty lines end a block, as they do between the functions of a module; one may be inside it.
+_COMPOUND = re.compile(r"@|(async|class|def|for|if|match|try|while|with)\b")
+# Empty lines after which a writer that pauses is taken to wait for the block that stands open.
 _BLANKS_THAT_END = 2
+
+_LITERALS = {
+    "'''": re.compile(r"(?:[^\\']|\\.|'(?!''))*+'''", re.DOTALL),
+    '"""': re.compile(r'(?:[^\\"]|\\.|"(?!""))*+"""', re.DOTALL),
+    "'": re.compile(r"(?:[^\\'\n]|\\.)*+'", re.DOTALL),
+    '"': re.compile(r'(?:[^\\"\n]|\\.)*+"', re.DOTALL),
+}
+_MARK = re.compile(r"""#|'{3}|"{3}|['"()\[\]{}]|\\\n?\Z""")
 
 
 def is_whole(text: str) -> bool:
@@ -43,40 +52,113 @@ def is_block(text: str) -> bool:
     return hasattr(last, "body") and last.end_lineno != last.lineno
 
 
-def cells(lines: Iterable[str]) -> Iterator[str]:
+def cells(lines: Iterable[str], paused: Callable[[], bool] = lambda: False) -> Iterator[str]:
     """The cells of a text: its statements at the top level, each as soon as it is known to end.
 
-    A statement of one line ends there. One that goes on indented ends before the next line that is
-    not, after two empty lines, or with the text. A line that begins with `:` is a cell of its own.
+    A statement of one line, or in brackets or quotes, ends there. A block ends before the next line
+    that is not indented, or with the text; after two empty lines also where `paused` says that
+    nothing more comes for now. A line that begins with `:` is a cell of its own.
     """
     held: list[str] = []
     blanks = 0
+    literal = _Literal()
     for line in lines:
         blank = not line.strip()
-        text = "".join(held)
-        begins = not blank and not line[0].isspace() and not _CONTINUES.match(line)
-        if held and (begins or blanks + blank >= _BLANKS_THAT_END) and is_whole(text):
-            yield text
-            held, blanks = [], 0
+        if held and not blank and _begins(line) and _ends(held, literal):
+            yield "".join(held)
+            held, literal = [], _Literal()
         if blank and not held:
             continue
+        was_open = literal.is_open
         held.append(line)
+        literal.feed(line)
         blanks = blanks + 1 if blank else 0
-        if len(held) == 1 and (line.startswith(":") or _ends_here(line)):
+        if len(held) == 1 and line.startswith(":"):
             yield line
-            held, blanks = [], 0
+            held, literal = [], _Literal()
+        if literal.is_open or not held:
+            continue
+        closes = len(held) == 1 or (was_open and not _COMPOUND.match(held[0]))
+        if (closes and _closes("".join(held))) or (
+            blanks >= _BLANKS_THAT_END and paused() and is_whole("".join(held))
+        ):
+            yield "".join(held)
+            held, literal = [], _Literal()
     if held:
         yield "".join(held)
 
 
-def _ends_here(line: str) -> bool:
-    return not line.startswith("#") and is_whole(line) and not _may_go_on(line)
+class _Literal:
+    """What stands open behind the lines so far: brackets, quotes, a backslash at a line's end."""
+
+    def __init__(self) -> None:
+        self._quote = ""
+        self._depth = 0
+        self._continued = False
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._quote or self._depth or self._continued)
+
+    def feed(self, line: str) -> None:
+        """Go through one more line."""
+        self._continued = False
+        position: int | None = 0
+        while position is not None:
+            position = (
+                self._past_quote(line, position) if self._quote else self._mark(line, position)
+            )
+
+    def _mark(self, line: str, position: int) -> int | None:
+        """Find the next mark and go past it; None at the end of the line."""
+        found = _MARK.search(line, position)
+        if found is None or found[0] == "#":
+            return None
+        mark = found[0]
+        if mark in _LITERALS:
+            self._quote = mark
+        elif mark[0] == "\\":
+            self._continued = True
+        else:
+            self._depth = max(0, self._depth + (1 if mark in "([{" else -1))
+        return found.end()
+
+    def _past_quote(self, line: str, position: int) -> int | None:
+        closed = _LITERALS[self._quote].match(line, position)
+        if closed is None:
+            if len(self._quote) == 1 and not line.endswith("\\\n"):
+                self._quote = ""  # it is wrong, and ends with its line
+            return None
+        self._quote = ""
+        return closed.end()
 
 
-def _may_go_on(line: str) -> bool:
-    """Whether a whole line of a compound statement may be followed by an `else`, as `if x: y`."""
+def _begins(line: str) -> bool:
+    """Whether a line is one of a new statement, if none is open."""
+    line = line.lstrip("\f")  # which has no column
+    return not line[:1].isspace() and not _CONTINUES.match(line)
+
+
+def _ends(held: list[str], literal: _Literal) -> bool:
+    """Whether what is held is whole, or wrong however it goes on, before a line that begins.
+
+    What is open is seldom wrong. It is parsed each time that it has twice as many lines, so that
+    the work grows with the text.
+    """
+    if literal.is_open and len(held) & (len(held) - 1):
+        return False
+    return is_whole("".join(held))
+
+
+def _closes(text: str) -> bool:
+    """Whether a statement ends with what is its first line, or closed what was open."""
+    return not text.startswith("#") and is_whole(text) and not _may_go_on(text)
+
+
+def _may_go_on(text: str) -> bool:
+    """Whether a whole compound statement may be followed by an `else`, as `if x: y`."""
     try:
-        statements = ast.parse(line).body
+        statements = ast.parse(text).body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return False
     return bool(statements) and hasattr(statements[-1], "orelse")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import os
 import platform
 import sys
-from collections.abc import Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,7 +54,7 @@ def repl(
     """Type Python into a session of its own, held by the kernel; :help lists more.
 
     Input that is no terminal is run statement by statement, as `python -i` does; exit 1 if one of
-    them failed.
+    them failed, or as sys.exit() says.
     """
     if any(one.rpartition("=")[2] == STDIN for one in context or ()):
         raise typer.BadParameter("standard input holds the cells", param_hint="--context")
@@ -70,14 +68,15 @@ def repl(
     screen = JSONScreen() if as_json else TextScreen(memory=memory_limit)
     with sandbox:
         with opening():
-            shell = Shell(sandbox, screen, values=values, timeout=timeout)
+            exits = not (as_json or sys.stdin.isatty())
+            shell = Shell(sandbox, screen, values=values, timeout=timeout, exits=exits)
         if sys.stdin.isatty():
             if not as_json:
                 screen.note(_banner(shell, memory))
             _converse(shell)
             return
         failed = _serve(shell)
-    raise typer.Exit(Status.FAILED if failed else Status.OK)
+    raise typer.Exit(shell.status or (Status.FAILED if failed else Status.OK))
 
 
 def _sandbox(
@@ -110,18 +109,16 @@ def _converse(shell: Shell) -> None:
 def _serve(shell: Shell) -> int:
     """Run what comes through the pipe; how many cells and commands failed."""
     from .cell_text import cells
+    from .piped_lines import PipedLines
 
+    lines = PipedLines(sys.stdin.buffer)
     try:
-        shell.run_all(cells(_lines()))
+        shell.run_all(cells(lines, lines.paused))
     except BrokenPipeError:
         # Nobody reads any more; and the interpreter would complain about it when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return shell.failed
-
-
-def _lines() -> Iterator[str]:
-    return iter(io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace"))
 
 
 def _banner(shell: Shell, memory: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from repl_sandbox.errors import SandboxError, SessionClosed
 from repl_sandbox.types import check_seconds
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 _LEAVE = frozenset({"exit", "quit", "exit()", "quit()"})
 
 
+_NUMBER = re.compile(r"[+-]?\d{1,18}")
+_STATUS = {"": 0, "None": 0, "False": 0, "True": 1}
+
+
 class Leave(Exception):
     """The person is done."""
 
@@ -26,7 +31,8 @@ class Leave(Exception):
 class Shell:
     """Runs cells and commands in one session after the other, and shows what they come to.
 
-    `values` are the variables that a session begins with. `failed` counts cells and commands that
+    `values` are the variables that a session begins with. With `exits`, a SystemExit of the code
+    ends the input as it ends a program, whose exit status is then `status`. `failed` counts cells and commands that
     did not do what they were to. Closing it closes its sessions, not the sandbox.
     """
 
@@ -37,8 +43,11 @@ class Shell:
         *,
         values: Mapping[str, str | bytes] | None = None,
         timeout: float | None = None,
+        exits: bool = False,
     ) -> None:
         self._sandbox = sandbox
+        self._exits = exits
+        self.status = 0
         self._values = dict(values or {})
         self.screen = screen
         self.timeout = timeout
@@ -124,10 +133,23 @@ class Shell:
             self.failed += 1
             return
         self.cells += 1
+        if self._exits and outcome.error is not None and outcome.error.type == "SystemExit":
+            self._exit(outcome.error.message)
         self.failed += not outcome.ok
         if outcome.figures:
             self.figures = outcome.figures
         self.screen.outcome(self.cells, outcome)
+
+    def _exit(self, message: str) -> NoReturn:
+        """Leave as a program does with what its SystemExit says: a status, or last words."""
+        if message in _STATUS:
+            self.status = _STATUS[message]
+        elif _NUMBER.fullmatch(message):
+            self.status = int(message) & 0xFF
+        else:
+            self.status = 1
+            self.screen.complain("", message)
+        raise Leave
 
     def _outcome(self, code: str) -> AnyOutcome | None:
         """What the cell came to; None, after saying why, if there is no outcome."""

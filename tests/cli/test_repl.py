@@ -93,6 +93,138 @@ def test_cells_of_a_pipe_are_statements_and_share_their_variables():
     assert (done.stdout, done.stderr, done.exit_code) == ("42\n5\nyes\n0 1 ", "", 0)
 
 
+PROGRAM = r'''#!/usr/bin/env python3
+# -*- coding: utf-8 -*-
+from __future__ import annotations
+
+import functools
+import sys
+
+
+class Base:
+	limit = 3
+
+
+	def size(self) -> Missing:
+		return self.limit
+
+
+class Shape(Base):
+
+    """A docstring
+
+class No:
+
+    pass
+"""
+
+
+    @property
+
+
+    def area(self):
+
+# A comment at the first column.
+
+
+        def inner():
+            return [
+1,
+
+
+2,
+]
+
+
+        return inner()
+
+    @functools.lru_cache
+    # between
+    def two(self): return 2
+
+
+if Shape().two() == 2:
+    print("two")
+
+
+# between the branches
+
+
+else:
+
+
+    print("other")
+try:
+    1 / 0
+
+
+except ZeroDivisionError:
+    print("caught")
+
+finally:
+
+
+    print("finally")
+for i in range(2): print(i)
+else: print("done")
+match Shape().area:
+    case [1, *rest]:
+
+
+        print(rest)
+text = """
+:vars
+
+
+def no(
+"""
+total = 1 + \
+    2 + \
+3
+print(len(text), total, [1, 2][
+:1
+], "é"
+)
+def main():
+
+
+    print(Shape().size())
+    return 4
+
+
+if __name__ == "__main__":
+    sys.exit(main())'''
+
+
+def test_a_file_is_taken_as_an_interpreter_takes_it():
+    source = f"\ufeff{PROGRAM}".replace("\n", "\r\n").encode()
+    python = subprocess.run([sys.executable], input=source, capture_output=True, check=False)
+    done = command(source)
+
+    assert python.stderr == b""
+    assert (done.stdout, done.stderr) == (python.stdout.decode(), "")
+    assert done.exit_code == python.returncode == 4
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "stderr"),
+    [
+        ("import sys\nsys.exit()\nprint('on')", 0, ""),
+        ("raise SystemExit(7)\nprint('on')", 7, ""),
+        ("if True:\n    exit('last words')\nprint('on')", 1, "last words\n"),
+    ],
+)
+def test_an_exit_of_the_code_ends_the_input_as_a_program(code, status, stderr):
+    done = command(code)
+    assert (done.stdout, done.stderr, done.exit_code) == ("", stderr, status)
+
+
+def test_with_json_an_exit_of_the_code_ends_its_cell_alone():
+    done = command("raise SystemExit(7)\n1 + 1\n", "--json")
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert (first["error"]["type"], second["value"], done.exit_code) == ("SystemExit", "2", 1)
+
+
 def test_an_error_goes_to_stderr_the_next_cell_runs_and_the_status_is_1():
     done = command("1 / 0\nprint('on')\n")
 

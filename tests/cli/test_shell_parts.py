@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from repl_env.cli import completion
 from repl_env.cli.cell_text import cells, is_whole
 from repl_env.cli.completion import completions
+from repl_env.cli.piped_lines import PipedLines
 from repl_env.cli.prompt import is_ready, next_indent
 from repl_env.cli.shell_commands import COMMANDS
 from repl_env.cli.terminal_text import RESET, TerminalText, harmless, one_line
@@ -24,12 +26,23 @@ PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8
     [
         ("x = 1\ny\n", ["x = 1\n", "y\n"]),
         ("def f():\n    a\n\n    b\nf()\n", ["def f():\n    a\n\n    b\n", "f()\n"]),
-        ("for x in y:\n    x\n\n\nz", ["for x in y:\n    x\n\n", "z"]),
+        ("for x in y:\n    x\n\n\nz", ["for x in y:\n    x\n\n\n", "z"]),
         ("if a: b\nelif c: d\nelse: e\nf\n", ["if a: b\nelif c: d\nelse: e\n", "f\n"]),
         (
             "try:\n    a\nexcept E:\n    b\nfinally:\n    c\n",
             ["try:\n    a\nexcept E:\n    b\nfinally:\n    c\n"],
         ),
+        ("class A:\n    a\n\n\n    b\nc\n", ["class A:\n    a\n\n\n    b\n", "c\n"]),
+        ("@d\n\n\n# c\n@e\ndef f(): pass\n", ["@d\n\n\n# c\n@e\ndef f(): pass\n"]),
+        (
+            "if a:\n  b\n\n\n# c\n\n\nelse:\n  d\ne",
+            ["if a:\n  b\n\n\n# c\n\n\nelse:\n  d\n", "e"],
+        ),
+        ("def f():\n  a\n\f\n\fg\n", ["def f():\n  a\n\f\n", "\fg\n"]),
+        ("d = {'#': \"[\",\n'b': 2}\ng\n", ["d = {'#': \"[\",\n'b': 2}\n", "g\n"]),
+        ("x = 'a\\\n(b'\ng\n", ["x = 'a\\\n(b'\n", "g\n"]),
+        ("x = [1,\ny = 2\nz\n", ["x = [1,\ny = 2\n", "z\n"]),
+        (":put it's (1\nx\n", [":put it's (1\n", "x\n"]),
         ("f(\n1,\n\n\n2)\ng\n", ["f(\n1,\n\n\n2)\n", "g\n"]),
         ("'''\nx = 1\n\n\n'''\n", ["'''\nx = 1\n\n\n'''\n"]),
         ("@d\ndef f(): pass\nf\n", ["@d\ndef f(): pass\n", "f\n"]),
@@ -43,7 +56,62 @@ PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8
     ],
 )
 def test_a_pipe_is_cut_where_its_statements_end(text, expected):
-    assert list(cells(text.splitlines(keepends=True))) == expected
+    assert list(cells(io.StringIO(text, newline="\n"))) == expected
+
+
+def test_what_is_whole_is_given_before_the_next_line_is_asked_for():
+    asked: list[str] = []
+
+    def lines():
+        for line in ("x = [\n", "1]\n", "'''a\n", "b'''\n", "1 + \\\n", "2\n", "x = 3; x\n"):
+            asked.append(line)
+            yield line
+
+    assert [(len(asked), cell) for cell in cells(lines())] == [
+        (2, "x = [\n1]\n"),
+        (4, "'''a\nb'''\n"),
+        (6, "1 + \\\n2\n"),
+        (7, "x = 3; x\n"),
+    ]
+
+
+def test_two_empty_lines_end_a_block_where_the_writer_pauses():
+    lines = ["def f():\n", "    '''\n", "\n", "\n", "'''\n", "\n", "\n", "    x\n"]
+    assert list(cells(lines, paused=lambda: True)) == ["".join(lines[:7]), "    x\n"]
+    assert list(cells(lines, paused=lambda: False)) == ["".join(lines)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = '''\n" + "text of a line\n" * 50_000 + "'''\n",
+        "x = [\n" + "1,\n" * 50_000 + "]\n",
+        "class A:\n" + "    x = f(\n1\n)\n\n\n" * 10_000,
+        "def f():\n    x\n" + "# c\n\n" * 50_000 + "    y\n",
+    ],
+    ids=["text", "list", "class", "comments"],
+)
+def test_long_statements_are_one_cell(text):
+    assert list(cells([*text.splitlines(keepends=True), "y\n"])) == [text, "y\n"]
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"", []),
+        (b"a\r\nb\rc", ["a\n", "b\n", "c"]),
+        (b"a\x0c\x1c\xe2\x80\xa8b\n", ["a\f\x1c\u2028b\n"]),
+        (b"\xef\xbb\xbfx = 1\n", ["x = 1\n"]),
+        (b"\xef\xbb\xbf# coding: latin-1\n'\xc3\xa9'\n", ["# coding: latin-1\n", "'é'\n"]),
+        (b"# -*- coding: latin-1 -*-\n'\xe9'\n", ["# -*- coding: latin-1 -*-\n", "'é'\n"]),
+        (b"#!/bin/py\n# coding: cp1252\n'\x80'", ["#!/bin/py\n", "# coding: cp1252\n", "'€'"]),
+        (b"# coding: hex\n'\xc3\xa9'\n", ["# coding: hex\n", "'é'\n"]),
+        (b"# coding: nothing_like_it\n1\n", ["# coding: nothing_like_it\n", "1\n"]),
+        (b"'\xff'\n", ["'\ufffd'\n"]),
+    ],
+)
+def test_a_pipe_is_read_as_python_reads_source(data, lines):
+    assert list(PipedLines(io.BytesIO(data))) == lines
 
 
 @given(st.text(alphabet="ab:=()[]'\"\\ \n\t#@\x00", max_size=60))
