@@ -110,10 +110,10 @@ class State(Printed):
 
 
 def _as_code(value: object) -> object:
-    """Code from what a client sent: a reply of `42` may arrive as a number, or in a fence."""
+    """Code from what a client sent: it may arrive as a number, in a fence or behind a BOM."""
     if isinstance(value, (bool, int, float)):
         return str(value)
-    return strip_fence(value) if isinstance(value, str) else value
+    return strip_fence(value.removeprefix("\ufeff")) if isinstance(value, str) else value
 
 
 Code: TypeAlias = Annotated[str, BeforeValidator(_as_code)]

@@ -70,7 +70,7 @@ class Recording:
     def from_json(cls, text: str) -> Recording:
         """The recording that `to_json` wrote; ValueError if `text` is none."""
         try:
-            fields = json.loads(text)
+            fields = json.loads(text.removeprefix("\ufeff"))
             return cls(
                 dict(fields["reset"]),
                 tuple(REPLAction.model_validate(each) for each in fields["actions"]),

@@ -30,9 +30,9 @@ def visible(text: str) -> str:
 
 
 def text_or_bytes(data: bytes) -> str | bytes:
-    """What a file holds: text if it is UTF-8, else bytes. Line ends stay as they are."""
+    """What a file holds: text without a BOM if it is UTF-8, else bytes. Line ends stay."""
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         return data
 

@@ -119,7 +119,7 @@ def _named(given: str, types: Mapping[str, str]) -> tuple[str, Path]:
 def _value(data: bytes, kind: str) -> Any:
     if kind == "bytes":
         return data
-    text = data.decode("utf-8")
+    text = data.decode("utf-8-sig")
     return text if kind == "str" else json.loads(text)
 
 

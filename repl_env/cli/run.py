@@ -194,7 +194,7 @@ def _schema(path: Path | None) -> Any:
     if path is None:
         return None
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--schema") from error
     except (ValueError, RecursionError) as error:

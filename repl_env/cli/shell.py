@@ -32,8 +32,8 @@ class Shell:
     """Runs cells and commands in one session after the other, and shows what they come to.
 
     `values` are the variables that a session begins with. With `exits`, a SystemExit of the code
-    ends the input as it ends a program, whose exit status is then `status`. `failed` counts cells and commands that
-    did not do what they were to. Closing it closes its sessions, not the sandbox.
+    ends the input as it ends a program, whose exit status is then `status`. `failed` counts cells
+    and commands that did not do what they were to. Closing it closes its sessions, not the sandbox.
     """
 
     def __init__(

@@ -207,7 +207,7 @@ def _context(folder: Path, record: dict[str, Any]) -> tuple[JSON, str]:
         context: JSON = record.get("context")
         return context, ""
     data = (folder / record["context_file"]).read_bytes()
-    return data.decode("utf-8"), hashlib.sha256(data).hexdigest()
+    return data.decode("utf-8-sig"), hashlib.sha256(data).hexdigest()
 
 
 def _text_digest(path: Path) -> str:

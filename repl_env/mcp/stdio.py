@@ -6,6 +6,7 @@ nothing waits in a thread: a signal ends the conversation as the end of the inpu
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -177,7 +178,7 @@ class _Conversation:
 def _message(line: bytes | None) -> JSONRPCMessage:
     if line is None:
         raise BadMessage(INVALID_REQUEST, f"a message may have {MAX_LINE} bytes")
-    return parse(line)
+    return parse(line.removeprefix(codecs.BOM_UTF8))  # which pipes of some systems begin with
 
 
 async def _lines(source: int) -> AsyncIterator[bytes | None]:

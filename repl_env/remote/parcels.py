@@ -51,11 +51,18 @@ class Parcel:
 
     @classmethod
     def of_file(cls, path: Path) -> Parcel:
-        """A file, which is never held as a whole: text if it is UTF-8, else bytes."""
+        """A file, never held as a whole: text without a BOM if it is UTF-8, else bytes."""
+        with path.open("rb") as file:
+            begin = len(codecs.BOM_UTF8) if file.read(3) == codecs.BOM_UTF8 else 0
+        parcel = cls._of_file(path, begin)
+        return parcel if parcel.kind == "text" or not begin else cls._of_file(path, 0)
+
+    @classmethod
+    def _of_file(cls, path: Path, begin: int) -> Parcel:
         digest, decoder = hashlib.sha256(), codecs.getincrementaldecoder("utf-8")()
         kind: Kind = "text"
         size = 0
-        for piece in _pieces(path):
+        for piece in _pieces(path, begin):
             digest.update(piece)
             size += len(piece)
             kind = _still_text(decoder, piece, kind)
@@ -63,7 +70,7 @@ class Parcel:
 
         def read(offset: int, most: int) -> bytes:
             with path.open("rb") as file:
-                file.seek(offset)
+                file.seek(begin + offset)
                 return file.read(most)
 
         return cls(kind, size, digest.hexdigest(), lambda: read)
@@ -82,8 +89,9 @@ def _reading(data: bytes) -> Read:
     return lambda offset, most: bytes(view[offset : offset + most])
 
 
-def _pieces(path: Path) -> Iterator[bytes]:
+def _pieces(path: Path, begin: int) -> Iterator[bytes]:
     with path.open("rb") as file:
+        file.seek(begin)
         while piece := file.read(_PIECE):
             yield piece
 

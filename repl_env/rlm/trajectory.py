@@ -6,6 +6,7 @@ The file's form is in `docs/trajectories.md`.
 from __future__ import annotations
 
 import base64
+import codecs
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -66,7 +67,7 @@ class Trajectory:
                 the line.
         """
         try:
-            return cls._read(Path(path).read_bytes())
+            return cls._read(Path(path).read_bytes().removeprefix(codecs.BOM_UTF8))
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)}: {error}") from None
 

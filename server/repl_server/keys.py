@@ -50,7 +50,7 @@ class Keys:
             ValueError: naming the line that is wrong, or the file if everybody may write to it.
             OSError: it cannot be read.
         """
-        with path.open(encoding="utf-8") as file, named(path):
+        with path.open(encoding="utf-8-sig") as file, named(path):
             if os.fstat(file.fileno()).st_mode & stat.S_IWOTH:
                 raise ValueError(f"{path}: everybody may write to it; chmod o-w {path}")
             return cls.parse(file, str(path))

@@ -44,6 +44,6 @@ def append(file: Path, name: str, line: str) -> None:
     with open(fd, "r+", encoding="utf-8") as opened, named(file):
         # Two commands at a time: one of them finds the other's name there.
         fcntl.flock(opened, fcntl.LOCK_EX)
-        text = opened.read()
+        text = opened.read().removeprefix("\ufeff")
         Keys.parse([*text.splitlines(), line], str(file))
         opened.write(line + "\n" if text.endswith("\n") or not text else f"\n{line}\n")

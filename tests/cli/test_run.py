@@ -116,7 +116,7 @@ def test_an_argument_that_the_runner_refuses_is_a_usage_error(ask):
 
 def test_every_option_reaches_the_runner(ask, script, tmp_path):
     schema = tmp_path / "schema.json"
-    schema.write_text('{"type": "integer"}')
+    schema.write_text("\ufeff" + '{"type": "integer"}', encoding="utf-8")
     done = ask(
         "answer",
         *("--sub-model", f"script:{script}:reply", "--max-depth", "3", "--max-iterations", "7"),
@@ -161,7 +161,7 @@ def test_one_context_is_called_context_and_several_have_the_names_of_their_files
 
 @pytest.mark.parametrize("option", [("--stdin",), ("--context", "-")])
 def test_standard_input_can_be_the_context(ask, option):
-    assert ask("answer", *option, input="some text").exit_code == 0
+    assert ask("answer", *option, input="\ufeffsome text").exit_code == 0
     assert made().asked["context"] == "some text"
 
 

@@ -75,7 +75,9 @@ async def test_it_can_be_stopped_before_anybody_said_a_word(pipes):
 async def test_requests_may_come_from_a_file(pipes, tmp_path):
     """A file is never waited for; what it asks for is answered, though it ends at once."""
     _, sink, _, replies = pipes
-    (tmp_path / "requests").write_bytes(line(HELLO) + b"\n  \n" + b"nonsense\n" + line(LISTING))
+    (tmp_path / "requests").write_bytes(
+        b"\xef\xbb\xbf" + line(HELLO) + b"\n  \n" + b"nonsense\n" + line(LISTING)
+    )
     with (tmp_path / "requests").open("rb") as file, anyio.fail_after(60):
         await serving(file.fileno(), sink, anyio.Event())
 

@@ -67,6 +67,8 @@ def test_events_are_read_as_they_were_written(path):
 
     assert trajectory.events == account()
     assert trajectory.complete
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert Trajectory.load(path).events == account()
 
 
 def test_each_line_has_kind_and_number_and_runs_name_what_began_them(path):

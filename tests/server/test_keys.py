@@ -139,7 +139,7 @@ def test_the_command_prints_the_key_alone_and_writes_its_hash(tmp_path) -> None:
 
 def test_the_command_begins_a_line_of_its_own(tmp_path) -> None:
     file = tmp_path / "keys"
-    file.write_text(new_key("alice")[1])  # no line break at the end
+    file.write_text("\ufeff" + new_key("alice")[1])  # no line break at the end
     assert run("bob", "--file", str(file))[0] == 0
 
     assert len(Keys.read(file)) == 2

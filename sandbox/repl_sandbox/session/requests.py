@@ -35,9 +35,10 @@ _PIECE = 1 << 20
 
 
 def check_code(code: str) -> bytes:
-    """`code` as bytes for the wire; TypeError or ValueError if it is no cell."""
+    """`code` as bytes for the wire, without a BOM; TypeError or ValueError if it is no cell."""
     if not isinstance(code, str):
         raise TypeError(f"code must be a str, not {type(code).__name__}")
+    code = code.removeprefix("\ufeff")
     try:
         data = code.encode()
     except UnicodeEncodeError:
