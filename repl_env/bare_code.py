@@ -34,6 +34,13 @@ def bare_code(text: str, parser: Parser, known: Collection[str] = ()) -> str | N
     return None
 
 
+def is_code(code: str, parser: Parser, known: Collection[str] = ()) -> bool:
+    """Whether what is marked as code of any language is Python to be run."""
+    if gives_answer(code):
+        return parser.is_python(code)
+    return parser.is_plainly_python(code, known)
+
+
 def gives_answer(code: str) -> bool:
     """Whether a line of `code` calls one of the functions for answers."""
     return any(_GIVES_ANSWER.match(line) for line in code.split("\n"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-# "python": run in any case. "code": run if Python can parse it. "text": never run; an answer may
+# "python": run in any case. "code": run if it is plainly Python. "text": never run; an answer may
 # stand there if nothing else does. "other": never run, and no answer. "unnamed": run beside no
 # named block.
 Kind: TypeAlias = Literal["python", "code", "text", "other", "unnamed"]

@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 
 from repl_env.block_names import Kind, is_tag, kind_of, plain_name
 from repl_env.fences import Fence, Fences, Stop
@@ -109,14 +109,15 @@ class _Blocks:
         head = fence.rest if _HEAD.match(fence.rest) else ""
         stop = None
         if kind_of(fence.name, self._language) in ("python", "code", "unnamed"):
-            stop = self._python_end(index, self._fences.stops(index), head)
+            ends = chain(self._fences.stops(index), [self._last], self._fences.short_stops(index))
+            stop = self._python_end(index, ends, head)
         return self._block(fence.name, index, stop or self._fences.end(index), head)
 
     def _behind_text(self, index: int, fence: Fence) -> Block | None:
         """A block whose fence stands behind text; prose that speaks of a fence begins none."""
         stops = list(islice(self._fences.stops(index), _MOST_ENDS))
         if kind_of(fence.name, self._language) in ("python", "code"):
-            end = self._python_end(index, (stop for stop in stops if stop.closes), closed=True)
+            end = self._python_end(index, (stop for stop in stops if stop.closes))
             if end is None and not stops and self._is_plain(index, self._last):
                 end = self._last
             if end is not None:
@@ -139,7 +140,8 @@ class _Blocks:
         first = next(self._tag_ends(index, tag["name"]), None)
         if kind_of(name, self._language) not in ("python", "code"):
             return self._block(name, index, first) if alone and first else None
-        end = self._python_end(index, self._tag_ends(index, tag["name"]), head)
+        ends = chain(self._tag_ends(index, tag["name"]), [self._last])
+        end = self._python_end(index, ends, head)
         if end is None and not alone:
             return None
         return self._block(name, index, end or first or self._last, head)
@@ -150,9 +152,10 @@ class _Blocks:
         return None if behind.partition(">")[2].strip() else self._block(name, index, stop, code)
 
     def _fence_follows(self, index: int) -> bool:
-        """Whether the next line that is not empty has a fence."""
+        """Whether the next line that is not empty is a fence."""
         following = range(index + 1, len(self._lines))
-        return next((n for n in following if self._lines[n].strip()), -1) in self._fences.at
+        line = next((n for n in following if self._lines[n].strip()), -1)
+        return line in self._fences.at and not self._fences.at[line].behind
 
     def _tag_ends(self, index: int, name: str) -> Iterator[Stop]:
         closer = f"</{name}"
@@ -166,19 +169,13 @@ class _Blocks:
 
     # ── where it ends ────────────────────────────────────────────────────────────────────────────
 
-    def _python_end(
-        self, index: int, stops: Iterable[Stop], head: str = "", *, closed: bool = False
-    ) -> Stop | None:
-        """The first of the next ends with which the block is Python; `closed`: and is closed."""
+    def _python_end(self, index: int, ends: Iterable[Stop], head: str = "") -> Stop | None:
+        """The first of the next ends with which the block is Python."""
         if self._parser is None or self._parser.used_up:
             return None
-        tried = list(islice(stops, _MOST_ENDS + 1))
-        if not closed and len(tried) <= _MOST_ENDS:
-            tried.append(self._last)
-        for stop in tried[:_MOST_ENDS]:
-            if self._begins[stop.line] - self._begins[index] > MOST_CODE:
-                return None
-            if self._parser.is_python(self._code(index, stop, head)):
+        for stop in islice(ends, _MOST_ENDS):
+            short = self._begins[stop.line] - self._begins[index] <= MOST_CODE
+            if short and self._parser.is_python(self._code(index, stop, head)):
                 return stop
         return None
 

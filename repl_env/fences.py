@@ -15,12 +15,14 @@ from typing import NamedTuple
 
 from repl_env.block_names import is_known, kind_of, plain_name
 
+_SHORTEST_FENCE = 3
 # Longer fences than this count as so long. Each length is gone through by itself.
 _LONGEST_FENCE = 8
 
-# Tokens that end a message in chat templates, and the one that smolagents has models write.
+# Tokens that end a message in chat templates, and others that models end code with.
 _ENDS_IN_TOKEN = re.compile(
-    r"(?:<\|[a-z_]{1,30}\|>|<\uff5c[^\uff5c<>]{1,40}\uff5c>|<end_code>|<end_of_turn>|</s>)\s*+$"
+    r"(?:<\|[a-z_]{1,30}\|>|<\uff5c[^\uff5c<>]{1,40}\uff5c>|<end_code>|<end_of_turn>|</s>"
+    r"|</(?:code|python|execute|tool_code|repl)>)\s*+$"
 )
 _LONGEST_TOKEN = 60
 # Tokens at the end of a text that are left out.
@@ -125,7 +127,18 @@ class Fences:
 
     def stops(self, index: int) -> Iterator[Stop]:
         """Where the block of the fence at this line may end, besides the end of the text."""
-        kind = self.at[index].kind
+        return self._stops_behind(index, self.at[index].kind)
+
+    def short_stops(self, index: int) -> Iterator[Stop]:
+        """The same, if shorter fences than the one at this line would close its block."""
+        character, length = self.at[index].kind
+        return (
+            self._stops_behind(index, (character, _SHORTEST_FENCE))
+            if length > _SHORTEST_FENCE
+            else iter(())
+        )
+
+    def _stops_behind(self, index: int, kind: tuple[str, int]) -> Iterator[Stop]:
         if kind not in self._stops:
             stops = list(self._stops_of(kind))
             self._stops[kind] = [stop.line for stop in stops], stops

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from repl_env.bare_code import bare_code
+from repl_env.bare_code import bare_code, is_code
 from repl_env.blocks import Block, blocks_of
 from repl_env.fences import fence_at, without_end_tokens
 from repl_env.python_text import Parser, tidied
@@ -42,12 +42,12 @@ def extract_code_blocks(text: str, language: str = "python") -> list[str]:
     """The code blocks of `text` that are meant to be run, in the order they stand there.
 
     Blocks marked `repl`, as Python or as `language` count, and those marked as code if they are
-    Python (`repl_env.block_names`). Blocks without a mark count only if there is no marked one:
-    beside marked code they are quoted output. Empty blocks are left out, and so is what the model
-    thought before its reply (`without_thoughts`).
+    plainly Python (`repl_env.block_names`). Blocks without a mark count only if there is no marked
+    one: beside marked code they are quoted output. Empty blocks are left out, and so is what the
+    model thought before its reply (`without_thoughts`).
     """
     parser = Parser()
-    named, unnamed = _runnable(_blocks(_lines(text), language, parser), parser)
+    named, unnamed = _runnable(_blocks(_lines(text), language, parser), parser, ())
     return named or unnamed
 
 
@@ -61,7 +61,7 @@ def find_code(text: str, known: Collection[str] = (), parser: Parser | None = No
     blocks = _blocks(lines, "python", parser)
     prose = "\n".join(_outside(lines, blocks))
     quoted = [block.code for block in blocks if block.kind in ("text", "unnamed")]
-    named, unnamed = _runnable(blocks, parser)
+    named, unnamed = _runnable(blocks, parser, known)
     if named:
         return FoundCode(named, "named", prose, quoted)
     if unnamed:
@@ -99,11 +99,13 @@ def _blocks(lines: list[str], language: str, parser: Parser) -> list[Block]:
     return [block for block in blocks_of(lines, language, parser) if block.code.strip()]
 
 
-def _runnable(blocks: Iterable[Block], parser: Parser) -> tuple[list[str], list[str]]:
+def _runnable(
+    blocks: Iterable[Block], parser: Parser, known: Collection[str]
+) -> tuple[list[str], list[str]]:
     """The code of the blocks whose name says that it is run, and of those without a name."""
     named, unnamed = [], []
     for block in blocks:
-        if block.kind == "python" or (block.kind == "code" and parser.is_python(block.code)):
+        if block.kind == "python" or (block.kind == "code" and is_code(block.code, parser, known)):
             named.append(block.code)
         elif block.kind == "unnamed":
             unnamed.append(block.code)

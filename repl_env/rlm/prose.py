@@ -77,7 +77,7 @@ def answer_in(
     return _meant(text, prose if whole is None else whole, variables, parser)
 
 
-def is_answer(text: str) -> bool:
+def is_answer(text: str, parser: Parser) -> bool:
     """Whether `text` is one answer in prose and nothing else."""
     text = text.strip()
     variable = _VARIABLE.match(text)
@@ -86,7 +86,7 @@ def is_answer(text: str) -> bool:
     answer = _ANSWER.match(text)
     if answer is None:
         return False
-    return text[answer.end() + len(_inside(text, answer.end(), Parser())) :] == ")"
+    return text[answer.end() + len(_inside(text, answer.end(), parser)) :] == ")"
 
 
 def _meant(text: str, whole: str, variables: Collection[str], parser: Parser) -> ProseAnswer | None:
@@ -96,7 +96,8 @@ def _meant(text: str, whole: str, variables: Collection[str], parser: Parser) ->
         if names_read(value) & _bound(whole):
             return None
         if text not in variables and computes(value, variables):
-            return ProseAnswer(f"FINAL({text})", is_code=True)
+            one = f"({text})" if isinstance(value, ast.Tuple) else text
+            return ProseAnswer(f"FINAL({one})", is_code=True)
     if text in variables:
         return ProseAnswer(text, is_variable=True)
     match value:

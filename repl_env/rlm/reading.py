@@ -29,7 +29,7 @@ def read(reply: str, known: Collection[str], *, last: bool = False) -> ReadReply
     found = find_code(reply, known, parser)
     if found.origin == "named" or (found.origin == "bare" and _is_run(found.codes, last)):
         return ReadReply(found.codes)
-    text = "\n".join((found.prose, *filter(is_answer, found.quoted)))
+    text = "\n".join((found.prose, *(each for each in found.quoted if is_answer(each, parser))))
     answer = answer_in(text, known, whole=reply, anywhere=last, parser=parser)
     if found.origin == "unnamed" and not (answer and _is_quoted(found.codes, known, parser)):
         return ReadReply(found.codes)
@@ -42,4 +42,6 @@ def _is_run(codes: Iterable[str], last: bool) -> bool:
 
 def _is_quoted(codes: Iterable[str], known: Collection[str], parser: Parser) -> bool:
     """Whether blocks without a name hold results or an answer, and no code."""
-    return not any(not is_answer(code) and parser.is_plainly_python(code, known) for code in codes)
+    return not any(
+        not is_answer(code, parser) and parser.is_plainly_python(code, known) for code in codes
+    )

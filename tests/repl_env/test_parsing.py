@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from repl_env.models import REPLAction
 from repl_env.parsing import extract_code_blocks, strip_fence
 
 
@@ -81,6 +82,30 @@ def test_odd_line_separators_inside_code_stay_as_they_are():
 def test_one_fence_around_everything_is_stripped():
     assert strip_fence("```python\nx = 1\n```") == "x = 1"
     assert strip_fence("  \n```\nx = 1\n```  \n") == "x = 1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<code>\nx = 1\n</code>",
+        "<code>x = 1</code>",
+        "```py\nx = 1\n```<end_code>",
+        "```py\nx = 1```",
+        "```py\n>>> x = 1\n1\n```",
+        "```\n    x = 1\n```",
+        "    x = 1",
+        ">>> x = 1\n1",
+        "<|python_tag|>x = 1<|eom_id|>",
+    ],
+)
+def test_other_marks_of_code_are_stripped_from_an_action(text):
+    assert REPLAction(code=text).code == "x = 1"
+
+
+def test_a_fence_in_the_string_of_an_action_stays():
+    code = 's = """\n```\n"""\nprint(s)'
+    assert REPLAction(code=f"```py\n{code}\n```").code == code
+    assert REPLAction(code=code).code == code
 
 
 @pytest.mark.parametrize(

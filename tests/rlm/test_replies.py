@@ -55,6 +55,8 @@ RUN = {
     "tabbed cell": f"```repl\n{indented(chr(9), chr(9))}\n```",
     "prompts": f"```repl\n{indented('>>> ', '>>> ')}\n3\n```",
     "prompts of IPython": "```\nIn [1]: for n in [3]:\n   ...:     FINAL(n)\nOut[1]: 4\n```",
+    "a longer fence closed by a short one": f"````py\n{CODE}\n```\nmore",
+    "a fence closed by a tag": f"```py\n{CODE}\n</code>\nmore",
     "code beside the name": "```python n = 3\nFINAL(n)\n```",
     "one line": "```python FINAL(3)```",
 }  # fmt: skip
@@ -110,6 +112,7 @@ NEITHER = [
     "n = len(context.split()\nFINAL(n)",
     "I count:\nfor n in context\n    pass\nFINAL(n)",
     "```foo\nn = 3\n```\nFINAL(n)",
+    "```code\nsum is 3\nFINAL(n)\n```",
 ]
 
 
@@ -126,6 +129,7 @@ PROSE = {"Paris": "Paris", "3-1": "3-1", "42": "42", "'Paris'": "Paris", "1,234"
 AROUND = [
     "{}", "So:\n{}\nDone.", "```\n{}\n```", "```text\n{}\n```", "So:\n```output\n{}\n```",
     "Printed:\n```\n42 7\n```\n{}", "A fence is ```python.\n{}", "<answer>\n{}\n</answer>",
+    "```input\n5 3\n```\n{}", "Use <code>n</code>.\n{}", "<code>n</code>\n{}",
 ]  # fmt: skip
 
 
