@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from repl_env.block_names import is_known, kind_of, plain_name
 
@@ -38,25 +38,28 @@ _BEHIND_TEXT = re.compile(
 _WORD = re.compile(r"[ \t]*+[{.]*+(?P<word>[\w+#.:-]*+)(?P<rest>.*+)")
 
 
+# The character of a fence's marks, and how many there are.
+Kind: TypeAlias = tuple[str, int]
+
+
 class Fence(NamedTuple):
-    """A fence on a line.
+    """A fence on a line, of a kind.
 
     `before` is what stands before it there, `name` and `rest` its info string, `behind` whether
     `before` is text. One without an info string may both open and close a block.
     """
 
     before: str
-    marks: str
+    kind: Kind
     name: str = ""
     rest: str = ""
     opens: bool = True
     closes: bool = True
     behind: bool = False
 
-    @property
-    def kind(self) -> tuple[str, int]:
-        """The character of its marks, and how many there are."""
-        return self.marks[0], min(len(self.marks), _LONGEST_FENCE)
+    def may_end(self, kind: Kind) -> bool:
+        """Whether a block that a fence of this kind began may end here."""
+        return self.kind[0] == kind[0] and self.kind[1] >= kind[1]
 
 
 class Stop(NamedTuple):
@@ -84,10 +87,11 @@ def fence_at(line: str, language: str = "python") -> Fence | None:
 
 def _fence(match: re.Match[str], language: str, *, behind: bool) -> Fence | None:
     before, marks, info = match["before"], match["marks"], match["info"]
+    kind = (marks[0], min(len(marks), _LONGEST_FENCE))
     if not info.strip():
         closes = behind or not match["marker"]
-        return Fence(before, marks, closes=closes, behind=behind)
-    closer = Fence(before, marks, opens=False, behind=behind)
+        return Fence(before, kind, closes=closes, behind=behind)
+    closer = Fence(before, kind, opens=False, behind=behind)
     spaced = info[0] in " \t"
     if "`" in info:  # inline code, or a closing fence with inline code in the text behind it
         return closer if spaced else None
@@ -95,10 +99,10 @@ def _fence(match: re.Match[str], language: str, *, behind: bool) -> Fence | None
     name = plain_name(word["word"]) if word else ""
     rest = word["rest"].strip() if word else ""
     if name and is_known(name, language):
-        return Fence(before, marks, name, rest, closes=False, behind=behind)
+        return Fence(before, kind, name, rest, closes=False, behind=behind)
     if spaced or not name or (" " in rest and not {"=", "{"} & set(rest)):
         return closer
-    return None if behind else Fence(before, marks, name, rest, closes=False)
+    return None if behind else Fence(before, kind, name, rest, closes=False)
 
 
 class Fences:
@@ -110,11 +114,9 @@ class Fences:
     """
 
     def __init__(self, lines: list[str], language: str) -> None:
-        self.at = {
-            index: fence
-            for index, line in enumerate(lines)
-            if ("```" in line or "~~~" in line) and (fence := fence_at(line, language)) is not None
-        }
+        marked = [(n, line) for n, line in enumerate(lines) if "```" in line or "~~~" in line]
+        known = {line: fence_at(line, language) for line in {line for _, line in marked}}
+        self.at = {n: fence for n, line in marked if (fence := known[line]) is not None}
         self._lines = lines
         self._language = language
         self._tokens = {
@@ -122,8 +124,8 @@ class Fences:
             for index, line in enumerate(lines)
             if index not in self.at and (token := _end_token(line)) is not None
         }
-        self._stops: dict[tuple[str, int], tuple[list[int], list[Stop]]] = {}
-        self._ends: dict[tuple[str, int], dict[int, Stop]] = {}
+        self._stops: dict[Kind, tuple[list[int], list[Stop]]] = {}
+        self._ends: dict[Kind, dict[int, Stop]] = {}
 
     def stops(self, index: int) -> Iterator[Stop]:
         """Where the block of the fence at this line may end, besides the end of the text."""
@@ -138,7 +140,7 @@ class Fences:
             else iter(())
         )
 
-    def _stops_behind(self, index: int, kind: tuple[str, int]) -> Iterator[Stop]:
+    def _stops_behind(self, index: int, kind: Kind) -> Iterator[Stop]:
         if kind not in self._stops:
             stops = list(self._stops_of(kind))
             self._stops[kind] = [stop.line for stop in stops], stops
@@ -155,12 +157,12 @@ class Fences:
         first = None if end.closes else next(self.stops(index), None)
         return first if first is not None and first.closes and first.line < end.line else end
 
-    def _stops_of(self, kind: tuple[str, int]) -> Iterator[Stop]:
+    def _stops_of(self, kind: Kind) -> Iterator[Stop]:
         for index in sorted((*self.at, *self._tokens)):
             fence = self.at.get(index)
             if fence is None:
                 yield _with_text(index, self._tokens[index])
-            elif not _ends_block(fence, kind):
+            elif not fence.may_end(kind):
                 continue
             elif not fence.closes:
                 if not fence.behind:
@@ -170,12 +172,12 @@ class Fences:
             else:
                 yield Stop(index, index + 1, closes=True)
 
-    def _ends_of(self, kind: tuple[str, int]) -> dict[int, Stop]:
+    def _ends_of(self, kind: Kind) -> dict[int, Stop]:
         """`end` of each fence that could end a block which a fence of this kind began."""
         found, depth = [], 0
         for index, fence in self.at.items():
             # A fence that could not close such a block is text of the block.
-            if not fence.behind and _ends_block(fence, kind):
+            if not fence.behind and fence.may_end(kind):
                 depth += -1 if fence.closes else 1
                 found.append((index, fence, depth))
         ends: dict[int, Stop] = {}
@@ -197,12 +199,6 @@ class Fences:
             elif kind_of(fence.name, self._language) == "python":
                 opener = index
         return ends
-
-
-def _ends_block(fence: Fence, kind: tuple[str, int]) -> bool:
-    """Whether a block that a fence of this kind began may end at `fence`."""
-    character, length = fence.kind
-    return character == kind[0] and length >= kind[1]
 
 
 def _with_text(index: int, before: str) -> Stop:

@@ -128,4 +128,4 @@ def _between_fences(text: str) -> str | None:
     opener, closer = fence_at(first), fence_at(last)
     if opener is None or not opener.opens or closer is None or not closer.closes or closer.behind:
         return None
-    return tidied(code).strip("\n") if closer.marks.startswith(opener.marks) else None
+    return tidied(code).strip("\n") if closer.may_end(opener.kind) else None
