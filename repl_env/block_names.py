@@ -13,14 +13,10 @@ from typing import Literal, TypeAlias
 # named block.
 Kind: TypeAlias = Literal["python", "code", "text", "other", "unnamed"]
 
+# A name with one of these among its parts is theirs: `python-repl`, `run_python`.
 PYTHON_NAMES = frozenset(
-    {
-        "repl", "python", "py", "ipython", "ipy", "jupyter", "pycon", "pyrepl", "doctest",
-        "tool_code", "code_interpreter", "python_interpreter", "python_code", "python_repl",
-        "ipython_cell", "execute_python", "execute_ipython", "run_python", "python_execute",
-        "jupyter_python", "python_console", "python_session",
-    }
-)  # fmt: skip
+    {"repl", "python", "py", "ipython", "ipy", "jupyter", "pycon", "pyrepl", "doctest"}
+) | {"tool_code", "code_interpreter"}
 
 CODE_NAMES = frozenset(
     {
@@ -54,6 +50,11 @@ OTHER_NAMES = frozenset(
 # Of names of text, those that a tag has around what was printed. Others have prose in them.
 _PRINTED_TAGS = frozenset({"output", "out", "stdout"})
 
+# Parts of a name that say that it is of something printed: `python_output`.
+_RESULTS = frozenset(
+    {"output", "out", "result", "results", "stdout", "stderr", "error", "traceback", "response"}
+)
+
 _KINDS: dict[str, Kind] = {
     "": "unnamed",
     **dict.fromkeys(OTHER_NAMES, "other"),
@@ -67,7 +68,12 @@ def plain_name(word: str) -> str:
     """`word` as the tables have it; a name that they do not have only loses its capitals."""
     name = word.lower().strip("{}.:")
     short = name.partition(":")[0].rstrip("0123456789.:-_").replace("-", "_")
-    return short if short in _KINDS and short else name
+    if short in _KINDS and short:
+        return short
+    parts = {part.rstrip("0123456789.") for part in short.split("_")}
+    if not parts & PYTHON_NAMES:
+        return name
+    return "output" if parts & _RESULTS else "python"
 
 
 def kind_of(name: str, language: str = "python") -> Kind:

@@ -35,7 +35,7 @@ _AT_START = re.compile(
 _BEHIND_TEXT = re.compile(
     r"(?P<before>[^`]*+(?:`{1,2}+(?!`)[^`]++)*+)(?P<marks>`{3,}+)(?P<info>[^`]*+)"
 )
-_WORD = re.compile(r"[ \t]*+[{.]*+(?P<word>[\w+#.:-]*+)(?P<rest>.*+)")
+_WORD = re.compile(r"\s*+[{.\[(\"'*]*+(?P<word>[\w+#.:-]*+)(?P<rest>.*+)")
 
 
 # The character of a fence's marks, and how many there are.
@@ -92,15 +92,15 @@ def _fence(match: re.Match[str], language: str, *, behind: bool) -> Fence | None
         closes = behind or not match["marker"]
         return Fence(before, kind, closes=closes, behind=behind)
     closer = Fence(before, kind, opens=False, behind=behind)
-    spaced = info[0] in " \t"
+    apart = info[0] not in "{." and not info[0].isalnum()
     if "`" in info:  # inline code, or a closing fence with inline code in the text behind it
-        return closer if spaced else None
+        return closer if apart else None
     word = _WORD.fullmatch(info)
     name = plain_name(word["word"]) if word else ""
     rest = word["rest"].strip() if word else ""
     if name and is_known(name, language):
         return Fence(before, kind, name, rest, closes=False, behind=behind)
-    if spaced or not name or (" " in rest and not {"=", "{"} & set(rest)):
+    if apart or not name or (" " in rest and not {"=", "{"} & set(rest)):
         return closer
     return None if behind else Fence(before, kind, name, rest, closes=False)
 

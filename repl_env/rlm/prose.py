@@ -27,7 +27,7 @@ _PARENTHESIS = re.compile(r"[()]")
 _NAMES = r"([A-Za-z_]\w*+(?:[ \t]*+,[ \t]*+[A-Za-z_]\w*+)*+)"
 # Names that lines of the text bind, as code does.
 _BOUND = re.compile(
-    rf"^[ \t>.]*+(?:{_NAMES}[ \t]*+(?:[-+*%@&|^]|//?|\*\*|<<|>>)?=(?!=)"
+    rf"(?:^[ \t>.]*+|[>;`][ \t]*+)(?:{_NAMES}[ \t]*+(?:[-+*%@&|^]|//?|\*\*|<<|>>)?=(?!=)"
     rf"|for[ \t]++{_NAMES}[ \t]++in\b|(?:def|class)[ \t]++(\w++)[ \t]*+[(:]"
     r"|(?:from[ \t]++[\w.]++[ \t]++)?import[ \t]++(\w++)[ \t]*+$)",
     re.MULTILINE,

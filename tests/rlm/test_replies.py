@@ -23,6 +23,7 @@ NAMES = [
     "ipython3", "jupyter", "pycon", "tool_code", "execute", "exec", "code", "{.python}",
     "{python}", "python:main.py", "python,linenos", "{code-cell} ipython3", 'python title="x"',
     "{.python .numberLines}", "python repl", "Python 3", " python",
+    "python-repl", "run_python", "[python]", "(Python)", "\u00a0python", "repl id=1",
 ]  # fmt: skip
 
 TAGS = ["code", "python", "execute", "execute_ipython", "tool_code", "repl", "CODE"]
@@ -113,6 +114,9 @@ NEITHER = [
     "I count:\nfor n in context\n    pass\nFINAL(n)",
     "```foo\nn = 3\n```\nFINAL(n)",
     "```code\nsum is 3\nFINAL(n)\n```",
+    "```python_output\n3\nFINAL(n)\n```",
+    '<invoke name="python">\n<parameter name="code">n = 3\nFINAL(n)</parameter>\n</invoke>',
+    "<solution>n = = 3\nFINAL(n)</solution>",
 ]
 
 
