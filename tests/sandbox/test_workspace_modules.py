@@ -134,6 +134,14 @@ def test_modules_of_the_workspace(session: Session, cells: list[str], shown: str
         assert value(session, *cells) == shown
 
 
+@pytest.mark.parametrize("cell", ["import json\njson.own", "from json import own"])
+def test_a_file_that_is_overlooked_is_named(session: Session, cell: str) -> None:
+    session.files.put("json.py", "own = 1")
+    outcome = session.run(cell)
+    assert isinstance(outcome, Raised)
+    assert "/json.py was there: give that file another name" in outcome.error.traceback
+
+
 def test_modules_go_with_the_state(copied: Session) -> None:
     """After a rollback, a crash and in a branch the modules are those of the files there."""
     copied.files.put("helper.py", "v = 1")

@@ -15,6 +15,7 @@ from . import foreign_lines
 from .anatomy import class_dict, loaded_class, module_dict, plain, read
 from .namespace import Namespace
 from .own_imports import own
+from .workspace_modules import MODULES
 
 # More names than this are not compared: a hint is not worth a noticeable time.
 _CANDIDATES = 2_000
@@ -150,6 +151,8 @@ def _attribute(error: Any, namespace: Namespace | None, frame: FrameType | None)
     owner = read(error, "obj")
     if type(owner) is ModuleType:
         candidates = list(module_dict(owner))
+        if overlooked := _overlooked(module_dict(owner).get("__name__")):
+            return overlooked
     elif id(type(owner)) in _BUILTIN_TYPES:
         candidates = list(class_dict(type(owner)))
     else:
@@ -218,8 +221,16 @@ def _packages() -> str:
     return f"packages come from the host's environment{closed}"
 
 
+def _overlooked(name: object) -> str:
+    """For a file of the session's own that has the name of a module which is loaded already."""
+    file = MODULES.overlooked(name) if type(name) is str else ""
+    return file and f"{name!r} was loaded before {file} was there: give that file another name."
+
+
 def _import(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
-    """For libraries that say in their own words that they lack another."""
+    """For a name that a module lacks, and libraries that say in their words that they lack one."""
+    if overlooked := _overlooked(read(error, "name")):
+        return overlooked
     behind = read(error, "__cause__")
     if behind is None:
         behind = read(error, "__context__")

@@ -124,6 +124,13 @@ class WorkspaceModules:
             self._begun = True
             sys.path[:0] = [self.folder, _HERE]
 
+    def overlooked(self, name: str) -> str:
+        """The file of a module `name` in the workspace if another one is loaded, else ""."""
+        if not self.folder or name in self.found:
+            return ""
+        place = f"{self.folder}/{name}"
+        return next(filter(_isfile, (f"{place}.py", f"{place}/__init__.py")), "")
+
     def move(self, folder: str) -> None:
         """In a branch: the workspace is `folder` now, with copies of what was in the old one."""
         if not self.folder:
