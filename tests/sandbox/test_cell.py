@@ -657,7 +657,7 @@ def forms(run):
         ("context = 'FINAL(1)'\nprint(f'{context}')  # FINAL(", []),
         ("context = 'FINAL(1)'\nprint('' + context)", []),
         ("context = 'FINAL(1)'\ncontext", []),
-        ("print(' FINAL(1)')", []),
+        ("print(' FINAL(1)')", [(" FINAL(1)", False)]),
         ("print('The FINAL(1)')", []),
         ("print('x', end='FINAL(1)')", []),
         ("print(*['FINAL(1)'])", []),
