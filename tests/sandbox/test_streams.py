@@ -49,6 +49,8 @@ def speaks(session: Session) -> None:
         ("f = open('f', 'w')\nos.dup2(f.fileno(), 1)\nprint('x')", "descriptor 1 (sys.stdout) was"),
         ("os.dup2(os.pipe()[1], 2)", "descriptor 2 (sys.stderr) was closed or replaced"),
         ("os.dup2(os.open('/dev/null', os.O_RDWR), 0)", "descriptor 0 (sys.stdin) was closed or"),
+        ("os.dup2(0, 1)", "descriptor 1 (sys.stdout) was closed or replaced"),
+        ("os.dup2(1, 2)\nprint('x', file=sys.stderr)", "descriptor 2 (sys.stderr) was closed"),
         ("sys.stdout.close()", "sys.stdout was closed"),
         ("sys.stderr.close()", "sys.stderr was closed"),
         ("sys.__stdout__.close()", "sys.stdout was closed"),

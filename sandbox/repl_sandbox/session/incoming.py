@@ -204,14 +204,16 @@ class Incoming(Branching):
         if late or not self.outbox.is_read():
             self._send(refusal(call.call, "Cancelled", "there are no streams now"))
             return
+        given: list[int] = []
         try:
-            given = [write_end(fd) for fd in (self.links.stdout, self.links.stderr)]
+            for stream, fd in enumerate((self.links.stdout, self.links.stderr), 1):
+                given.append(write_end(fd, stream))
+            self._send(Reply(call.call, True, b"null"), given)
         except OSError as error:
             self._send(refusal(call.call, "OSError", f"{error.strerror}"))
-            return
-        self._send(Reply(call.call, True, b"null"), given)
-        for fd in given:
-            os.close(fd)
+        finally:
+            for fd in given:
+                os.close(fd)
 
     def _reply(self) -> None:
         for reply in self._calls.replies(self.cell):

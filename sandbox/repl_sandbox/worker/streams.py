@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..wire.stream_mark import ASK, MARK, is_marked, mark
+from ..wire.stream_mark import ASK, MARKS, is_marked, mark
 from .anatomy import type_name
 from .terminal import do_without
 
@@ -23,6 +23,7 @@ _fcntl = fcntl.fcntl
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 _NAMES = ("stdin", "stdout", "stderr")  # by descriptor
+_MARK_OF_STDIN, _MARK_OF_STDOUT, _MARK_OF_STDERR = MARKS
 
 
 class _Descriptor(io.FileIO):
@@ -80,7 +81,7 @@ def open_streams() -> None:
     """Put text streams over descriptors 0 to 2; done once, in the template."""
     for fd in range(len(_NAMES)):
         _install(fd)
-    mark(STDIN)  # which all sessions have from here
+    mark(STDIN, STDIN)  # which all sessions have from here
     _unbuffer_c()
     do_without()
 
@@ -127,9 +128,9 @@ class Streams:
                 and (
                     not (look and self.watches)
                     or (
-                        _fcntl(STDOUT, ASK) == MARK
-                        and _fcntl(STDERR, ASK) == MARK
-                        and _fcntl(STDIN, ASK) == MARK
+                        _fcntl(STDOUT, ASK) == _MARK_OF_STDOUT
+                        and _fcntl(STDERR, ASK) == _MARK_OF_STDERR
+                        and _fcntl(STDIN, ASK) == _MARK_OF_STDIN
                     )
                 )
             ):
@@ -147,7 +148,7 @@ class Streams:
         try:
             if STDIN in lost:
                 _place(os.open(os.devnull, os.O_RDONLY), STDIN)
-                mark(STDIN)
+                mark(STDIN, STDIN)
             if lost[-1] != STDIN:
                 for target, fd in enumerate(self._ask(), STDOUT):
                     if target in lost:

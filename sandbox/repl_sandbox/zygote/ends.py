@@ -27,8 +27,8 @@ class Ends:
             self._connect(*socket.socketpair())
             # The kernel then says who speaks first.
             self._sockets[1].setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            self._pipe()
-            self._pipe()
+            self._pipe(1)
+            self._pipe(2)
         except OSError:
             self.close()
             raise
@@ -38,11 +38,11 @@ class Ends:
         self.theirs.append(theirs.detach())
         ours.setblocking(False)
 
-    def _pipe(self) -> None:
+    def _pipe(self, stream: int) -> None:
         ours, theirs = os.pipe2(os.O_CLOEXEC)
         self._pipes.append(ours)
         self.theirs.append(theirs)
-        mark(theirs)
+        mark(theirs, stream)
         os.set_blocking(ours, False)
 
     def take(self) -> tuple[socket.socket, socket.socket, int, int]:
@@ -68,12 +68,12 @@ class Ends:
             os.close(fd)
 
 
-def write_end(fd: int) -> int:
-    """Another end to write to of the pipe whose end to read from is `fd`.
+def write_end(fd: int, stream: int) -> int:
+    """Another end to write to of the pipe of `stream`, whose end to read from is `fd`.
 
     Raises:
         OSError: this process may open no more descriptors.
     """
     end = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_CLOEXEC)
-    mark(end)
+    mark(end, stream)
     return end
