@@ -1,7 +1,7 @@
 """Blocks in the text of a model: fenced, between tags, in quoted lines.
 
 A block ends at the first closing fence with which it is Python, since code may have fences in its
-strings. Where there is none among the next few, fences are paired by their depth.
+strings. If none of the next few is such a fence, fences are paired by their depth.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class _Blocks:
         return Block(name, kind, code, index, stop.after, closed=stop.closes)
 
     def _code(self, index: int, stop: Stop, head: str = "") -> str:
-        """What stands between the line of the opener and `stop`; `head`: and on that line."""
+        """The text from the line of the opener to `stop`; `head` is what is code on that line."""
         lines = self._lines[index + 1 : stop.line]
         if head.strip():
             lines = [head.strip(), *lines]

@@ -63,7 +63,7 @@ class Fence(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """Where a block may end.
+    """A place at which a block may end.
 
     `line` is the index of the line behind its last whole one, `before` what of that line is in the
     block, `after` the first line after the block. `closes`: by a closing fence.
@@ -128,7 +128,7 @@ class Fences:
         self._ends: dict[Kind, dict[int, Stop]] = {}
 
     def stops(self, index: int) -> Iterator[Stop]:
-        """Where the block of the fence at this line may end, besides the end of the text."""
+        """The places, before the end of the text, at which this line's block may end."""
         return self._stops_behind(index, self.at[index].kind)
 
     def short_stops(self, index: int) -> Iterator[Stop]:
@@ -148,7 +148,7 @@ class Fences:
         return map(stops.__getitem__, range(bisect_right(lines, index), len(stops)))
 
     def end(self, index: int) -> Stop:
-        """Where the block of the fence at this line ends, whatever stands in it."""
+        """The place at which the block of this line's fence ends, whatever stands in the block."""
         kind = self.at[index].kind
         if kind not in self._ends:
             self._ends[kind] = self._ends_of(kind)
@@ -206,7 +206,7 @@ def _with_text(index: int, before: str) -> Stop:
 
 
 def _end_token(text: str) -> int | None:
-    """Where the token begins that ends `text`."""
+    """The place of the token that ends `text`."""
     if ">" not in text[-_LONGEST_TOKEN:]:
         return None
     token = _ENDS_IN_TOKEN.search(text, max(0, len(text) - _LONGEST_TOKEN))

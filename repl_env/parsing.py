@@ -122,7 +122,7 @@ def _outside(lines: list[str], blocks: Iterable[Block]) -> Iterable[str]:
 
 
 def _between_fences(text: str) -> str | None:
-    """What stands between the first and the last line if these are the fences of a block."""
+    """The text between the first and the last line if these are the fences of a block."""
     first, _, rest = text.partition("\n")
     code, _, last = rest.rpartition("\n")
     opener, closer = fence_at(first), fence_at(last)

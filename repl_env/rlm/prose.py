@@ -63,7 +63,7 @@ def answer_in(
     `variables` are the names in the session: `FINAL(total)` means one of these, and
     `FINAL(len(context))` is run. A name that the text binds itself is that of code which was not
     run, and no answer; `whole` is the text that `prose` is a part of. `anywhere`: in the middle of
-    a line too. What the model thought before its reply is no part of it.
+    a line too. The thoughts before a reply are no part of the reply.
     """
     prose = without_thoughts(prose)
     variable = (_VARIABLE_ANYWHERE if anywhere else _VARIABLE).search(prose)
@@ -90,7 +90,7 @@ def is_answer(text: str, parser: Parser) -> bool:
 
 
 def _meant(text: str, whole: str, variables: Collection[str], parser: Parser) -> ProseAnswer | None:
-    """What `FINAL(text)` means."""
+    """The answer that `FINAL(text)` gives, if any."""
     value = parser.expression(text)
     if value is not None:
         if names_read(value) & _bound(whole):
@@ -113,7 +113,7 @@ def _bound(text: str) -> frozenset[str]:
 
 
 def _inside(text: str, start: int, parser: Parser) -> str:
-    """What stands between a parenthesis that opens before `start` and the one that closes it."""
+    """The text between a parenthesis that opens before `start` and the one that closes it."""
     for closer in islice(re.compile(r"\)").finditer(text, start), _MOST_CLOSERS):
         inside = text[start : closer.start()]
         if parser.used_up or len(inside) > MOST_CODE:

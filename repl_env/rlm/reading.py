@@ -13,14 +13,14 @@ from repl_env.rlm.prose import ProseAnswer, answer_in, is_answer
 
 @dataclass(frozen=True, slots=True)
 class ReadReply:
-    """What a reply asks for; at most one of the two is there."""
+    """The request of a reply: code to run, or an answer, or neither."""
 
     codes: list[str]
     answer: ProseAnswer | None = None
 
 
 def read(reply: str, known: Collection[str], *, last: bool = False) -> ReadReply:
-    """What `reply` asks for. It may be any text, and no text raises.
+    """The request of `reply`, which may be any text; no text raises.
 
     `known`: names that the session has. `last`: the model was asked for an answer and no code, so
     that an answer may stand in the middle of a line, and code without a mark may be the answer.
