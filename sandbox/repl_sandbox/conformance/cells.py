@@ -95,7 +95,19 @@ CELLS = (
         Run("x = 1\nimport sys\nsys.exit(3)", raises("SystemExit", "3", 3)),
         Run("x", shows("1")),
     ),
-    _check("there is no terminal to read from", Run("input('? ')", raises("EOFError", Like(".+")))),
+    _check(
+        "there is no terminal to read from",
+        Run("input('? ')", raises("EOFError", Like(".+"), stdout=Like(r"(\? )?"))),
+    ),
+    _check(
+        "input reads what code has put in the place of standard input",
+        Run("import io, sys\nsys.stdin = io.StringIO('3\\n')\ninput()", shows("'3'")),
+    ),
+    _check(
+        "a file of the working directory is a module",
+        Run("with open('own.py', 'w') as f: _n = f.write('v = 1')"),
+        Run("import own\nown.v", shows("1")),
+    ),
     _check(
         "endless recursion is an error",
         Run(

@@ -58,6 +58,11 @@ OUTPUT = (
         ),
     ),
     _check(
+        "a stream that a cell closed is there again in the next",
+        Run("import os\nos.close(1)", shows(stderr=ANY)),
+        Run("print('again')", shows(stdout="again\n")),
+    ),
+    _check(
         "a redirected stream stays in the session",
         Run(
             "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()) as held:\n"
