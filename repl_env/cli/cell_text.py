@@ -100,6 +100,10 @@ class _Literal:
     def is_open(self) -> bool:
         return bool(self._quote or self._depth or self._continued)
 
+    @property
+    def is_quoted(self) -> bool:
+        return bool(self._quote)
+
     def feed(self, line: str) -> None:
         """Go through one more line."""
         self._continued = False
@@ -142,10 +146,10 @@ def _begins(line: str) -> bool:
 def _ends(held: list[str], literal: _Literal) -> bool:
     """Whether what is held is whole, or wrong however it goes on, before a line that begins.
 
-    What is open is seldom wrong. It is parsed each time that it has twice as many lines, so that
-    the work grows with the text.
+    Open quotes are neither. Open brackets are seldom wrong: they are parsed each time that they
+    have twice as many lines, so that the work grows with the text.
     """
-    if literal.is_open and len(held) & (len(held) - 1):
+    if literal.is_quoted or (literal.is_open and len(held) & (len(held) - 1)):
         return False
     return is_whole("".join(held))
 
