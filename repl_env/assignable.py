@@ -109,6 +109,7 @@ class AssignableEnvironment(EpisodeTurns):
         initial_context, initial_task_prompt: of episodes whose reset names none, from the next
             reset on.
         rlm_max_depth, rlm_max_iterations: how deep and how long sub-calls may work, likewise.
+        max_concurrent_subcalls: how many of an episode may be under way at once, likewise.
         llm_query_fn, llm_batch_fn, subcall_fn, subcall_batch_fn: answer sub-calls, from the next
             one on. An episode that was begun without anything that answers has none until a reset.
     """
@@ -118,6 +119,7 @@ class AssignableEnvironment(EpisodeTurns):
     context_preview_length: Attribute[int] = _setting("context_preview_length", _hold_preview)
     rlm_max_depth: Attribute[int] = _setting("rlm_max_depth")
     rlm_max_iterations: Attribute[int | None] = _setting("rlm_max_iterations")
+    max_concurrent_subcalls: Attribute[int] = _setting("max_concurrent_subcalls")
     initial_context: Attribute[Given | None] = _setting("context")
     llm_query_fn = _function("llm_query_fn")
     llm_batch_fn = _function("llm_batch_fn")

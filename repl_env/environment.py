@@ -25,6 +25,7 @@ from repl_env.interfaces import EnvironmentMetadata, Transform
 from repl_env.llm import LLM
 from repl_env.models import (
     DEFAULT_CONTEXT_PREVIEW_LENGTH,
+    DEFAULT_MAX_CONCURRENT_SUBCALLS,
     DEFAULT_MAX_ITERATIONS,
     DEFAULT_MAX_OUTPUT_LENGTH,
     REPLAction,
@@ -68,6 +69,9 @@ class REPLEnvironment(AssignableEnvironment):
         prices: of models, by name, for `budget.usd` and the reports.
         answers: "compatible" also takes answers that the code prints; "strict" does not.
         preview: "none", "head", "head+tail" or "structure".
+        max_concurrent_subcalls: sub-calls of an episode that may be under way at once; further ones
+            wait. A plain `llm_query_fn` is called from as many threads: 1 for one that is not safe
+            to call from several. Runs below have as many again, each.
         transform: applied to each observation before it is scored.
 
     What OpenEnv's environment lets assign may be assigned here: see `AssignableEnvironment`.
@@ -104,6 +108,7 @@ class REPLEnvironment(AssignableEnvironment):
         prices: Mapping[str, Price] | None = None,
         answers: Answers = "compatible",
         preview: Preview = "head",
+        max_concurrent_subcalls: int = DEFAULT_MAX_CONCURRENT_SUBCALLS,
         transform: Transform[REPLObservation] | None = None,
     ) -> None:
         super().__init__(transform, own_rubric(rubric))
@@ -118,6 +123,7 @@ class REPLEnvironment(AssignableEnvironment):
             tools=checked_tools(tools),
             answers=answers,
             preview=preview,
+            max_concurrent_subcalls=max_concurrent_subcalls,
         )
         self._provider = GivenProvider(
             llm_query_fn,

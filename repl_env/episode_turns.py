@@ -109,7 +109,8 @@ class EpisodeTurns(EpisodeSteps):
         """Open the session of `current` as `start` does it; its sub-calls have `spent` already."""
         try:
             failed = weakly(current.subcall_failed)
-            subcalls, calling = current.asked.subcalls, None
+            width = self.settings.max_concurrent_subcalls
+            subcalls, calling = replace(current.asked.subcalls, width=width), None
             if self._provider.names(subcalls):
                 calling = self._provider.begin(subcalls, failed, self._children())
             current.calling = calling

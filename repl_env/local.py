@@ -20,6 +20,7 @@ from repl_env.files import Files
 from repl_env.llm import LLM
 from repl_env.models import (
     DEFAULT_CONTEXT_PREVIEW_LENGTH,
+    DEFAULT_MAX_CONCURRENT_SUBCALLS,
     DEFAULT_MAX_ITERATIONS,
     DEFAULT_MAX_OUTPUT_LENGTH,
     REPLAction,
@@ -58,6 +59,7 @@ class LocalBase:
     context_preview_length = of_inner("_env", "context_preview_length")
     rlm_max_depth = of_inner("_env", "rlm_max_depth")
     rlm_max_iterations = of_inner("_env", "rlm_max_iterations")
+    max_concurrent_subcalls = of_inner("_env", "max_concurrent_subcalls")
 
     def __init__(
         self,
@@ -82,6 +84,7 @@ class LocalBase:
         prices: Mapping[str, Price] | None = None,
         answers: Answers = "compatible",
         preview: Preview = "head",
+        max_concurrent_subcalls: int = DEFAULT_MAX_CONCURRENT_SUBCALLS,
         **unknown: Never,
     ) -> None:
         self._check_call(unnamed, unknown)
@@ -106,6 +109,7 @@ class LocalBase:
             prices=prices,
             answers=answers,
             preview=preview,
+            max_concurrent_subcalls=max_concurrent_subcalls,
         )
 
     def _check_call(self, unnamed: tuple[object, ...], unknown: Mapping[str, object]) -> None:

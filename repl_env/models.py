@@ -24,6 +24,7 @@ from repl_env.parsing import strip_fence
 from repl_env.values import clean
 
 DEFAULT_MAX_ITERATIONS = 30
+DEFAULT_MAX_CONCURRENT_SUBCALLS = 8
 DEFAULT_MAX_OUTPUT_LENGTH = 8192
 DEFAULT_CONTEXT_PREVIEW_LENGTH = 500
 

@@ -134,7 +134,10 @@ class LocalRLMRunner:
         if timeout_s is not None:
             check_seconds(timeout_s, "timeout_s")
         backend = self._backend()
-        async with AsyncLocalREPLEnv.with_provider(self._provider(backend)) as environment:
+        width = self._limits.max_batch_workers
+        async with AsyncLocalREPLEnv.with_provider(
+            self._provider(backend), max_concurrent_subcalls=width
+        ) as environment:
             await environment.reset(
                 context=context,
                 task_prompt=task_prompt,

@@ -19,6 +19,7 @@ from repl_env.files import Files, contents
 from repl_env.llm import LLM
 from repl_env.models import (
     DEFAULT_CONTEXT_PREVIEW_LENGTH,
+    DEFAULT_MAX_CONCURRENT_SUBCALLS,
     DEFAULT_MAX_ITERATIONS,
     DEFAULT_MAX_OUTPUT_LENGTH,
 )
@@ -40,6 +41,7 @@ _LEAST = {
     "context_preview_length": 0,
     "rlm_max_depth": 1,
     "rlm_max_iterations": 1,
+    "max_concurrent_subcalls": 1,
 }
 _OPTIONAL = frozenset({"rlm_max_iterations"})
 
@@ -55,6 +57,7 @@ class Settings:
     context_preview_length: int = DEFAULT_CONTEXT_PREVIEW_LENGTH
     rlm_max_depth: int = 1
     rlm_max_iterations: int | None = None
+    max_concurrent_subcalls: int = DEFAULT_MAX_CONCURRENT_SUBCALLS
     tools: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     answers: Answers = "compatible"
     preview: Preview = "head"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from repl_env.arguments import check_callable
 from repl_env.llm import LLM
+from repl_env.models import DEFAULT_MAX_CONCURRENT_SUBCALLS
 from repl_env.rlm.given_functions import check_takes
 
 if TYPE_CHECKING:
@@ -36,12 +37,14 @@ BUDGET = "budget"
 class SubcallSettings:
     """What an episode asked for: the model, how deep sub-calls may nest, how long each may work.
 
-    `max_iterations` None means as many as the environment's episodes have.
+    `max_iterations` None means as many as the environment's episodes have. `width` is how many
+    sub-calls of the episode may be under way at once.
     """
 
     llm: LLM = field(default_factory=LLM)
     max_depth: int = 1
     max_iterations: int | None = None
+    width: int = DEFAULT_MAX_CONCURRENT_SUBCALLS
 
 
 class Provider(Protocol):
@@ -72,6 +75,8 @@ class GivenProvider:
     asynchronous. Without one for batches the one for single prompts is used for each; without one
     for recursive calls, they are plain calls. With no function at all, the model of a reset
     answers (`llm`, or `hf_token` and `llm_model`), and runs of its own answer recursive calls.
+    A plain function is called in threads, as many at once as the environment's
+    `max_concurrent_subcalls` allows.
     `shortens`: a function for batches may give fewer answers, and the code gets fewer.
 
     Raises:
@@ -147,7 +152,8 @@ class GivenProvider:
             recursion = self._recursion(settings, model)
             return recursion.begin_at(account, settings, failed, home).own(model)
         plain, deep = self._answerers(settings.llm.model)
-        return Calling(plain, deep, account=account, gate=REQUESTS, failed=failed)
+        width = settings.width
+        return Calling(plain, deep, account=account, gate=REQUESTS, failed=failed, width=width)
 
     def _account(self) -> Account:
         from repl_env.rlm.budget import Budget

@@ -33,19 +33,19 @@ from repl_sandbox.types import JSON
 
 Ended: TypeAlias = Callable[[int, "Reply"], None]
 
-# Questions of one batch that are under way at once. What is at the endpoint, the gate limits; this
-# keeps a batch of ten thousand from being ten thousand tasks.
-BATCH_WIDTH = 256
-
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Which call of which run asks: its run's path, its number, who pays, the cell that asks."""
+    """Which call of which run asks: its run's path, its number, who pays, the cell that asks.
+
+    `gate` limits the requests of the process, `width` the sub-calls of the run.
+    """
 
     run: str
     number: int
     account: Account
     gate: Gate
+    width: Gate
     cell: int = 0
 
     @property
@@ -72,11 +72,9 @@ class Answerer(ABC):
 
         One that there is no answer to is a failed `Reply`.
         """
-        width = asyncio.Semaphore(BATCH_WIDTH)
 
         async def one(index: int) -> Reply:
-            async with width:
-                reply = await answered(self, questions[index], calls[index])
+            reply = await answered(self, questions[index], calls[index])
             ended(index, reply)
             return reply
 
@@ -91,9 +89,12 @@ class Answerer(ABC):
 
 
 async def answered(answerer: Answerer, question: Question, call: Call) -> Reply:
-    """The answer, or a failed `Reply` where there is none."""
+    """The answer, or a failed `Reply` where there is none; once there is room for the call.
+
+    The time of the question begins then.
+    """
     try:
-        async with asyncio.timeout(question.timeout):
+        async with call.width, asyncio.timeout(question.timeout):
             return await answerer.answer(question, call)
     except (ModelError, BudgetExceeded) as error:
         return Reply.failed(error)

@@ -20,6 +20,7 @@ from typing import Any
 from repl_env.aside import aside
 from repl_env.background import RUNS
 from repl_env.errors import ModelError
+from repl_env.models import DEFAULT_MAX_CONCURRENT_SUBCALLS
 from repl_env.rlm.answerers import Answerer, Call, answered
 from repl_env.rlm.events import CallEnded, CallKind, CallStarted, Watcher
 from repl_env.rlm.gate import Gate
@@ -51,6 +52,8 @@ class Calling:
         llm: answers plain questions; None: none are answered.
         rlm: answers recursive ones; None: `llm` does.
         account: pays for all of them.
+        gate: how many requests of the process may be at endpoints.
+        width: how many of these sub-calls may be under way at once. A run below has its own.
         run: the path of the run that the episode belongs to.
         failed: told of each failure that is ours, from any thread.
         watch: told of each call.
@@ -64,6 +67,7 @@ class Calling:
         account: Account,
         gate: Gate,
         failed: Failed,
+        width: int = DEFAULT_MAX_CONCURRENT_SUBCALLS,
         run: str = "0",
         watch: Watcher | None = None,
     ) -> None:
@@ -71,6 +75,7 @@ class Calling:
         self.cell = 0  # the one that runs, or ran last; set by the episode
         self._llm, self._rlm = llm, rlm or llm
         self._gate, self._run, self._failed, self._watch = gate, run, failed, watch
+        self._width = Gate(width, "max_concurrent_subcalls")
         self._calls = 0
         self._first_cell = 0
         self._spawned = SpawnedCalls()
@@ -244,7 +249,7 @@ class Calling:
             raise RuntimeError("the episode is over")
         self._calls += 1
         cell = self.cell - self._first_cell
-        return Call(self._run, self._calls, self.account, self._gate, cell)
+        return Call(self._run, self._calls, self.account, self._gate, self._width, cell)
 
     def _answerer(self, kind: CallKind) -> Answerer:
         answerer = self._llm if kind == "llm" else self._rlm

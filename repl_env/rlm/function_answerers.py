@@ -47,12 +47,20 @@ class BatchFunction(Answerer):
 
     async def answer(self, question: Question, call: Call) -> Reply:
         """A batch of one."""
-        return (await self.answer_all([question], [call], _nobody))[0]
+        return (await self._answer_all([question], [call], _nobody))[0]
 
     async def answer_all(
         self, questions: Sequence[Question], calls: Sequence[Call], ended: Ended
     ) -> list[Reply]:
-        """One call with all prompts that the budget has room for."""
+        """One call with all prompts that the budget has room for: one of those under way."""
+        if not calls:
+            return []
+        async with calls[0].width:
+            return await self._answer_all(questions, calls, ended)
+
+    async def _answer_all(
+        self, questions: Sequence[Question], calls: Sequence[Call], ended: Ended
+    ) -> list[Reply]:
         replies: list[Reply | None] = [None] * len(questions)
         with ExitStack() as held:
             paid: dict[int, Reservation] = {}
@@ -95,6 +103,8 @@ class BatchFunction(Answerer):
         try:
             async with call.gate:
                 answers = await called(self._function, *arguments)
+            if not isinstance(answers, str):
+                answers = list(answers)
             few = len(answers) < len(prompts) and self._shortens
             if isinstance(answers, str) or not (few or len(answers) == len(prompts)):
                 raise ValueError(f"{len(answers)} answers to {len(prompts)} prompts")

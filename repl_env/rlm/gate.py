@@ -1,8 +1,12 @@
 """`Gate`: how many requests may be at endpoints at the same time, in a whole process.
 
-A slot is held only while one request is with a model. A run that waits for its children, or for
-its share of a budget, holds none. So whoever holds a slot waits for nobody behind the gate, and no
-depth of runs and no limit can make a deadlock.
+And how many sub-calls of one episode may be under way (`max_concurrent_subcalls`). There a slot is
+held by a run below too, whose own sub-calls pass a gate of their own: no run waits behind the gate
+that it holds a slot of.
+
+A slot of the process is held only while one request is with a model. A run that waits for its
+children, or for its share of a budget, holds none. So whoever holds a slot waits for nobody behind
+the gate, and no depth of runs and no limit can make a deadlock.
 """
 
 from __future__ import annotations
@@ -25,11 +29,11 @@ class Gate:
     time: more are let in at once, and with less, those inside finish first.
 
     Raises:
-        TypeError, ValueError: `limit` is no int of at least 1.
+        TypeError, ValueError: `limit`, called `name`, is no int of at least 1.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = at_least(limit, 1, "limit")
+    def __init__(self, limit: int, name: str = "limit") -> None:
+        self._limit = at_least(limit, 1, name)
         self._in_flight = 0
         self._lock = threading.RLock()
         self._line: Line[None, Literal[True]] = Line(self._lock, self._serve, self._take_back)

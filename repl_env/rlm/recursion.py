@@ -88,6 +88,7 @@ class Recursion:
             account=account,
             gate=self.gate,
             failed=failed,
+            width=settings.width,
             run=run,
             watch=self.watch,
         )

@@ -7,6 +7,7 @@ Each can be given by a variable of the environment as well, which is what contai
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -147,6 +148,10 @@ KeyVariable: TypeAlias = Annotated[
     str | None, option("--api-key-env", "The variable that holds its key.", metavar="NAME")
 ]
 Calls: TypeAlias = Annotated[int, option("--budget-calls", "Sub-calls of a session.")]
+ConcurrentCalls: TypeAlias = Annotated[
+    int,
+    option("--max-concurrent-subcalls", "Sub-calls of a session under way at once.", min=1),
+]
 Tokens: TypeAlias = Annotated[
     str | None, option("--budget-tokens", "Of its sub-calls.", metavar="IN[:OUT]")
 ]
@@ -209,6 +214,7 @@ def settings(
     api_key_env: KeyVariable = None,
     budget_calls: Calls = 200,
     budget_tokens: Tokens = None,
+    max_concurrent_subcalls: ConcurrentCalls = 8,
     quota: QuotaLines = None,
     max_message: MaxMessage = None,
     max_context: MaxContext = None,
@@ -265,7 +271,9 @@ def settings(
             context_bytes=_context_bytes(max_context, uploads),
             uploads_bytes=uploads,
             connections=connections,
-            episodes=episodes_of_variables(),
+            episodes=replace(
+                episodes_of_variables(), max_concurrent_subcalls=max_concurrent_subcalls
+            ),
             log_contents=log_contents,
         )
     except (TypeError, ValueError) as error:

@@ -3,12 +3,14 @@
 import asyncio
 import sys
 import threading
+from contextlib import contextmanager
 
 import pytest
 
 from repl_env import NotReset, REPLEnvironment, REPLError
 from repl_env.rlm import Budget
 from tests.limits import GROWING
+from tests.waiting import LONG
 
 
 def test_sub_calls_reach_the_functions_given(make):
@@ -73,6 +75,79 @@ def test_tools_are_functions_of_the_host(make):
     assert "lookup" in env.list_variables()
     assert env.execute("lookup('a')").observation.result.value == "[1, 2]"
     assert env.execute("lookup('b', default={'n': 1})").observation.result.value == "{'n': 1}"
+
+
+class Meeting:
+    """A function that answers once `size` of its calls are under way; `most`: that were at once."""
+
+    def __init__(self, size):
+        self.most = self._now = 0
+        self._lock = threading.Lock()
+        self._barrier = threading.Barrier(size, timeout=LONG)
+        self._later = asyncio.Barrier(size)
+
+    @contextmanager
+    def _under_way(self):
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+        yield
+        with self._lock:
+            self._now -= 1
+
+    def __call__(self, prompt):
+        with self._under_way():
+            self._barrier.wait()
+        return prompt
+
+    async def later(self, prompt):
+        with self._under_way():
+            await asyncio.wait_for(self._later.wait(), LONG)
+        return prompt
+
+
+CALLS = {
+    "llm_query_batched": "llm_query_batched([str(n) for n in range({count})])",
+    "llm_batch": "llm_batch(str(n) for n in range({count}))",
+    "rlm_query_batched": "rlm_query_batched([str(n) for n in range({count})])",
+    "threads": "from concurrent.futures import ThreadPoolExecutor\n"
+    "list(ThreadPoolExecutor({count}).map(llm_query, map(str, range({count}))))",
+    "spawned": "[h.result() for h in [rlm_spawn(str(n)) for n in range({count})]]",
+}
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+@pytest.mark.parametrize("width", [1, 3, None])
+def test_so_many_sub_calls_are_under_way_at_once(make, kind, width):
+    size = width or 8
+    meeting = Meeting(size)
+    function = meeting if kind == "plain" else meeting.later
+    more = {} if width is None else {"max_concurrent_subcalls": width}
+    env = make(llm_query_fn=function, **more)
+    env.reset()
+    for code in CALLS.values():
+        result = env.execute(code.format(count=2 * size)).observation.result
+        assert result.value == repr([str(n) for n in range(2 * size)]), result.stderr
+    assert meeting.most == size
+
+
+def test_the_width_is_of_the_next_reset_where_it_is_assigned(make):
+    meeting = Meeting(2)
+    env = make(llm_query_fn=meeting)
+    env.max_concurrent_subcalls = 2
+    env.reset()
+    env.execute("llm_query_batched(list('abcd'))")
+    assert meeting.most == 2
+    with pytest.raises(ValueError, match="max_concurrent_subcalls must be at least 1"):
+        env.max_concurrent_subcalls = 0
+
+
+def test_a_batch_function_takes_all_prompts_in_one_call_and_may_return_any_iterable(make):
+    env = make(llm_batch_fn=lambda prompts: (p.upper() for p in prompts), max_concurrent_subcalls=1)
+    env.reset()
+    assert env.execute("llm_query_batched(d.values() for d in [])").observation.result.value == "[]"
+    code = "d = {'a': 'x', 'b': 'y'}\nllm_query_batched(d.values()), llm_query('z')"
+    assert env.execute(code).observation.result.value == "(['X', 'Y'], 'Z')"
 
 
 def test_an_asynchronous_function_serves_a_plain_episode(make):
