@@ -63,8 +63,9 @@ def dress(call: Any, offered: Offered, like: Any) -> None:
     call.__name__ = call.__qualname__ = offered.name
     call.__doc__ = offered.doc or f"{offered.name}: a function of the host."
     call.__module__ = "host"
+    call.__annotations__ = {}
     if like is not None:
-        call.__wrapped__ = like
+        call.__wrapped__, call.__annotations__ = like, like.__annotations__
 
 
 def _with_default(parameters: list[Parameter]) -> list[Parameter]:
