@@ -23,9 +23,9 @@ import repl_sandbox
 from repl_env.cli.cell_text import cells
 from repl_env.cli.prompt import history_in
 from repl_env.cli.repl import repl
-from repl_env.cli.screens import JSONScreen
+from repl_env.cli.screens import JSONScreen, notable
 from repl_env.cli.shell import Leave, Shell
-from repl_sandbox import Limits, Sandbox
+from repl_sandbox import Killed, Limits, Sandbox
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "repl_env", "repl"]
@@ -243,6 +243,14 @@ def test_what_is_notable_is_said_and_only_that(monkeypatch):
         done.stderr
     )
     assert re.search(r"\[timed out after [\d.]+ s; variables are kept\]", done.stderr)
+
+
+def test_a_cell_that_ran_out_of_memory_is_told_how_much_there_is():
+    outcome = Killed(reason="memory", state="kept", limits=("memory", "processes"))
+    assert notable(outcome, 64 << 20) == [
+        "[out of memory: the limit is 64 MiB; variables are kept]",
+        "[limit reached: too many processes]",
+    ]
 
 
 def test_json_has_one_object_for_each_cell_and_command(told):

@@ -53,10 +53,13 @@ _NOT_AWAITABLE = (
     "a coroutine was expected, got",
     "An asyncio.Future, a coroutine or an awaitable is required",
 )
-# Names that IPython puts into the namespace.
+# Names that IPython puts into the namespace, or takes for commands.
 _OF_IPYTHON = {
     "display": "display() is IPython's; a cell shows its last expression, print() the others.",
     "get_ipython": "get_ipython() is IPython's; cells are plain Python.",
+    "Out": "Out is IPython's; _ is the last value that was shown, and _out has earlier output.",
+    "ls": "ls is a command of a shell; os.listdir() lists files.",
+    "pwd": "pwd is a command of a shell; os.getcwd() is the working directory.",
 }
 # Bytes of private writable memory that a session begins with, of which its limit is counted; set
 # once, before any code runs. None: it is not known what the limit is.
@@ -129,12 +132,13 @@ def near(name: str, candidates: Iterable[object]) -> str | None:
 
 def _name(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
     name = plain(read(error, "name"))
-    if name in _OF_IPYTHON:
-        return _OF_IPYTHON[name]
     seen: list[object] = list(frame.f_locals) if frame is not None else []
     offered: object = builtins
     if namespace is not None:
         seen += namespace.globals
+    if name in _OF_IPYTHON and near(name, seen) is None:
+        return _OF_IPYTHON[name]
+    if namespace is not None:
         offered = namespace.globals.get("__builtins__")
     if type(offered) is dict:  # a language policy's
         seen += [key for key in offered if type(key) is str and key[:1] not in "_<"]
