@@ -37,6 +37,7 @@ class REPLEnvironment(interfaces.Environment[REPLAction, REPLObservation, REPLSt
     max_iterations = of_inner("environment", "max_iterations")
     initial_context = of_inner("environment", "initial_context")
     initial_task_prompt = of_inner("environment", "initial_task_prompt")
+    max_concurrent_subcalls = of_inner("environment", "max_concurrent_subcalls")
     llm_query_fn = of_inner("environment", "llm_query_fn")
     llm_batch_fn = of_inner("environment", "llm_batch_fn")
     subcall_fn = of_inner("environment", "subcall_fn")

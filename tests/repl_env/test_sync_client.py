@@ -23,6 +23,7 @@ NOT_FROM_AFAR = {"save", "load", "session", "rubric", "account", "calling", "con
 # What the environment was made with, which is the operator's.
 NOT_FROM_AFAR |= {"max_output_length", "context_preview_length", "rlm_max_depth"}
 NOT_FROM_AFAR |= {"rlm_max_iterations", "max_iterations", "llm_query_fn", "llm_batch_fn"}
+NOT_FROM_AFAR |= {"max_concurrent_subcalls"}
 NOT_FROM_AFAR |= {"subcall_fn", "subcall_batch_fn"}
 OF_A_PROCESS = {"of", "with_provider", "run_after", "end_calls", "give_up"}
 
