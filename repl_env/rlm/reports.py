@@ -26,9 +26,10 @@ _STUCK = (
     "The same code has failed in the same way {} times now. Do something else: look at the values "
     "that it works on, or take another way to the answer."
 )
+# OpenEnv's words first: models are trained, and stand-ins for models written, on them.
 LAST = (
-    "There are no turns left. Reply with the final answer now: only the answer itself, as plain "
-    "text, without code and without explanation."
+    "You have run out of REPL iterations: there are no turns left. Reply with the final answer "
+    "now: only the answer itself, as plain text, without code and without explanation."
 )
 _SHORT = "(What this printed, {:,} characters, is not shown any more; `_out` has it, by cell.)"
 

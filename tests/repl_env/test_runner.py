@@ -107,6 +107,15 @@ def test_when_the_turns_are_used_up_the_model_is_asked_once_more():
     assert result.final_answer == "at last (really)"
 
 
+def test_the_model_is_told_in_openenv_s_words_that_its_turns_are_used_up():
+    def chat(messages):
+        over = "run out of REPL iterations" in messages[-1]["content"]
+        return "FINAL(fallback)" if over else code("x = 1")
+
+    result = LocalRLMRunner(chat, max_iterations=2, max_depth=1).run("c", "t")
+    assert (result.final_answer, result.iterations) == ("fallback", 2)
+
+
 def test_a_backend_may_be_given():
     class Backend:
         max_depth, depth, child_traces = 2, 0, ()
