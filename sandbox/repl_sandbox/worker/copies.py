@@ -179,8 +179,7 @@ class Copies:
         lost, self._reserved = woken.remains.bring_back(namespace, place, self._reserved)
         lost += self._shared() if woken.shared is None else woken.shared
         _setrlimit(_NOFILE, self._files_limit)
-        if self._collects:
-            _collect()
+        self._release_garbage()
         return lost
 
     def _shared(self) -> list[str]:
@@ -229,6 +228,7 @@ class Copies:
             self._socket.recv(len(KEPT))
         last = self._last()
         before = _sigmask(_BLOCK, ALL_SIGNALS if renewal else HELD)
+        self._hold_garbage()
         try:
             pid = (
                 self._fork(threads=threads)
@@ -241,6 +241,7 @@ class Copies:
             pid = -1
         if pid == 0:
             return self._woken(lacks, before, waits=renewal is None)
+        self._release_garbage()
         _sigmask(_SETMASK, before)
         if pid > 0:
             self.forked = pid != last
@@ -390,13 +391,22 @@ class Copies:
         # As init has left it: those that still wait.
         return self._as_worker(order, lacks, before, self.states.read())
 
-    def _begin_takeover(self) -> None:
-        """Have more numbers than code has; and collect no garbage until all is as it was.
+    def _hold_garbage(self) -> None:
+        """Collect none in a copy until all is as it was.
 
-        It may hold lost descriptors, whose numbers are given to what is ours meanwhile.
+        It may run code, and close lost descriptors, whose numbers are given to what is ours.
         """
-        self._collects = _is_collecting()
+        self._collects = self._collects or _is_collecting()
         _stop_collecting()
+
+    def _release_garbage(self) -> None:
+        if self._collects:
+            self._collects = False
+            _collect()
+
+    def _begin_takeover(self) -> None:
+        """Have more numbers than code has, and hold garbage."""
+        self._hold_garbage()
         self._files_limit = _getrlimit(_NOFILE)
         _setrlimit(_NOFILE, (self._most_files(self._files_limit), self._files_limit[1]))
 
