@@ -30,8 +30,9 @@ _DIGITS = 9
 
 # A state of a line matters where no later one is as long, so older ones than these do not.
 _STATES = 1_000
-# What the host spends on one stream: states of lines that only carriage returns redraw, and cursor
-# moves of any kind, either some 50 ms; characters that are copied as lines change, 10 ms.
+# What the host spends on one stream: states of lines that only carriage returns redraw, with their
+# escapes, and cursor moves of any kind, either some 50 ms; characters that are copied as lines
+# change, 10 ms.
 _MOST_STATES = 1 << 18
 _MOST_MOVES = 1 << 16
 _MOST_COPIED = 1 << 26
@@ -41,9 +42,19 @@ def as_shown(text: str) -> str:
     """`text` as a terminal shows it when all of it is written."""
     if not ("\r" in text or "\x08" in text or "\x1b" in text):
         return text
-    if _MOVE.search(text):
-        return _screened(text)
+    begin = _last_moves(text)
+    if _MOVE.search(text, begin):
+        return _screened(text, begin)
     return _overlaid(text) if _RETURN.search(text) else _ended(text)
+
+
+def _last_moves(text: str) -> int:
+    """Where the last moves begin, of which there are no more than are made."""
+    moves = text.count("\r") + text.count("\x08") + text.count("\x1b") + text.count("\n")
+    if moves <= _MOST_MOVES or len(text) <= _MOST_MOVES:
+        return 0
+    begin = len(text) - _MOST_MOVES
+    return text.find("\n", begin) + 1 or begin
 
 
 def _ended(text: str) -> str:
@@ -61,9 +72,12 @@ def _overlaid(text: str) -> str:
         stop = text.find("\n", at, end)
         stop = end if stop < 0 else stop
         line = text[begin:stop]
-        states = line.rsplit("\r", _STATES)
-        pieces += [text[stop:end], _overlay(line, states[-_STATES:])]
-        end, left = begin, left - len(states)
+        states = line.rsplit("\r", _STATES)[-_STATES:]
+        left -= len(states) + sum(state.count("\x1b") for state in states)
+        if left < 0:
+            break
+        pieces += [text[stop:end], _overlay(line, states)]
+        end = begin
     return "".join(reversed([*pieces, text[:end]]))
 
 
@@ -80,12 +94,8 @@ def _overlay(line: str, states: list[str]) -> str:
     return shown.rstrip(" ")
 
 
-def _screened(text: str) -> str:
-    """`text` with all moves made; of very many the last ones, and none if that copies too much."""
-    moves = text.count("\r") + text.count("\x08") + text.count("\x1b") + text.count("\n")
-    begin = 0
-    if moves > _MOST_MOVES and len(text) > _MOST_MOVES:
-        begin = text.find("\n", len(text) - _MOST_MOVES) + 1 or len(text) - _MOST_MOVES
+def _screened(text: str, begin: int) -> str:
+    """`text` with all moves made from `begin` on, and none if that copies too much."""
     screen = _Screen()
     try:
         for number, line in enumerate(_ended(text[begin:]).split("\n")):

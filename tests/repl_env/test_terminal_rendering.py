@@ -102,6 +102,10 @@ def test_of_very_many_moves_the_last_are_made_and_nothing_grows(unit):
     assert len(as_shown(written)) <= len(written)
 
 
+def test_of_very_many_states_in_colour_the_last_is_shown():
+    assert as_shown("".join(f"\r\x1b[32m{n}\x1b[0m" for n in range(200_000))) == "199999"
+
+
 def test_long_lines_that_move_again_and_again_stay_as_they_were_written():
     written = "x" * 1_000_000 + "\b-" * 1_000
     assert as_shown(written) == written
