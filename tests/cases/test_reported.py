@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from repl_env import LocalREPLEnv, REPLEnvironment
+from repl_env import LocalREPLEnv, REPLAction, REPLEnvironment
 from repl_env.rlm import RLM, ScriptedModel
 from repl_sandbox import Sandbox, Session
 
@@ -174,7 +174,7 @@ def test_a_function_assigned_to_the_environment_is_called() -> None:
     with REPLEnvironment() as environment:
         environment.llm_query_fn = lambda prompt: asked.append(prompt) or "answer"
         environment.reset()
-        observation = environment.step("print(llm_query('x'))")
+        observation = environment.step(REPLAction(code="print(llm_query('x'))"))
 
     assert asked == ["x"]
     assert observation.result.stdout == "answer\n"
