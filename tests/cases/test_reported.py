@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,7 @@ def test_the_names_that_openenv_exports_can_be_imported() -> None:
 
 def test_a_function_assigned_to_the_environment_is_called() -> None:
     asked = []
-    with REPLEnvironment() as environment:
+    with closing(REPLEnvironment()) as environment:
         environment.llm_query_fn = lambda prompt: asked.append(prompt) or "answer"
         environment.reset()
         observation = environment.step(REPLAction(code="print(llm_query('x'))"))
