@@ -407,7 +407,8 @@ async def test_the_end_of_the_root_ends_every_request(rlm, endpoint, model_at) -
 
     served = endpoint(answer)
     events = []
-    run = asyncio.create_task(rlm(model_at(served), watch=events.append).arun("Who?"))
+    tree = rlm(model_at(served), watch=events.append, max_concurrent_subcalls=3 + 6)
+    run = asyncio.create_task(tree.arun("Who?"))
     for _ in range(3 + 6):
         assert await asyncio.to_thread(waiting.acquire, timeout=60)
     run.cancel()

@@ -394,8 +394,11 @@ def test_code_that_shuts_the_way_of_orders_has_no_branch_and_loses_nothing(
         "import os, socket\nx = 1\n"
         "found = [int(name) for name in os.listdir('/proc/self/fd')]\n"
         "for fd in sorted(found)[:-1]:\n"  # the last is what the worker speaks on
-        "    try: socket.socket(fileno=fd).shutdown(socket.SHUT_RDWR)\n"
-        "    except OSError: pass"
+        "    try: end = socket.socket(fileno=fd)\n"
+        "    except OSError: continue\n"
+        "    try: end.shutdown(socket.SHUT_RDWR)\n"
+        "    except OSError: pass\n"
+        "    end.detach()"  # closing it would end the worker
     )
     with pytest.raises(SandboxError, match="could not be copied"):
         session.branch()

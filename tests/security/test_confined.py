@@ -132,7 +132,7 @@ seen = {
        ("cmdline", "environ", "maps", "mem", "status", "root/etc/passwd", "comm")},
     "descriptors of others": others(lambda pid: os.listdir(f"/proc/{pid}/fd")),
     "watched": attempt(c, "inotify_add_watch", libc.inotify_init(), b"/tmp", 0xFFF),
-    "namespaces": {flag: attempt(c, "unshare", flag) for flag in (0x10000000, 0x20000)},
+    "namespaces": {hex(flag): attempt(c, "unshare", flag) for flag in (0x10000000, 0x20000)},
     "uid": [attempt(os.setuid, 0), attempt(os.setgroups, [0])],
     "rlimits": {name: resource.getrlimit(number) for name, number in vars(resource).items()
                 if name.startswith("RLIMIT_")},

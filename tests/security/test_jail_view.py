@@ -94,7 +94,7 @@ seen = {
     "ids": [os.getresuid(), os.getresgid(), os.getgroups()],
     "terminal": terminal,
     "ttys": [os.isatty(fd) for fd in range(3)],
-    "descriptors": {fd: kind(fd) for fd in range(65536) if kind(fd) is not None},
+    "descriptors": {str(fd): kind(fd) for fd in range(65536) if kind(fd) is not None},
     "leads": [os.readlink(f"/proc/self/fd/{fd}") for fd in range(65536) if kind(fd) is not None],
     "stdin": os.fstat(0).st_rdev == os.stat("/dev/null").st_rdev,
     "environment": dict(os.environ),

@@ -33,7 +33,8 @@ _THREADS = 1 << 14
 
 def refusal(call: int, kind: str, message: str, base: str | None = None) -> Reply:
     """The reply to a call that failed: `kind` derives from the built-in class `base`, or is one."""
-    return Reply(call, False, dump_json([kind, message[:_LONGEST_MESSAGE], base or kind]))
+    derived = [] if base in (None, kind) else [base]
+    return Reply(call, False, dump_json([kind, message[:_LONGEST_MESSAGE], *derived]))
 
 
 def failure(call: int, error: BaseException) -> Reply:

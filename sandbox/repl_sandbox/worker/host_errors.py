@@ -26,12 +26,13 @@ _MOST_CLASSES = 256
 _classes: dict[tuple[str, str], type[HostCallError]] = {}
 
 
-def host_error(kind: str, message: str, base: str) -> HostCallError:
+def host_error(kind: str, message: str, base: str = "") -> HostCallError:
     """What to raise for the host's exception of the class named `kind`.
 
-    `base` names the nearest built-in class that it derives from. Where that cannot be one here, it
-    is a plain HostCallError.
+    `base` names the nearest built-in class that it derives from; "" is `kind` itself. Where that
+    cannot be one here, it is a plain HostCallError.
     """
+    base = base or kind
     if base not in _BASES:
         return HostCallError(kind, message)
     made = _classes.get((kind, base))
