@@ -171,9 +171,14 @@ def test_the_names_that_openenv_exports_can_be_imported() -> None:
 
 
 def test_a_function_assigned_to_the_environment_is_called() -> None:
-    asked = []
+    asked: list[str] = []
+
+    def answer(prompt: str) -> str:
+        asked.append(prompt)
+        return "answer"
+
     with closing(REPLEnvironment()) as environment:
-        environment.llm_query_fn = lambda prompt: asked.append(prompt) or "answer"
+        environment.llm_query_fn = answer
         environment.reset()
         observation = environment.step(REPLAction(code="print(llm_query('x'))"))
 
