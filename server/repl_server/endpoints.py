@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
 from repl_env.llm import LLM
 from repl_env.rlm.endpoints import model_of
 
+from .authority import authority_of
 from .refusal import Refusal
 from .requests import Endpoint
 from .settings import Settings
@@ -25,6 +26,10 @@ HUGGING_FACE = "https://router.huggingface.co/v1"
 _ROUTED = "hf_"
 
 _PORTS = {"http": 80, "https": 443}
+# A part of a path that is the same to all servers, proxies and libraries. Some read another path
+# from a semicolon, an escape, a backslash, an empty part or a part of dots.
+_PART = r"[A-Za-z0-9_~!$&'()+,=:@-][A-Za-z0-9._~!$&'()+,=:@-]*"
+_URL = re.compile(rf"([a-z]+)://([^/]+)((?:/{_PART})*)/?", re.ASCII)
 
 # Headers that are not the client's to send: by them a proxy before the listed endpoint, or the
 # endpoint itself, would take a request elsewhere, or read it as another one.
@@ -58,18 +63,13 @@ class Place:
     @classmethod
     def of(cls, url: str) -> Place | None:
         """The place that `url` names; None if it is not plainly one."""
-        try:
-            parts = urlsplit(url)
-            port = parts.port or _PORTS.get(parts.scheme)
-        except ValueError:
+        found = _URL.fullmatch(url)
+        if found is None:
             return None
-        strange = parts.username or parts.password or parts.query or parts.fragment
-        if strange or not parts.hostname or port is None or not (url.isascii() and _plain(url)):
+        scheme, authority, path = found[1], authority_of(found[2]), found[3]
+        if authority is None or scheme not in _PORTS:
             return None
-        # Servers and libraries disagree on what these mean in a path.
-        if "%" in url or {".", ".."} & set(parts.path.split("/")):
-            return None
-        return cls(parts.scheme, parts.hostname.lower(), port, parts.path.rstrip("/"))
+        return cls(scheme, authority.host, authority.port or _PORTS[scheme], path)
 
 
 def listed(url: str, urls: tuple[str, ...]) -> bool:
@@ -162,7 +162,3 @@ def _check_headers(headers: Mapping[str, object]) -> None:
 
 def _open(secret: SecretStr | None) -> str | None:
     return None if secret is None else secret.get_secret_value()
-
-
-def _plain(url: str) -> bool:
-    return url.isprintable() and "\\" not in url and " " not in url

@@ -22,10 +22,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .addresses import is_loopback, parse
+from .authority import authority_of
 from .refusal import Refusal
 
-_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://([^\s/?#@\\]+)")
-_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
+_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(.+)")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 # What browsers say of requests of other sites' pages that carry no `Origin`: images, scripts.
 _ELSEWHERE = frozenset({"cross-site", "same-site"})
 _LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -53,7 +54,7 @@ class Origins:
             if origin is None:
                 raise ValueError(f"{each!r} is no origin such as https://example.org")
             self._named.add(origin)
-            self._names.add(name_of(origin.partition("://")[2]))
+            self._names.add(_host_of(origin.partition("://")[2]))
 
     @property
     def named(self) -> list[str]:
@@ -93,7 +94,7 @@ class Origins:
         raise Refusal("FORBIDDEN", "Pages of this origin may not ask; --origin allows one.")
 
     def _is_ours(self, host: str) -> bool:
-        name = name_of(host.lower())
+        name = _host_of(host)
         return is_loopback(name) or parse(name) is not None or name in self._names
 
 
@@ -107,15 +108,18 @@ def normal(origin: str) -> str | None:
     found = _ORIGIN.fullmatch(origin.lower())
     if found is None:
         return None
-    scheme, authority = found.groups()
-    return f"{scheme}://{authority.removesuffix(_DEFAULT_PORTS.get(scheme, ':'))}"
+    scheme, authority = found[1], authority_of(found[2])
+    if authority is None:
+        return None
+    if authority.port == _DEFAULT_PORTS.get(scheme):
+        authority = authority._replace(port=None)
+    return f"{scheme}://{authority}"
 
 
-def name_of(authority: str) -> str:
-    """The name or address in `name:port` or `[address]:port`."""
-    if authority.startswith("["):
-        return authority[1:].partition("]")[0]
-    return authority.partition(":")[0]
+def _host_of(text: str) -> str:
+    """The name or address in `text`, a host with or without a port; "" if it is none."""
+    authority = authority_of(text)
+    return "" if authority is None else authority.host
 
 
 def _only(headers: Headers, name: str) -> str:

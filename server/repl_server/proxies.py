@@ -11,6 +11,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any
 
 from .addresses import parse
+from .authority import authority_of
 
 _SCHEMES = frozenset({"http", "https"})
 
@@ -71,6 +72,7 @@ def _entries(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> Sequence[st
 
 
 def _without_port(entry: str) -> str:
-    if entry.startswith("["):
-        return entry[1:].partition("]")[0]
-    return entry.partition(":")[0] if entry.count(":") == 1 else entry
+    if parse(entry) is not None:
+        return entry
+    authority = authority_of(entry)
+    return "" if authority is None else authority.host

@@ -124,7 +124,7 @@ class Socket:
             opening = self._open() if self._token is None else self._resume(self._token)
             if not await self._begin(None, opening):
                 return
-        while True:
+        while not self._outlet.gone:
             message = await self._messages.next()
             if message["type"] != "websocket.receive":
                 self._hung_up = True

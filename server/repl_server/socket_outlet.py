@@ -80,7 +80,9 @@ class SocketOutlet:
             self._released |= self._senders
             for sender in self._senders:
                 sender.cancel()
-            self._reader.cancel()
+            # A reader that ends the socket itself sees that it is gone, and waits for nothing more.
+            if asyncio.current_task() is not self._reader:
+                self._reader.cancel()
 
     def was_ended(self) -> bool:
         """Whether the reader was cancelled by `end`, and by nobody else."""

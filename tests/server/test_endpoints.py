@@ -4,7 +4,7 @@ import pytest
 from pydantic import SecretStr
 
 from repl_env import LLM
-from repl_server.endpoints import listed, llm_of
+from repl_server.endpoints import check_list, listed, llm_of
 from repl_server.refusal import Refusal
 from repl_server.requests import Endpoint
 from repl_server.settings import Settings
@@ -22,6 +22,8 @@ URLS = ("https://models.example/v1", "http://gateway:9000/sessions/*", "http://[
         "http://gateway:9000/sessions/7/v1",
         "http://gateway:9000/sessions",
         "http://[::1]:8080/v1",
+        "http://[0:0:0:0:0:0:0:1]:8080/v1/",
+        "http://gateway:9000/sessions/7.1_a~b@c:d=e+f/",
     ],
 )
 def test_what_is_listed(url):
@@ -56,6 +58,74 @@ def test_what_is_listed(url):
         "http://gateway/sessions/7",
         "file:///etc/passwd",
         "http://169.254.169.254/latest",
+        *(
+            f"http://gateway:9000/sessions/{below}"
+            for below in (
+                *(
+                    "..;/admin",
+                    "7/..;/..;/admin",
+                    ";/admin",
+                    "7;x=1/v1",
+                    "..;",
+                    ".;/x",
+                    "...",
+                    "...;",
+                ),
+                *("..%2fadmin", "%2e%2e/admin", "%2e./admin", "..%5cadmin", "7%2fv1", "%3b", "%00"),
+                *("./7", "7/.", "..", "../sessions/7", "7/../8", "/7", "7//v1", "7/v1//", "/"),
+                *(
+                    "..\\admin",
+                    "7\\..\\admin",
+                    "\\",
+                    "7?x",
+                    "7?",
+                    "7#x",
+                    "7#",
+                    "7 ",
+                    "7\t",
+                    "7\r\n",
+                ),
+                *(
+                    "*",
+                    "7/*",
+                    "\u2025/admin",
+                    "7\uff0f..",
+                    "caf\u00e9",
+                    "7\x00",
+                    "7\x7f",
+                    "<x>",
+                    "7|8",
+                ),
+            )
+        ),
+        *(
+            f"{start}/sessions/7"
+            for start in (
+                *("http://gateway:9000.", "http://gateway.:9000", "http://gateway:09000"),
+                *("http://gateway:+9000", "http://gateway: 9000", "http://gateway:9_000"),
+                *(
+                    "http://gateway:\uff19000",
+                    "http://g\u0430teway:9000",
+                    "http://gateway:9000:9000",
+                ),
+                *("http://@gateway:9000", "http://x@gateway:9000", "http://:@gateway:9000"),
+                *("http://gateway%3a9000", "http://gateway%2e:9000", "http://[gateway]:9000"),
+                *(
+                    "http:/gateway:9000",
+                    "http:gateway:9000",
+                    "//gateway:9000",
+                    "http:///gateway:9000",
+                ),
+                *("http:\\\\gateway:9000", "HTTP://gateway:9000", "https+http://gateway:9000"),
+                *("http://gateway:9000;x", "http://gateway;:9000", "http://gateway,evil:9000"),
+            )
+        ),
+        "https://models.example:/v1",
+        "https://models.example.:443/v1",
+        "https://m\u00f6dels.example/v1",
+        "http://[::1]evil:8080/v1",
+        "http://[::1%25lo]:8080/v1",
+        "http://::1:8080/v1",
     ],
 )
 def test_what_is_not(url):
@@ -137,3 +207,11 @@ def test_a_token_of_somebody_else_is_not_taken_for_hugging_face_s():
         with pytest.raises(Refusal, match="VALIDATION_ERROR") as caught:
             llm_of(listing, **given)
         assert "sk-x" not in str(caught.value.data())
+
+
+@pytest.mark.parametrize(
+    "url", ["https://x/a;b/*", "https://x//a/*", "https://x/%41", "https://x/../*"]
+)
+def test_what_is_doubtful_cannot_be_listed(url):
+    with pytest.raises(ValueError, match="lists no endpoint"):
+        check_list((url,))

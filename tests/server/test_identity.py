@@ -161,6 +161,9 @@ def test_where_keys_are_optional_one_that_comes_counts() -> None:
         ("10.0.0.1", "10.0.0.2, 10.0.0.3", "10.0.0.2"),
         ("10.0.0.1", "203.0.113.1, unknown", "10.0.0.1"),
         ("10.0.0.1", "", "10.0.0.1"),
+        ("10.0.0.1", "[2001:db8::1]evil", "10.0.0.1"),
+        ("10.0.0.1", "203.0.113.1:x", "10.0.0.1"),
+        ("10.0.0.1", "203.0.113.1@evil", "10.0.0.1"),
         ("::ffff:10.0.0.1", "203.0.113.1", "203.0.113.1"),
         ("2001:db8:5::1", "203.0.113.1", "2001:db8:5::/64"),
         ("", "203.0.113.1", "unknown"),
@@ -172,10 +175,125 @@ def test_a_proxy_that_was_named_says_who_asks(client, forwarded, whose) -> None:
     assert identity.of(scope(client, x_forwarded_for=forwarded)) == Owner("address", whose)
 
 
+# Each has an address or name of this machine in it, and is none.
+DOUBTFUL = [
+    *(
+        "[::1]evil.com",
+        "[::1]evil.com:8000",
+        "[::1].evil.com",
+        "[::1]:8000.evil.com",
+        "[::1]@evil.com",
+    ),
+    *(
+        "[::1",
+        "::1]",
+        "::1",
+        "[::1]]",
+        "[[::1]]",
+        "[]",
+        "[]:8000",
+        "[::1%lo]",
+        "[::1%25lo]",
+        "[v1.x]",
+    ),
+    *(
+        "[127.0.0.1]",
+        "[localhost]",
+        "[::1]:",
+        "[::1]:x",
+        "[::1]:80:80",
+        "[::g]",
+        "[:::1]",
+        "x[::1]",
+    ),
+    *(
+        "127.0.0.1.evil.com",
+        "127.0.0.1.evil.com:8000",
+        "localhost.evil.com",
+        "evil.com.",
+        "127.0.0.1.x",
+    ),
+    *(
+        "localhost:80@evil.com",
+        "localhost@evil.com",
+        "user:word@localhost",
+        "@localhost",
+        "localhost@",
+    ),
+    *(
+        "localhost.",
+        "localhost.:8000",
+        "127.0.0.1.",
+        "localhost..",
+        ".localhost",
+        "localhost:8000.",
+    ),
+    *("localhost:", "localhost:x", "localhost:80x", "localhost:-1", "localhost:+80", "localhost:0"),
+    *("localhost:080", "localhost:65536", "localhost:999999", "localhost:8 0", "localhost:80:80"),
+    *(
+        "localhost%00",
+        "localhost%2eevil.com",
+        "%6cocalhost",
+        "localhost%20",
+        "127%2e0.0.1",
+        "localhost:%38",
+    ),
+    *(
+        "localhost/",
+        "localhost/x",
+        "localhost?x",
+        "localhost#x",
+        "localhost\\x",
+        "http://localhost",
+        "/",
+    ),
+    *(
+        "localhost evil.com",
+        "localhost\tx",
+        "localhost,evil.com",
+        "localhost;x",
+        "localhost\x00",
+        "loc\xe4l",
+    ),
+    *(
+        "127.0.0.1:8\xb2",
+        "127.1",
+        "127.0.0.01",
+        "0x7f.0.0.1",
+        "2130706433",
+        "127.0.0.1.1",
+        "1270.0.0.1",
+    ),
+    *(
+        "-localhost",
+        "localhost-",
+        "*",
+        "*.localhost",
+        "local_host",
+        "localhost" * 40,
+        "x." * 200 + "x",
+    ),
+]
+
+
 @pytest.mark.parametrize("kind", ["http", "websocket"])
 @pytest.mark.parametrize(
     "origin",
     [
+        *(f"http://{host}" for host in DOUBTFUL),
+        *(
+            "http://127.0.0.1:8000/",
+            "http:/127.0.0.1:8000",
+            "http:127.0.0.1:8000",
+            "//127.0.0.1:8000",
+        ),
+        *(
+            "http://127.0.0.1:8000\n",
+            " http://127.0.0.1:8000",
+            "127.0.0.1:8000",
+            "http://",
+            "file://",
+        ),
         PAGE,
         "https://127.0.0.1:8000",
         "http://127.0.0.1:3000",
@@ -199,6 +317,9 @@ def test_pages_of_other_origins_are_refused(kind, origin) -> None:
         ("http://localhost:8000", "LOCALHOST:8000"),
         ("HTTP://localhost", "localhost:80"),
         ("http://[::1]:8000", "[::1]:8000"),
+        ("http://[::1]:8000", "[0:0:0:0:0:0:0:1]:8000"),
+        ("http://[2001:db8::1]", "[2001:DB8::1]:80"),
+        ("http://127.0.0.1", "127.0.0.1"),
         ("http://192.0.2.4:9000", "192.0.2.4:9000"),  # a forwarded port: nobody's name
     ],
 )
@@ -226,6 +347,8 @@ def test_pages_that_the_operator_named_may_ask() -> None:
         {"host": ["127.0.0.1:8000", "pages.example"]},
         {"host": ""},
         {"host": []},
+        *({"host": host} for host in DOUBTFUL),
+        *({"host": host, "origin": f"http://{host}"} for host in DOUBTFUL),
     ],
 )
 def test_a_page_that_points_its_own_name_to_this_machine_is_refused(kind, headers) -> None:
@@ -318,7 +441,19 @@ def test_what_other_pages_load_without_an_origin_is_refused(site) -> None:
     assert lets_in(local(), scope("127.0.0.1", **{**image, "sec_fetch_site": "none"}))
 
 
-@pytest.mark.parametrize("origin", ["example.org", "https://", "*", "https://example.org/path", ""])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "example.org",
+        "https://",
+        "*",
+        "https://example.org/path",
+        "",
+        "https://[::1]x",
+        "https://a@b",
+        "https://x:0",
+    ],
+)
 def test_what_is_no_origin_cannot_be_named(origin) -> None:
     with pytest.raises(ValueError, match="is no origin"):
         local(origins=(origin,))
