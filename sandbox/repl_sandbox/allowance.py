@@ -21,6 +21,9 @@ _OWN_PROCESSES = 2
 # alone: a flood of forks is then refused in 3 µs by the one, before anything is done, and not in
 # 300 by the other, when all is copied under locks that every fork on the machine waits for.
 _SPARE_PROCESSES = 16
+# Of a session whose forks are admitted one by one, above its limit: the watchdog can then see that
+# it passed the limit.
+_EXCESS = 8
 # And what a group is charged for them: init's pages, page tables, stacks in the kernel.
 _OWN_MEMORY = 32 << 20
 
@@ -66,6 +69,10 @@ class Allowance:
         """The limits of a session's group while it has so many lines: bytes, and processes."""
         spare = _SPARE_PROCESSES if self.yielding else 0
         return self._memory(limits, lines), self._processes(limits, lines) + spare
+
+    def forked(self, limits: Limits) -> int:
+        """Beyond how many processes no fork of a session is admitted, where forks are."""
+        return self._processes(limits, 1) + _EXCESS
 
     def fit(self, links: Links, limits: Limits) -> Callable[[int], None]:
         """What gives the session at these links the room for so many lines."""

@@ -51,18 +51,6 @@ def copies(init: int, processes: Iterable[int], most: int) -> set[int]:
     return ending | set(waiting[:most])
 
 
-def threads(processes: Iterable[int]) -> int:
-    """How many there are of `processes` together."""
-    return sum(map(_threads, processes))
-
-
-def _threads(pid: int) -> int:
-    try:
-        return os.stat(f"/proc/{pid}/task").st_nlink - 2
-    except OSError:
-        return 0
-
-
 def runs(pid: int) -> bool:
     """Whether the process is there, and not just ending."""
     state = _state(pid)

@@ -143,8 +143,9 @@ class Template:
         Raises:
             SandboxError: it cannot be had.
         """
-        slot, workspace, rlimits, group, states = self._terms(limits)
-        links = self.zygote.spawn(slot, workspace, rlimits, group, states if kept else -1)
+        slot, workspace, rlimits, group, states, most = self._terms(limits)
+        states = states if kept else -1
+        links = self.zygote.spawn(slot, workspace, rlimits, group, states, most)
         try:
             yield links
         finally:
@@ -154,13 +155,14 @@ class Template:
         if self.imaging is not None:
             self.imaging.count()
 
-    def _terms(self, limits: Limits) -> tuple[int, int, dict[str, int], Group | None, int]:
+    def _terms(self, limits: Limits) -> tuple[int, int, dict[str, int], Group | None, int, int]:
         """What a session is asked for by."""
         rlimits, slot = self.allowance.rlimits(limits), next(_slots) % SLOTS
         group = None
         if self._groups is not None:
             group = self._groups.take(*self.allowance.of_group(limits))
-        return slot, int(limits.workspace), rlimits, group, self.allowance.states
+        states, most = self.allowance.states, self.allowance.forked(limits)
+        return slot, int(limits.workspace), rlimits, group, states, most
 
     def _try(self, tier: str, cgroup: Grouping, limits: Limits) -> None:
         try:

@@ -10,7 +10,6 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from .crowds import turn
@@ -73,12 +72,9 @@ class Turns:
         line, yielding = self._lines.get(id(core)), self._yieldings.get(core.links.family)
         if line is None or yielding is None:
             return  # it is about to end
-        cell, links = core.cell, core.links
+        cell = core.cell
         begun, line.looked = max(0, cell - line.looked), cell
-        if links.group is not None:
-            with suppress(OSError):  # the session has ended, or somebody removed its group
-                links.group.note(core.limits.processes + core.ours + 1)
-        yielding.look(links, processes, begun, time.monotonic())
+        yielding.look(core.links, processes, begun, time.monotonic())
 
     def take(self, number: int) -> None:
         """Let those go on whose turn it is in round `number`, and the other crowds wait."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from . import held
-from .jail.processes import cpu_seconds
+from .jail.processes import cpu_seconds, threads
 from .session.core import Core
 from .types import KillReason
 from .zygote.links import Links
@@ -32,15 +32,14 @@ class Watched:
         # What is seen is of all branches of a session, and so are the limits.
         lines = links.family.lines
         limit = lines * int(limits.memory)
-        # First, for a flood of processes also holds much memory. Only without namespaces: there the
-        # kernel counts by user, who may have others elsewhere.
+        # First, for a flood of processes also holds much memory.
         most = limits.processes + lines * (self.core.ours + 1) - 1
-        if (
-            links.folder
-            and held.threads(processes) > most
-            and held.threads(filter(held.runs, processes)) > most
-        ):
-            return "processes"
+        if threads(processes) > most:
+            self.core.is_full()
+            # In namespaces the kernel refuses what is more. Elsewhere it counts by user, who may
+            # have processes besides the session's.
+            if links.folder and threads(filter(held.runs, processes)) > most:
+                return "processes"
         exceeds = None
         if links.group is not None:
             most = limit + self._template_memory

@@ -35,8 +35,8 @@ def test_a_request_arrives_with_its_descriptors_which_close_on_exec() -> None:
 
 def test_the_settings_of_a_session_come_back_as_they_were() -> None:
     limits = {"DATA": (1 << 62) + 1, "NOFILE": 256}
-    made = requests.settings(1 << 40, limits, 3)
-    expected = {"workspace": 1 << 40, "rlimits": limits, "states": 3}
+    made = requests.settings(1 << 40, limits, 3, 9)
+    expected = {"workspace": 1 << 40, "rlimits": limits, "states": 3, "processes": 9}
     assert requests.read_settings(made) == expected
 
 

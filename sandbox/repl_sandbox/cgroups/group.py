@@ -46,7 +46,6 @@ class Group:
         self.folders = folders
         self.weighed = weighed
         self._low = False
-        self._full = False
         self.version = files.version
         self._files = files
         self._pid = os.getpid()
@@ -97,25 +96,16 @@ class Group:
         if not opened:
             opened.append(os.open(self.folders[0], passing))
 
-    def note(self, most: int) -> None:
-        """Note if `most` processes are in it, which RLIMIT_NPROC allows; it tells nobody of more.
-
-        OSError if somebody removed the group.
-        """
-        self._full = self._full or number(self._path(self._files.members)) >= most
-
     def hit(self) -> tuple[KillReason, ...]:
         """Which limits the kernel has enforced since this was last asked, as far as is known."""
-        before, full = self._seen, self._full
-        self._full = False
+        before = self._seen
         try:
             self._seen = self._counts()
         except OSError:
             return ()  # somebody removed the group, which `Session.isolation` shows
         names: tuple[KillReason, KillReason] = ("memory", "processes")
         pairs = zip(names, before, self._seen, strict=True)
-        hit = tuple(name for name, old, new in pairs if new > old)
-        return (*hit, "processes") if full and "processes" not in hit else hit
+        return tuple(name for name, old, new in pairs if new > old)
 
     def _counts(self) -> tuple[int, int]:
         """Processes that were ended, and forks that were refused."""
@@ -144,7 +134,7 @@ class Group:
         # What is charged is cheaper to read than what it is made of, and often enough to know.
         if number(self._path(self._files.used)) > _CLEAN and self.held() > _CLEAN:
             return False
-        self._seen, self._full = self._counts(), False
+        self._seen = self._counts()
         return True
 
     def release(self) -> None:

@@ -55,11 +55,13 @@ PR_CAP_AMBIENT: Final = 47
 PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 
 # Calls without a wrapper in glibc 2.36, and one that os has only as what raises, by machine:
-# (x86-64, aarch64), from the kernel's tables.
+# (x86-64, aarch64), from the kernel's tables; -1 where there is none.
 _NUMBERS: Final = {
     "clone": (56, 220),
     "openat": (257, 56),
     "clone3": (435, 435),
+    "fork": (57, -1),
+    "vfork": (58, -1),
     "pivot_root": (155, 41),
     "close_range": (436, 436),
     "process_madvise": (440, 440),

@@ -105,6 +105,18 @@ def descendants(pid: int) -> Iterator[int]:
         found.extend(_children_of(pid))
 
 
+def threads(pids: Iterable[int]) -> int:
+    """How many threads the processes `pids` have together."""
+    return sum(map(_threads_of, pids))
+
+
+def _threads_of(pid: int) -> int:
+    try:
+        return os.stat(f"/proc/{pid}/task").st_nlink - 2
+    except OSError:
+        return 0
+
+
 def _children_of(pid: int) -> Iterator[int]:
     try:
         threads = os.listdir(f"/proc/{pid}/task")

@@ -7,8 +7,10 @@ Every step raises when it fails; there is no half-built jail to fall back to.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import EACCES
 from signal import SIGTERM
@@ -17,6 +19,7 @@ from typing import Final, NamedTuple, TypeAlias
 from . import (
     capabilities,
     folders,
+    fork_notices,
     grants,
     landlock,
     membership,
@@ -29,6 +32,14 @@ from . import (
     users,
 )
 from .tracking import Tracking
+
+
+class ForkLimit(NamedTuple):
+    """By which process forks are admitted, and how many processes a session may have."""
+
+    limiter: socket.socket
+    filter: bytes  # as fork_notices.program makes it
+    most: int
 
 
 @dataclass(slots=True)
@@ -54,6 +65,7 @@ class Jail:
     held: dict[str, int] = field(default_factory=dict)  # what the worker found, before any code
     tracking: Tracking | None = None  # of the pages that the worker writes, if that is of use
     home: str = ""  # the workspace of a branch; "" for the session's own
+    forks: ForkLimit | None = None  # where nothing of the kernel's bounds the session's processes
 
 
 Step: TypeAlias = tuple[str, Callable[[Jail], None]]
@@ -187,6 +199,23 @@ def _empty_bounding_set_as_root(jail: Jail) -> None:
         capabilities.empty_bounding_set(jail.last_capability)
 
 
+def _limit_forks(jail: Jail) -> None:
+    """By who admits them; where the kernel cannot have them wait, the watchdog is what there is."""
+    if jail.forks is None:
+        return
+    limiter, filter_, most = jail.forks
+    with suppress(OSError):
+        fork_notices.report_forks(filter_, limiter, os.getppid(), most)
+    limiter.close()
+
+
+def _limit_forks_of_anybody(jail: Jail) -> None:
+    # An ordinary user may load filters only into what gains no privileges any more.
+    if jail.forks is not None and os.geteuid() != 0:
+        processes.forbid_new_privileges()
+    _limit_forks(jail)
+
+
 # In init, pid 1 of the new namespaces, with every capability in them and none outside. As data, for
 # where it can, init makes these calls without a line of Python (`quiet_init`).
 INIT: Sequence[Step] = (
@@ -277,6 +306,7 @@ CONFINED_WORKER: Sequence[Step] = (
     ("no new privileges", processes.FORBID_NEW_PRIVILEGES),
     ("parent death signal", lambda jail: processes.die_with_parent()),
     ("memory access", processes.HIDE_MEMORY),
+    ("fork limit", _limit_forks),
     ("Landlock", restrict_files),
     # Last: it forbids what the steps above need.
     ("seccomp", load_filter),
@@ -288,6 +318,7 @@ PROCESS_WORKER: Sequence[Step] = (
     ("resource limits", limit_resources),
     ("workspace", _enter_folder),
     ("parent death signal", lambda jail: processes.die_with_parent()),
+    ("fork limit", _limit_forks_of_anybody),
 )
 
 # In a process of init's code that opens files of the session for the host.

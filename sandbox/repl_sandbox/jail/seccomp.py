@@ -88,7 +88,7 @@ class Program(ctypes.Structure):
         return cls(len(instructions) // INSTRUCTION.size, instructions)
 
 
-_seccomp: Final = Call("seccomp", ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p)
+call_seccomp: Final = Call("seccomp", ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p)
 
 
 def native_arch() -> Arch:
@@ -98,6 +98,11 @@ def native_arch() -> Arch:
         if arch == machine:
             return arch
     raise OSError(ENOTSUP, f"no system-call table for {machine}")
+
+
+def audit_arch() -> int:
+    """What a filter is told of native system calls; OSError as of `native_arch`."""
+    return _AUDIT_ARCH[native_arch()]
 
 
 @cache
@@ -142,7 +147,9 @@ def load(program: bytes) -> None:
     under other filters.
     """
     fprog = Program.of(program)
-    thread = _seccomp(SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, ctypes.addressof(fprog))
+    thread = call_seccomp(
+        SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, ctypes.addressof(fprog)
+    )
     if thread:
         raise OSError(ESRCH, f"thread {thread} runs under other filters")
 

@@ -83,6 +83,7 @@ class Core(Steps):
         self.ended = False  # whether the session has, by itself or with its sandbox
         self._forgone = False
         self._hit: tuple[KillReason, ...] = ()
+        self._full = False  # whether all processes were there that may be, while the cell ran
         self._grace_over: float | None = None
 
     # ── a cell ────────────────────────────────────────────────────────────────────────────────
@@ -156,25 +157,33 @@ class Core(Steps):
         if self._lost:
             outcome, self._lost = replace(outcome, lost=self._lost), ()
         self._end_errand()
-        group = self.links.group
-        if group is not None and (
-            type(outcome) is not Finished
-            or self._is_worth_a_look(outcome.usage.execution_seconds, now)
-            or state != "kept"
+        if self._full or (
+            self.links.group is not None
+            and (
+                type(outcome) is not Finished
+                or self._is_worth_a_look(outcome.usage.execution_seconds, now)
+                or state != "kept"
+            )
         ):
-            return self._with_limits(outcome, group)
+            return self._with_limits(outcome, self.links.group)
         return outcome
+
+    def is_full(self) -> None:
+        """All processes are there that may be: forks are refused. From any thread."""
+        self._full = bool(self.running_since)
 
     def _was_copied(self, state: State) -> bool:
         """Whether the cell had ended, and a copy made of what it left, before its worker died."""
         copy = self._asked
         return state == "rolled_back" and isinstance(copy, Restored) and copy.cell == self.cell
 
-    def _with_limits(self, outcome: AnyOutcome, group: Group) -> AnyOutcome:
+    def _with_limits(self, outcome: AnyOutcome, group: Group | None) -> AnyOutcome:
         """`outcome` with the limits that the kernel has enforced meanwhile, if any."""
-        counted = group.hit()
-        hit = self._hit + tuple(name for name in counted if name not in self._hit)
-        self._hit = ()
+        counted = () if group is None else group.hit()
+        # RLIMIT_NPROC tells nobody that it has refused a fork.
+        seen: tuple[KillReason, ...] = ("processes",) if self._full else ()
+        hit = tuple(dict.fromkeys(self._hit + counted + seen))
+        self._hit, self._full = (), False
         return replace(outcome, limits=hit) if hit else outcome
 
     # ── the end of a cell, or of a worker ─────────────────────────────────────────────────────

@@ -25,6 +25,7 @@ from .generation import (
     complain,
     is_tracked,
     kept_by_worker,
+    limiter_of,
     report,
 )
 from .init import Init
@@ -167,6 +168,7 @@ class Birth(NamedTuple):
     def _keep(self) -> None:
         jail = self.jail
         jail.kept = {0, 1, 2, self.descriptors[0], jail.mapped, self.done, *(self.revival or ())}
+        jail.kept.update(limiter_of(jail))
 
     def _fork(self) -> int:
         """What a quiet init does, in Python: the worker's id, 0 in the worker."""

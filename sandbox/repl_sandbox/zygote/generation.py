@@ -111,7 +111,12 @@ def kept_by_worker(
 ) -> set[int]:
     """Descriptors of a worker whose socket is at `worker`."""
     orders = () if revival is None else (revival.theirs,)
-    return {0, 1, 2, control_fd, worker, jail.contained, *orders}
+    return {0, 1, 2, control_fd, worker, jail.contained, *orders, *limiter_of(jail)}
+
+
+def limiter_of(jail: Jail) -> tuple[int, ...]:
+    """The descriptor by which its workers are held to their limit of processes, if they are."""
+    return () if jail.forks is None else (jail.forks.limiter.fileno(),)
 
 
 def report(control_fd: int, tier: str, who: str, error: Exception) -> None:

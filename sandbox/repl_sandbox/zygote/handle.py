@@ -117,13 +117,14 @@ class ZygoteHandle:
         rlimits: Mapping[str, int],
         group: Group | None = None,
         states: int = -1,
+        processes: int = 0,
     ) -> Links:
         """A new session: its jail is complete and its worker waits when this returns.
 
         Raises:
             IsolationError: a step of the jail failed.
         """
-        links = self.begin(slot, workspace, rlimits, group, states)
+        links = self.begin(slot, workspace, rlimits, group, states, processes)
         self.finish(links)
         return links
 
@@ -134,11 +135,13 @@ class ZygoteHandle:
         rlimits: Mapping[str, int],
         group: Group | None = None,
         states: int = -1,
+        processes: int = 0,
     ) -> Links:
         """Ask for a session, and leave the caller the time it takes; `finish` must follow.
 
         `group` is what the session is in from its first moment; whatever happens, it is released.
-        `states` is how many it keeps besides the current one, -1 for not even that.
+        `states` is how many it keeps besides the current one, -1 for not even that. `processes`:
+        how many it may have where no user of its own and no group of the kernel's bounds them.
         """
         try:
             ends = Ends()
@@ -147,7 +150,7 @@ class ZygoteHandle:
                 group.release()
             raise
         number, version = next(self._numbers), 0 if group is None else group.version
-        settings = requests.settings(workspace, rlimits, states)
+        settings = requests.settings(workspace, rlimits, states, processes)
         request = requests.spawn(number, slot, version, settings)
         links = Links(number, 0, 0, *ends.take(), HostConnection(), self._outside, group)
         links.folder = f"{self._base}/{number}" if self._base else ""

@@ -27,6 +27,7 @@ from . import control, image, nested, requests
 from .birth import Birth
 from .cradle import Cradle
 from .endings import Endings
+from .fork_limiter import LimiterLink
 from .generation import WORKER_FD
 from .networks import Networks
 from .revival import Revival
@@ -41,8 +42,15 @@ _NOT_INTO_GROUP = (EACCES, EBUSY, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP)
 class Zygote:
     """Serves one host."""
 
-    def __init__(self, host: socket.socket, template: Template, networks: Networks | None) -> None:
+    def __init__(
+        self,
+        host: socket.socket,
+        template: Template,
+        networks: Networks | None,
+        limiter: LimiterLink | None = None,
+    ) -> None:
         self._host = host
+        self._limiter = limiter
         self._template = template
         self._networks = networks
         self._cradle = Cradle()
@@ -50,6 +58,7 @@ class Zygote:
         self._workspace = 0
         self._rlimits: list[tuple[int, tuple[int, int]]] = []
         self._states = -1
+        self._most = 0
         self._sessions: dict[int, int] = {}  # number of the request: pid of the init
         self._poller = select.poll()
         self._poller.register(host, select.POLLIN)
@@ -169,7 +178,7 @@ class Zygote:
                 control.send(host, control.refusal(error))
             else:
                 control.send(host, {"data_segment": template.data_segment})
-                Zygote(host, template, self._networks).serve()
+                Zygote(host, template, self._networks, self._limiter).serve()
         finally:
             os._exit(1)
 
@@ -213,6 +222,7 @@ class Zygote:
             template.interpreter,
             covered=template.covered,
             states=self._states,
+            forks=None if self._limiter is None else self._limiter.of(self._most),
         )
 
     def _birth(self, jail: Jail, descriptors: list[int], *, mapped: bool) -> Birth:
@@ -281,7 +291,7 @@ class Zygote:
         """Read what is the same for most sessions of a template."""
         read = requests.read_settings(settings)
         self._workspace, self._rlimits = read["workspace"], rlimits.plan(read["rlimits"])
-        self._states = read["states"]
+        self._states, self._most = read["states"], read["processes"]
         self._settings = settings
 
     def _map(self, session: int, slot: int | None, written: int) -> None:
@@ -340,6 +350,8 @@ class Zygote:
                 self._removing.discard(pid)
         ending = (each.pid for each in self._endings)
         kept = {*self._sessions.values(), *ending, *self._removing, *self._nested}
+        if self._limiter is not None:
+            kept.add(self._limiter.pid)
         processes.end_children(kept)
 
     def _leave(self) -> NoReturn:

@@ -21,9 +21,16 @@ _FLAGS = int(socket.MSG_CMSG_CLOEXEC)
 _SOL_SOCKET, _SCM_RIGHTS = int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS)
 
 
-def settings(workspace: int, rlimits: Mapping[str, int], states: int = -1) -> bytes:
+def settings(
+    workspace: int, rlimits: Mapping[str, int], states: int = -1, processes: int = 0
+) -> bytes:
     """What is the same for most sessions of a template, which then need not be read again."""
-    chosen = {"workspace": workspace, "rlimits": dict(rlimits), "states": states}
+    chosen = {
+        "workspace": workspace,
+        "rlimits": dict(rlimits),
+        "states": states,
+        "processes": processes,
+    }
     return json.dumps(chosen).encode()
 
 

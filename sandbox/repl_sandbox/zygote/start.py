@@ -13,7 +13,7 @@ from typing import NoReturn
 from ..errors import IsolationError, SandboxError
 from ..jail import remedies, rlimits
 from ..types import Policy
-from . import control, requests
+from . import control, fork_limiter, requests
 from .generation import LEAST_FILES
 from .main import Zygote
 from .networks import Networks
@@ -77,8 +77,9 @@ def serve(fd: int, tier: str, *, privileged: bool) -> NoReturn:
         "implementation": sys.implementation.name,
         "room": 0 if template.tier == "jailed" or template.privileged else rlimits.room(),
     }
+    limiter = None if template.tier == "jailed" else fork_limiter.start(host)
     _say(host, requests.said(number, facts))
-    Zygote(host, template, networks).serve()
+    Zygote(host, template, networks, limiter).serve()
 
 
 def _wake(signum: int, frame: object) -> None:

@@ -1,0 +1,165 @@
+"""The process that holds sessions to their limit of processes where the kernel cannot.
+
+RLIMIT_NPROC counts all processes of a user, so it bounds a session only where the session has a
+user of its own, and a group of processes needs rights. Without namespaces each fork of a session
+therefore waits for this process, which counts what there is below the session's init and lets the
+fork happen or fail. One serves all sessions of a sandbox. It is none of their parents: whatever a
+session does, the zygote and its init have nothing to do with it.
+
+A session that has forked a lot lately waits for each further fork, refused ones too. So code that
+forks in a loop sleeps, and its neighbours have the processors.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import socket
+import time
+from collections import deque
+from typing import Final, NamedTuple, NoReturn
+
+from ..jail import fork_notices, processes
+from ..jail.forks import fork
+from ..jail.recipe import ForkLimit
+
+# Answers that a session has at once, and so many more each second: a program that starts others in
+# a loop starts fewer, because each start takes a millisecond or more.
+_AT_ONCE: Final = 128
+_A_SECOND: Final = 1000
+# Seconds that a fork may take from the answer until its child can be counted, on a busy machine.
+_UNDER_WAY: Final = 0.02
+# A count takes this process a tenth of its time at most.
+_REST: Final = 9
+
+
+class ForkLimiter:
+    """Serves until nobody is left who could introduce a session on `introductions`."""
+
+    def __init__(self, introductions: socket.socket) -> None:
+        self._introductions = introductions
+        self._poller = select.poll()
+        self._poller.register(introductions, select.POLLIN)
+        self._sessions: dict[int, _Session] = {}  # by listener
+        self._waiting: set[_Session] = set()  # those with forks that are not answered yet
+
+    def serve(self) -> NoReturn:
+        """Answer forks."""
+        while True:
+            for fd, events in self._poller.poll(self._settle()):
+                if fd == self._introductions.fileno():
+                    self._meet()
+                elif events & select.POLLIN:
+                    self._sessions[fd].hear()
+                    self._waiting.add(self._sessions[fd])
+                else:
+                    self._part(fd)
+
+    def _settle(self) -> float | None:
+        """Answer what can be; milliseconds until more can, None if nothing waits."""
+        now = time.monotonic()
+        due = {session: when for session in self._waiting if (when := session.settle(now))}
+        self._waiting = {*due}
+        return max(0.0, min(due.values()) - time.monotonic()) * 1000 if due else None
+
+    def _meet(self) -> None:
+        met = fork_notices.receive(self._introductions)
+        if met is None:
+            os._exit(0)
+        init, most, listener = met
+        if listener < 0:
+            return  # there are no descriptors left: the session cannot fork
+        self._sessions[listener] = _Session(init, most, listener)
+        self._poller.register(listener, select.POLLIN)
+
+    def _part(self, listener: int) -> None:
+        """Nobody is left under the filter."""
+        self._waiting.discard(self._sessions[listener])
+        self._poller.unregister(listener)
+        os.close(listener)
+        del self._sessions[listener]
+
+
+class _Session:
+    """One worker, and all that was ever forked from it."""
+
+    def __init__(self, init: int, most: int, listener: int) -> None:
+        self._init, self._most, self._listener = init, most, listener
+        self._counted = most  # nothing is known yet
+        self._count_due = 0.0  # on the monotonic clock, as all times here
+        self._admitted: deque[float] = deque()  # when forks were let happen that may be uncounted
+        self._waiting: deque[int] = deque()
+        self._answers, self._answers_of = float(_AT_ONCE), time.monotonic()
+
+    def hear(self) -> None:
+        """Take up a fork that waits."""
+        waiting = fork_notices.hear(self._listener)
+        if waiting is not None:
+            self._waiting.append(waiting)
+
+    def settle(self, now: float) -> float | None:
+        """Answer those of which the answer is known and due; when to come back, if any is left."""
+        self._answers += (now - self._answers_of) * _A_SECOND
+        self._answers, self._answers_of = min(self._answers, float(_AT_ONCE)), now
+        while self._waiting:
+            if self._answers < 1:
+                return now + (1 - self._answers) / _A_SECOND
+            admitted = self._admits(now)
+            if admitted is None:
+                return self._count_due
+            fork_notices.answer(self._listener, self._waiting.popleft(), admitted=admitted)
+            self._answers -= 1
+        return None
+
+    def _admits(self, now: float) -> bool | None:
+        """Whether there is room for one more; None: not known before the next count."""
+        if self._counted + len(self._admitted) >= self._most and now >= self._count_due:
+            self._count()
+        if self._counted + len(self._admitted) < self._most:
+            self._admitted.append(now)
+            return True
+        return False if self._counted >= self._most else None
+
+    def _count(self) -> None:
+        start = time.monotonic()
+        self._counted = processes.threads(processes.descendants(self._init))
+        while self._admitted and self._admitted[0] < start - _UNDER_WAY:
+            self._admitted.popleft()
+        end = time.monotonic()
+        self._count_due = end + max(_UNDER_WAY / 4, _REST * (end - start))
+
+
+class LimiterLink(NamedTuple):
+    """What the zygote has of it."""
+
+    pid: int
+    introductions: socket.socket
+    filter: bytes
+
+    def of(self, most: int) -> ForkLimit:
+        """That of sessions with at most so many processes."""
+        return ForkLimit(self.introductions, self.filter, most)
+
+
+def start(host: socket.socket) -> LimiterLink | None:
+    """Fork one from this process, the zygote of `host`; None where forks cannot wait for it."""
+    try:
+        filter_ = fork_notices.program()
+    except OSError:
+        return None
+    theirs, ours = socket.socketpair()
+    pid = fork()
+    if pid == 0:
+        try:
+            processes.die_with_parent()
+            os.setsid()
+            theirs.close()
+            host.close()
+            _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+            ForkLimiter(ours).serve()
+        finally:
+            os._exit(1)
+    ours.close()
+    return LimiterLink(pid, theirs, filter_)

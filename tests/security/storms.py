@@ -1,0 +1,186 @@
+"""Code that forks without end, and what its session, its host and a neighbour have of it.
+
+`look` is run by the suite's own user and, as text, by an ordinary one.
+"""
+
+import json  # noqa: F401 - what the ordinary user's script prints with
+import os
+import threading
+import time
+from typing import Any
+
+from repl_sandbox import Limits, Sandbox, Session
+
+HEAD = "import ctypes, os, signal, subprocess, threading, time\nprctl = ctypes.CDLL(None).prctl\n"
+# Daemons that are nobody's children but their own, and fork in a loop.
+DAEMONS = """
+for _ in range(20):
+    try: pid = os.fork()
+    except OSError: break
+    if pid == 0:
+        os.setsid()
+        prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+        while True:
+            try: os.fork()
+            except OSError: pass
+while True: pass
+"""
+STORMS = {
+    "daemons": DAEMONS,
+    "daemons that take no signal": """
+for number in range(1, 65):
+    try: signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError): pass
+signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
+"""
+    + DAEMONS,
+    "forks": """
+while True:
+    try: os.fork()
+    except OSError: pass
+""",
+    "forks with threads": """
+def storm():
+    while True:
+        try:
+            if os.fork() == 0: threading.Thread(target=storm).start()
+        except (OSError, RuntimeError): pass
+storm()
+""",
+    "daemons forked twice": """
+def daemon():
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork(): os._exit(0)
+        while True: pass
+while True:
+    try:
+        daemon()
+        while os.waitpid(-1, os.WNOHANG)[0]: pass
+    except OSError: pass
+""",
+    "parents that end": """
+for _ in range(20):
+    if os.fork() == 0:
+        os.setsid()
+        while True:
+            try:
+                if os.fork(): os._exit(0)
+            except OSError: pass
+while True: pass
+""",
+    "programs": """
+while True:
+    try: subprocess.Popen(["sleep", "100"], start_new_session=True)
+    except OSError: pass
+""",
+    "shells": """
+for _ in range(20):
+    if os.fork() == 0:
+        os.setsid()
+        os.execv("/bin/sh", ["sh", "-c", "while :; do sh -c : & done"])
+while True: pass
+""",
+    "threads": """
+while True:
+    try: threading.Thread(target=lambda: [None for _ in iter(int, 1)], daemon=True).start()
+    except RuntimeError: pass
+""",
+    "stopped processes": """
+while True:
+    try:
+        if os.fork() == 0:
+            os.setsid(); os.kill(os.getpid(), signal.SIGSTOP)
+            while True: pass
+    except OSError: pass
+""",
+    "zombies": """
+while True:
+    try:
+        if os.fork() == 0: os._exit(0)
+    except OSError: pass
+""",
+    "memory": """
+for _ in range(20):
+    if os.fork() == 0:
+        os.setsid()
+        block = bytearray(4 << 20)
+        while True:
+            try: os.fork()
+            except OSError: pass
+            block[::4096] = b'x' * (len(block) // 4096)
+while True: pass
+""",
+    "processes that wake each other": """
+for _ in range(20):
+    if os.fork() == 0:
+        os.setsid()
+        while True:
+            try: os.fork(), os.kill(-1, signal.SIGCONT)
+            except OSError: pass
+while True: pass
+""",
+}
+LIMITS = Limits(timeout=60, processes=32)
+# What a session may have besides `Limits.processes`: its init, copies for recovery, those by which
+# it is seen that the limit was passed, and what counting misses while processes come and go.
+BESIDES = 32
+
+
+class Seen(threading.Thread):
+    """Looks how many threads the processes below `init` have, until it is told to stop."""
+
+    def __init__(self, init: int) -> None:
+        super().__init__(daemon=True)
+        self._init, self.most, self.stops = init, 0, threading.Event()
+
+    def run(self) -> None:
+        """Look again and again."""
+        while not self.stops.wait(0.005):
+            self.most = max(self.most, self._look())
+
+    def _look(self) -> int:
+        found, threads = [self._init], 0
+        while found:
+            task = f"/proc/{found.pop()}/task"
+            try:
+                names = os.listdir(task)
+                threads += len(names)
+                for name in names:
+                    with open(f"{task}/{name}/children") as file:
+                        found += map(int, file.read().split())
+            except OSError:
+                continue
+        return threads
+
+
+def late(session: Session, code: str, timeout: float) -> tuple[Any, float]:
+    """The outcome, and how many seconds after its time it came."""
+    begun = time.monotonic()
+    outcome = session.run(code, timeout=timeout)
+    return outcome, time.monotonic() - begun - timeout
+
+
+def look(tier: str, python: str | None, names: list[str], timeout: float) -> dict[str, Any]:
+    """For each of the storms `names`: the outcome and how it came about."""
+    found = {}
+    with Sandbox(isolation=tier, python=python, limits=LIMITS) as sandbox:
+        for name in names:
+            with sandbox.session() as neighbour, sandbox.session() as session:
+                neighbour.run("x = 42")
+                session.run("y = 43")
+                _, quiet = late(neighbour, "while True: pass", 0.5)
+                seen = Seen(session._core.links.pid)
+                seen.start()
+                outcome, lateness = late(session, HEAD + STORMS[name], timeout)
+                seen.stops.set()
+                seen.join()
+                found[name] = {
+                    "outcome": type(outcome).__name__,
+                    "limits": [*outcome.limits, getattr(outcome, "reason", "")],
+                    "most": seen.most,
+                    "late": lateness,
+                    "quiet": quiet,
+                    "values": [session.run("y").value, neighbour.run("x").value],
+                }
+    return found

@@ -1,0 +1,60 @@
+"""Storms of processes: bounded, named, and answered in time, whoever started the sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repl_sandbox.jail.landlock import kernel_abi
+from tests.security import storms
+
+PROGRAM = Path(__file__).parent / "storms.py"
+# Those of which each must meet the limit of processes; and those that may stay below it.
+FULL = ["daemons", "daemons forked twice", "forks with threads"]
+BELOW = ["parents that end", "shells"]
+TIMEOUT = 1.5
+
+
+@pytest.fixture(scope="module", params=["jailed", "confined", "process"])
+def tier(request: pytest.FixtureRequest) -> str:
+    if request.param == "confined" and not kernel_abi():
+        pytest.skip("this kernel has no Landlock")
+    return str(request.param)
+
+
+@pytest.fixture(scope="module", params=["suite", "ordinary"])
+def found(request: pytest.FixtureRequest, tier: str) -> dict[str, Any]:
+    """What came of each storm."""
+    if request.param == "ordinary":
+        user: Callable[[str], Any] = request.getfixturevalue("user")
+        source = PROGRAM.read_text(encoding="utf-8")
+        asked = (tier, None, FULL + BELOW, TIMEOUT)
+        result: dict[str, Any] = user(f"{source}\nprint(json.dumps(look(*{asked!r})))")
+        return result
+    python = None if tier == "jailed" else request.getfixturevalue("open_python")
+    return storms.look(tier, python, FULL + BELOW, TIMEOUT)
+
+
+@pytest.mark.parametrize("storm", FULL + BELOW)
+def test_a_storm_has_no_more_processes_than_its_session_may(
+    found: dict[str, Any], storm: str
+) -> None:
+    assert found[storm]["most"] <= storms.LIMITS.processes + storms.BESIDES
+
+
+@pytest.mark.parametrize("storm", FULL)
+def test_the_limit_that_a_storm_met_is_named(found: dict[str, Any], storm: str) -> None:
+    assert "processes" in found[storm]["limits"]
+
+
+@pytest.mark.parametrize("storm", FULL + BELOW)
+def test_a_storm_is_answered_in_time_and_its_session_goes_on(
+    found: dict[str, Any], storm: str
+) -> None:
+    """At most five times as late as a loop in a quiet session, and a second."""
+    seen = found[storm]
+    assert seen["late"] <= 5 * seen["quiet"] + 1
+    assert seen["values"] == ["43", "42"]
