@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from repl_env.arguments import as_path
+from repl_env.private_file import PRIVATE, make_private
 from repl_env.rlm.budget import Spent
 from repl_env.whole_lines import append_line
 
@@ -69,11 +70,13 @@ class ResultsFile:
         self.path = path = as_path(path, "path")
         self.earlier: dict[tuple[str, str], Result] = {}
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, PRIVATE)
         except OSError as error:
             raise ResultsError(f"{path}: {error.strerror or error}") from error
         try:
             self._begin(fresh)
+            # A file of another kind was refused before this, and stays as it was.
+            make_private(self._file)
         except BaseException:
             self.close()
             raise

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from repl_env.errors import REPLError
+from repl_env.private_file import PRIVATE, make_private
 from repl_env.rlm.event_lines import FORMAT, VERSION, as_line, written
 from repl_env.rlm.events import AnyEvent, RunStarted
 from repl_env.whole_lines import append_line
@@ -92,8 +93,9 @@ class TrajectoryWriter:
         )
         kind = os.O_TRUNC if overwrite else os.O_EXCL
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | kind
-        self._file: int | None = os.open(self.path, flags, 0o666)
+        self._file: int | None = os.open(self.path, flags, PRIVATE)
         try:
+            make_private(self._file)
             self._write(header)
         except BaseException:
             self.close()
