@@ -1,8 +1,9 @@
 """Contexts that several environments are given at once, each in memory once.
 
 A reset plans which of its contexts are worth a template of their own (`Sandbox.with_shared`), makes
-those that the last reset did not make, and drops the others when their sessions are closed. Where a
-branch of such a session is open for longer, its template ends with it (`Sandbox.retire`).
+those that no reset before it made, and drops those that no environment uses any more. If a session
+on such a template is open for longer, as a branch is, the template ends with that session
+(`Sandbox.retire`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -29,6 +30,9 @@ _WORTH_SHARING = 1 << 20
 # as the last time, to compare them costs nothing.
 Key: TypeAlias = tuple[tuple[str, str, "str | bytes"], ...]
 
+# A context, None where the reset of its environment resolves it, and its template's key, if any.
+Planned: TypeAlias = "tuple[Context | None, Key | None]"
+
 
 class SharedContexts:
     """The contexts of a group of environments that are like `environment`."""
@@ -36,36 +40,63 @@ class SharedContexts:
     def __init__(self, environment: REPLEnvironment) -> None:
         self._environment = environment
         self._held: dict[Key, Context] = {}
-        self._used: set[Key] = set()
+        self._used: dict[int, Key] = {}  # by the number of the environment
         self._stale: list[Sandbox | AsyncSandbox] = []
         self._making: tuple[Key, Context] | None = None
 
-    def plan(self, resets: list[dict[str, Any]]) -> Iterator[None]:
+    def plan(self, resets: Mapping[int, dict[str, Any]]) -> Iterator[None]:
         """Put resolved contexts into `resets`, shared ones where that is worth it.
 
-        Pauses whenever there is one to `make`.
+        `resets` has the arguments by the number of the environment; other environments keep the
+        contexts that they have. Pauses whenever there is a template to `make`.
 
         Raises:
             TypeError, ValueError, OSError: as `contexts.resolve`, with the environment as a note.
         """
-        found: dict[object, Context] = {}
-        given = [_identity(each) for each in resets]
-        counts = Counter(given)
-        self._used = set()
-        for index, (each, identity) in enumerate(zip(resets, given, strict=True)):
-            if counts[identity] < 2 or not (each.get("context") or each.get("contexts")):
+        found: dict[object, Planned] = {}
+        given = {number: _identity(each) for number, each in resets.items()}
+        counts = Counter(given.values())
+        for number, each in resets.items():
+            self._used.pop(number, None)
+            identity = given[number]
+            if not (each.get("context") or each.get("contexts")):
                 continue
             if identity not in found:
-                found[identity] = resolved = self._resolve(index, each)
-                if resolved.length * counts[identity] >= _WORTH_SHARING:
-                    key = _key(resolved)
-                    self._used.add(key)
-                    if key not in self._held:
-                        self._making = key, resolved
-                        yield
-                    found[identity] = replace(resolved, source=self._held[key].source)
-            each["context"] = found[identity]
-            each.pop("contexts", None)
+                found[identity] = yield from self._planning(number, each, counts[identity])
+            context, key = found[identity]
+            if context is not None:
+                each["context"] = context
+                each.pop("contexts", None)
+            if key is not None:
+                self._used[number] = key
+
+    def _planning(
+        self, number: int, request: Mapping[str, Any], count: int
+    ) -> Generator[None, None, Planned]:
+        """The context for `count` environments, of which one is `number`, and its template."""
+        if count < 2 and not self._held:
+            return None, None
+        try:
+            resolved = self._resolve(number, request)
+        except (TypeError, ValueError, OSError):
+            if count < 2:
+                return None, None  # the reset of this environment alone fails by it
+            raise
+        key = self._key(resolved, count)
+        if key is None:
+            return resolved, None
+        if key not in self._held:
+            self._making = key, resolved
+            yield
+        return replace(resolved, source=self._held[key].source), key
+
+    def _key(self, context: Context, count: int) -> Key | None:
+        """The template for `count` sessions with this context; None if each has its own copy."""
+        worth = count > 1 and context.length * count >= _WORTH_SHARING
+        if not (worth or self._held):
+            return None
+        key = _key(context)
+        return key if worth or key in self._held else None
 
     def _resolve(self, index: int, request: Mapping[str, Any]) -> Context:
         settings = self._environment.settings
@@ -104,12 +135,13 @@ class SharedContexts:
     def clear(self) -> None:
         """Use none of these again; the next `drop` takes them."""
         self._stale += map(_sandbox, self._held.values())
-        self._held = {}
+        self._held, self._used = {}, {}
 
     def drop(self) -> None:
-        """Let go of the templates that the last plan does not use.
+        """Let go of the templates that no environment of the group uses.
 
-        The group's own sessions on them are closed; branches of these go on.
+        The group's own sessions on them are closed, unless they were of a template that failed;
+        those, and branches, go on.
         """
         for sandbox in self._unused():
             assert isinstance(sandbox, Sandbox)
@@ -122,7 +154,8 @@ class SharedContexts:
             await sandbox.retire()
 
     def _unused(self) -> list[Sandbox | AsyncSandbox]:
-        unused = [key for key in self._held if key not in self._used]
+        used = set(self._used.values())
+        unused = [key for key in self._held if key not in used]
         self._stale += (_sandbox(self._held.pop(key)) for key in unused)
         dropped, self._stale = self._stale, []
         return dropped

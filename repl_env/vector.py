@@ -8,10 +8,10 @@ share is the context, where several are given the same one: it is in memory once
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Mapping, Sequence, Sized
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, overload
 
 from repl_env.arguments import at_least, one_timeout
 from repl_env.current_episode import Mode, OneAtATime
@@ -21,10 +21,10 @@ from repl_env.errors import EpisodeDone, NotReset
 from repl_env.local import LocalREPLEnv, Result
 from repl_env.models import REPLAction, REPLObservation, result_of
 from repl_env.pools import Pool
-from repl_env.settings import REQUEST_NAMES
 from repl_env.shared_contexts import SharedContexts
 from repl_env.together import play_together
 from repl_env.turns import Turn
+from repl_env.vector_resets import Requests, resets_of
 from repl_env.vector_results import last_of, unrewarded
 from repl_sandbox.errors import SandboxError
 from repl_sandbox.session.batch import Batch
@@ -85,26 +85,46 @@ class REPLVectorEnv:
     def __len__(self) -> int:
         return len(self.environments)
 
+    @overload
     def reset(
-        self, requests: Sequence[Mapping[str, Any] | None] | None = None, **shared: Any
-    ) -> list[Result]:
-        """Begin an episode in every environment, each in a new session.
+        self, requests: Requests | None = None, *, only: None = None, **shared: Any
+    ) -> list[Result]: ...
+
+    @overload
+    def reset(
+        self, requests: Requests | None = None, *, only: Iterable[int], **shared: Any
+    ) -> list[Result | None]: ...
+
+    def reset(
+        self,
+        requests: Requests | None = None,
+        *,
+        only: Iterable[int] | None = None,
+        **shared: Any,
+    ) -> Sequence[Result | None]:
+        """Begin an episode in every environment, or those numbered in `only`, in new sessions.
 
         `shared` are arguments of `LocalREPLEnv.reset` for all; `requests` has one mapping of them
-        for each environment, or None, which goes before `shared`.
+        for each environment, or None, which goes before `shared`. With `only`, the episodes of the
+        other environments go on, and their results here are None; `requests` may have one mapping
+        for each number in `only` instead, in its order.
+        ```python
+        done = [number for number, result in enumerate(results) if result.done]
+        begun = envs.reset([next(tasks) for _ in done], only=done)
+        ```
 
         Raises:
             TypeError, ValueError, OSError, SandboxError: as `LocalREPLEnv.reset`, with the number
                 of the environment as a note; the others were reset (`results`, `errors`).
         """
         with self._at_call:
-            resets = self._beginning("plain", requests, shared)
+            resets = self._beginning("plain", requests, only, shared)
             for _ in self._shared.plan(resets):
                 self._shared.make()
-            with self._leaving_episodes():
-                turns = [self._resetting("plain", i, each) for i, each in enumerate(resets)]
+            with self._leaving_episodes(resets):
+                turns = [self._resetting("plain", i, each) for i, each in resets.items()]
                 ended = self._play(turns)
-            results = self._begun("plain", ended)
+            results = self._begun("plain", resets, ended)
             self._shared.drop()
             return results
 
@@ -136,18 +156,32 @@ class REPLVectorEnv:
             ]
             return self._results(taken, self._play(turns))
 
+    @overload
     async def areset(
-        self, requests: Sequence[Mapping[str, Any] | None] | None = None, **shared: Any
-    ) -> list[Result]:
+        self, requests: Requests | None = None, *, only: None = None, **shared: Any
+    ) -> list[Result]: ...
+
+    @overload
+    async def areset(
+        self, requests: Requests | None = None, *, only: Iterable[int], **shared: Any
+    ) -> list[Result | None]: ...
+
+    async def areset(
+        self,
+        requests: Requests | None = None,
+        *,
+        only: Iterable[int] | None = None,
+        **shared: Any,
+    ) -> Sequence[Result | None]:
         """`reset` for an event loop; the episodes are then stepped by `astep`."""
         with self._at_call:
-            resets = self._beginning("async", requests, shared)
+            resets = self._beginning("async", requests, only, shared)
             for _ in self._shared.plan(resets):
                 await self._shared.make_async()
-            with self._leaving_episodes():
-                coming = [self._inner(i).reset_async(**each) for i, each in enumerate(resets)]
+            with self._leaving_episodes(resets):
+                coming = [self._inner(i).reset_async(**each) for i, each in resets.items()]
                 ended = await _gather(coming)
-            results = self._begun("async", ended)
+            results = self._begun("async", resets, ended)
             await self._shared.drop_async()
             return results
 
@@ -218,12 +252,12 @@ class REPLVectorEnv:
             raise RuntimeError(f"these episodes were begun by {begun}; go on with {other}")
 
     @contextmanager
-    def _leaving_episodes(self) -> Iterator[None]:
-        """Note which environments have no episode any more, if their resets are interrupted."""
+    def _leaving_episodes(self, numbers: Iterable[int]) -> Iterator[None]:
+        """Note which of these environments have no episode any more, if resets are interrupted."""
         try:
             yield
         except BaseException:
-            for index in range(len(self)):
+            for index in numbers:
                 if self._inner(index)._state is None:
                     self._last[index], self._why_not[index] = None, "it was interrupted"
             raise
@@ -239,35 +273,29 @@ class REPLVectorEnv:
     def _beginning(
         self,
         mode: Mode,
-        requests: Sequence[Mapping[str, Any] | None] | None,
+        requests: Requests | None,
+        only: Iterable[int] | None,
         shared: Mapping[str, Any],
-    ) -> list[dict[str, Any]]:
-        """The arguments of each environment's reset."""
+    ) -> dict[int, dict[str, Any]]:
+        """The arguments of each reset, by the number of its environment."""
         self._check_mode(mode)
-        if requests is None:
-            requests = [None] * len(self)
-        if not isinstance(requests, Sized):
-            raise TypeError(f"requests must be a list, not {type(requests).__name__}")
-        if len(requests) != len(self):
-            raise ValueError(f"requests: {len(requests)} for {len(self)} environments")
-        for index, each in enumerate(requests):
-            if not (each is None or isinstance(each, Mapping)):
-                kind = type(each).__name__
-                raise TypeError(f"requests[{index}] must be a mapping or None, not {kind}")
-        resets = [{**shared, **(each or {})} for each in requests]
-        for index, each in enumerate(resets):
-            if unknown := sorted(each.keys() - REQUEST_NAMES):
-                raise TypeError(f"environment {index}: reset takes no {', '.join(unknown)}")
+        resets = resets_of(len(self), requests, only, shared)
         self._forget()
-        self._why_not = {}
+        for index in resets:
+            self._why_not.pop(index, None)
         return resets
 
     def _resetting(self, mode: Mode, index: int, request: dict[str, Any]) -> Turn[REPLObservation]:
         given = tuple(request.pop(name, None) for name in POSITIONAL)
         return self._inner(index)._resetting(mode, given, request)
 
-    def _begun(self, mode: Mode, ended: Sequence[REPLObservation | BaseException]) -> list[Result]:
-        for index, end in enumerate(ended):
+    def _begun(
+        self,
+        mode: Mode,
+        numbers: Iterable[int],
+        ended: Sequence[REPLObservation | BaseException],
+    ) -> list[Result | None]:
+        for index, end in zip(numbers, ended, strict=True):
             if isinstance(end, BaseException):
                 self._last[index], self.errors[index] = None, end
                 self._why_not[index] = f"{type(end).__name__}: {end}"
@@ -277,7 +305,7 @@ class REPLVectorEnv:
         if any(isinstance(error, SandboxError) for error in self.errors.values()):
             self._shared.clear()  # it may be a template's; the next reset makes new ones
         self._raise(f" of {len(self)}")
-        return [result for result in self.results if result is not None]
+        return list(self.results)
 
     def _taken(
         self, actions: Sequence[str | REPLAction | None], timeout_s: float | None
