@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from repl_env.cells import OnOutput
 from repl_env.contexts import Given
@@ -22,9 +22,18 @@ from repl_env.models import (
 )
 from repl_sandbox.types import JSON, Missing
 
+if TYPE_CHECKING:
+    from repl_sandbox.session.files import AsyncSessionFiles
+
 
 class AsyncLocalREPLEnv(LocalBase):
     """`LocalREPLEnv` for an event loop: the same methods, awaited, and `async with`."""
+
+    @property
+    def files(self) -> AsyncSessionFiles:
+        """The files of the session's workspace, awaited; see `LocalREPLEnv.files`."""
+        files: AsyncSessionFiles = self._env.files
+        return files
 
     async def reset(
         self,

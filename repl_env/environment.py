@@ -242,6 +242,15 @@ class REPLEnvironment(AssignableEnvironment):
         """The engine's session of this episode; NotReset if none has begun."""
         return self._begun().session
 
+    @property
+    def files(self) -> Any:
+        """The files of the session's workspace: `put`, `get`, `list`; NotReset without an episode.
+
+        The methods are awaited in an episode that was begun by `reset_async`. They work while no
+        step runs, and after the end of the episode until the next reset.
+        """
+        return self._begun().session.files
+
     # OpenEnv's names for the two things that an episode is made of; None between episodes.
 
     @property

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from repl_env.rlm.budget import Budget, Price
     from repl_env.rlm.calling import Calling
     from repl_env.rlm.ledger import Account
+    from repl_sandbox.session.files import SessionFiles
 
 Result = StepResult[REPLObservation]
 
@@ -182,6 +183,22 @@ class LocalREPLEnv(LocalBase):
     ```
     The arguments are those of `REPLEnvironment`, by name.
     """
+
+    @property
+    def files(self) -> SessionFiles:
+        """The files of the session's workspace, for the host to put, read and list.
+
+        They can be read after the end of the episode, until the next reset or `close`.
+        ```python
+        env.files.put("train.csv", rows)
+        env.execute(code)
+        submission = env.files.get("submission.csv")  # bytes
+        ```
+        Raises:
+            NotReset: no episode has begun.
+        """
+        files: SessionFiles = self._env.files
+        return files
 
     def reset(
         self,

@@ -19,8 +19,8 @@ SECRETS = frozenset({"hf_token", "llm"})
 # What is the environment's own, as it looks at the episode and leaves it as it is.
 _PASSED_ON = frozenset(
     {
-        "account", "calling", "contexts", "draft", "list_variables", "rubric", "save", "session",
-        "state",
+        "account", "calling", "contexts", "draft", "files", "list_variables", "rubric", "save",
+        "session", "state",
     }
 )  # fmt: skip
 # What begins an episode that no replay of a recording could come to.
@@ -39,7 +39,7 @@ class Recorder:
     text = recorder.recording.to_json()
     ```
     It has the methods of `LocalREPLEnv` but `follow_up` and `load`, whose episodes do not begin
-    with a reset. What code is run in `session` itself is not recorded.
+    with a reset. Code that is run in `session` itself, and files put by `files`, are not recorded.
     """
 
     def __init__(self, environment: Steppable) -> None:
