@@ -23,8 +23,10 @@ _MOST_ENDS = 8
 _ONE_LINE = re.compile(
     r"[ \t]*+(?P<fence>`{3,}+)(?P<name>[\w.:+-]++)[ \t](?P<code>[^`]++)(?P=fence)[ \t]*+"
 )
-_QUOTED = re.compile(r" {0,3}(?:>(?!>>)[ \t]?)+")
+# The marks of all levels: a text may have any number of them on a line.
+_QUOTED = re.compile(r"(?: {0,3}>(?!>>)[ \t]?)++")
 _TAG = re.compile(r"<\|?(?P<name>[A-Za-z]\w{0,30})(?:\s[^<>]{0,200})?\|?>")
+_CLOSER = re.compile(r"</(?P<name>[A-Za-z]\w{0,30})")
 _ITEM = re.compile(r"[ \t]*+(?:(?:[-*+]|\d{1,9}[.)])[ \t]++)*+")
 # Code on the line of the opening fence, behind the name: attributes have no such form.
 _HEAD = re.compile(
@@ -62,7 +64,7 @@ class _Blocks:
         self._parser = parser
         self._fences = Fences(lines, language)
         self._begins = list(accumulate((len(line) + 1 for line in lines), initial=0))
-        self._closers: dict[str, list[int]] = {}
+        self._closers = _closers(lines)
         self._last = Stop(len(lines), len(lines))
 
     def blocks(self) -> Iterator[Block]:
@@ -158,13 +160,10 @@ class _Blocks:
         return line in self._fences.at and not self._fences.at[line].behind
 
     def _tag_ends(self, index: int, name: str) -> Iterator[Stop]:
-        closer = f"</{name}"
-        if name not in self._closers:
-            self._closers[name] = [n for n, line in enumerate(self._lines) if closer in line]
-        closers = self._closers[name]
-        for place in range(bisect_left(closers, index + 1), len(closers)):
-            number = closers[place]
-            before = self._lines[number].partition(closer)[0]
+        closers = self._closers.get(name, [])
+        for place in range(bisect_left(closers, (index + 1, 0)), len(closers)):
+            number, column = closers[place]
+            before = self._lines[number][:column]
             yield Stop(number, number + 1, before if before.strip() else None, closes=True)
 
     # ── where it ends ────────────────────────────────────────────────────────────────────────────
@@ -200,3 +199,16 @@ class _Blocks:
         if stop.before is not None:
             lines.append(stop.before)
         return tidied("\n".join(lines)).strip("\n")
+
+
+def _closers(lines: list[str]) -> dict[str, list[tuple[int, int]]]:
+    """By the name in a closing tag, the lines that have such a tag and the first place on each."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for number, line in enumerate(lines):
+        if "</" not in line:
+            continue
+        for tag in _CLOSER.finditer(line):
+            places = found.setdefault(tag["name"], [])
+            if not places or places[-1][0] != number:
+                places.append((number, tag.start()))
+    return found

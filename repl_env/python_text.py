@@ -55,7 +55,10 @@ class Parser:
     def tree(self, code: str) -> ast.Module | None:
         """The syntax tree of `code`; None if it is no Python, or too long."""
         cost = max(len(code), _LEAST_COST)
-        if len(code) > MOST_CODE or cost > self._left:
+        if len(code) > MOST_CODE:
+            return None
+        if cost > self._left:
+            self._left = 0  # else to copy texts that are not parsed would have no bound
             return None
         self._left -= cost
         _ignore_warnings()

@@ -130,6 +130,9 @@ def test_no_text_breaks_the_parser_and_blocks_are_pieces_of_it(text):
         ("```repl\nx\n```text\n" * 50_000, 50_000),
         ("~~~\n" * 50_001, 0),
         ("```repl" + " " * 500_000, 0),
+        ("".join(f"a <python{number}>\n" for number in range(50_000)), 0),
+        ("a <code>\n</code>\n" * 50_000, 0),
+        ((">    " * 3_000 + "```repl\n>x\n") * 50, 50),
     ],
 )
 def test_fences_without_end_take_linear_time(text, blocks):
