@@ -481,6 +481,8 @@ def test_a_hint_follows_as_one_line(error, namespace, source, hint):
         "x = 5 ! 6",
         "raise SyntaxError('made by hand')",
         "x" * 10_000,
+        f"{' ' * 300}={' ' * 300}{'python' * 60}",
+        f"{' ' * 400}={' ' * 500}a b",
     ],
 )
 def test_there_is_no_hint_where_nothing_is_known(error, namespace, source):

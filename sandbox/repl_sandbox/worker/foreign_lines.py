@@ -15,18 +15,23 @@ _FENCE = "The fences of Markdown, as '```', are no part of the code."
 
 _MANAGERS = r"(?:pip3?|conda|mamba|micromamba|uv|poetry|pipx|easy_install)"
 _SYSTEM_MANAGERS = r"(?:apt|apt-get|yum|dnf|apk|brew|npm)"
-_OPTIONS = r"(?:-\S+\s+)*"
+_OPTIONS = r"(?:-\S++\s++)*+"
+_ASSIGNMENT = r"[\w.,\s\[\]'\"]++=\s*+"
+# All repetitions are possessive: a line may be of blanks alone, and is looked at in linear time.
 _INSTALLS = re.compile(
-    r"\s*(?:[\w.,\s\[\]]+=\s*)?[!%$]{0,2}\s*(?:sudo\s+)?(?:\S*python[\d.]*\S*\s+-m\s+|\{[^}]*\}\s+-m\s+)?"
-    rf"(?:{_MANAGERS}|{_SYSTEM_MANAGERS})\s+{_OPTIONS}(?:pip\s+{_OPTIONS})?"
+    rf"\s*+(?:{_ASSIGNMENT})?[!%$]{{0,2}}\s*+(?:sudo\s++)?"
+    r"(?:(?:(?=\S*python)\S++|\{[^}]*+\})\s++-m\s++)?"
+    rf"(?:{_MANAGERS}|{_SYSTEM_MANAGERS})\s++{_OPTIONS}(?:pip\s++{_OPTIONS})?"
     r"(?:install|add|update|upgrade|download|sync)\b"
 ).match
-_MANAGES = re.compile(rf"\s*%{_MANAGERS}\b").match
-_ASKS_MANAGER = re.compile(rf"\s*{_MANAGERS}\s+(?:list|show|freeze|uninstall|search|--\w+)\b").match
+_MANAGES = re.compile(rf"\s*+%{_MANAGERS}\b").match
+_ASKS_MANAGER = re.compile(
+    rf"\s*+{_MANAGERS}\s++(?:list|show|freeze|uninstall|search|--\w+)\b"
+).match
 
-_MAGIC = re.compile(r"\s*(!|%%?)(?=[\w/.~{%!$])(\w*)").match
-_ASSIGNED = re.compile(r"\s*[\w.,\s\[\]'\"]+=\s*([!%])\s*(\w+)").match
-_HELP = re.compile(r"\s*(\?\??)?\s*([^\W\d][\w.]*)\s*(\?\??)?\s*;?\s*(?:#.*)?$").match
+_MAGIC = re.compile(r"\s*+(!|%%?)(?=[\w/.~{%!$])(\w*+)").match
+_ASSIGNED = re.compile(rf"\s*+{_ASSIGNMENT}([!%])\s*+(\w++)").match
+_HELP = re.compile(r"\s*+(\?\??)?\s*+([^\W\d][\w.]*+)\s*+(\?\??)?\s*+;?\s*+(?:#.*)?$").match
 
 _BY_MAGIC = {
     "matplotlib": "Figures come with the cell's outcome, and the line can be left out.",
