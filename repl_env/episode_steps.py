@@ -78,7 +78,8 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
         on_output: cells.OnOutput | None = None,
     ) -> Turn[REPLObservation]:
         current = self._going_on_in(mode)
-        of_public_kind(action, REPLAction, "action")
+        if not isinstance(action, REPLAction):
+            of_public_kind(action, REPLAction, "action")
         if timeout_s is not None:
             check_seconds(timeout_s, "timeout_s")
         if on_output is not None:

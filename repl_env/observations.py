@@ -153,7 +153,8 @@ def render(
 
     Output is rendered as a terminal shows it, before it is cut. `memory` as of `failure`.
     """
-    stdout, stderr = as_shown(clean(outcome.stdout)), as_shown(clean(outcome.stderr))
+    stdout = as_shown(clean(outcome.stdout)) if outcome.stdout else ""
+    stderr = as_shown(clean(outcome.stderr)) if outcome.stderr else ""
     # Kept is what the cell wrote, and neither the value that is shown nor the text of an error. It
     # comes first in what is shown, and is cut, if that is, where it is longer than the head.
     head = limit - limit // 2

@@ -39,6 +39,8 @@ _STATEMENTS = (
 _PROMPT = re.compile(r"[ \t]*+(?:(?:>>>|\.\.\.:?|In ?\[\d*\]:)(?: |$)|>>>(?=\S))")
 _FIRST_PROMPT = re.compile(r"[ \t]*+(?:>>>|In ?\[\d*\]:)")
 _MARGIN = re.compile(r"[ \t]*+")
+# Code that has neither a prompt nor an indent begins with none of these, and most code is such.
+_UNTIDY = (" ", "\t", "\n", "\r", ">", "#", "In")
 
 
 class Parser:
@@ -173,7 +175,7 @@ def tidied(code: str) -> str:
     Neither can begin a cell of Python, so that code which is right stays as it is. Of a console's
     transcript only the lines behind prompts are code.
     """
-    if not _may_need_tidying(code):
+    if not code.startswith(_UNTIDY):
         return code
     lines = code.split("\n")
     first = next((line for line in lines if line.strip()), "")
@@ -185,11 +187,6 @@ def tidied(code: str) -> str:
     if not margin:
         return code
     return "\n".join(_outdented(line, margin) for line in lines)
-
-
-def _may_need_tidying(code: str) -> bool:
-    """Whether the first lines are such as to be looked at: most code is not."""
-    return code[:1] in {" ", "\t", "\n", "\r", ">", "#"} or code.startswith("In")
 
 
 def _outdented(line: str, margin: str) -> str:
