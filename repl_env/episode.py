@@ -13,6 +13,7 @@ from typing import Any
 
 from repl_env.answers import AnswerSheet, FinalAnswer, Validator, Verdict
 from repl_env.contexts import Context
+from repl_env.endings import ending
 from repl_env.errors import OURS
 from repl_env.models import CodeBlockResult, REPLObservation, REPLState, trusted
 from repl_env.observations import Failure, failure, message_result, on_new_line, render
@@ -264,6 +265,7 @@ class Episode:
             "error_kind": kind,
             "mask": self.masked,
             "reward_components": {},
+            "task_reward": 0.0,
             "usage": {
                 "execution_seconds": usage.execution_seconds,
                 "waiting_seconds": usage.waiting_seconds,
@@ -271,6 +273,7 @@ class Episode:
                 "peak_memory": usage.peak_memory,
             },
             "stop_reason": self.stop_reason,
+            "ended": ending(self.done, {"stop_reason": self.stop_reason}),
             "truncated": result.truncated,
             "isolation": self.isolation,
         }

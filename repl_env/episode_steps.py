@@ -139,6 +139,7 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
         else:  # a transform's own
             observation.reward = reward
         observation.metadata["reward_components"] = parts
+        observation.metadata["task_reward"] = scoring.task_reward(self.rubric, parts)
         if observation.done:
             _latch(current, observation)
         return observation

@@ -20,6 +20,7 @@ from pydantic import (
     field_serializer,
 )
 
+from repl_env.endings import Scored
 from repl_env.parsing import strip_fence
 from repl_env.values import clean
 
@@ -163,7 +164,7 @@ class CodeBlockResult(Printed):
     truncated: bool = False
 
 
-class REPLObservation(Observation):
+class REPLObservation(Scored, Observation):
     """What the policy sees after a reset or a step."""
 
     result: CodeBlockResult
@@ -225,7 +226,7 @@ ResultObsT = TypeVar("ResultObsT")
 
 
 @dataclass(frozen=True, slots=True)
-class StepResult(Generic[ResultObsT]):
+class StepResult(Scored, Generic[ResultObsT]):
     """One reset or step, as clients return it; `metadata` is the observation's."""
 
     observation: ResultObsT

@@ -10,7 +10,7 @@ An answer is worth the same however it is written around: matching ignores case 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
 from typing import Any, TypeAlias, TypeGuard
 
 from repl_env.arguments import check_callable, finite
@@ -26,9 +26,11 @@ class Rubric:
 
     Attributes:
         last_score: what the last call returned; None before the first and after `reset`.
+        shaping: the names of `components` that are not the task's own reward, as penalties are.
     """
 
     last_score: float | None = None
+    shaping: Collection[str] = ()
     # Here, and replaced by longer ones, so that a subclass may have an `__init__` of its own.
     _hooks: tuple[ForwardHook, ...] = ()
     _pre_hooks: tuple[ForwardPreHook, ...] = ()
@@ -222,11 +224,14 @@ class CodeExecutionRubric(Rubric):
 class REPLRubric(Rubric):
     """The default: `process` scores each step, `outcome` the last one.
 
-    An episode that ends without an answer scores `failure_reward`.
+    An episode that ends without an answer scores `failure_reward`. The task's own component is
+    "outcome"; "process" and "failure" are shaping.
 
     Raises:
         TypeError, ValueError: naming the argument.
     """
+
+    shaping = ("process", "failure")
 
     def __init__(
         self,

@@ -45,6 +45,16 @@ def remind(rubric: Any, expected: Any, state: Any = None) -> None:
         load(state)
 
 
+def task_reward(rubric: Any, parts: Mapping[str, float]) -> float:
+    """The sum of the parts of a reward that are the task's own."""
+    shaping = getattr(rubric, "shaping", ())
+    if isinstance(shaping, str):
+        shaping = (shaping,)
+    if not isinstance(shaping, (tuple, list, set, frozenset)):
+        shaping = ()  # of another library, and of another meaning
+    return float(sum(part for name, part in parts.items() if name not in shaping))
+
+
 def components(rubric: Rubric | None, reward: float) -> dict[str, float]:
     """The named parts of a reward; they add up to it."""
     if rubric is None:

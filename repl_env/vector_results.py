@@ -39,7 +39,9 @@ def _lost(last: Result, error: EpisodeAborted) -> Result:
         "error_kind": error.kind,
         "mask": True,
         "reward_components": {},
+        "task_reward": 0.0,
         "stop_reason": "aborted",
+        "ended": "truncated",
     }
     result = message_result("", f"{error}\nThe session is lost; the next reset begins a new one.")
     update = {"result": result, "done": True, "reward": 0.0, "metadata": metadata}
