@@ -13,16 +13,21 @@ from typing import Literal, TypeAlias
 # named block.
 Kind: TypeAlias = Literal["python", "code", "text", "other", "unnamed"]
 
-# A name with one of these among its parts is theirs: `python-repl`, `run_python`.
+# A name with one of these among its parts is theirs: `python-repl`, `run_python`. So is a name
+# with "python" anywhere in it, and that of a file: `cpython`, `main.py`.
 PYTHON_NAMES = frozenset(
-    {"repl", "python", "py", "ipython", "ipy", "jupyter", "pycon", "pyrepl", "doctest"}
-) | {"tool_code", "code_interpreter"}
+    {
+        "repl", "python", "py", "ipython", "ipy", "jupyter", "pycon", "pyrepl", "doctest", "ipynb",
+        "pycode", "pypy", "pyi", "tool_code", "code_interpreter",
+    }
+)  # fmt: skip
 
 CODE_NAMES = frozenset(
     {
         "code", "code_cell", "code_block", "cell", "exec", "execute", "run", "run_code", "action",
         "execute_code", "interpreter", "notebook", "program", "python_tag", "rlm", "source",
-        "snippet", "tool", "script", "in", "input", "sandbox",
+        "snippet", "tool", "script", "in", "input", "sandbox", "code_exec", "code_execution",
+        "code_run", "code_runner", "colab", "interactive", "jupyterlab",
     }
 )  # fmt: skip
 
@@ -71,9 +76,9 @@ def plain_name(word: str) -> str:
     if short in _KINDS and short:
         return short
     parts = {part.rstrip("0123456789.") for part in short.split("_")}
-    if not parts & PYTHON_NAMES:
+    if not (parts & PYTHON_NAMES or "python" in short or name.endswith(".py")):
         return name
-    return "output" if parts & _RESULTS else "python"
+    return "output" if parts & _RESULTS or short.endswith(tuple(_RESULTS)) else "python"
 
 
 def kind_of(name: str, language: str = "python") -> Kind:

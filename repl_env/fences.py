@@ -35,7 +35,10 @@ _AT_START = re.compile(
 _BEHIND_TEXT = re.compile(
     r"(?P<before>[^`]*+(?:`{1,2}+(?!`)[^`]++)*+)(?P<marks>`{3,}+)(?P<info>[^`]*+)"
 )
-_WORD = re.compile(r"\s*+[{.\[(\"'*]*+(?P<word>[\w+#.:-]*+)(?P<rest>.*+)")
+_WORD = re.compile(
+    r"\s*+[\ufeff{.\[(\"'*=#!%@/]*+(?:(?:lang|language|type)[ ]*+[=:][ ]*+)?"
+    r"(?P<word>[\w+#.:-]*+)(?P<rest>.*+)"
+)
 
 
 # The character of a fence's marks, and how many there are.
@@ -98,11 +101,18 @@ def _fence(match: re.Match[str], language: str, *, behind: bool) -> Fence | None
     word = _WORD.fullmatch(info)
     name = plain_name(word["word"]) if word else ""
     rest = word["rest"].strip() if word else ""
-    if name and is_known(name, language):
+    if name and is_known(name, language) and not (apart and _is_prose(rest, language)):
         return Fence(before, kind, name, rest, closes=False, behind=behind)
     if apart or not name or (" " in rest and not {"=", "{"} & set(rest)):
         return closer
-    return None if behind else Fence(before, kind, name, rest, closes=False)
+    return closer if behind else Fence(before, kind, name, rest, closes=False)
+
+
+def _is_prose(rest: str, language: str) -> bool:
+    """Whether words behind a name go on from that name, as in "``` python prints it"."""
+    if not rest[:1].isalpha() or {"=", "{", "("} & set(rest):
+        return False
+    return " " in rest or not is_known(plain_name(rest), language)
 
 
 class Fences:
@@ -164,11 +174,10 @@ class Fences:
                 yield _with_text(index, self._tokens[index])
             elif not fence.may_end(kind):
                 continue
-            elif not fence.closes:
-                if not fence.behind:
-                    yield Stop(index, index)
             elif fence.behind:
                 yield _with_text(index, fence.before)
+            elif not fence.closes:
+                yield Stop(index, index)
             else:
                 yield Stop(index, index + 1, closes=True)
 

@@ -107,7 +107,8 @@ def _runnable(
     for block in blocks:
         if block.kind == "python" or (block.kind == "code" and is_code(block.code, parser, known)):
             named.append(block.code)
-        elif block.kind == "unnamed":
+        # Of fences that do not pair up, the last one may have closed a block.
+        elif block.kind == "unnamed" and (block.closed or is_code(block.code, parser, known)):
             unnamed.append(block.code)
     return named, unnamed
 
