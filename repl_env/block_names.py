@@ -25,7 +25,7 @@ PYTHON_NAMES = frozenset(
 CODE_NAMES = frozenset(
     {
         "code", "code_cell", "code_block", "cell", "exec", "execute", "run", "run_code", "action",
-        "execute_code", "interpreter", "notebook", "program", "python_tag", "rlm", "source",
+        "execute_code", "interpreter", "notebook", "program", "rlm", "source",
         "snippet", "tool", "script", "in", "input", "sandbox", "code_exec", "code_execution",
         "code_run", "code_runner", "colab", "interactive", "jupyterlab",
     }

@@ -26,7 +26,8 @@ _ONE_LINE = re.compile(
 # The marks of all levels: a text may have any number of them on a line.
 _QUOTED = re.compile(r"(?: {0,3}>(?!>>)[ \t]?)++")
 _TAG = re.compile(r"<\|?(?P<name>[A-Za-z]\w{0,30})(?:\s[^<>]{0,200})?\|?>")
-_CLOSER = re.compile(r"</(?P<name>[A-Za-z]\w{0,30})")
+# `</code>`, `<|/code|>`, and `<|python_end|>` for `<|python_start|>`.
+_CLOSER = re.compile(r"<\|?/(?P<name>[A-Za-z]\w{0,30})|<\|(?P<begun>[A-Za-z]\w{0,20}_)end\|>")
 _ITEM = re.compile(r"[ \t]*+(?:(?:[-*+]|\d{1,9}[.)])[ \t]++)*+")
 # Code on the line of the opening fence, behind the name: attributes have no such form.
 _HEAD = re.compile(
@@ -205,10 +206,10 @@ def _closers(lines: list[str]) -> dict[str, list[tuple[int, int]]]:
     """By the name in a closing tag, the lines that have such a tag and the first place on each."""
     found: dict[str, list[tuple[int, int]]] = {}
     for number, line in enumerate(lines):
-        if "</" not in line:
+        if "<" not in line:
             continue
         for tag in _CLOSER.finditer(line):
-            places = found.setdefault(tag["name"], [])
+            places = found.setdefault(tag["name"] or f"{tag['begun']}start", [])
             if not places or places[-1][0] != number:
                 places.append((number, tag.start()))
     return found

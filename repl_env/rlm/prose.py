@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import islice
 
+from repl_env.fences import without_end_tokens
 from repl_env.python_text import MOST_CODE, Parser, computes, names_read
 from repl_env.thoughts import without_thoughts
 
@@ -27,7 +28,7 @@ _PARENTHESIS = re.compile(r"[()]")
 _NAMES = r"([A-Za-z_]\w*+(?:[ \t]*+,[ \t]*+[A-Za-z_]\w*+)*+)"
 # Names that lines of the text bind, as code does.
 _BOUND = re.compile(
-    rf"(?:^[ \t>.]*+|[>;`][ \t]*+)(?:{_NAMES}[ \t]*+(?:[-+*%@&|^]|//?|\*\*|<<|>>)?=(?!=)"
+    rf"(?:^[ \t>.]*+(?:(?:[-*+]|\d{{1,3}}[.)])[ \t]++)?+|[>;:`][ \t]*+)(?:{_NAMES}[ \t]*+(?:[-+*%@&|^]|//?|\*\*|<<|>>)?=(?!=)"
     rf"|for[ \t]++{_NAMES}[ \t]++in\b|(?:def|class)[ \t]++(\w++)[ \t]*+[(:]"
     r"|(?:from[ \t]++[\w.]++[ \t]++)?import[ \t]++(\w++)[ \t]*+$)",
     re.MULTILINE,
@@ -75,6 +76,16 @@ def answer_in(
     parser = parser or Parser()
     text = _inside(prose, answer.end(), parser).strip()
     return _meant(text, prose if whole is None else whole, variables, parser)
+
+
+def around_code(text: str, parser: Parser) -> str | None:
+    """The answer in prose that `text` ends with, if the first block of code stands in the answer."""
+    text = without_end_tokens(without_thoughts(text)).rstrip()
+    start = _ANSWER.search(text)
+    fence = text.find("```")
+    if start is None or fence < start.end() or not is_answer(text[start.start() :], parser):
+        return None
+    return text[start.start() :]
 
 
 def is_answer(text: str, parser: Parser) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from repl_env.bare_code import gives_answer
 from repl_env.parsing import find_code
 from repl_env.python_text import Parser
-from repl_env.rlm.prose import ProseAnswer, answer_in, is_answer
+from repl_env.rlm.prose import ProseAnswer, answer_in, around_code, is_answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,8 @@ def read(reply: str, known: Collection[str], *, last: bool = False) -> ReadReply
     """
     parser = Parser()
     found = find_code(reply, known, parser)
+    if found.origin != "none" and (said := around_code(reply, parser)) is not None:
+        return ReadReply([], answer_in(said, known, whole=reply, anywhere=last, parser=parser))
     if found.origin == "named" or (found.origin == "bare" and _is_run(found.codes, last)):
         return ReadReply(found.codes)
     text = "\n".join((found.prose, *(each for each in found.quoted if is_answer(each, parser))))

@@ -24,6 +24,8 @@ NAMES = [
     "{python}", "python:main.py", "python,linenos", "{code-cell} ipython3", 'python title="x"',
     "{.python .numberLines}", "python repl", "Python 3", " python",
     "python-repl", "run_python", "[python]", "(Python)", "\u00a0python", "repl id=1",
+    "ipynb", "cpython", "pythoncode", "main.py", "./solve.py", "code_execution", "=python",
+    "#!python", "%%python", "@python", "\ufeffpython", "lang=python", "language: python",
 ]  # fmt: skip
 
 TAGS = ["code", "python", "execute", "execute_ipython", "tool_code", "repl", "CODE"]
@@ -36,6 +38,8 @@ RUN = {
     "tag with attributes": f'<code lang="python">\n{CODE}\n</code>',
     "fence in a tag": f"<code>\n```python\n{CODE}\n```\n</code>",
     "llama": f"<|python_tag|>{CODE}<|eom_id|>",
+    "llama 4": f"<|python_start|>\n{CODE}\n<|python_end|>\nand so on",
+    "tag with bars": f"<|code|>\n{CODE}\n<|/code|>\nand so on",
     "behind text": f"**Step 1:** ```python\n{CODE}\n```",
     "list item": f"- ```python\n{indented('  ', '  ')}\n  ```\n- more",
     "indented list item": f"1. Do:\n\n   ```repl\n{indented('   ', '   ')}\n   ```",
@@ -67,7 +71,8 @@ ENDS = [
     "\n```<end_code>\nObservation: 4", "\n```<|im_end|>\n<|im_start|>user\nNo.", "\n```</s>",
     "\n``` and then FINAL(4)", "\n```, which prints it.", "\n``` `n` is it.", "```\nand more",
     "``` and more", "\n<end_code>\nFINAL(4)", "<|im_end|>", "\n```\n```output\nFINAL(4)\n```",
-    "\n````\nmore", "\n```# end", "\n```\n\n```text\nFINAL(4)\n```", "\n```\nFINAL(4)",
+    "\n````\nmore", "```and more", "``` output: 4", "```output\n4\n```", "\n``` python prints it\nx x",
+    "\n``` Python code above\nx x", "\n```# end", "\n```\n\n```text\nFINAL(4)\n```", "\n```\nFINAL(4)",
 ]  # fmt: skip
 
 
@@ -115,6 +120,9 @@ NEITHER = [
     "```foo\nn = 3\n```\nFINAL(n)",
     "```code\nsum is 3\nFINAL(n)\n```",
     "```python_output\n3\nFINAL(n)\n```",
+    "```pythonoutput\nn = 3\nFINAL(n)\n```",
+    f"Action Input: {CODE}",
+    "1. n = 3\n2. that is it\nFINAL(n)",
     '<invoke name="python">\n<parameter name="code">n = 3\nFINAL(n)</parameter>\n</invoke>',
     "<solution>n = = 3\nFINAL(n)</solution>",
 ]
@@ -125,6 +133,25 @@ def test_code_that_is_not_run_is_no_answer(rlm, reply):
     model = ScriptedModel([reply, "```repl\nFINAL('next')\n```"])
     assert rlm(model).run("?", "one two three").final_answer == "next"
     assert "n" not in model.requests[1].messages[-1]["content"].split()
+
+
+@pytest.mark.parametrize("comment", ["# ```", "# a ```json fence", "x = 3  # ``` or so"])
+def test_a_fence_in_a_comment_does_not_cut_the_block(rlm, comment):
+    reply = f"```py\n{comment}\n{CODE}\n```\nand so on"
+    assert rlm(ScriptedModel([reply])).run("?", "one two three").final_answer == "3"
+
+
+def test_text_behind_the_last_of_fences_that_do_not_pair_is_not_run(rlm):
+    model = ScriptedModel(["```wolfram!\nx x\n```\n```\nDone", "```repl\nFINAL('next')\n```"])
+    assert rlm(model).run("?").final_answer == "next"
+    assert "NameError" not in model.requests[1].messages[-1]["content"]
+
+
+@pytest.mark.parametrize("text", ["Use this:\n```py\nf(1)\n```\nSo.", "```repl\nx = 1\n```"])
+@pytest.mark.parametrize("around", ["{}", "I say:\n\n{}\n", "{}<|im_end|>"])
+def test_code_in_an_answer_in_prose_is_a_part_of_that_answer(rlm, text, around):
+    reply = around.format(f"FINAL({text})")
+    assert rlm(ScriptedModel([reply])).run("?").final_answer == text
 
 
 PROSE = {"Paris": "Paris", "3-1": "3-1", "42": "42", "'Paris'": "Paris", "1,234": "1,234"}

@@ -409,6 +409,12 @@ def test_an_interpreter_with_a_hash_seed_takes_no_more_of_the_environment(monkey
         assert found == "['PYTHONDONTWRITEBYTECODE', 'PYTHONHASHSEED']"
 
 
+def test_pip_does_not_wait_for_a_network_in_a_session(session):
+    code = "[sys.executable, '-m', 'pip', 'install', 'no-such-package-here'], capture_output=True"
+    outcome = session.run(f"import subprocess, sys\nb'Retrying' in subprocess.run({code}).stderr")
+    assert outcome.value == "False"
+
+
 @pytest.mark.parametrize("seed", [-1, 1 << 32, True, "1", 1.0])
 def test_a_hash_seed_is_checked_by_name(seed):
     with pytest.raises((TypeError, ValueError), match="hash_seed"):

@@ -380,6 +380,11 @@ COROUTINE = "import asyncio\nfrom contextlib import closing\nasync def f(): pass
                 "%who",
                 "!pip list",
                 "pip list",
+                "cat data.txt",
+                "cd sub",
+                "x = 1\ngit clone https://example.com/a.git",
+                "mkdir -p out",
+                "python main.py",
             ]
         ),
         ("%timeit 1", "timeit.timeit()"),
@@ -397,6 +402,7 @@ COROUTINE = "import asyncio\nfrom contextlib import closing\nasync def f(): pass
         ("displays = 1\ndisplay(1)", "Did you mean: 'displays'?"),
         ("Out[1]", "_out has earlier output"),
         ("ls -la", "os.listdir()"),
+        ("cd /tmp", "os.chdir()"),
         (">>> x = 1", "prompts"),
         ("```python\nx = 1\n```", "fences"),
         *(

@@ -29,6 +29,12 @@ _ASKS_MANAGER = re.compile(
     rf"\s*+{_MANAGERS}\s++(?:list|show|freeze|uninstall|search|--\w+)\b"
 ).match
 
+_COMMANDS = re.compile(
+    r"\s*+(?:sudo\s++)?(?:awk|bash|cat|cd|chmod|cp|curl|docker|echo|export|find|git|grep|head|ls"
+    r"|make|mkdir|mv|node|python3?|rm|rmdir|sed|sh|tail|tar|touch|unzip|wc|wget|which)"
+    r"\s++[\w./~'\"$*{-]"
+).match
+
 _MAGIC = re.compile(r"\s*+(!|%%?)(?=[\w/.~{%!$])(\w*+)").match
 _ASSIGNED = re.compile(rf"\s*+{_ASSIGNMENT}([!%])\s*+(\w++)").match
 _HELP = re.compile(r"\s*+(\?\??)?\s*+([^\W\d][\w.]*+)\s*+(\?\??)?\s*+;?\s*+(?:#.*)?$").match
@@ -60,7 +66,7 @@ def advice(line: str, column: int, *, packages: str, is_known: Callable[[str], b
         return ""
     if _INSTALLS(line) or _MANAGES(line):
         return f"Nothing can be installed here: {packages}."
-    if _ASKS_MANAGER(line):
+    if _ASKS_MANAGER(line) or _COMMANDS(line):
         return _COMMAND
     stripped = line.lstrip()
     if stripped.startswith((">>> ", "... ", "In [")):

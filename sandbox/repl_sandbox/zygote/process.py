@@ -27,6 +27,7 @@ _ENVIRONMENT = {
     # Else a program that a session starts twice within a second, and changes a module of between,
     # would take the bytecode of the first: that is compared by whole seconds and the size.
     "PYTHONDONTWRITEBYTECODE": "1",
+    "PIP_RETRIES": "0",  # there is no network, and it would wait for one for eight seconds
     "MPLBACKEND": "Agg",  # there is no display
     "MPLCONFIGDIR": "/tmp/matplotlib",
     # Threads would make each fork one of a multi-threaded process, and sessions share the cores.
