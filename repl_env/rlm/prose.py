@@ -28,7 +28,8 @@ _PARENTHESIS = re.compile(r"[()]")
 _NAMES = r"([A-Za-z_]\w*+(?:[ \t]*+,[ \t]*+[A-Za-z_]\w*+)*+)"
 # Names that lines of the text bind, as code does.
 _BOUND = re.compile(
-    rf"(?:^[ \t>.]*+(?:(?:[-*+]|\d{{1,3}}[.)])[ \t]++)?+|[>;:`][ \t]*+)(?:{_NAMES}[ \t]*+(?:[-+*%@&|^]|//?|\*\*|<<|>>)?=(?!=)"
+    r"(?:^[ \t>.]*+(?:(?:[-*+]|\d{1,3}[.)])[ \t]++)?+|[>;:`][ \t]*+)"
+    rf"(?:{_NAMES}[ \t]*+(?:[-+*%@&|^]|//?|\*\*|<<|>>)?=(?!=)"
     rf"|for[ \t]++{_NAMES}[ \t]++in\b|(?:def|class)[ \t]++(\w++)[ \t]*+[(:]"
     r"|(?:from[ \t]++[\w.]++[ \t]++)?import[ \t]++(\w++)[ \t]*+$)",
     re.MULTILINE,
@@ -79,7 +80,7 @@ def answer_in(
 
 
 def around_code(text: str, parser: Parser) -> str | None:
-    """The answer in prose that `text` ends with, if the first block of code stands in the answer."""
+    """The answer in prose that `text` ends with, if its first fence stands in that answer."""
     text = without_end_tokens(without_thoughts(text)).rstrip()
     start = _ANSWER.search(text)
     fence = text.find("```")

@@ -71,8 +71,9 @@ ENDS = [
     "\n```<end_code>\nObservation: 4", "\n```<|im_end|>\n<|im_start|>user\nNo.", "\n```</s>",
     "\n``` and then FINAL(4)", "\n```, which prints it.", "\n``` `n` is it.", "```\nand more",
     "``` and more", "\n<end_code>\nFINAL(4)", "<|im_end|>", "\n```\n```output\nFINAL(4)\n```",
-    "\n````\nmore", "```and more", "``` output: 4", "```output\n4\n```", "\n``` python prints it\nx x",
-    "\n``` Python code above\nx x", "\n```# end", "\n```\n\n```text\nFINAL(4)\n```", "\n```\nFINAL(4)",
+    "\n````\nmore", "```and more", "``` output: 4", "```output\n4\n```", "\n```# end",
+    "\n``` python prints it\nx x", "\n``` Python code above\nx x",
+    "\n```\n\n```text\nFINAL(4)\n```", "\n```\nFINAL(4)",
 ]  # fmt: skip
 
 
