@@ -265,6 +265,18 @@ def test_lint_checks_modules_as_cells(
     assert outcome.error.line == 1
 
 
+def test_lint_imports_no_modules_of_archives() -> None:
+    packed = "import zipfile\nwith zipfile.ZipFile('a.zip', 'w') as z: z.writestr('own.py', 'v = 1')"
+    policy = Policy("lint", calls_denied=["eval"])
+    with Sandbox(policy=policy) as sandbox, sandbox.session() as session:
+        value(session, packed)
+        for place in ("a.zip", "/workspace/a.zip"):
+            value(session, f"import sys\nsys.path.insert(0, {place!r})")
+        outcome = session.run("import own")
+    assert isinstance(outcome, Raised), outcome
+    assert outcome.error.type == "ModuleNotFoundError"
+
+
 def test_restricted_code_has_no_modules_of_the_workspace() -> None:
     pytest.importorskip("RestrictedPython")
     with Sandbox(policy=Policy("restricted")) as sandbox, sandbox.session() as session:

@@ -144,10 +144,15 @@ class WorkspaceModules:
                 places[:] = [_moved(path, old, folder) for path in places]
 
     def _finder(self, path: str) -> _Finder:
-        """As a hook of `sys.path_hooks`; a folder that is not there yet is taken, too."""
+        """As a hook of `sys.path_hooks`; a folder that is not there yet is taken, too.
+
+        So is an archive where modules are checked, for its own hook would check none: the finder
+        finds nothing in it.
+        """
         inside = f"{path}/"
         ours = bool(self.folder) and inside.startswith(f"{self.folder}/")
-        if not ours and (inside.startswith(self._library) or _isfile(path)):
+        archive = self._loaders is _UNCHECKED and _isfile(path)
+        if not ours and (inside.startswith(self._library) or archive):
             raise ImportError(f"{path} is no folder of the session's own", path=path)
         return _Finder(path, self._loaders, self.found)
 
