@@ -82,14 +82,14 @@ def _function(name: str) -> Attribute[HostFunction | None]:
     return Attribute(get, put)
 
 
-def _hold_iterations(current: CurrentEpisode, settings: Settings) -> None:
-    episode = current.episode
-    episode.terms = replace(episode.terms, max_iterations=settings.max_iterations)
+def _term(field: str) -> Attribute[Any]:
+    """A field of `Settings` that the terms of an episode have under the same name."""
 
+    def hold(current: CurrentEpisode, settings: Settings) -> None:
+        held = {field: getattr(settings, field)}
+        current.episode.terms = replace(current.episode.terms, **held)
 
-def _hold_output(current: CurrentEpisode, settings: Settings) -> None:
-    episode = current.episode
-    episode.terms = replace(episode.terms, max_output_length=settings.max_output_length)
+    return _setting(field, hold)
 
 
 def _hold_preview(current: CurrentEpisode, settings: Settings) -> None:
@@ -114,8 +114,8 @@ class AssignableEnvironment(EpisodeTurns):
             one on. An episode that was begun without anything that answers has none until a reset.
     """
 
-    max_iterations: Attribute[int] = _setting("max_iterations", _hold_iterations)
-    max_output_length: Attribute[int] = _setting("max_output_length", _hold_output)
+    max_iterations: Attribute[int] = _term("max_iterations")
+    max_output_length: Attribute[int] = _term("max_output_length")
     context_preview_length: Attribute[int] = _setting("context_preview_length", _hold_preview)
     rlm_max_depth: Attribute[int] = _setting("rlm_max_depth")
     rlm_max_iterations: Attribute[int | None] = _setting("rlm_max_iterations")

@@ -29,6 +29,10 @@ from .offers import HostFunction
 # Threads start only when none is idle. There must be enough for every open call: a function may run
 # a session of its own and wait for calls of that, and parents that hold all threads would deadlock.
 _THREADS = 1 << 14
+# Characters of an exception's message: a model reads it, and it travels in one frame.
+_LONGEST_MESSAGE = 1 << 20
+
+_built_in = vars(builtins)
 
 
 def refusal(call: int, kind: str, message: str, base: str | None = None) -> Reply:
@@ -47,11 +51,6 @@ def failure(call: int, error: BaseException) -> Reply:
         message = f"<its message cannot be shown: __str__ raised {type(problem).__name__}>"
     base = next(cls.__name__ for cls in kind.__mro__ if _built_in.get(cls.__name__) is cls)
     return refusal(call, kind.__name__, message, base)
-
-
-_built_in = vars(builtins)
-# Characters: what is read by a model, and travels in one frame.
-_LONGEST_MESSAGE = 1 << 20
 
 
 def arguments(

@@ -54,9 +54,7 @@ class Session(Handle):
         if on_output is not None:
             check_hearer(on_output)
         core = self._core
-        seconds = core.limits.timeout
-        if timeout is not None or timeout_s is not None:
-            seconds = check_timeout(timeout, core.limits, timeout_s)
+        seconds = check_timeout(timeout, core.limits, timeout_s)
         try:
             for taken in core.takes:
                 if not taken:

@@ -22,6 +22,7 @@ from typing import Any
 
 import cloudpickle
 
+from .own_imports import loaded
 from .reducers import reducer
 
 PROTOCOL = 3
@@ -91,7 +92,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if issubclass(kind, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):
             raise PicklingError("an open file cannot be pickled")
         # Its attributes are a bare number, which in the new session is another file's.
-        connections = sys.modules.get("multiprocessing.connection")
+        connections = loaded("multiprocessing.connection")
         if connections is not None and issubclass(kind, connections.Connection):
             raise PicklingError("a connection is open in this process only")
         return super().reducer_override(obj)
