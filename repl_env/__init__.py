@@ -190,7 +190,7 @@ _NAMES_BY_MODULE = {
     "thoughts": ("without_thoughts",),
     "vector": ("REPLVectorEnv",),
 }
-# What an environment is made with and raises. The engine is loaded with the first of them that is
+# Arguments and errors of an environment. The engine is loaded with the first of them that is
 # used, so that a client's system, which may have none, imports this package all the same.
 _NAMES_OF_THE_ENGINE = (
     "AsyncSandbox", "IsolationError", "Limits", "Policy", "Sandbox", "SandboxError", "SessionBusy",

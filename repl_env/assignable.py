@@ -1,6 +1,6 @@
 """Attributes of environments that may be assigned: OpenEnv's, each checked and never ignored.
 
-What they set holds for the episodes to come, and for the one that is open where its session need
+Assigned values hold for the episodes to come, and for the one that is open where its session need
 not know of it; docs/openenv.md has the table.
 """
 

@@ -74,7 +74,7 @@ class REPLEnvironment(AssignableEnvironment):
             to call from several. Runs below have as many again, each.
         transform: applied to each observation before it is scored.
 
-    What OpenEnv's environment lets assign may be assigned here: see `AssignableEnvironment`.
+    The attributes of `AssignableEnvironment`, which are OpenEnv's, may be assigned.
 
     Raises:
         TypeError, ValueError: naming the argument.

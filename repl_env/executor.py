@@ -24,7 +24,7 @@ from repl_sandbox.types import JSON
 DISPATCH = "call_host"
 
 
-# What OpenEnv's executor, which is smolagents', lets import besides the list.
+# Modules that OpenEnv's executor, which is smolagents', lets import besides the list.
 _ALWAYS = (
     "collections", "datetime", "itertools", "math", "queue", "random", "re", "stat", "statistics",
     "time", "unicodedata",

@@ -47,7 +47,7 @@ Result = StepResult[REPLObservation]
 
 
 class LocalBase:
-    """What the two have in common: how they are made, and what needs no session.
+    """Base of the two local environments: the constructor, and all that needs no session.
 
     The attributes are those of `REPLEnvironment`, and may be assigned as there.
     """
@@ -387,7 +387,7 @@ _PLACES = {
 
 
 def _meant(name: str) -> str:
-    """Where an unknown argument belongs, if it is a field of `Limits` or `Policy`."""
+    """The place of an unknown argument, if it is a field of `Limits` or `Policy`."""
     place = _PLACES.get(name)
     if place is None:
         return ""

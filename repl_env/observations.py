@@ -101,7 +101,7 @@ class Failure:
 
 
 def failure(outcome: AnyOutcome, memory: int | None = None) -> Failure | None:
-    """What went wrong in a cell, or None. `memory`: bytes that its session may use, if known."""
+    """The failure of a cell, or None. `memory`: bytes that its session may use, if known."""
     if isinstance(outcome, Finished):
         return None
     before = _died_before(outcome)
@@ -195,7 +195,7 @@ def _with_number(text: str, limit: KillReason, memory: int | None) -> str:
 
 
 def _kept(name: str, written: str, shown: str) -> str:
-    """Where the rest of an output is, for the mark in what is shown of it."""
+    """The name of the whole output, for the mark in the part that is shown."""
     return name if len(written) == len(shown) else f"{name} as it was written"
 
 

@@ -30,8 +30,8 @@ _DIGITS = 9
 
 # A state of a line matters where no later one is as long, so older ones than these do not.
 _STATES = 1_000
-# What the host spends on one stream: states of lines that only carriage returns redraw, with their
-# escapes, and cursor moves of any kind, either some 50 ms; characters that are copied as lines
+# Bounds of the host's work on one stream: states of lines that only carriage returns redraw, with
+# their escapes, and cursor moves of any kind, either some 50 ms; characters that are copied as lines
 # change, 10 ms.
 _MOST_STATES = 1 << 18
 _MOST_MOVES = 1 << 16
@@ -49,7 +49,7 @@ def as_shown(text: str) -> str:
 
 
 def _last_moves(text: str) -> int:
-    """Where the last moves begin, of which there are no more than are made."""
+    """The place from which on there are no more moves than `_MOST_MOVES`."""
     moves = text.count("\r") + text.count("\x08") + text.count("\x1b") + text.count("\n")
     if moves <= _MOST_MOVES or len(text) <= _MOST_MOVES:
         return 0
@@ -82,7 +82,7 @@ def _overlaid(text: str) -> str:
 
 
 def _overlay(line: str, states: list[str]) -> str:
-    """What is left of `states`, each written over those before it; `line` if only one is text."""
+    """The visible rest of `states`, each written over the last; `line` if only one is text."""
     if not any(states[1:]):
         return line
     if "\x1b" in line:

@@ -30,7 +30,7 @@ def visible(text: str) -> str:
 
 
 def text_or_bytes(data: bytes) -> str | bytes:
-    """What a file holds: text without a BOM if it is UTF-8, else bytes. Line ends stay."""
+    """The content of a file: text without a BOM if it is UTF-8, else bytes. Line ends stay."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -89,7 +89,7 @@ def cells(lines: Iterable[str], paused: Callable[[], bool] = lambda: False) -> I
 
 
 class _Literal:
-    """What stands open behind the lines so far: brackets, quotes, a backslash at a line's end."""
+    """The constructs left open by the lines so far: brackets, quotes, a final backslash."""
 
     def __init__(self) -> None:
         self._quote = ""

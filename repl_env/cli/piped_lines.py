@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 _READ = 1 << 16
-# Seconds without more input after which the writer is taken to wait for an answer. What writes a
-# whole file makes no such pause, and a program that waits does not mind this one.
+# Seconds without more input after which the writer is taken to wait for an answer. A writer
+# of a whole file makes no such pause, and a program that waits does not mind this one.
 _PAUSE = 0.2
 # A first line after which the second may name the encoding.
 _SAYS_NOTHING = re.compile(rb"[ \t\f]*(?:[#\r\n]|\Z)")

@@ -75,8 +75,8 @@ class RemoteProtocolError(ProtocolError):
 class HostCallError(Exception):
     """Raised inside a cell when a function of the host failed.
 
-    Where the host's exception is of a built-in class, what is raised is of that class as well, so
-    that `except ValueError` catches it; its text is then the message alone.
+    An exception of a built-in class on the host is raised as one of that class as well, so that
+    `except ValueError` catches it; its text is then the message alone.
 
     `type` is the name of the exception's class on the host and `message` its text. Neither carries
     anything else of the host.

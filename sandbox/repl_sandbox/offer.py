@@ -98,7 +98,7 @@ class Offer:
 
     @property
     def parameters(self) -> Signature | None:
-        """What the session is shown: what `signature` says, or else the function itself."""
+        """The parameters that the session is shown: `signature`'s, or else the function's."""
         if self.signature is None:
             return signature_of(self.function)
         return _shown(self.signature)

@@ -48,7 +48,7 @@ _known: WeakKeyDictionary[FunctionType, Signature | None] = WeakKeyDictionary()
 
 
 def signature_of(function: Callable[..., Any]) -> Signature | None:
-    """What `function` takes; None if it does not tell."""
+    """The parameters of `function`; None if it does not tell."""
     if type(function) is not FunctionType:
         return _read(function)
     if function not in _known:

@@ -1,4 +1,4 @@
-"""What episodes are like by default, from the variables that OpenEnv's server reads."""
+"""Defaults of episodes, from the variables that OpenEnv's server reads."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ class AsyncSession(Handle):
             return result
 
     async def _ready(self, wake: float) -> Ready_:
-        """What there is to read by the time `wake`; late, if the session owes time."""
+        """The descriptors to read by the time `wake`; late, if the session owes time."""
         core, pace, now = self._core, self._pace, _monotonic()
         core.most_read = READ
         if pace.owes(now):

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 # Seconds of a loop that a session's messages may take in each second, and in advance.
 _SHARE, _ADVANCE = 0.02, 0.05
-# What each call of a client's may take beside that: the client has asked for it.
+# Seconds that each call of a client may take beside that: the client has asked for them.
 FREE = 0.0005
 # Of a loop's time, debtors get one part in so many.
 _PARTS = 5

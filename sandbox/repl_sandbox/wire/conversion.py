@@ -191,7 +191,7 @@ _CLASSES: Final[tuple[tuple[str, str, _Convert], ...]] = (
     ("pandas._libs.missing", "NAType", lambda value: None),
     ("pydantic", "BaseModel", _model),
 )
-# Whatever has one of these, by its class.
+# Attributes, looked up in the class, that decide for any class that has them.
 _ATTRIBUTES: Final[tuple[tuple[str, _Convert], ...]] = (
     ("tolist", lambda value: value.tolist()),  # pandas' Series and Index, tensors, array.array
     ("to_list", lambda value: value.to_list()),  # polars

@@ -1,4 +1,4 @@
-"""What a header may be, by the type of its message: looked at before it is parsed. No I/O.
+"""Bounds of a header by the type of its message, checked before the header is parsed. No I/O.
 
 A parser holds the interpreter, and with it the event loop of a host: 300 ms for 2 MiB of empty
 lists. So the type is read off the first bytes of a header, and says how long the rest may be and
@@ -36,7 +36,7 @@ _FEW = 16
 
 
 class Form(NamedTuple):
-    """What a header of one type has at most: fields with the type, bytes, and values.
+    """Bounds of the headers of one type: fields with the type, bytes, and values.
 
     `blob` says whether there may be a blob behind it.
     """

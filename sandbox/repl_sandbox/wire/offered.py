@@ -34,7 +34,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a function takes. `checked`: a call that does not fit is refused in the session."""
+    """A function's parameters. `checked`: a call that does not fit is refused in the session."""
 
     parameters: tuple[Parameter, ...]
     returns: str | None = None

@@ -119,8 +119,9 @@ class Cells:
             _setprofile(None)
         if self._answers is not None:
             self._answers.poll()
-        # A cell that calls nothing may still drop what has one of the descriptors open. Where a
-        # step takes as long as a dozen of such looks, the next one that does more finds that.
+        # A cell that calls nothing may still drop what has one of the descriptors open. In a
+        # session whose steps take as long as a dozen of such looks, the next one that does more
+        # finds that.
         look = self._copies is not None or ran is not NOTHING or b"(" in code
         self._streams.tidy(look=look)
         if self._copies is not None and not self._copies.is_connected():

@@ -171,7 +171,7 @@ def _loop(namespace: Namespace) -> asyncio.AbstractEventLoop:
 def replace_loop(namespace: Namespace) -> list[str]:
     """In a process that has taken over: close the loop, for another is made; the tasks it had.
 
-    What it held is gone with the process that it was made in, but for handlers of signals.
+    Its resources are gone with the process that the loop was made in, but for handlers of signals.
     """
     loop = namespace.loop
     if loop is None or loop.is_closed():
@@ -186,7 +186,7 @@ def replace_loop(namespace: Namespace) -> list[str]:
         with suppress(Exception):  # the code has changed it
             loop.close()
     if not loop.is_closed():
-        # What one of another class does as it is collected, with lost descriptors, is not known.
+        # A loop of another class may do anything with lost descriptors when it is collected.
         _replaced.append(loop)
     asyncio.set_event_loop(None)
     namespace.loop = None

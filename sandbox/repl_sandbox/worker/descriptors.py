@@ -32,7 +32,7 @@ Identity = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where files are put back with the state of a session: there a path leads to the same file.
+    """The directory whose files are put back with a session's state: a path in it stays valid.
 
     `left`: the directory of the same files in the session that a branch was made of, "" if none.
     """
@@ -41,7 +41,7 @@ class Place:
     left: str = ""
 
     def find(self, path: str) -> tuple[str, bool]:
-        """Where the file `path` is now; whether that file was put back."""
+        """The present path of the file `path`; whether that file was put back."""
         if self.left and f"{path}/".startswith(f"{self.left}/"):
             path = self.workspace + path[len(self.left) :]
         return path, f"{path}/".startswith(f"{self.workspace}/")
@@ -81,7 +81,7 @@ class Held:
 
     @property
     def name(self) -> str:
-        """What to call it where it is lost for what it is."""
+        """The name of one that is lost because of its kind."""
         return f"descriptor {self.fd}, {_KINDS.get(self.kind, 'of the kernel')}"
 
     def reopen(self, place: Place) -> str:

@@ -58,7 +58,7 @@ _BY_MAGIC = {
 
 
 def advice(line: str, column: int, *, packages: str, is_known: Callable[[str], bool]) -> str:
-    """What to do in place of `line`, which is no Python from `column` on, or "".
+    """A hint for `line`, which is no Python from `column` on, or "".
 
     `packages`: what is said of installing them; `is_known`: whether a name has a value.
     """

@@ -27,7 +27,7 @@ _ASKED: tuple[tuple[type, Callable[[Any], int]], ...] = (
     (_socket.socket, _socket.socket.fileno),
     (select.epoll, select.epoll.fileno),
 )
-# What has nothing of its own, or leads to all that there is.
+# Objects that have nothing of their own, or lead to all that there is.
 _PASSED_BY = (
     *(bool, int, float, complex, str, bytes, bytearray, type(None), type),
     *(ModuleType, FunctionType, BuiltinFunctionType, CodeType),

@@ -27,10 +27,10 @@ _classes: dict[tuple[str, str], type[HostCallError]] = {}
 
 
 def host_error(kind: str, message: str, base: str = "") -> HostCallError:
-    """What to raise for the host's exception of the class named `kind`.
+    """The exception to raise for the host's of the class named `kind`.
 
-    `base` names the nearest built-in class that it derives from; "" is `kind` itself. Where that
-    cannot be one here, it is a plain HostCallError.
+    `base` names the nearest built-in class that it derives from; "" is `kind` itself. A plain
+    HostCallError stands for a `base` that cannot be one here.
     """
     base = base or kind
     if base not in _BASES:

@@ -125,7 +125,7 @@ def _cut(names: list[str], what: str) -> list[str]:
 
 
 def _named(lost: dict[int, str], namespace: Namespace) -> list[str]:
-    """What to call lost descriptors, and the variables that hold objects of theirs.
+    """The names of lost descriptors, with the variables that hold their objects.
 
     And of one that holds the loop which is to be replaced.
     """

@@ -117,7 +117,7 @@ class Streams:
     def tidy(self, *, look: bool = True) -> None:
         """After a cell: put back what it closed, deleted, or left something else in place of.
 
-        What is said of that is output of the cell. Without `look` it is taken that the descriptors
+        The note about that is output of the cell. Without `look` it is taken that the descriptors
         are there, which takes three system calls to see.
         """
         try:

@@ -1,7 +1,7 @@
-"""What `inspect.signature` and `help` show of a host function in a session, and what checks a call.
+"""Stand-ins for host functions in a session, for `inspect.signature`, `help` and checks of calls.
 
-A function that takes what the host's takes, and does nothing. It is made without compiling text, of
-the code of one that is empty.
+A stand-in has the parameters of the host's function and does nothing. It is made of the code of an
+empty function, and compiles no text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _types = {name: cls for name, cls in vars(builtins).items() if isinstance(cls, t
 
 
 class Shown:
-    """What the host has in this place, by its text alone."""
+    """A value of the host's that the session has by its text alone."""
 
     __slots__ = ("_text",)
 

@@ -2,8 +2,8 @@
 
 Frames of the library and of this package are left out; all others appear: of cells, of modules of
 the session's own, and of code that was given to `exec`, `eval` or `compile`, under the name that it
-was given. The layout is the running Python's. Whatever an exception does when it is read,
-describing it ends and does not raise.
+was given. The layout is the running Python's. Describing an exception ends and does not raise,
+whatever code of the exception runs when it is read.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from typing import Any
 from ..errors import PolicyError
 from .anatomy import module_dict
 
-# What takes the syntax tree of a module and the package that the module is in, and raises
+# A function of the syntax tree of a module and the package that the module is in; it raises
 # PolicyError for what a language policy refuses.
 Check = Callable[[Module, str], None]
 

@@ -131,7 +131,7 @@ class _Session:
 
 
 class LimiterLink(NamedTuple):
-    """What the zygote has of it."""
+    """The zygote's side of the fork limiter."""
 
     pid: int
     introductions: socket.socket
