@@ -31,9 +31,10 @@ _DIGITS = 9
 # A state of a line matters where no later one is as long, so older ones than these do not.
 _STATES = 1_000
 # Bounds of the host's work on one stream: states of lines that only carriage returns redraw, with
-# their escapes, and cursor moves of any kind, either some 50 ms; characters that are copied as lines
-# change, 10 ms.
+# their escapes, and cursor moves of any kind, either some 50 ms; characters that are copied as
+# lines change, 10 ms.
 _MOST_STATES = 1 << 18
+_STATES_OF_LINE = 6  # states that take as long as a line does beside its own
 _MOST_MOVES = 1 << 16
 _MOST_COPIED = 1 << 26
 
@@ -73,7 +74,7 @@ def _overlaid(text: str) -> str:
         stop = end if stop < 0 else stop
         line = text[begin:stop]
         states = line.rsplit("\r", _STATES)[-_STATES:]
-        left -= len(states) + sum(state.count("\x1b") for state in states)
+        left -= _STATES_OF_LINE + len(states) + sum(state.count("\x1b") for state in states)
         if left < 0:
             break
         pieces += [text[stop:end], _overlay(line, states)]

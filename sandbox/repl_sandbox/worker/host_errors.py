@@ -60,5 +60,6 @@ def _class(kind: str, base: str) -> Any:
         "__reduce__": __reduce__,
         "__module__": "host",
     }
-    body["__doc__"] = f"Raised when a function of the host has raised a {kind}."
-    return type(kind if kind.isidentifier() else base, (HostCallError, _BASES[base]), body)
+    name = kind if kind.isidentifier() else base
+    body["__doc__"] = f"Raised when a function of the host has raised a {name}."
+    return type(name, (HostCallError, _BASES[base]), body)
