@@ -267,6 +267,8 @@ class REPLEnv:
         named = self._seat.present().named
         if limit is not None and not named:
             raise NotSupported("timeout_s: this server takes none, and has a limit of its own")
+        if action.format_error is not None and not named:
+            raise NotSupported("format_error: this server has no such step, and would run code")
         stream = named and on_output is not None
         request = Request("step", data, limit, stream)
         result = results.step_result(await self._seat.ask(request, on_output if stream else None))

@@ -16,7 +16,7 @@ from repl_env.contexts import Context
 from repl_env.endings import ending
 from repl_env.errors import OURS
 from repl_env.models import CodeBlockResult, REPLObservation, REPLState, trusted
-from repl_env.observations import Failure, failure, message_result, on_new_line, render
+from repl_env.observations import Failure, clip, failure, message_result, on_new_line, render
 from repl_sandbox.types import (
     ANSWER_NAMES,
     JSON,
@@ -198,6 +198,17 @@ class Episode:
         observation.context_length = 0
         observation.available_variables = []
         return observation
+
+    def misformatted(self, told: str) -> REPLObservation:
+        """The step of a reply that held no action, as `told` says; nothing was run.
+
+        If it was the last iteration, `give_up` must follow.
+        """
+        self.iteration += 1
+        limit = self.terms.max_output_length
+        result = message_result("", clip(told, limit))
+        result.truncated = len(told) > limit
+        return self._observe(result, self._kind(Failure("format", told)), Usage())
 
     def going_no_further(self) -> REPLObservation:
         """What there is to see when the caller takes no further step. `give_up` must follow."""

@@ -179,6 +179,10 @@ def _taking(
     session, episode, calling = current.session, current.episode, current.calling
     if action.is_final:
         observation = episode.submit((yield Aside(episode.weighed, action.final_answer)))
+    elif action.format_error is not None:
+        observation = episode.misformatted(action.format_error)
+        if calling is not None:
+            observation = yield from _charging(current, calling, observation)
     elif calling is None:
         observation = yield from cells.running(session, episode, action.code, timeout_s, on_output)
     else:
@@ -195,13 +199,21 @@ def _paying(
     timeout_s: float | None,
     on_output: cells.OnOutput | None,
 ) -> Turn[REPLObservation]:
-    """Run a cell within what is left of the budget, which ends the episode when it is over."""
+    """Run a cell within the time that the budget leaves."""
     session, episode, account = current.session, current.episode, calling.account
     calling.cell = episode.cells + 1
     left = account.seconds_left()
     if left is not None and left > 0:
         timeout_s = left if timeout_s is None else min(timeout_s, left)
     observation = yield from cells.running(session, episode, code, timeout_s, on_output)
+    return (yield from _charging(current, calling, observation))
+
+
+def _charging(
+    current: CurrentEpisode, calling: Calling, observation: REPLObservation
+) -> Turn[REPLObservation]:
+    """Charge a step to the account; the episode ends when its time is used up."""
+    session, episode, account = current.session, current.episode, calling.account
     account.spend_cpu(observation.metadata["usage"]["cpu_seconds"])
     observation.metadata["spent"] = asdict(account.total)
     used_up = _used_up(account)

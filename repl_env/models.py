@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from keyword import iskeyword
-from typing import Annotated, Any, Generic, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, Generic, Self, TypeAlias, TypeVar, cast
 
 from pydantic import (
     BaseModel,
@@ -17,7 +17,10 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    SerializerFunctionWrapHandler,
     field_serializer,
+    model_serializer,
+    model_validator,
 )
 
 from repl_env.endings import Scored
@@ -118,14 +121,25 @@ def _as_code(value: object) -> object:
     return strip_fence(value.removeprefix("\ufeff")) if isinstance(value, str) else value
 
 
+def _escaped(value: object) -> object:
+    """A text as the wire can carry it: it may quote a reply that holds lone surrogates."""
+    return clean(value) if isinstance(value, str) else value
+
+
 Code: TypeAlias = Annotated[str, BeforeValidator(_as_code)]
+Told: TypeAlias = Annotated[str, BeforeValidator(_escaped)]
 
 
 class REPLAction(Action):
-    """One step: code to run, or a final answer to submit.
+    """One step: code to run, a final answer to submit, or a reply that held neither.
 
     `code` may be a scalar, which becomes text, and may stand in one Markdown fence, which is
-    stripped. With `is_final`, `final_answer` is submitted and `code` is not run.
+    stripped. With `is_final`, `final_answer` is submitted and `code` is not run. With
+    `format_error`, nothing is run: the step counts, the policy is shown that text, and its
+    `error_kind` is "format".
+
+    Raises:
+        ValueError: `format_error` comes with code, or with `is_final`.
     """
 
     # Only `code` is required on the wire: clients map a plain reply to the one required field.
@@ -134,6 +148,25 @@ class REPLAction(Action):
     code: Code = Field(default="", description="Python code to run in the session.")
     is_final: bool = Field(default=False, description="Submit final_answer and end the episode.")
     final_answer: JsonValue = Field(default=None, description="The answer, when is_final is set.")
+    format_error: Told | None = Field(
+        default=None,
+        min_length=1,
+        description="Why the reply held no action, for the policy to read; no code is run.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _as_openenv_has_it(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The fields, without `format_error` where it is None: OpenEnv's server refuses it."""
+        fields: dict[str, Any] = dump(self)
+        if self.format_error is None:
+            fields.pop("format_error", None)
+        return fields
+
+    @model_validator(mode="after")
+    def _one_thing(self) -> Self:
+        if self.format_error is not None and (self.code or self.is_final):
+            raise ValueError("format_error says that there is no action: give no code or answer")
+        return self
 
 
 def action_of(code: object) -> REPLAction:

@@ -224,20 +224,23 @@ class CodeExecutionRubric(Rubric):
 class REPLRubric(Rubric):
     """The default: `process` scores each step, `outcome` the last one.
 
-    An episode that ends without an answer scores `failure_reward`. The task's own component is
-    "outcome"; "process" and "failure" are shaping.
+    An episode that ends without an answer scores `failure_reward`. A step with `error_kind`
+    "format" scores `format_penalty` in place of `process`, and besides what the end of an episode
+    scores. The task's own component is "outcome"; "process", "failure" and "format" are shaping.
 
     Raises:
         TypeError, ValueError: naming the argument.
     """
 
-    shaping = ("process", "failure")
+    shaping = ("process", "failure", "format")
 
     def __init__(
         self,
         outcome: Rubric | None = None,
         process: Rubric | None = None,
         failure_reward: float = -0.1,
+        *,
+        format_penalty: float = -0.05,
     ) -> None:
         super().__init__()
         for name, part in (("outcome", outcome), ("process", process)):
@@ -246,7 +249,9 @@ class REPLRubric(Rubric):
         self.outcome = ExactMatchRubric() if outcome is None else outcome
         self.process = CodeExecutionRubric() if process is None else process
         self.failure_reward = finite(failure_reward, "failure_reward")
+        self.format_penalty = finite(format_penalty, "format_penalty")
         self._part = "process"
+        self._beside: float | None = None  # the score of that part, where a penalty came to it
 
     def set_expected(self, expected: Any) -> None:
         """Pass the expected answer to the outcome rubric, if it takes one."""
@@ -261,11 +266,30 @@ class REPLRubric(Rubric):
         self.process.reset()
 
     def components(self) -> dict[str, float]:
-        """The last score under the name of the part that gave it."""
-        return {} if self.last_score is None else {self._part: self.last_score}
+        """The last score by the names of the parts that gave it."""
+        if self.last_score is None:
+            return {}
+        if self._beside is None:
+            return {self._part: self.last_score}
+        return {self._part: self._beside, "format": self.format_penalty}
 
     def forward(self, action: Any, observation: Any) -> Score:
-        """The score of the part that this step is for."""
+        """The score of the part that this step is for, with the penalty of a wrong format."""
+        self._beside = None
+        misformatted = observation.metadata.get("error_kind") == "format"
+        if misformatted and not observation.done:
+            self._part = "format"
+            return self.format_penalty
+        score = self._score_of_part(action, observation)
+        if not misformatted:
+            return score
+        return PendingScore(score, self._penalised) if is_pending(score) else self._penalised(score)
+
+    def _penalised(self, score: Any) -> float:
+        self._beside = float(score)
+        return self._beside + self.format_penalty
+
+    def _score_of_part(self, action: Any, observation: Any) -> Score:
         if not observation.done:
             self._part = "process"
             process: Score = self.process(action, observation)

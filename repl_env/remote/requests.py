@@ -183,6 +183,8 @@ def action_data(action: REPLAction) -> dict[str, Any]:
     if action.final_answer is not None:
         json_text("final_answer", action.final_answer, any_keys=True)
         data["final_answer"] = action.final_answer
+    if action.format_error is not None:
+        data["format_error"] = action.format_error
     if action.metadata:
         json_text("metadata", action.metadata, any_keys=True)
         data["metadata"] = action.metadata
