@@ -130,6 +130,23 @@ def test_the_variable_that_holds_what_is_lost_is_named(copied: Session, what: st
         assert any(each.endswith(f"which {name!a} holds") for each in lost), lost
 
 
+@pytest.mark.parametrize(
+    "holder",
+    [
+        "def holder(given=socket.socketpair()): pass",
+        "def holder(*, given=socket.socketpair()): pass",
+        "holder = (lambda pair: lambda: pair)(socket.socketpair())",
+        "def holder(): pass\nholder.pair = socket.socketpair()",
+        "class holder: pair = socket.socketpair()",
+        "class holder:\n    def method(self, given=socket.socketpair()): pass",
+    ],
+)
+def test_functions_and_classes_of_cells_hold_descriptors_too(copied: Session, holder: str) -> None:
+    assert copied.run(f"import socket\n{holder}").ok
+    with crashed(copied) as (_, lost):
+        assert [each.partition(", ")[2] for each in lost] == ["a socket, which 'holder' holds"] * 2
+
+
 def test_each_variable_that_holds_a_lost_descriptor_is_named(copied: Session) -> None:
     code = (
         "import asyncio, os, select, socket, subprocess\nreading, writing = os.pipe()\n"

@@ -9,7 +9,7 @@ import _socket
 import gc
 import io
 import select
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -30,8 +30,14 @@ _ASKED: tuple[tuple[type, Callable[[Any], int]], ...] = (
 # Objects that have nothing of their own, or lead to all that there is.
 _PASSED_BY = (
     *(bool, int, float, complex, str, bytes, bytearray, type(None), type),
-    *(ModuleType, FunctionType, BuiltinFunctionType, CodeType),
+    *(ModuleType, BuiltinFunctionType, CodeType),
 )
+# Of a function: its globals lead to all variables.
+_OF_FUNCTION: tuple[Callable[[Any], object], ...] = tuple(
+    vars(FunctionType)[name].__get__
+    for name in ("__closure__", "__defaults__", "__kwdefaults__", "__dict__")
+)
+_class_dict: Callable[[Any], Mapping[str, object]] = vars(type)["__dict__"].__get__
 _get_referents = gc.get_referents
 
 
@@ -56,7 +62,7 @@ def _reached(variables: Iterable[tuple[str, object]]) -> Iterator[tuple[str, obj
     """Each object that a variable leads to, once, with the first variable that does."""
     seen: set[int] = set()
     for name, value in variables:
-        waiting = [value]
+        waiting = _of_own_class(value) if issubclass(type(value), type) else [value]
         while waiting:
             each = waiting.pop()
             if issubclass(type(each), _PASSED_BY) or id(each) in seen:
@@ -65,7 +71,19 @@ def _reached(variables: Iterable[tuple[str, object]]) -> Iterator[tuple[str, obj
                 return
             seen.add(id(each))
             yield name, each
-            waiting += _get_referents(each)
+            waiting += _led_to(each)
+
+
+def _of_own_class(cls: Any) -> list[object]:
+    """The attributes of a class that cells have defined; a library's may lead to anything."""
+    attributes = _class_dict(cls)
+    return list(attributes.values()) if attributes.get("__module__") == "__main__" else []
+
+
+def _led_to(each: object) -> list[Any]:
+    if type(each) is FunctionType:
+        return [part(each) for part in _OF_FUNCTION]
+    return _get_referents(each)
 
 
 def _number(each: object) -> int:
