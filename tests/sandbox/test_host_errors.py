@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import json
+from collections.abc import Iterator
 
 import pytest
 
@@ -97,6 +98,30 @@ def test_an_error_is_of_the_built_in_class_that_it_derives_from(
                 repr((True, type(error).__name__)),
                 repr((True, "Cancelled")),  # a coroutine, which the host has then cancelled
             )
+
+
+@pytest.mark.parametrize("kind", ["generator", "returned", "awaited"])
+def test_what_a_generator_raises_is_its_function_s_error(sandbox: Sandbox, kind: str) -> None:
+    def generator() -> Iterator[int]:
+        yield 1
+        raise ValueError("in its body")
+
+    async def awaited() -> Iterator[int]:
+        return generator()
+
+    fail = {"generator": generator, "returned": lambda: generator(), "awaited": awaited}[kind]
+    with sandbox.session(host={"fail": fail}) as session:
+        outcome = session.run("try: fail()\nexcept ValueError as error: print(error)")
+        assert outcome.stdout == "in its body\n"
+
+
+def test_an_argument_s_own_error_has_no_other_as_its_context(sandbox: Sandbox) -> None:
+    code = "def given():\n    yield 1\n    raise KeyError('own')\ntake(given())"
+    with sandbox.session(host={"take": lambda given: None}) as session:
+        error = session.run(code).error
+        assert error is not None
+        assert error.type == "KeyError"
+        assert "During handling" not in error.traceback
 
 
 def test_drivers_and_offers_raise_alike(sandbox: Sandbox, open_python: str) -> None:

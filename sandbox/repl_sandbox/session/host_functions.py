@@ -16,9 +16,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from types import GeneratorType
 from typing import Any
 
 from ..errors import RemoteProtocolError
+from ..wire.conversion import elements
 from ..wire.frames import MAX_BLOB
 from ..wire.messages import Call, Reply, dump_json, parse_arguments
 from ..wire.parts import Place, Raw, each_part
@@ -94,7 +96,13 @@ def size(call: Call) -> int:
 
 
 def success(call: Call, value: object) -> Reply:
-    """The reply that carries `value`; a refusal where JSON cannot."""
+    """The reply that carries `value`; a refusal where JSON cannot.
+
+    Raises:
+        what a function that is a generator raises in its body.
+    """
+    if isinstance(value, GeneratorType):
+        value = elements(value)
     try:
         data = dump_json(value)
     except (TypeError, ValueError) as error:

@@ -49,9 +49,8 @@ def encoded(value: object, *, ascii_only: bool = True, any_keys: bool = False) -
     """
     made: list[object] = []
     try:
-        try:
-            text = _PLAIN[ascii_only](value)
-        except TypeError:
+        text = _plain(value, ascii_only)
+        if text is None:
             text = _Conversion(ascii_only, made).encode(value)
         for each in (value, *made):
             check_keys(each, texts_only=not any_keys)
@@ -81,6 +80,17 @@ _PLAIN: Final = {
     for ascii_only in (True, False)
 }
 _decode = json.JSONDecoder().decode
+
+
+def _plain(value: object, ascii_only: bool) -> str | None:
+    """`value` as JSON text if it needs no conversion.
+
+    None, not the error, for an error of the conversion is not to show this one as its context.
+    """
+    try:
+        return _PLAIN[ascii_only](value)
+    except TypeError:
+        return None
 
 
 class _Conversion:
@@ -118,7 +128,7 @@ class _Conversion:
 
     def _sorted(self, value: Any) -> list[Any]:
         """Sorted by their texts, so that equal sets are equal lists."""
-        return [_decode(text) for text in sorted(map(self.encode, _elements(value)))]
+        return [_decode(text) for text in sorted(map(self.encode, elements(value)))]
 
 
 def _loaded(module: str, name: str) -> type | None:
@@ -154,7 +164,8 @@ def _numbers(value: Any) -> object:
     return float(found) if type(found) is type(value) else found  # numpy.longdouble
 
 
-def _elements(value: Any) -> list[Any]:
+def elements(value: Any) -> list[Any]:
+    """The elements of an iterable; ValueError if it has more than `MOST_ELEMENTS`."""
     found = list(itertools.islice(iter(value), MOST_ELEMENTS + 1))
     if len(found) > MOST_ELEMENTS:
         kind = _name(type(value))
@@ -209,5 +220,5 @@ _KINDS: Final[tuple[tuple[Any, _Convert], ...]] = (
     ((type, io.IOBase), _refuse),
     (SimpleNamespace, vars),
     (Mapping, lambda value: dict(value.items())),
-    ((MappingView, Sequence, Iterator), _elements),
+    ((MappingView, Sequence, Iterator), elements),
 )
