@@ -115,6 +115,22 @@ def test_the_docstring_and_defaults_can_be_read(session: Session) -> None:
     )
 
 
+def test_the_docstring_is_of_what_is_called(open_python: str) -> None:
+    class Quiet:
+        def __call__(self, a):
+            """Asks."""
+
+    host = {
+        "part": functools.partial(functools.partial(search, "q"), 3),
+        "quiet": Quiet(),
+        "untold": lambda a: a,
+    }
+    with Sandbox(isolation="process", python=open_python) as sandbox:
+        with sandbox.session(host=host) as session:
+            value = session.run("part.__doc__, quiet.__doc__, untold.__doc__").value
+    assert value == "('Look for documents.', 'Asks.', 'untold: a function of the host.')"
+
+
 def test_defaults_are_the_host_s_own(session: Session) -> None:
     assert session.run("search('q')").value == "['q', 5, 'fast', True]"
     assert session.run("search(limit=1, query='q', mode='m')").value == "['q', 1, 'm', True]"

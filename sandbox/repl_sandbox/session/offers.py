@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -75,7 +76,7 @@ def check(host: Mapping[str, HostFunction | Offer] | None) -> Offers:
 
 
 def _row(name: str, function: HostFunction, offer: Offer | None) -> Offered:
-    doc = (inspect.getdoc(function) or "")[:_MAX_DOC]
+    doc = _doc(function)[:_MAX_DOC]
     if offer is None:
         return Offered(name, doc, signature=signature_of(function))
     return Offered(
@@ -87,3 +88,12 @@ def _row(name: str, function: HostFunction, offer: Offer | None) -> Offered:
         tuple(offer.methods),
         tuple(offer.raises),
     )
+
+
+def _doc(function: HostFunction) -> str:
+    """The docstring of `function`; of one that has none of its own, that of what it calls."""
+    while isinstance(function, functools.partial) and function.__doc__ == functools.partial.__doc__:
+        function = function.func
+    call = type(function).__call__
+    calls = inspect.getdoc(call) if inspect.isfunction(call) else None
+    return inspect.getdoc(function) or calls or ""
