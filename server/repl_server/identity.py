@@ -39,7 +39,8 @@ class Identity:
             raise ValueError(
                 f"whoever reaches {settings.host} could run code here: make a key with"
                 " `repl-env keys NAME --file FILE` and serve with --api-keys FILE,"
-                " or say --no-auth"
+                " or say --no-auth. An ASGI server of your own has REPL_ENV_API_KEYS=FILE,"
+                " REPL_ENV_NO_AUTH=1, or REPL_ENV_HOST=127.0.0.1 if it listens there"
             )
 
     def of(self, scope: Any) -> Owner:

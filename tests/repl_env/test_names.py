@@ -41,11 +41,13 @@ def test_every_name_of_the_package_can_be_had(name):
 
 
 def test_openenvs_modules_export_the_same_objects():
-    from repl_env import executor, parsing, prompts, runner
+    from repl_env import executor, parsing, prompts, runner, server
     from repl_env.server import python_executor, repl_environment
 
     assert repl_environment.REPLEnvironment is repl_env.REPLEnvironment
     assert python_executor.PythonExecutor is executor.PythonExecutor
+    assert server.PythonExecutor is executor.PythonExecutor
+    assert server.REPLEnvironment is repl_env.REPLEnvironment
     assert prompts.extract_code_blocks is parsing.extract_code_blocks
     assert (runner.LocalRLMRunner, runner.RLMRunResult) == (
         repl_env.LocalRLMRunner,
