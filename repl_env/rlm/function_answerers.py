@@ -103,10 +103,11 @@ class BatchFunction(Answerer):
         try:
             async with call.gate:
                 answers = await called(self._function, *arguments)
-            if not isinstance(answers, str):
-                answers = list(answers)
+            if isinstance(answers, str):
+                raise TypeError("a function for batches returns a list of answers, not one str")
+            answers = list(answers)
             few = len(answers) < len(prompts) and self._shortens
-            if isinstance(answers, str) or not (few or len(answers) == len(prompts)):
+            if not (few or len(answers) == len(prompts)):
                 raise ValueError(f"{len(answers)} answers to {len(prompts)} prompts")
         # Boundary: the function is the user's and may raise anything.
         except Exception as error:

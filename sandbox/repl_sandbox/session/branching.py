@@ -57,7 +57,8 @@ class Branching(Questions):
                 ends.close()
             raise
         raise SandboxError(
-            "the session could not be copied: there is no room for another process, or its "
+            "the session could not be copied: there is no room for another process, too many of "
+            "its descriptors would be lost (at most three quarters of Limits.open_files), or its "
             "processes ended the copy"
         )
 

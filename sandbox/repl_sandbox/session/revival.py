@@ -134,7 +134,8 @@ class Revival(Exchange):
         if not (yield from self._whole(self._go_back(before))):
             raise SandboxError(
                 f"no copy was made before the last {cells} cells, or it is gone: the session may "
-                "have had no room for another process. It was left as it is"
+                "have had no room for another process, or too many descriptors that would be lost "
+                "(at most three quarters of Limits.open_files). It was left as it is"
             )
         lost, self._lost = self._lost, ()
         return lost
