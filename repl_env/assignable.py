@@ -50,6 +50,20 @@ def of_inner(inner: str, name: str) -> Attribute[Any]:
     )
 
 
+def of_all(name: str) -> Attribute[Any]:
+    """The attribute `name` of the environments of a group, of all at once."""
+
+    def put(owner: Any, value: Any) -> None:
+        for environment in owner.environments:
+            setattr(environment, name, value)
+
+    return Attribute(
+        lambda owner: getattr(owner.environments[0], name),
+        put,
+        f"See `REPLEnvironment.{name}`.",
+    )
+
+
 def _setting(
     field: str, hold: Callable[[CurrentEpisode, Settings], None] | None = None
 ) -> Attribute[Any]:

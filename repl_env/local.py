@@ -61,6 +61,7 @@ class LocalBase:
     rlm_max_depth = of_inner("_env", "rlm_max_depth")
     rlm_max_iterations = of_inner("_env", "rlm_max_iterations")
     max_concurrent_subcalls = of_inner("_env", "max_concurrent_subcalls")
+    initial_context = of_inner("_env", "initial_context")
 
     def __init__(
         self,
@@ -131,6 +132,15 @@ class LocalBase:
     @max_iterations.setter
     def max_iterations(self, count: int) -> Never:
         raise AttributeError(f"pass reset(max_iterations={count!r}): each reset says it here")
+
+    @property
+    def initial_task_prompt(self) -> str:
+        """The task of an episode whose reset does not say."""
+        return self._env.initial_task_prompt
+
+    @initial_task_prompt.setter
+    def initial_task_prompt(self, task_prompt: str) -> Never:
+        raise AttributeError("pass reset(task_prompt=...): each reset says it here")
 
     @property
     def rubric(self) -> Rubric | None:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self, overload
 
 from repl_env.arguments import at_least, one_timeout
+from repl_env.assignable import of_all
 from repl_env.current_episode import Mode, OneAtATime
 from repl_env.environment import REPLEnvironment
 from repl_env.episode_turns import POSITIONAL
@@ -61,6 +62,19 @@ class REPLVectorEnv:
     Raises:
         TypeError, ValueError: naming the argument.
     """
+
+    llm_query_fn = of_all("llm_query_fn")
+    llm_batch_fn = of_all("llm_batch_fn")
+    subcall_fn = of_all("subcall_fn")
+    subcall_batch_fn = of_all("subcall_batch_fn")
+    max_output_length = of_all("max_output_length")
+    context_preview_length = of_all("context_preview_length")
+    rlm_max_depth = of_all("rlm_max_depth")
+    rlm_max_iterations = of_all("rlm_max_iterations")
+    max_concurrent_subcalls = of_all("max_concurrent_subcalls")
+    max_iterations = of_all("max_iterations")
+    initial_context = of_all("initial_context")
+    initial_task_prompt = of_all("initial_task_prompt")
 
     def __init__(self, n: int, **arguments: Any) -> None:
         n = at_least(n, 1, "n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repl_env import LocalREPLEnv, REPLAction, REPLEnvironment, REPLError
+from repl_env import LocalREPLEnv, REPLAction, REPLEnvironment, REPLError, REPLVectorEnv
 
 DEFAULTS = {
     "max_iterations": 30,
@@ -48,7 +48,7 @@ WRONG = {
     "subcall_fn": 5,
     "subcall_batch_fn": 5,
 }
-OF_LOCAL = DEFAULTS.keys() - {"max_iterations", "initial_context", "initial_task_prompt"}
+OF_LOCAL = DEFAULTS.keys() - {"max_iterations", "initial_task_prompt"}
 
 
 @pytest.fixture
@@ -90,11 +90,24 @@ def test_a_local_environment_has_them_too(make, name):
     assert getattr(local, name) == getattr(local._env, name) == OTHERS[name]
 
 
-def test_iterations_of_a_local_environment_are_said_by_each_reset(make):
+def test_what_each_reset_of_a_local_environment_says_is_refused(make):
     local = make()
-    assert local.max_iterations == 30
-    with pytest.raises(AttributeError, match=r"reset\(max_iterations=5\)"):
-        local.max_iterations = 5
+    assert (local.max_iterations, local.initial_task_prompt) == (30, "")
+    for each in (local, REPLVectorEnv(1)):
+        with pytest.raises(AttributeError, match=r"reset\(max_iterations=5\)"):
+            each.max_iterations = 5
+        with pytest.raises(AttributeError, match=r"reset\(task_prompt="):
+            each.initial_task_prompt = "Count."
+
+
+def test_an_attribute_of_a_group_is_of_all_its_environments(sandbox):
+    with REPLVectorEnv(2, sandbox=sandbox) as envs:
+        for name in OF_LOCAL:
+            setattr(envs, name, OTHERS[name])
+            assert getattr(envs, name) == OTHERS[name]
+        assert [each.observation.context_preview for each in envs.reset()] == ["other"] * 2
+        shown = [each.observation.result.stdout for each in envs.step(["print('x' * 500)"] * 2)]
+        assert max(map(len, shown)) < 200
 
 
 @pytest.mark.parametrize("when", ["before the first reset", "between two", "amid an episode"])
