@@ -39,11 +39,11 @@ class Watchdog:
 
     `template` is the process that sessions are forked from; what it holds (`memory`, in bytes) is
     not theirs, also where they have written to it and so have copies. `yielding`: have sessions
-    that burn CPU time give way.
+    that burn CPU time give way, and not storms of processes alone.
     """
 
     def __init__(self, template: int, memory: int, *, yielding: bool = False) -> None:
-        self._turns = Turns(template) if yielding else None
+        self._turns = Turns(template, yielding=yielding)
         self._template_memory = memory
         self._watched: dict[int, Watched] = {}
         self._lock = threading.Lock()
@@ -58,8 +58,7 @@ class Watchdog:
         """Watch a session."""
         with self._lock:
             self._watched[id(core)] = Watched(core, self._template_memory)
-            if self._turns is not None:
-                self._turns.join(core)
+            self._turns.join(core)
             if self._thread is None:
                 name = "repl-watchdog"
                 self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
@@ -71,8 +70,7 @@ class Watchdog:
         """Stop watching a session, which is about to end."""
         with self._lock:
             self._watched.pop(id(core), None)
-        if self._turns is not None:
-            self._turns.leave(core)
+        self._turns.leave(core)
 
     def close(self) -> None:
         """End the thread, and wait for its end."""
@@ -96,8 +94,7 @@ class Watchdog:
                 if number and not number % together and self._closed.wait(pause):
                     return
                 self._look_at(watched)
-            if self._turns is not None:
-                self._turns.take(self._round)
+            self._turns.take(self._round)
 
     def _look_at(self, watched: Watched) -> None:
         core = watched.core
@@ -122,11 +119,11 @@ class Watchdog:
         young = time.monotonic() - _PERIOD
         due = [watched for watched in everybody if 0 < watched.core.running_since < young]
         if self._round % _WAITING_PERIODS:
-            due = [watched for watched in due if not self._waits(watched)]
+            due = [watched for watched in due if not self._turns.waits(watched.core)]
         if self._round % _IDLE_PERIODS:
             return due
         idle = [watched for watched in everybody if not watched.core.running_since]
-        due += [watched for watched in idle if self._is_weighed(watched)]
+        due += [watched for watched in idle if self._turns.weighs(watched.core)]
         for _ in range(min(_IDLE_A_LOOK, len(idle))):
             self._turn += 1
             due.append(idle[self._turn % len(idle)])
@@ -143,14 +140,7 @@ class Watchdog:
             others = [watched.core for watched in self._watched.values()]
         return any(each.running_since and each.links.pid == core.links.pid for each in others)
 
-    def _waits(self, watched: Watched) -> bool:
-        return self._turns is not None and self._turns.waits(watched.core)
-
-    def _is_weighed(self, watched: Watched) -> bool:
-        return self._turns is not None and self._turns.weighs(watched.core)
-
     def _look(self, watched: Watched) -> KillReason | None:
         processes = list(descendants(watched.core.links.pid))
-        if self._turns is not None:
-            self._turns.look(watched.core, processes)
+        self._turns.look(watched.core, processes, full=watched.full(processes))
         return watched.breach(processes)

@@ -24,22 +24,33 @@ class Watched:
         self._template_memory = template_memory
         self._exact_due = 0.0  # on the monotonic clock
         self._folder_due = 0.0
+        self._passed = False  # whether more processes were there that run
         self._suspicions = 0  # looks in a row that found too much memory
 
-    def breach(self, processes: list[int]) -> KillReason | None:
-        """The limit that `processes`, all that the session has, were seen to pass."""
-        limits, links = self.core.limits, self.core.links
+    def full(self, processes: list[int]) -> bool:
+        """Whether `processes`, all that the session has, are as many as may be; it is noted."""
         # What is seen is of all branches of a session, and so are the limits.
-        lines = links.family.lines
+        most = self.core.limits.processes + self._lines * (self.core.ours + 1) - 1
+        full = threads(processes) > most
+        if full:
+            self.core.is_full()
+        # In namespaces the kernel refuses what is more. Elsewhere it counts by user, who may have
+        # processes besides the session's.
+        counted = full and bool(self.core.links.folder)
+        self._passed = counted and threads(filter(held.runs, processes)) > most
+        return full
+
+    @property
+    def _lines(self) -> int:
+        return self.core.links.family.lines
+
+    def breach(self, processes: list[int]) -> KillReason | None:
+        """The limit that `processes` were seen to pass, when `full` was asked of them."""
+        limits, links, lines = self.core.limits, self.core.links, self._lines
         limit = lines * int(limits.memory)
         # First, for a flood of processes also holds much memory.
-        most = limits.processes + lines * (self.core.ours + 1) - 1
-        if threads(processes) > most:
-            self.core.is_full()
-            # In namespaces the kernel refuses what is more. Elsewhere it counts by user, who may
-            # have processes besides the session's.
-            if links.folder and threads(filter(held.runs, processes)) > most:
-                return "processes"
+        if self._passed:
+            return "processes"
         exceeds = None
         if links.group is not None:
             most = limit + self._template_memory

@@ -1,4 +1,4 @@
-"""`Yielding`: a session that has no precedence gives way.
+"""`Yielding`: a session that has no precedence gives way, and a storm of processes always does.
 
 By whatever weighs its processes here, and by long slices (`slices.py`); many that run are also
 stopped now and then (`crowds.py`).
@@ -21,9 +21,12 @@ from .zygote.links import Links
 
 
 class Yielding:
-    """One session's, its branches among it; begins at `now`, on the monotonic clock."""
+    """One session's, its branches among it; begins at `now`, on the monotonic clock.
 
-    def __init__(self, weights: Weights, now: float) -> None:
+    Without `weights` nothing but storms gives way.
+    """
+
+    def __init__(self, weights: Weights | None, now: float) -> None:
         self._weights, self._slices = weights, Slices()
         self._precedence = Precedence(now)
         self._lock = threading.Lock()
@@ -35,6 +38,7 @@ class Yielding:
         self._settled = True  # whether all processes were found to be as they should
         self.low = False
         self.crowded = False  # many of its processes want to run: it does in turn with others
+        self.storms = False  # as `crowds.py` has it
 
     @property
     def busy(self) -> bool:
@@ -56,35 +60,48 @@ class Yielding:
             if self.low:
                 self._weigh(links, seen.look(descendants(links.pid)), low=False)
             if not self._links:  # what ends has no turn any more, and dies stopped as well
-                self.crowded = self.waits = False
+                self.crowded = self.storms = self.waits = False
 
-    def look(self, links: Links, pids: Sequence[int], cells: int, now: float) -> None:
+    def look(
+        self, links: Links, pids: Sequence[int], cells: int, now: float, *, full: bool
+    ) -> None:
         """See what `pids`, all that the session has, have used, and weigh them by that.
 
-        `cells`: how many were begun since the last look.
+        `cells`: how many were begun since the last look. `full`: whether no more may be forked.
         """
+        if self._weights is None and len(pids) <= CROWD and not self.crowded:
+            return
         processes = seen.look(pids)
-        used, wants = seen.cpu_seconds(processes), any(each.wants for each in processes)
+        # Outside of the lock, for which whoever ends the session waits.
+        used = seen.cpu_seconds(processes)
+        wants = self._weights is not None and any(each.wants for each in processes)
         with self._lock:
             if not self._links:
                 return
-            held = self._precedence.look(used, cells, now, wants=wants)
-            # One that is lowered while it holds a lock of the kernel holds it for long.
-            low = not held and sum(each.crowds for each in processes) <= CROWD
-            # Without a group new processes may have come: in autogroups of their own or, from a
-            # fork that took its time, with the nice value that its parent had before.
-            again = self._lowered and not _weighed(links)
-            if low != self.low or again:
-                self._weigh(links, processes, low=low)
-            self.crowded = self._crowd.count(processes) > CROWD
-            if low:
-                self._slices.lengthen(links.pid, processes)
-            else:
-                self._slices.reset(processes)
+            if self._weights is not None:
+                held = self._precedence.look(used, cells, now, wants=wants)
+                self._lower(links, processes, held=held)
+            crowds = self._crowd.count(processes) > CROWD
+            self.storms = self._crowd.storms(processes, full=full)
+            self.crowded = self.storms or (crowds and self._weights is not None)
             if not self.crowded:
                 self._go_on()
             elif self.waits:
                 self._stop(processes)
+
+    def _lower(self, links: Links, processes: Sequence[Seen], *, held: bool) -> None:
+        """Lower or raise them, by whether precedence is `held`."""
+        # One that is lowered while it holds a lock of the kernel holds it for long.
+        low = not held and sum(each.crowds for each in processes) <= CROWD
+        # Without a group new processes may have come: in autogroups of their own or, from a
+        # fork that took its time, with the nice value that its parent had before.
+        again = self._lowered and not _weighed(links)
+        if low != self.low or again:
+            self._weigh(links, processes, low=low)
+        if low:
+            self._slices.lengthen(links.pid, processes)
+        else:
+            self._slices.reset(processes)
 
     def wait(self, hear: Collection[int] = ()) -> None:
         """Stop, for it is the turn of others; but not the workers `hear`."""
@@ -118,7 +135,7 @@ class Yielding:
         if group is not None and group.weighed:
             with suppress(OSError):  # the session has ended, or somebody removed its group
                 group.weigh(low=low)
-        else:
+        elif self._weights is not None:
             self._settled = self._weights.weigh(links.pid, processes, low=low)
         self.low = low
         self._lowered = self._lowered or low

@@ -21,6 +21,11 @@ CROWD = (
     "        while True: pass\n"
 )
 BURN = "while True: pass"
+# As many processes as may be, all of which want to run.
+STORM = (
+    "import os\nwhile True:\n    try: pid = os.fork()\n    except OSError: break\n"
+    "    if not pid:\n        while True: pass\n"
+)
 
 
 @pytest.fixture(params=["jailed", "confined"])
@@ -88,6 +93,33 @@ def test_crowds_take_turns_and_a_cell_of_one_that_waits_hears_that_its_time_is_u
         for run, session in zip(runs, (one, two), strict=True):
             assert isinstance(run.result(), TimedOut)
             assert session.run("x").value == "'kept'"
+
+
+def test_a_storm_gives_way_in_every_sandbox_but_for_its_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crowds, "STORM", 8)
+    with (
+        Sandbox(limits=Limits(timeout=PATIENCE, processes=16)) as made,
+        made.session() as session,
+        made.session() as other,
+    ):
+        session.run(STORM)
+        eventually(lambda: bool(other.run("1 + 1")) and stopped(session) > 8)
+        assert session.run("6 * 7").value == "42"
+        assert stopped(other) == 0
+        eventually(lambda: stopped(session) == 0)  # alone, in the end
+
+
+def test_a_storm_has_its_turn_too() -> None:
+    rounds = range(3 * crowds.SELDOM)
+    assert [each for each in rounds if crowds.seldom(each, 3)] == [
+        0,
+        crowds.SELDOM,
+        2 * crowds.SELDOM,
+    ]
+    assert set().union(*(crowds.seldom(each, 3) for each in rounds)) == {0, 1, 2}
+    assert crowds.seldom(0, 0) == set()
 
 
 def test_a_crowd_that_has_ended_has_no_turn(sandbox: Sandbox) -> None:

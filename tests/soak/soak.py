@@ -18,6 +18,7 @@ from tests.waiting import comes_to
 from .belongings import Belongings, anonymous, belongings, in_use, processes_of
 from .figures import Figures
 from .steps import LEFT, Soaked
+from .storm import Storm, storm
 
 TIERS = ("jailed", "confined")
 # How many states back the sessions of each tier keep: the default, and more.
@@ -43,20 +44,23 @@ class Report:
 
     figures: Figures = field(default_factory=Figures)
     faults: list[str] = field(default_factory=list)
+    storm: Storm | None = None
     growth: tuple[int, int] = (0, 0)  # bytes in use by the host, and of pages of its zygote
 
     def told(self) -> dict[str, Any]:
         """All of it, to be printed."""
         host, zygote = (round(grown / 2**20, 2) for grown in self.growth)
         grown = {"host grew MiB": host, "zygote grew MiB": zygote}
-        return {**self.figures.told(), **grown, "faults": self.faults}
+        stormed = {} if self.storm is None else {"storm of daemons": self.storm.told()}
+        return {**self.figures.told(), **stormed, **grown, "faults": self.faults}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What is soaked, and for how long. The same seed gives the same steps to each session.
 
-    `least`: steps of each thread, however long they take.
+    `least`: steps of each thread, however long they take. `storms`: whether there is one before, in
+    a session of its own.
     """
 
     tier: Literal["jailed", "confined"]
@@ -65,6 +69,7 @@ class Plan:
     sessions: int
     seed: str
     least: int = 0
+    storms: bool = True
 
     @property
     def history(self) -> int:
@@ -83,6 +88,9 @@ def soak(plan: Plan) -> Report:
     with Sandbox(isolation=tier, python=python, limits=_LIMITS, history=history) as sandbox:
         zygote = sandbox._zygote.pid
         folder = _run(sandbox, plan.warm_up(), report)
+        if plan.storms:
+            report.storm = storm(sandbox)
+            report.faults += report.storm.faults()
         before, memory = belongings(zygote, folder), (in_use(), anonymous(str(zygote)))
         _run(sandbox, plan, report)
         report.faults += _left_behind(before, zygote, folder)

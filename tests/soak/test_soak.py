@@ -7,10 +7,13 @@ from typing import Literal
 
 import pytest
 
+from repl_sandbox import Sandbox
 from tests.soak.model import Model
 from tests.soak.soak import TIERS, Plan, soak
+from tests.soak.storm import storm
 
-PLAN = Plan(tier="jailed", seconds=2, sessions=8, seed="the same each time", least=20)
+# How late and how slow is asked of `make soak`, on a machine of its own.
+PLAN = Plan(tier="jailed", seconds=2, sessions=8, seed="the same each time", least=20, storms=False)
 
 
 @pytest.mark.parametrize("seconds", [2, pytest.param(15, marks=pytest.mark.slow)])
@@ -46,3 +49,14 @@ def test_the_model_knows_how_far_a_session_can_go_back() -> None:
     model.go_back(1)
     assert model.state.variables == {"x": 2}
     assert not model.can_go_back(1)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_storm_has_its_row(tier: str, request: pytest.FixtureRequest) -> None:
+    python = None if tier == "jailed" else request.getfixturevalue("open_python")
+    with Sandbox(isolation=tier, python=python) as sandbox:
+        seen = storm(sandbox)
+
+    assert seen.named
+    assert seen.told()["outcome"] in ("TimedOut", "Killed")
+    assert replace(seen, late=99.0, beside=99.0, named=False).faults()[2:]
