@@ -240,6 +240,42 @@ def test_a_mapping_in_the_place_of_another_is_seen(session: Session) -> None:
     assert session.run("m[:] == bytes(5000) + bytes([7]) + bytes(len(m) - 5001)").value == "True"
 
 
+def test_memory_in_the_place_of_what_the_kernel_may_take_back_is_kept(session: Session) -> None:
+    """Nothing that was written to the one is in a copy, all that is written to the other is."""
+    new = "m = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_ANONYMOUS | {}); at = place(m)"
+    session.run("place = lambda m: ctypes.addressof(ctypes.c_char.from_buffer(m))")
+    if session.run(f"{new.format(8)}; before = at").error is not None:
+        pytest.skip("there is no MAP_DROPPABLE before Linux 6.11")
+    for number in range(_CELLS):
+        session.run(f"m[0] = {number}")
+    session.run(f"m.close()\n{new.format('mmap.MAP_PRIVATE')}; m[5000] = 7")
+    assert session.run("at == before").value == "True"
+    for _ in range(2):
+        session.run("m[9000] = 8")
+    die(session)
+    assert session.run("m[0], m[5000], m[9000]").value == "(0, 7, 8)"
+
+
+def test_memory_that_is_mapped_after_a_look_at_what_there_is_is_kept(jailed: Sandbox) -> None:
+    """A mapping that grows in its place is tracked at once, if it was before."""
+    with jailed.session() as session:
+        session.run(
+            "import mmap, os, sys\n"
+            "m = mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE); m.resize(len(m) - 4096); last = ''\n"
+            "def hook(event, arguments):\n"
+            "    global last\n"
+            "    if event == 'open' and str(arguments[0]).startswith('/proc/self/'):\n"
+            "        if last == '/proc/self/maps' != arguments[0]: m.resize(1 << 20)\n"
+            "        last = arguments[0]\n"
+            "sys.addaudithook(hook)"
+        )
+        for number in range(_CELLS):
+            session.run(f"m[-8:] = b'%8d' % {number}")
+        assert session.run("len(m)").value == str(1 << 20)
+        die(session)
+        assert session.run("int(m[-8:])").value == str(_CELLS - 1)
+
+
 def test_memory_that_no_child_gets_is_lost_alone(session: Session) -> None:
     """The pages of it that are written are none of a copy's."""
     session.run("m = mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE)\nm.madvise(mmap.MADV_DONTFORK)")

@@ -193,6 +193,7 @@ class Delta:
         where = self._where(kept.place)
         if self._words[where // 8 + 1]:
             raise OSError(0, "the copy was woken")
+        self._pages.check()
         side = int(self._words[where // 8] == where + _HALVES)  # the one that is not complete
         half = where + _HALVES + side * _HALF
         self._last += 1

@@ -127,7 +127,11 @@ class Renewal:
             if self._glance is not None:
                 self._glance.remember()
             self._surroundings = _surroundings()
-        return self._made(delta, closed)
+        try:
+            return self._made(delta, closed)
+        except OSError:  # something was mapped meanwhile
+            self._give_up()
+            return self._fork(closed)
 
     def _new_delta(self) -> Delta:
         file = Apart(os.open(_PLACE, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))

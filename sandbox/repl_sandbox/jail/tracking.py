@@ -133,7 +133,28 @@ class Tracking:
         self.registering, self.pagemap, self.descriptors = -1, -1, ()
 
     def track(self) -> Mapped:
-        """Track all that can be; what is mapped. OSError: there is a mapping that cannot be."""
+        """Track all that can be; what is mapped. OSError: there is a mapping that cannot be.
+
+        Memory for what is read of the mappings may itself be mapped meanwhile, at an address that
+        was read already. All is known when nothing has changed since the look before.
+        """
+        self._droppable = frozenset(filter(self._is_refused, self._droppable))
+        mapped = self._looked()
+        for _ in range(_MOST_LOOKS):
+            before, mapped = mapped, self._looked()
+            if mapped == before:
+                return mapped
+        raise OSError(errno.EAGAIN, "mappings do not come to rest")
+
+    def check(self) -> None:
+        """OSError: in the place of memory that the kernel may take back is other memory now.
+
+        That is not told where it has the place of a part.
+        """
+        if not all(map(self._is_refused, self._droppable)):
+            raise OSError(0, "there is more to be tracked")
+
+    def _looked(self) -> Mapped:
         mapped = look(self._droppable)
         try:
             self._register(mapped.trackable)
@@ -146,12 +167,21 @@ class Tracking:
             self._register(mapped.trackable)
         return mapped
 
+    def _is_refused(self, span: Span) -> bool:
+        try:
+            self._register((span,))
+        except OSError:
+            return True
+        return False
+
     def _register(self, spans: Iterable[Span]) -> None:
         for start, end in spans:
             span = _REGISTER.pack(start, end - start, _UFFDIO_REGISTER_MODE_WP, 0)
             fcntl.ioctl(self.registering, _UFFDIO_REGISTER, span)
 
 
+# As many looks at what is mapped, each after the memory for the one before was.
+_MOST_LOOKS: Final = 4
 # The first address that the kernel takes for a mapping on all machines (mmap_min_addr).
 _LOWEST: Final = 1 << 16
 # The first that is no process's on any machine; [vsyscall] lies there.
@@ -162,12 +192,12 @@ class Mapped(NamedTuple):
     """What is mapped in this process, in order of the addresses."""
 
     trackable: list[Span]  # where nothing is but private memory
-    writable: list[Span]  # the private memory that can be written
+    private: list[tuple[int, int, bool]]  # the first, the one after the last; can it be written
 
 
 def look(without: Collection[Span] = ()) -> Mapped:
     """What is mapped now, `without` these. What will be is not tracked before it is registered."""
-    trackable, writable, start, last = [], [], _LOWEST, 0
+    trackable, private, start, last = [], [], _LOWEST, 0
     with open("/proc/self/maps", "rb") as maps:
         for line in maps:
             where, access, *_ = line.split(None, 2)
@@ -179,10 +209,10 @@ def look(without: Collection[Span] = ()) -> Mapped:
                 if start < begin:
                     trackable.append((start, begin))
                 start = end
-            elif access.startswith(b"rw"):
-                writable.append((begin, end))
+            else:
+                private.append((begin, end, access.startswith(b"rw")))
             last = end
-    return Mapped([*trackable, (start, last)], writable)
+    return Mapped([*trackable, (start, last)], private)
 
 
 def _droppable() -> frozenset[Span]:

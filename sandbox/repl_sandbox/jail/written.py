@@ -37,7 +37,7 @@ class Written:
         Raises:
             OSError: not all memory can be tracked.
         """
-        spans, self._writable = pages.track()
+        spans, self._private = pages.track()
         if len(spans) > MOST_SPANS:
             raise OSError(0, "too many pieces")
         self._pagemap, self._found = pages.pagemap, found
@@ -67,6 +67,7 @@ class Written:
 
         Raises:
             TooMuchError: there are too many places, and what is found later lacks these.
+            OSError: some are in memory that was mapped later, as when a mapping has grown.
         """
         new: set[bytes] = set()
         for index, seen in enumerate(self._seen):
@@ -116,11 +117,17 @@ class Written:
         """The pages of a region that can have been written.
 
         For the kernel all are that came to be since the rest was protected: by reading too.
+        OSError: a part of it was mapped later than this.
         """
-        start, end, _ = REGION.unpack(region)
-        nearest = max(bisect.bisect(self._writable, (start, end)) - 1, 0)
-        for first, last in self._writable[nearest:]:
-            if first >= end:
+        at, end, _ = REGION.unpack(region)
+        nearest = max(bisect.bisect(self._private, (at, end)) - 1, 0)
+        for first, last, writable in self._private[nearest:]:
+            if first > at or at >= end:
                 break
-            if start < last:
-                yield range(max(start, first), min(end, last), PAGE)
+            if at < last:
+                upto = min(end, last)
+                if writable:
+                    yield range(at, upto, PAGE)
+                at = upto
+        if at < end:
+            raise OSError(0, "memory that was not mapped")
