@@ -35,6 +35,7 @@ class SandboxSettings:
     ready: int = 0
     history: int = 1
     yielding: bool = False
+    mounts: tuple[tuple[str, str], ...] = ()  # pairs of a path inside and one of the host
 
     @classmethod
     def of(
@@ -71,6 +72,7 @@ class SandboxSettings:
             "ready": self.ready,
             "history": self.history,
             "yielding": self.yielding,
+            "mounts": dict(self.mounts),
         }
 
 

@@ -75,12 +75,13 @@ def test_the_entry_has_each_page_in_one_table() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_each_module_has_one_row_in_the_map(package: str) -> None:
-    """But for the `__init__` of inner folders that hold nothing."""
+    """But for the `__init__` of inner folders that hold nothing, and for folders of mere files."""
     root = ROOT / package
     files = [
         file.relative_to(root)
         for file in root.rglob("*.py")
         if file.name != "__init__.py" or file.parent == root or holds_code(file)
+        if (file.parent / "__init__.py").exists()
     ]
     modules = [f"`{file}`" for file in files]
 

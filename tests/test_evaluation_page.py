@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from repl_env.evaluation import RUBRICS
-from repl_env.tasks import KINDS, make_task
+from repl_env.tasks.generators import KINDS, make_task
 from tests.cli.calls import caller
 
 PAGE = (Path(__file__).parents[1] / "docs" / "evaluation.md").read_text(encoding="utf-8")

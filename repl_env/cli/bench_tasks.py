@@ -42,7 +42,7 @@ class Plan:
 
     def records(self, folder: Path) -> Iterator[dict[str, Any]]:
         """The lines of a dataset in `folder`; writes context files on the way."""
-        from repl_env.tasks import make_task
+        from repl_env.tasks.generators import make_task
 
         for number in range(self.n):
             kind = self.kinds[number % len(self.kinds)]
@@ -136,7 +136,7 @@ def _write(plan: Plan, out: Path) -> tuple[str, int]:
 
 
 def _kinds(given: str) -> tuple[str, ...]:
-    from repl_env.tasks import KINDS
+    from repl_env.tasks.generators import KINDS
 
     names = [name.strip().replace("-", "_") for name in given.split(",") if name.strip()]
     if names == ["all"]:
@@ -150,7 +150,7 @@ def _kinds(given: str) -> tuple[str, ...]:
 
 
 def _characters(given: str) -> int:
-    from repl_env.tasks import MAX_SIZE, MIN_SIZE
+    from repl_env.tasks.generators import MAX_SIZE, MIN_SIZE
 
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", given.strip().lower())
     if found is None or found[2] not in _UNITS:

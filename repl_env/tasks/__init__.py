@@ -1,13 +1,57 @@
-"""Long-context tasks that are generated, with exact answers.
+"""Tasks: directories with an instruction and an evaluator, and generated long-context questions.
 
-`make_task(kind, size, seed)` is a pure function: the same bytes on every system and in every
-version of Python. `repl-env bench-tasks make` writes datasets of them, `repl-env eval` runs a
-solver over such a dataset.
+```python
+from repl_env.tasks import load
+
+with load("blotto").open() as env:
+    env.reset()
+    result = env.execute("print(validate())\nsubmit()")
+    print(result.reward, env.evaluation.score)
+```
 """
 
 from __future__ import annotations
 
-from repl_env.tasks.kinds import KINDS, make_task
-from repl_env.tasks.task import MAX_SIZE, MIN_SIZE, Task
+from typing import TYPE_CHECKING
 
-__all__ = ["KINDS", "MAX_SIZE", "MIN_SIZE", "Task", "make_task"]
+from repl_env.first_use import on_first_use
+
+if TYPE_CHECKING:
+    from repl_env.tasks.episode import TaskEnv
+    from repl_env.tasks.errors import EvaluatorError, TaskError
+    from repl_env.tasks.evaluator import Evaluation, Evaluator, evaluate
+    from repl_env.tasks.generators import KINDS, MAX_SIZE, MIN_SIZE, GeneratedTask, make_task
+    from repl_env.tasks.task import Task, TaskLimits
+    from repl_env.tasks.task_set import TaskSet, load, load_set, shipped
+
+__all__ = [
+    "KINDS",
+    "MAX_SIZE",
+    "MIN_SIZE",
+    "Evaluation",
+    "Evaluator",
+    "EvaluatorError",
+    "GeneratedTask",
+    "Task",
+    "TaskEnv",
+    "TaskError",
+    "TaskLimits",
+    "TaskSet",
+    "evaluate",
+    "load",
+    "load_set",
+    "make_task",
+    "shipped",
+]
+
+__getattr__, __dir__ = on_first_use(
+    "repl_env.tasks",
+    {
+        "generators": ("KINDS", "MAX_SIZE", "MIN_SIZE", "GeneratedTask", "make_task"),
+        "episode": ("TaskEnv",),
+        "errors": ("EvaluatorError", "TaskError"),
+        "evaluator": ("Evaluation", "Evaluator", "evaluate"),
+        "task": ("Task", "TaskLimits"),
+        "task_set": ("TaskSet", "load", "load_set", "shipped"),
+    },
+)

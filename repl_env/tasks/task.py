@@ -1,50 +1,184 @@
-"""`Task`: a question about a long context, and its one right answer."""
+"""`Task`: a directory with an instruction, files to begin with, and an evaluator."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from repl_env.tasks.errors import TaskError
 
 if TYPE_CHECKING:
-    from repl_sandbox.types import JSON
+    from repl_env.tasks.episode import TaskEnv
 
-MIN_SIZE = 1_000  # below, a context has no room for its question's subject and something beside it
-MAX_SIZE = 1_000_000_000  # characters; a task is made, and given to a session, in memory
+Direction: TypeAlias = Literal["maximize", "minimize"]
+
+# Gains are cut to this range, so that rewards have a known one. A failed submission gets the least.
+LEAST_GAIN, MOST_GAIN = -1.0, 2.0
+MOST_BYTES = 64 << 20  # of the files of one folder of a task: they are held in memory
+EVALUATE = "evaluate.py"
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A generated task.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLimits:
+    """What an episode and an evaluation of a task may take; times are seconds.
 
     Attributes:
-        id: kind, size and seed, from which the task can be made again.
-        answer: the right answer as JSON; `answer_text` is the same as text.
-        size: the characters asked for; the context has at most these, and less by under one line.
-        rubric: how an answer is compared: "exact" or "list" (`repl_env.evaluation`).
+        steps: steps of an episode.
+        cell: execution of one cell of an episode.
+        call: execution of one call of the submission by the evaluator.
+        evaluation: all calls of an evaluation together; likewise the evaluator's own execution.
+        validations: calls of `validate()` in an episode.
+        memory: of each session; None: as the sandbox has it.
     """
 
-    id: str
-    kind: str
-    question: str
-    context: str
-    answer: JSON
-    size: int
-    seed: int
-    rubric: str
+    steps: int = 30
+    cell: float = 30.0
+    call: float = 10.0
+    evaluation: float = 60.0
+    validations: int = 10
+    memory: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A task as its directory describes it; `repl_env.tasks.load` reads one.
+
+    Attributes:
+        directory: where the task is; its files are read when they are needed.
+        metric, direction: what the evaluator's score is, and which way is better.
+        submission: the files of a submission, by their paths in the workspace; all must be there.
+        module: the module of the submission whose functions the evaluator calls; None: it calls
+            none and reads files only.
+        baseline, reference: the scores of the baseline and of the reference solution. Their
+            difference is the scale of `gain`.
+        packages: distributions that submission or evaluator import.
+        evaluator: the folder with `evaluate.py`; None if the task has none that can be run here.
+        layout: "repl-env" or "harbor".
+        hidden: the folder that sessions must not see; that of the set where the task is of one.
+    """
+
+    name: str
+    directory: Path
+    instruction: str = field(repr=False)
+    metric: str
+    direction: Direction
+    submission: tuple[str, ...]
+    module: str | None
+    baseline: float
+    reference: float
+    limits: TaskLimits = field(default_factory=TaskLimits)
+    packages: tuple[str, ...] = ()
+    split: str = "train"
+    difficulty: str | None = None
+    group: str | None = None
+    evaluator: Path | None = None
+    layout: Literal["repl-env", "harbor"] = "repl-env"
+    hidden: Path | None = None
+
+    def gain(self, score: float) -> float:
+        """How far `score` is from the baseline (0) to the reference (1), from -1 to 2."""
+        gained = (score - self.baseline) / (self.reference - self.baseline)
+        return max(LEAST_GAIN, min(MOST_GAIN, gained))
+
+    def better(self, one: float, other: float) -> bool:
+        """Whether the score `one` is better than `other`."""
+        return one > other if self.direction == "maximize" else one < other
 
     @property
-    def answer_text(self) -> str:
-        """The right answer as it would be written."""
-        return self.answer if isinstance(self.answer, str) else json.dumps(self.answer)
+    def prompt(self) -> str:
+        """The instruction, with how a submission is made, checked and handed in."""
+        return f"{self.instruction.strip()}\n\n{_how(self)}"
 
-    def record(self) -> dict[str, Any]:
-        """The task as a line of a dataset has it."""
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts that metadata of steps, trajectories and samples carry."""
         return {
-            "id": self.id,
-            "question": self.question,
-            "context": self.context,
-            "answer": self.answer,
-            "rubric": self.rubric,
-            "metadata": {"kind": self.kind, "size": self.size, "seed": self.seed},
+            "name": self.name,
+            "metric": self.metric,
+            "direction": self.direction,
+            "group": self.group,
+            "split": self.split,
+            "difficulty": self.difficulty,
         }
+
+    def starter_files(self) -> dict[str, bytes]:
+        """The files that an episode's workspace begins with; data is below `data/`."""
+        if self.layout == "harbor":
+            return self._files("environment", without={"Dockerfile", "docker-compose.yaml"})
+        return {**self._files("starter"), **self.data_files()}
+
+    def data_files(self) -> dict[str, bytes]:
+        """The data, by paths below `data/`; a submission cannot replace it."""
+        return {f"data/{path}": data for path, data in self._files("data").items()}
+
+    def baseline_files(self) -> dict[str, bytes]:
+        """The submission that `baseline` is the score of."""
+        return self._required("baseline")
+
+    def solution_files(self) -> dict[str, bytes]:
+        """The submission that `reference` is the score of."""
+        return self._required("solution")
+
+    def evaluator_files(self) -> dict[str, bytes]:
+        """The evaluator with its own data; TaskError if there is none."""
+        if self.evaluator is None:
+            raise TaskError(f"{self.name}: {_without_evaluator(self)}")
+        files = self._files(self.evaluator.name)
+        if EVALUATE not in files:
+            raise TaskError(f"{self.name}: {self.evaluator / EVALUATE} is not there")
+        return files
+
+    def open(self, **arguments: Any) -> TaskEnv:
+        """Episodes of this task; the arguments are those of `TaskEnv`."""
+        from repl_env.tasks.episode import TaskEnv
+
+        return TaskEnv(self, **arguments)
+
+    def _required(self, folder: str) -> dict[str, bytes]:
+        files = self._files(folder)
+        if missing := [path for path in self.submission if path not in files]:
+            raise TaskError(f"{self.name}: {folder}/{missing[0]} is not there")
+        return files
+
+    def _files(self, folder: str, without: set[str] | None = None) -> dict[str, bytes]:
+        root = self.directory / folder
+        left = MOST_BYTES
+        files: dict[str, bytes] = {}
+        for path in sorted(root.rglob("*")):
+            name = path.relative_to(root).as_posix()
+            if path.is_symlink():
+                raise TaskError(f"{self.name}: {folder}/{name} is a link; put the file there")
+            if not path.is_file() or "__pycache__" in path.parts or name in (without or ()):
+                continue
+            left -= path.stat().st_size
+            if left < 0:
+                raise TaskError(f"{self.name}: {folder}/ has more than {MOST_BYTES >> 20} MiB")
+            files[name] = path.read_bytes()
+        return files
+
+
+def how_scored(task: Task) -> Mapping[str, Any]:
+    """The metric, its direction and the baseline's score, as `validate()` tells them."""
+    return {"metric": task.metric, "direction": task.direction, "baseline": task.baseline}
+
+
+def _how(task: Task) -> str:
+    files = " and ".join(f"`{path}`" for path in task.submission)
+    better = "higher" if task.direction == "maximize" else "lower"
+    return (
+        f"Write {files} in the working directory. `validate()` evaluates the files as they are and "
+        f"returns the score ({task.metric}, {better} is better; the baseline has "
+        f"{task.baseline:g}); it may be called {task.limits.validations} times. `submit()` hands "
+        "them in and ends the episode."
+    )
+
+
+def _without_evaluator(task: Task) -> str:
+    if task.layout == "harbor":
+        return (
+            "tests/ has no evaluate.py. Its test.sh needs a container of Harbor's; an evaluate.py "
+            "beside it is run here (docs/tasks.md)"
+        )
+    return f"there is no evaluator: {task.directory / 'evaluator' / EVALUATE} is missing"

@@ -6,10 +6,10 @@ import re
 from itertools import combinations
 from typing import Any
 
-from repl_env.tasks import Task
+from repl_env.tasks.generators import GeneratedTask
 
 
-def read_again(task: Task) -> Any:
+def read_again(task: GeneratedTask) -> Any:
     """The answer of `task`, without what the generator knows of it."""
     return _READINGS[task.kind](task.question, task.context)
 

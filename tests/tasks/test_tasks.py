@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from repl_env.tasks import KINDS, make_task
+from repl_env.tasks.generators import KINDS, make_task
 
 from .readings import read_again
 

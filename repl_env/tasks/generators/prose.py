@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repl_env.tasks import words
-from repl_env.tasks.chance import Chance
+from repl_env.tasks.generators import words
+from repl_env.tasks.generators.chance import Chance
 
 _PARAGRAPH = 6  # sentences, on average
 

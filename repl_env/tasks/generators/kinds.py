@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from repl_env.tasks.aggregation import aggregation
-from repl_env.tasks.needles import multi_needle, single_needle
-from repl_env.tasks.pairs import pairs
-from repl_env.tasks.task import MAX_SIZE, MIN_SIZE, Task
+from repl_env.tasks.generators.aggregation import aggregation
+from repl_env.tasks.generators.needles import multi_needle, single_needle
+from repl_env.tasks.generators.pairs import pairs
+from repl_env.tasks.generators.task import MAX_SIZE, MIN_SIZE, GeneratedTask
 
-KINDS: Mapping[str, Callable[[int, int], Task]] = MappingProxyType(
+KINDS: Mapping[str, Callable[[int, int], GeneratedTask]] = MappingProxyType(
     {
         "single_needle": single_needle,
         "multi_needle": multi_needle,
@@ -20,7 +20,7 @@ KINDS: Mapping[str, Callable[[int, int], Task]] = MappingProxyType(
 )
 
 
-def make_task(kind: str, size: int, seed: int) -> Task:
+def make_task(kind: str, size: int, seed: int) -> GeneratedTask:
     """The task of this `kind`, with a context of at most `size` characters.
 
     The same three always make the same task.

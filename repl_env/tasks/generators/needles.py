@@ -6,9 +6,9 @@ how many there are.
 
 from __future__ import annotations
 
-from repl_env.tasks import prose, words
-from repl_env.tasks.chance import Chance
-from repl_env.tasks.task import Task
+from repl_env.tasks.generators import prose, words
+from repl_env.tasks.generators.chance import Chance
+from repl_env.tasks.generators.task import GeneratedTask
 
 # One fact of the same form, about something else, in about this many characters; at least 2.
 _BESIDES = 5_000
@@ -16,7 +16,7 @@ _MOST_BESIDES = 400
 _MOST_NEEDLES = 12
 
 
-def single_needle(size: int, seed: int) -> Task:
+def single_needle(size: int, seed: int) -> GeneratedTask:
     """The code of one thing in one town."""
     chance = Chance("single_needle", size, seed)
     thing, town = _thing(chance), chance.pick(words.TOWNS)
@@ -28,7 +28,7 @@ def single_needle(size: int, seed: int) -> Task:
         there = town if len(facts) == 2 else chance.pick(words.TOWNS)
         facts.setdefault((_thing(chance), there), _code(chance))
     sentences = [f"The code of the {what} in {at} is {code}." for (what, at), code in facts.items()]
-    return Task(
+    return GeneratedTask(
         id=f"single_needle-{size}-{seed}",
         kind="single_needle",
         question=f"What is the code of the {thing} in {town}? Answer with the code alone.",
@@ -40,7 +40,7 @@ def single_needle(size: int, seed: int) -> Task:
     )
 
 
-def multi_needle(size: int, seed: int) -> Task:
+def multi_needle(size: int, seed: int) -> GeneratedTask:
     """All who hold a key to one room."""
     chance = Chance("multi_needle", size, seed)
     rooms = [f"{quality} {room}" for quality in words.QUALITIES for room in words.ROOMS]
@@ -49,7 +49,7 @@ def multi_needle(size: int, seed: int) -> Task:
     holders = _people(chance, 2 + chance.below(most - 1))
     sentences = [_holds(person, room) for person in holders]
     sentences += [_holds(each, chance.pick(others)) for each in _people(chance, _besides(size))]
-    return Task(
+    return GeneratedTask(
         id=f"multi_needle-{size}-{seed}",
         kind="multi_needle",
         question=f"Who holds a key to the {room}? Answer with a list of the full names of all.",

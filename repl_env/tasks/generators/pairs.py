@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TypeAlias
 
-from repl_env.tasks import words
-from repl_env.tasks.chance import Chance
-from repl_env.tasks.records import Register, register, users
-from repl_env.tasks.task import Task
+from repl_env.tasks.generators import words
+from repl_env.tasks.generators.chance import Chance
+from repl_env.tasks.generators.records import Register, register, users
+from repl_env.tasks.generators.task import GeneratedTask
 
 _INTRODUCTION = "List all pairs of different users for which this holds: "
 _FORM = (
@@ -32,7 +32,7 @@ class Condition:
     holds: Callable[[int, int], bool]
 
 
-def pairs(size: int, seed: int) -> Task:
+def pairs(size: int, seed: int) -> GeneratedTask:
     """One of `CONDITIONS` about the users of a register."""
     chance = Chance("pairs", size, seed)
     who = users(chance, size, lines_each=4, fewest=4, most=40)
@@ -43,7 +43,7 @@ def pairs(size: int, seed: int) -> Task:
     lines = register(chance, size, who, lambda user: chance.pick(labels[user]), first)
     condition = chance.pick(CONDITIONS)(chance, lines)
     found = [pair for pair in combinations(sorted(who), 2) if condition.holds(*pair)]
-    return Task(
+    return GeneratedTask(
         id=f"pairs-{size}-{seed}",
         kind="pairs",
         question=_INTRODUCTION + condition.text + _FORM,

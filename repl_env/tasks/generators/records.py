@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from repl_env.tasks import prose, words
-from repl_env.tasks.chance import Chance
+from repl_env.tasks.generators import prose, words
+from repl_env.tasks.generators.chance import Chance
 
 HEADER = "date | user | label | text\n"
 _LINE = 100  # characters, about: for how many lines, and so users, a size has room

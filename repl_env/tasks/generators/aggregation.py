@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from repl_env.tasks import words
-from repl_env.tasks.chance import Chance
-from repl_env.tasks.records import Register, register, users
-from repl_env.tasks.task import Task
+from repl_env.tasks.generators import words
+from repl_env.tasks.generators.chance import Chance
+from repl_env.tasks.generators.records import Register, register, users
+from repl_env.tasks.generators.task import GeneratedTask
 
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
@@ -22,7 +22,7 @@ Asked: TypeAlias = "tuple[str, JSON]"
 _TIES = "If several are equal, the first of them by alphabet."
 
 
-def aggregation(size: int, seed: int) -> Task:
+def aggregation(size: int, seed: int) -> GeneratedTask:
     """One of `QUESTIONS` about a register."""
     chance = Chance("aggregation", size, seed)
     # Labels differ in frequency, or every answer about it would hang on a handful of lines.
@@ -30,7 +30,7 @@ def aggregation(size: int, seed: int) -> Task:
     who = users(chance, size, lines_each=10, fewest=3, most=200)
     lines = register(chance, size, who, lambda _: chance.pick(slots))
     question, answer = chance.pick(QUESTIONS)(chance, lines)
-    return Task(
+    return GeneratedTask(
         id=f"aggregation-{size}-{seed}",
         kind="aggregation",
         question=question,

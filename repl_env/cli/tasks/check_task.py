@@ -1,0 +1,74 @@
+"""`repl-env tasks check`: whether a task gives its documented scores."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from repl_env.cli.status import Status
+
+from .naming import failures_told, tasks_of
+
+if TYPE_CHECKING:
+    from repl_env.tasks import Evaluation, Evaluator
+
+_CLOSE = 1e-4  # of the scale between baseline and reference
+
+
+def check(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Shipped tasks, or folders; without any, all that are shipped."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Evaluate each task's baseline and reference solution, and compare with what it says."""
+    from repl_env.tasks import Evaluator
+
+    results: list[dict[str, Any]] = []
+    for task in _found(names):
+        with failures_told():
+            results += _checked(Evaluator(task))
+    if as_json:
+        typer.echo(json.dumps(results))
+    else:
+        for each in results:
+            mark = "ok" if each["ok"] else "WRONG"
+            told = each["failure"] or f"{each['score']:.6g}, documented {each['documented']:g}"
+            typer.echo(f"{mark:5} {each['task']} {each['which']}: {told}")
+    if not all(each["ok"] for each in results):
+        raise typer.Exit(Status.FAILED)
+
+
+def _found(names: list[str] | None) -> list[Any]:
+    with failures_told():
+        return tasks_of(names or [])
+
+
+def _checked(evaluator: Evaluator) -> list[dict[str, Any]]:
+    task = evaluator.task
+    baseline = evaluator.evaluate(task.baseline_files())
+    solution = evaluator.evaluate(task.solution_files())
+    scale = abs(task.reference - task.baseline)
+    return [
+        _compared("baseline", baseline, task.baseline, scale),
+        _compared("solution", solution, task.reference, scale),
+    ]
+
+
+def _compared(which: str, found: Evaluation, documented: float, scale: float) -> dict[str, Any]:
+    ok = found.score is not None and math.isclose(
+        found.score, documented, rel_tol=0.0, abs_tol=_CLOSE * scale
+    )
+    failure = f"{found.failure}: {found.message}" if found.failure else None
+    return {
+        "task": found.task,
+        "which": which,
+        "score": found.score,
+        "documented": documented,
+        "failure": failure,
+        "ok": ok,
+    }

@@ -1,0 +1,35 @@
+"""`repl-env tasks list`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from .naming import failures_told, tasks_of
+
+
+def list_tasks(
+    folders: Annotated[
+        list[str] | None, typer.Argument(help="Folders of tasks; without any, the shipped ones.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List tasks with metric, scores, split, difficulty and group."""
+    with failures_told():
+        found = tasks_of(folders or [])
+    if as_json:
+        scores = [{"baseline": each.baseline, "reference": each.reference} for each in found]
+        typer.echo(json.dumps([each.facts | its for each, its in zip(found, scores, strict=True)]))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for heading in ("task", "metric", "baseline", "reference", "split", "difficulty", "group"):
+        table.add_column(heading)
+    for task in found:
+        told = (task.name, f"{task.metric} ({task.direction})", task.baseline, task.reference)
+        table.add_row(*map(str, (*told, task.split, task.difficulty or "-", task.group or "-")))
+    Console().print(table)

@@ -1,0 +1,49 @@
+"""`repl-env tasks run`: the evaluation of a submission."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from repl_env.cli.status import Status
+
+from .naming import failures_told
+
+if TYPE_CHECKING:
+    from repl_env.tasks import Task
+
+
+def run(
+    task: Annotated[str, typer.Argument(help="A shipped task's name, or a task's directory.")],
+    submission: Annotated[
+        Path | None,
+        typer.Argument(help="The folder with the submission's files; by default the baseline."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Evaluate a submission, and print its score. Status 1: the submission failed."""
+    from repl_env.tasks import evaluate, load
+
+    with failures_told():
+        found = load(task)
+        files = found.baseline_files() if submission is None else _files(found, submission)
+        result = evaluate(found, files)
+    if as_json:
+        typer.echo(json.dumps(asdict(result)))
+    elif result.ok:
+        typer.echo(f"{found.name}: {result.metric} {result.score:.6g} (gain {result.gain:.3f})")
+    else:
+        typer.echo(f"{found.name}: failed ({result.failure}): {result.message}")
+    if not result.ok:
+        raise typer.Exit(Status.FAILED)
+
+
+def _files(task: Task, folder: Path) -> dict[str, bytes]:
+    if not folder.is_dir():
+        raise typer.BadParameter(f"{folder} is no folder", param_hint="'SUBMISSION'")
+    paths = [path for path in task.submission if (folder / path).is_file()]
+    return {path: (folder / path).read_bytes() for path in paths}

@@ -1,0 +1,13 @@
+"""What is wrong with a task itself, as opposed to a submission for it."""
+
+from __future__ import annotations
+
+from repl_env.errors import REPLError
+
+
+class TaskError(REPLError):
+    """A task cannot be used as it is; the message names the task and the reason."""
+
+
+class EvaluatorError(TaskError):
+    """The evaluator of a task gave no score by its own fault; nothing was scored."""

@@ -1,0 +1,83 @@
+"""Whether sessions can work on a task: its packages are there, and its own folder is not.
+
+A folder of a task holds the solution and the evaluator. Sessions may see it because it is below the
+interpreter's packages, as the shipped tasks are; then another folder is shown in its place.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from repl_env.sandboxes import SandboxSettings, Source
+from repl_env.tasks.errors import TaskError
+from repl_env.tasks.task import Task
+from repl_sandbox import AsyncSandbox, Limits, Sandbox
+from repl_sandbox.errors import SandboxError
+
+_HIDDEN = Path(__file__).with_name("hidden")
+_READY = Path(__file__).with_name("inside") / "ready.py"
+_WAITING = 60.0  # seconds of an evaluation beside its calls and the evaluator's own execution
+
+
+def source_of(
+    task: Task,
+    sandbox: Sandbox | AsyncSandbox | None = None,
+    *,
+    isolation: str = "auto",
+    require: str | None = None,
+) -> Source:
+    """Where the sessions of this task are from, after a look into one.
+
+    Raises:
+        TaskError: a package is not there, or sessions see the folder of the task.
+        IsolationError: this system cannot give the isolation that was asked for.
+        TypeError, ValueError: naming the argument.
+    """
+    settings = SandboxSettings()
+    if sandbox is None:
+        settings = SandboxSettings.of(isolation, require, _limits(task), ())
+    source = Source(sandbox, settings)
+    folder = str((task.hidden or task.directory).resolve())
+    seen = _sees(task, source, folder)
+    if seen and sandbox is None:
+        source = Source(None, replace(settings, mounts=((folder, str(_HIDDEN)),)))
+        try:
+            seen = _sees(task, source, folder)
+        except SandboxError as error:
+            raise _visible(task, folder) from error
+    if seen:
+        raise _visible(task, folder)
+    return source
+
+
+def _sees(task: Task, source: Source, folder: str) -> bool:
+    session = source.make(lambda sandbox: sandbox.session())
+    with session:
+        session.set("_wanted", list(task.packages))
+        session.set("_folder", os.fspath(folder))
+        outcome = session.run(_READY.read_text(encoding="utf-8"))
+        if not outcome.ok:
+            raise TaskError(f"{task.name}: a session cannot be looked into: {outcome.error}")
+        absent, seen = session.get("_absent"), session.get("_seen")
+    if isinstance(absent, list) and absent:
+        missing = ", ".join(map(str, absent))
+        raise TaskError(f"{task.name}: packages that sessions do not have: {missing}")
+    return bool(seen)
+
+
+def _limits(task: Task) -> Limits:
+    memory = task.limits.memory or Limits().memory
+    wait = 2 * task.limits.evaluation + _WAITING
+    return Limits(
+        timeout=task.limits.cell, host_timeout=wait * task.limits.validations, memory=memory
+    )
+
+
+def _visible(task: Task, folder: str) -> TaskError:
+    return TaskError(
+        f"{task.name}: sessions would see {folder}, which holds the solution and the evaluator. "
+        "Put the tasks where sessions see nothing, outside the interpreter's folders, or let "
+        'repl-env start the sandbox of tier "jailed" itself, which hides them'
+    )

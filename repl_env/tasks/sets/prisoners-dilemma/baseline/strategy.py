@@ -1,0 +1,3 @@
+def move(mine, theirs):
+    """My next move, "C" or "D"."""
+    return "C"

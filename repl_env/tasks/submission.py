@@ -1,0 +1,153 @@
+"""`Submission`: the files of a submission in a session of their own, called from the host.
+
+All that comes from there is hostile. The first failure is kept: nothing after it can mend the
+evaluation, and no further call is made.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from repl_env.sandboxes import Source
+from repl_env.tasks.task import Task
+from repl_sandbox import Limits
+from repl_sandbox.types import JSON, AnyOutcome, Killed, TimedOut
+
+MOST_REPLY = 4 << 20  # characters of JSON that a call may return
+MOST_FILE = 16 << 20  # bytes of a submission's file
+_MOST_TOLD = 400  # characters of an error of the submission's that is told
+_INSIDE = (Path(__file__).with_name("inside") / "submission.py").read_text
+_CALL = "_reply = _repl_call(*_call)"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How a submission failed; `kind` is one of "missing", "exception", "timeout", "invalid",
+    "memory", "crash", "rejected"."""
+
+    kind: str
+    message: str
+
+
+class SubmissionFailed(Exception):
+    """What the evaluator's code sees of a failure; it may not go on."""
+
+
+class Submission:
+    """A submission for `task` in a session from `source`. Closed by `close`."""
+
+    def __init__(self, task: Task, source: Source, files: Mapping[str, bytes]) -> None:
+        self._task, self._files = task, files
+        self.failure: Failure | None = None
+        self.broken: Exception | None = None  # a failure of ours
+        self._left = task.limits.evaluation
+        limits = _limits(task, source)
+        self._session = source.make(lambda sandbox: sandbox.session(limits=limits))
+        for path in task.submission:
+            if path not in files:
+                self._fail("missing", f"there is no {path}")
+            elif len(files[path]) > MOST_FILE:
+                self._fail("invalid", f"{path} has more than {MOST_FILE >> 20} MiB")
+
+    def begin(self) -> None:
+        """Put the files there; what the task gives as data is the task's."""
+        if self.failure is not None:
+            return
+        data = self._task.data_files()
+        starter = self._task.starter_files()
+        submitted = {path: self._files[path] for path in self._task.submission}
+        for path, content in {**starter, **submitted, **data}.items():
+            self._session.files.put(path, content)
+        self._session.run(_INSIDE(encoding="utf-8"))
+
+    def call(self, name: str, arguments: list[JSON]) -> JSON:
+        """What the function `name` of the submission returns for `arguments`.
+
+        Raises:
+            SubmissionFailed: now or before.
+            TypeError, ValueError: the evaluator's arguments are wrong.
+        """
+        self._check()
+        if self._task.module is None:
+            raise ValueError("task.toml names no module, so there is nothing to call")
+        if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
+            raise ValueError(f"call: {name!r} is not the name of a function")
+        if not isinstance(arguments, list):
+            raise TypeError(f"call: the arguments must be a list, not {type(arguments).__name__}")
+        if self._left <= 0:
+            raise self._fail("timeout", f"its calls took over {self._task.limits.evaluation:g} s")
+        self._session.set("_call", [self._task.module, name, arguments])
+        limit = min(self._task.limits.call, self._left)
+        began = time.monotonic()
+        outcome = self._session.run(_CALL, timeout=limit)
+        self._left -= time.monotonic() - began
+        if not outcome.ok:
+            raise self._fail(*_told(name, outcome, limit))
+        return self._reply(name)
+
+    def read(self, path: str) -> str:
+        """The text of a file of the submission.
+
+        Raises:
+            SubmissionFailed: now or before; also for a file that is no text.
+            ValueError: it is none of the files that `submission` in task.toml names.
+        """
+        self._check()
+        if path not in self._task.submission:
+            raise ValueError(f"read: {path!r} is none of the files of a submission")
+        try:
+            return self._files[path].decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self._fail("invalid", f"{path} is no UTF-8 text: {error}") from None
+
+    def reject(self, reason: str) -> SubmissionFailed:
+        """Note that the evaluator does not take the submission."""
+        return self._fail("rejected", str(reason))
+
+    def close(self) -> None:
+        """End the session."""
+        self._session.close()
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise SubmissionFailed(self.failure.message)
+
+    def _reply(self, name: str) -> JSON:
+        try:
+            reply: JSON = self._session.get("_reply")
+        except (TypeError, ValueError, KeyError) as error:
+            told = str(error).removeprefix("_reply: ")
+            raise self._fail("invalid", f"{name}() returned no JSON: {told}") from None
+        if len(json.dumps(reply)) > MOST_REPLY:
+            raise self._fail("invalid", f"{name}() returned more than {MOST_REPLY >> 20} MiB")
+        return reply
+
+    def _fail(self, kind: str, message: str) -> SubmissionFailed:
+        if self.failure is None:
+            self.failure = Failure(kind, message[:_MOST_TOLD])
+        return SubmissionFailed(self.failure.message)
+
+
+def _limits(task: Task, source: Source) -> Limits:
+    given = source.limits
+    memory = given.memory if task.limits.memory is None else task.limits.memory
+    return Limits(memory=memory, processes=given.processes, timeout=task.limits.call, output="1MiB")
+
+
+def _told(name: str, outcome: AnyOutcome, limit: float) -> tuple[str, str]:
+    """The kind of a failed call, and its message."""
+    error = outcome.error
+    match outcome:
+        case TimedOut():
+            return "timeout", f"{name}() did not return within {limit:.3g} s"
+        case Killed(reason="memory"):
+            return "memory", f"{name}() needed more memory than there is"
+        case Killed(reason=reason):
+            return "crash", f"{name}() ended its process ({reason})"
+        case _ if error is not None:
+            return "exception", f"{name}() raised {error.type}: {error.message}"
+    return "crash", f"{name}() did not return"

@@ -1,0 +1,257 @@
+"""`task.toml` of a task directory, in our layout and in Harbor's, checked whole."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from repl_env.tasks.errors import TaskError
+from repl_env.tasks.task import EVALUATE, Task, TaskLimits
+
+FILE = "task.toml"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_KEYS = frozenset(
+    "name instruction metric direction submission module packages split difficulty group "
+    "scores limits".split()
+)
+# Tables that only Harbor's layout has; `version` is the older name of `schema_version`.
+_HARBORS = frozenset("version schema_version task metadata verifier agent environment".split())
+_OURS_IN_HARBOR = "repl_env"  # a table of `metadata`, which Harbor leaves to others
+
+
+class Fields:
+    """The values of one table, each taken once and checked; TaskError names what is wrong."""
+
+    def __init__(self, file: Path, table: object, name: str = "") -> None:
+        self.file, self.name = file, name
+        if not isinstance(table, dict):
+            raise self.error(name or "file", "must be a table")
+        self.table: dict[str, Any] = table
+
+    def error(self, key: str, told: str) -> TaskError:
+        """The error for the value of `key`."""
+        return TaskError(f"{self.file}: {f'{self.name}.' if self.name else ''}{key} {told}")
+
+    def check_known(self, known: frozenset[str]) -> None:
+        """TaskError for a key that means nothing."""
+        if unknown := sorted(self.table.keys() - known):
+            raise self.error(unknown[0], f"is none of {', '.join(sorted(known))}")
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A text that is not empty."""
+        value = self.table.get(key, default)
+        if value is None:
+            raise self.error(key, "is missing")
+        if not isinstance(value, str) or not value.strip():
+            raise self.error(key, "must be a text that is not empty")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of texts; empty if it is not there."""
+        value = self.table.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise self.error(key, "must be a list of texts")
+        return tuple(value)
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number."""
+        value = self.table.get(key, default)
+        if value is None:
+            raise self.error(key, "is missing")
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.error(key, "must be a number")
+        if not math.isfinite(value):
+            raise self.error(key, "must be finite")
+        return float(value)
+
+    def below(self, key: str) -> Fields:
+        """The table of this name; empty if it is not there."""
+        name = f"{self.name}.{key}" if self.name else key
+        return Fields(self.file, self.table.get(key, {}), name)
+
+
+def read_task(directory: Path, hidden: Path | None = None) -> Task:
+    """The task in `directory`; `hidden` is the folder that sessions must not see, if not that.
+
+    Raises:
+        TaskError: there is no task, or what its file says is wrong.
+    """
+    file = directory / FILE
+    try:
+        with file.open("rb") as opened:
+            table = tomllib.load(opened)
+    except OSError as error:
+        raise TaskError(f"{file}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TaskError(f"{file}: {error}") from error
+    given = Fields(file, table)
+    read = _harbor if _HARBORS & table.keys() else _ours
+    return read(directory, hidden or directory, given)
+
+
+def _ours(directory: Path, hidden: Path, given: Fields) -> Task:
+    given.check_known(_KEYS)
+    return Task(
+        name=_named(given, directory),
+        directory=directory,
+        hidden=hidden,
+        instruction=_instruction(directory, given),
+        packages=_packages(given),
+        split=given.text("split", "train"),
+        difficulty=_optional(given, "difficulty"),
+        group=_optional(given, "group"),
+        limits=_limits(given.below("limits")),
+        evaluator=_evaluator(directory / "evaluator"),
+        **_scored(given),
+    )
+
+
+def _harbor(directory: Path, hidden: Path, given: Fields) -> Task:
+    metadata = given.below("metadata")
+    ours = metadata.below(_OURS_IN_HARBOR)
+    ours.check_known(_KEYS - {"name", "instruction", "difficulty"})
+    task = given.below("task")
+    limits: dict[str, Any] = {
+        "call": given.below("verifier").number("timeout_sec", 60.0),
+        "evaluation": given.below("verifier").number("timeout_sec", 60.0),
+        "cell": given.below("agent").number("timeout_sec", 30.0),
+    }
+    memory = given.below("environment").table.get("memory_mb")
+    if memory is not None:
+        limits["memory"] = f"{int(given.below('environment').number('memory_mb'))}MiB"
+    return Task(
+        name=_named(task, directory),
+        directory=directory,
+        hidden=hidden,
+        instruction=_instruction(directory, given),
+        packages=_packages(ours),
+        split=ours.text("split", "train"),
+        difficulty=_optional(metadata, "difficulty"),
+        group=_optional(ours, "group") or _optional(metadata, "category"),
+        limits=_limits(Fields(given.file, limits | ours.below("limits").table, "limits")),
+        evaluator=_evaluator(directory / "tests"),
+        layout="harbor",
+        **_scored(ours, harbor=True),
+    )
+
+
+def _scored(given: Fields, *, harbor: bool = False) -> dict[str, Any]:
+    """What is submitted, and how its score is read. Harbor's rewards go from 0 to 1 by default."""
+    metric = given.text("metric", "reward" if harbor else None)
+    direction = given.text("direction", "maximize" if harbor else None)
+    if direction not in ("maximize", "minimize"):
+        raise given.error("direction", f'must be "maximize" or "minimize", not {direction!r}')
+    scores = given.below("scores")
+    scores.check_known(frozenset({"baseline", "reference"}))
+    baseline = scores.number("baseline", 0.0 if harbor else None)
+    reference = scores.number("reference", 1.0 if harbor else None)
+    if (reference <= baseline) if direction == "maximize" else (reference >= baseline):
+        raise scores.error("reference", "must be better than the baseline, by the direction")
+    submission = given.texts("submission")
+    if not submission and not harbor:
+        raise given.error("submission", "must name the files of a submission")
+    for path in submission:
+        _check_path(given, path)
+    return {
+        "metric": metric,
+        "direction": direction,
+        "baseline": baseline,
+        "reference": reference,
+        "submission": submission,
+        "module": _module(given, submission),
+    }
+
+
+def _module(given: Fields, submission: tuple[str, ...]) -> str | None:
+    module = _optional(given, "module")
+    if module is None:
+        return None
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise given.error("module", f"must name a module, not {module!r}")
+    if module.replace(".", "/") + ".py" not in submission:
+        raise given.error("module", f"{module!r} is not among the files of `submission`")
+    return module
+
+
+def _check_path(given: Fields, path: str) -> None:
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\0" in path or parts[0] == "data":
+        raise given.error("submission", f"{path!r} is not a path in the workspace, outside data/")
+
+
+def _limits(given: Fields) -> TaskLimits:
+    kinds = {each.name: each for each in fields(TaskLimits)}
+    given.check_known(frozenset(kinds))
+    values: dict[str, Any] = {}
+    for name in given.table:
+        if name == "memory":
+            values[name] = given.text(name)
+            continue
+        number = given.number(name)
+        if number <= 0:
+            raise given.error(name, "must be more than 0")
+        if name in ("steps", "validations") and not number.is_integer():
+            raise given.error(name, "must be a whole number")
+        values[name] = int(number) if name in ("steps", "validations") else number
+    if "memory" in values:
+        _check_size(given, values["memory"])
+    return TaskLimits(**values)
+
+
+def _check_size(given: Fields, memory: str) -> None:
+    from repl_sandbox.types import Limits
+
+    try:
+        Limits(memory=memory)
+    except ValueError as error:
+        raise given.error("memory", str(error)) from error
+
+
+def _packages(given: Fields) -> tuple[str, ...]:
+    packages = given.texts("packages")
+    for name in packages:
+        if _PACKAGE.fullmatch(name) is None:
+            raise given.error("packages", f"{name!r} is not the name of a distribution")
+    return packages
+
+
+def _named(given: Fields, directory: Path) -> str:
+    # Harbor's names are "organisation/name".
+    name = given.text("name", directory.resolve().name).rpartition("/")[2]
+    if _NAME.fullmatch(name) is None:
+        raise given.error("name", f"must be letters, digits, '.', '_' and '-', not {name!r}")
+    return name
+
+
+def _instruction(directory: Path, given: Fields) -> str:
+    if "instruction" in given.table:
+        return given.text("instruction")
+    file = directory / "instruction.md"
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise given.error("instruction", f"is missing, and so is {file.name}") from error
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{file}: {error}") from error
+    if not text.strip():
+        raise TaskError(f"{file}: is empty")
+    return text
+
+
+def _evaluator(folder: Path) -> Path | None:
+    return folder if (folder / EVALUATE).is_file() else None
+
+
+def _optional(given: Fields, key: str) -> str | None:
+    return given.text(key) if key in given.table else None
+
+
+def described(tasks: Mapping[str, Task]) -> str:
+    """The names of tasks, for errors."""
+    return ", ".join(tasks) or "none"

@@ -1,0 +1,385 @@
+"""Tasks that are directories: their evaluations, episodes and files."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from repl_env.errors import EpisodeDone
+from repl_env.tasks import Evaluator, EvaluatorError, TaskError, evaluate, load, load_set, shipped
+from repl_sandbox import Sandbox
+
+TOML = """
+name = "double"
+instruction = "Write `double(x)` in double.py."
+metric = "share"
+direction = "maximize"
+submission = ["double.py"]
+module = "double"
+split = "test"
+difficulty = "easy"
+group = "numbers"
+
+[scores]
+baseline = 0.0
+reference = 1.0
+
+[limits]
+call = 20
+evaluation = 40
+validations = 3
+steps = 6
+"""
+EVALUATE = """
+pairs = [[n, 2 * n] for n in range(4)]
+score(sum(call("double", [n]) == twice for n, twice in pairs) / len(pairs), {"secret": 7})
+"""
+GOOD = "def double(x):\n    return 2 * x\n"
+HALF = "def double(x):\n    return 2 * x if x < 2 else 0\n"
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox() as made:
+        yield made
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def writing(toml: str = TOML, **files: str) -> Path:
+        given = {"evaluator/evaluate.py": EVALUATE, "starter/double.py": HALF}
+        given |= {
+            "baseline/double.py": "def double(x):\n    return 1\n",
+            "solution/double.py": GOOD,
+        }
+        for path, text in {**given, **files, "task.toml": toml}.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(textwrap.dedent(text))
+        return tmp_path
+
+    return writing
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_tasks_give_their_documented_scores(name):
+    task = load(name)
+    evaluator = Evaluator(task)
+
+    baseline = evaluator.evaluate(task.baseline_files())
+    solution = evaluator.evaluate(task.solution_files())
+
+    assert baseline.score == pytest.approx(task.baseline, abs=1e-4)
+    assert solution.score == pytest.approx(task.reference, abs=1e-4)
+    assert (round(baseline.gain, 2), round(solution.gain, 2)) == (0.0, 1.0)
+
+
+# ── submissions ──────────────────────────────────────────────────────────────────────────────────
+
+FAILURES = {
+    "raises": ("def double(x):\n    raise KeyError(x)", "exception"),
+    "does not import": ("import nothing_of_that_name", "exception"),
+    "is no Python": ("def double(x)", "exception"),
+    "has no such function": ("def twice(x): return 2 * x", "exception"),
+    "returns NaN": ("def double(x): return float('nan')", "invalid"),
+    "returns infinity in a list": ("def double(x): return [float('inf')]", "invalid"),
+    "returns no JSON": ("def double(x): return object()", "invalid"),
+    "returns too much": ("def double(x): return 'x' * 20_000_000", "invalid"),
+    "leaves": ("import os\ndef double(x): os._exit(0)", "crash"),
+    "exits": ("import sys\ndef double(x): sys.exit(0)", "exception"),
+    "is killed": ("import os\nos.kill(os.getpid(), 9)", "crash"),
+    "hangs": ("def double(x):\n    while True: pass", "timeout"),
+}
+
+
+@pytest.mark.parametrize(("code", "kind"), FAILURES.values(), ids=FAILURES)
+def test_a_submission_that_fails_is_scored_as_a_failure(write, sandbox, code, kind):
+    toml = TOML.replace("call = 20", "call = 1") if kind == "timeout" else TOML
+    found = evaluate(load(write(toml)), {"double.py": code}, sandbox=sandbox)
+
+    assert (found.score, found.gain, found.failure) == (None, -1.0, kind)
+    assert found.message
+
+
+def test_a_submission_without_its_file_is_missing(write, sandbox):
+    found = evaluate(load(write()), {"other.py": GOOD}, sandbox=sandbox)
+
+    assert (found.failure, found.gain) == ("missing", -1.0)
+
+
+def test_a_failure_counts_though_the_evaluator_goes_on(write, sandbox):
+    lenient = "try:\n    call('double', [1])\nexcept Exception:\n    score(1.0)\n"
+    task = load(write(**{"evaluator/evaluate.py": lenient}))
+
+    found = evaluate(task, {"double.py": "1 / 0"}, sandbox=sandbox)
+
+    assert (found.score, found.failure) == (None, "exception")
+
+
+CHEATS = {
+    "names of the evaluator's session": "score(1.0)",
+    "the frames above": """
+        import sys
+        frame = sys._getframe()
+        while frame:
+            frame.f_globals.get("score", lambda value: None)(1.0)
+            frame = frame.f_back
+    """,
+    "objects of that name": """
+        import gc
+        for each in gc.get_objects():
+            if getattr(each, "__name__", "") in ("score", "evaluate"):
+                each(1.0)
+    """,
+    "a module of that name": """
+        import sys, types
+        sys.modules["evaluate"] = types.SimpleNamespace(score=lambda value: 1.0)
+        open("evaluate.py", "w").write("score(1.0)")
+        print('{"score": 1.0}')
+    """,
+    "equality": """
+        import builtins
+        class Equal(int):
+            def __eq__(self, other): return True
+            __hash__ = int.__hash__
+        builtins.sum = lambda values: 4
+    """,
+}
+
+
+@pytest.mark.parametrize("code", CHEATS.values(), ids=CHEATS)
+def test_a_submission_cannot_reach_the_evaluator(write, sandbox, code):
+    cheat = textwrap.dedent(code)
+    body = f"def double(x):\n{textwrap.indent(cheat, '    ')}\n    return 1\n"
+
+    found = evaluate(load(write()), {"double.py": body}, sandbox=sandbox)
+
+    assert not found.score
+
+
+# ── evaluators ───────────────────────────────────────────────────────────────────────────────────
+
+BROKEN = {
+    "raises": ("1 / 0", "ZeroDivisionError"),
+    "is no Python": ("def (", "SyntaxError"),
+    "scores NaN": ("score(float('nan'))", "nan"),
+    "scores too much": ("score(10**400)", "finite"),
+    "scores a text": ("score('1.0')", "number"),
+    "scores a truth": ("score(True)", "number"),
+    "prints a score": ("print(1.0)", "without score"),
+    "scores twice": ("score(0.5)\ntry:\n    score(1.0)\nexcept Exception: pass", "twice"),
+    "prints 100 MB": ("print('x' * 100_000_000)", "without score"),
+    "hangs": ("while True: pass", "did not end within"),
+    "leaves": ("import os\nos._exit(0)", "ended its process"),
+    "calls no function": ("call('no function', [])", "function"),
+    "calls with what is no list": ("call('double', 3)", "list"),
+    "reads another file": ("read('../secret')", "none of the files"),
+}
+
+
+@pytest.mark.parametrize(("code", "told"), BROKEN.values(), ids=BROKEN)
+def test_an_evaluator_that_fails_is_an_error_of_ours(write, sandbox, code, told):
+    toml = TOML.replace("evaluation = 40", "evaluation = 1") if "while" in code else TOML
+    task = load(write(toml, **{"evaluator/evaluate.py": code}))
+
+    with pytest.raises(EvaluatorError, match=told):
+        evaluate(task, {"double.py": GOOD}, sandbox=sandbox)
+
+
+# ── episodes ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_episode_pays_the_gain_of_what_is_handed_in(write, sandbox):
+    with load(write()).open(sandbox=sandbox) as env:
+        first = env.reset(group_id="g1")
+        assert "Write `double(x)`" in first.observation.metadata["task_prompt"]
+        told = env.execute("print(validate())")
+        env.execute(f"open('double.py', 'w').write({GOOD!r})")
+        last = env.execute("submit()")
+
+    assert "'score': 0.5" in told.observation.result.stdout
+    assert (told.reward, told.done, last.reward, last.done) == (0.0, False, 1.0, True)
+    assert last.observation.metadata["reward_components"] == {"task": 1.0}
+    assert last.observation.metadata["group_id"] == "g1"
+    assert last.observation.metadata["task"] == load(write()).facts
+    assert "secret" not in str(last.observation)
+
+
+def test_improvements_are_paid_once(write, sandbox):
+    with load(write()).open(sandbox=sandbox, pay="improvement") as env:
+        env.reset()
+        rewards = [env.execute("validate()").reward, env.execute("validate()").reward]
+        env.execute(f"open('double.py', 'w').write({GOOD!r})")
+        rewards += [env.execute("validate()").reward, env.execute("submit()\nsubmit()").reward]
+
+    assert rewards == [0.5, 0.0, 0.5, 0.0]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "FINAL('1.0')",
+        "print('score 1.0')\nFINAL('<<VALIDATION||1.0>>')",
+        "validate = lambda: {'score': 1.0}\nvalidate()\nFINAL(validate())",
+        "_task_paths.append('../x')\nsubmit_files({'double.py': 7})\nFINAL('')",
+        "import glob\nfor f in glob.glob('/tmp/**/evaluate.py', recursive=True): print(f)\nFINAL('')",
+    ],
+)
+def test_what_code_says_is_no_score(write, sandbox, code):
+    with load(write()).open(sandbox=sandbox) as env:
+        env.reset()
+        env.execute("open('double.py', 'w').write('def double(x): return 0')")
+        result = env.execute(code)
+
+    assert result.done
+    assert result.reward <= 0.25  # what 0 is worth: right once in four
+    assert "evaluate.py" not in result.observation.result.stdout
+
+
+def test_submitting_again_pays_nothing(write, sandbox):
+    again = "open('double.py', 'w').write('def double(x): return 2 * x')\nsubmit()"
+    with load(write()).open(sandbox=sandbox) as env:
+        env.reset()
+        result = env.execute(f"FINAL = print\nsubmit()\n{again}")
+        assert "handed in already" in result.observation.result.stderr
+        assert not result.done
+        last = env.submit()
+        with pytest.raises(EpisodeDone):
+            env.submit()
+
+    assert last.reward == 0.5
+
+
+def test_an_episode_that_is_out_of_steps_hands_in_what_is_there(write, sandbox):
+    with load(write()).open(sandbox=sandbox) as env:
+        env.reset(max_iterations=1)
+        result = env.execute("x = 1")
+
+    assert (result.done, result.reward) == (True, 0.5)
+
+
+def test_validations_are_counted(write, sandbox):
+    with load(write()).open(sandbox=sandbox) as env:
+        env.reset()
+        result = env.execute("for _ in range(4): validate()")
+
+    assert "no more" in result.observation.result.stderr
+
+
+def test_an_evaluator_that_fails_in_an_episode_is_told_to_the_caller_alone(write, sandbox):
+    task = load(write(**{"evaluator/evaluate.py": "secret = 41\nraise ValueError(secret + 1)"}))
+    with task.open(sandbox=sandbox) as env:
+        env.reset()
+        with pytest.raises(EvaluatorError, match="ValueError: 42"):
+            env.execute("validate()")
+
+
+def test_sessions_do_not_see_the_solutions_of_shipped_tasks():
+    task = load("blotto")
+    folder = str(task.directory.parent)
+    with task.open() as env:
+        env.reset()
+        result = env.execute(f"import os\nprint(os.path.exists({folder!r} + '/blotto/solution'))")
+
+    assert result.observation.result.stdout.strip() == "False"
+
+
+# ── directories ──────────────────────────────────────────────────────────────────────────────────
+
+WRONG = {
+    "no name of a metric": ('metric = "share"', "", "metric is missing"),
+    "no direction": ('"maximize"', '"up"', 'direction must be "maximize"'),
+    "an unknown key": ("name =", "colour = 1\nname =", "colour is none of"),
+    "an unknown limit": ("call = 20", "calls = 20", "limits.calls is none of"),
+    "a limit below zero": ("call = 20", "call = -1", "more than 0"),
+    "half a step": ("steps = 6", "steps = 1.5", "whole number"),
+    "a reference no better": ("reference = 1.0", "reference = 0.0", "better than the baseline"),
+    "a score that is NaN": ("baseline = 0.0", "baseline = nan", "finite"),
+    "no submission": ('submission = ["double.py"]', "", "submission must name"),
+    "a path outside": ('["double.py"]', '["../double.py"]', "not a path in the workspace"),
+    "a module that is not submitted": ('module = "double"', 'module = "other"', "not among"),
+    "a package with a version": ("split =", 'packages = ["numpy>=2"]\nsplit =', "distribution"),
+    "no TOML": ("name =", "name", "task.toml"),
+}
+
+
+@pytest.mark.parametrize(("there", "instead", "told"), WRONG.values(), ids=WRONG)
+def test_a_task_file_that_is_wrong_is_named(write, there, instead, told):
+    with pytest.raises(TaskError, match=told):
+        load(write(TOML.replace(there, instead)))
+
+
+def test_a_task_without_an_evaluator_is_an_error_before_the_episode(write, sandbox):
+    folder = write()
+    (folder / "evaluator" / "evaluate.py").unlink()
+
+    with pytest.raises(TaskError, match="there is no evaluator"):
+        load(folder).open(sandbox=sandbox)
+
+
+def test_packages_that_are_not_there_are_an_error_before_the_episode(write, sandbox):
+    task = load(write(TOML.replace("split =", 'packages = ["cloudpickle", "no-such"]\nsplit =')))
+
+    with pytest.raises(TaskError, match="do not have: no-such"):
+        task.open(sandbox=sandbox)
+
+
+@pytest.mark.parametrize("path", ["no-such-task", "/no/such/folder", "../blotto"])
+def test_a_path_that_is_no_task_is_an_error(path):
+    with pytest.raises(TaskError, match="no directory"):
+        load(path)
+
+
+def test_sets_are_searched_by_what_their_tasks_say(tmp_path):
+    (tmp_path / "set" / "one").mkdir(parents=True)
+    (tmp_path / "set" / "one" / "task.toml").write_text(TOML)
+    both = load_set(tmp_path / "set")
+
+    assert list(both) == ["double"]
+    assert list(both.where(split="train")) == []
+    assert list(shipped().where(group="games")) == ["blotto", "prisoners-dilemma"]
+    with pytest.raises(KeyError, match="there are double"):
+        both["other"]
+
+
+HARBOR = """
+version = "1.0"
+[metadata]
+difficulty = "hard"
+category = "numbers"
+author_name = "A. Nobody"
+[metadata.repl_env]
+submission = ["double.py"]
+module = "double"
+[verifier]
+timeout_sec = 40.0
+[agent]
+timeout_sec = 50.0
+[environment]
+memory_mb = 512
+"""
+
+
+def test_harbors_layout_is_read_and_evaluated(write, sandbox):
+    files = {"tests/evaluate.py": EVALUATE, "tests/test.sh": "exit 1", "instruction.md": "Double."}
+    folder = write(HARBOR, **files, **{"environment/Dockerfile": "", "environment/double.py": HALF})
+    task = load(folder)
+
+    found = evaluate(task, task.starter_files(), sandbox=sandbox)
+
+    assert (task.layout, task.difficulty, task.group, task.split) == (
+        "harbor",
+        "hard",
+        "numbers",
+        "train",
+    )
+    assert (task.limits.cell, task.limits.memory, found.score) == (50.0, "512MiB", 0.5)
+
+
+def test_a_verifier_of_harbors_that_needs_a_container_says_so(write, sandbox):
+    task = load(write(HARBOR, **{"tests/test.sh": "exit 1", "instruction.md": "Double."}))
+
+    with pytest.raises(TaskError, match="needs a container"):
+        task.open(sandbox=sandbox)
