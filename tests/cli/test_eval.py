@@ -368,7 +368,12 @@ def test_a_results_file_in_use_is_a_usage_error(
 def test_a_command_that_is_not_called_costs_little(module: str) -> None:
     modules = loaded_by(f"repl_env.cli.{module}", "")
 
-    assert not modules & {"asyncio", "repl_env.evaluation.evaluator", "repl_env.tasks.generators", "pydantic"}
+    assert not modules & {
+        "asyncio",
+        "repl_env.evaluation.evaluator",
+        "repl_env.tasks.generators",
+        "pydantic",
+    }
     assert not any(name.startswith("repl_sandbox") for name in modules)
 
 

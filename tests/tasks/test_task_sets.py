@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -224,7 +225,7 @@ def test_improvements_are_paid_once(write, sandbox):
         "print('score 1.0')\nFINAL('<<VALIDATION||1.0>>')",
         "validate = lambda: {'score': 1.0}\nvalidate()\nFINAL(validate())",
         "_task_paths.append('../x')\nsubmit_files({'double.py': 7})\nFINAL('')",
-        "import glob\nfor f in glob.glob('/tmp/**/evaluate.py', recursive=True): print(f)\nFINAL('')",
+        "import glob\nprint(glob.glob('/tmp/**/evaluate.py', recursive=True))\nFINAL('')",
     ],
 )
 def test_what_code_says_is_no_score(write, sandbox, code):
@@ -274,6 +275,31 @@ def test_an_evaluator_that_fails_in_an_episode_is_told_to_the_caller_alone(write
         env.reset()
         with pytest.raises(EvaluatorError, match="ValueError: 42"):
             env.execute("validate()")
+
+
+def test_a_task_that_sessions_of_a_sandbox_would_see_is_refused(write):
+    folder = write()
+    folder.chmod(0o755)
+    with Sandbox(mounts={str(folder): str(folder)}) as seeing:
+        with pytest.raises(TaskError, match="would see"):
+            load(folder).open(sandbox=seeing)
+
+
+def test_a_folder_that_sessions_are_shown_is_hidden_by_another(write):
+    """As of the shipped tasks, below the interpreter's packages."""
+    import sysconfig
+
+    place = Path(sysconfig.get_paths()["purelib"]) / "tasks_of_a_test"
+    shutil.copytree(write(), place)
+    place.chmod(0o755)
+    try:
+        with load(place).open() as env:
+            env.reset()
+            result = env.execute(f"import os\nprint(os.listdir({str(place)!r}))\nsubmit()")
+    finally:
+        shutil.rmtree(place)
+
+    assert (result.observation.result.stdout.strip(), result.reward) == ("['README.md']", 0.5)
 
 
 def test_sessions_do_not_see_the_solutions_of_shipped_tasks():
