@@ -173,7 +173,9 @@ class _Blocks:
         """The first of the next ends with which the block is Python."""
         if self._parser is None or self._parser.used_up:
             return None
-        for stop in islice(_comments_last(ends), _MOST_ENDS):
+        # A comment may speak of a fence: those behind one on their line come last.
+        tried = sorted(islice(ends, _MOST_ENDS), key=lambda stop: "#" in (stop.before or ""))
+        for stop in tried:
             short = self._begins[stop.line] - self._begins[index] <= MOST_CODE
             if short and self._parser.is_python(self._code(index, stop, head)):
                 return stop
@@ -213,14 +215,3 @@ def _closers(lines: list[str]) -> dict[str, list[tuple[int, int]]]:
             if not places or places[-1][0] != number:
                 places.append((number, tag.start()))
     return found
-
-
-def _comments_last(stops: Iterable[Stop]) -> Iterator[Stop]:
-    """`stops`, those behind a comment on their line after the others: it may speak of a fence."""
-    commented = []
-    for stop in stops:
-        if "#" in (stop.before or ""):
-            commented.append(stop)
-        else:
-            yield stop
-    yield from commented

@@ -25,6 +25,8 @@ _ANSWER = re.compile(r"^[ \t]*+FINAL\(", re.MULTILINE)
 _ANYWHERE = re.compile(r"\bFINAL\(")
 _VARIABLE_ANYWHERE = re.compile(_VARIABLE.pattern.replace(r"^[ \t]*+", r"\b"))
 _PARENTHESIS = re.compile(r"[()]")
+# Those of enumerations and smileys.
+_UNPAIRED = re.compile(r"(?:^[ \t]*+(?:[-*+][ \t]++)?\w{1,3}|[:;]-?)\)", re.MULTILINE)
 _NAMES = r"([A-Za-z_]\w*+(?:[ \t]*+,[ \t]*+[A-Za-z_]\w*+)*+)"
 # Names that lines of the text bind, as code does.
 _BOUND = re.compile(
@@ -132,14 +134,22 @@ def _inside(text: str, start: int, parser: Parser) -> str:
             break
         if _is_literal(parser.expression(inside.strip())):
             return inside
+    unpaired = {found.end() - 1 for found in _UNPAIRED.finditer(text, start)}
+    end = _closed(text, start, unpaired) or _closed(text, start, ())
+    # Prose need not be balanced. Then it goes up to the last parenthesis.
+    end = text.rfind(")") if end is None else end
+    return text[start:end] if end >= start else text[start:]
+
+
+def _closed(text: str, start: int, unpaired: Collection[int]) -> int | None:
+    """The place of the parenthesis that closes one before `start`; those `unpaired` close none."""
     depth = 1
     for found in _PARENTHESIS.finditer(text, start):
-        depth += 1 if found[0] == "(" else -1
+        if found.start() not in unpaired:
+            depth += 1 if found[0] == "(" else -1
         if depth == 0:
-            return text[start : found.start()]
-    # Prose need not be balanced: a smiley, an enumeration. Then it goes up to the last one.
-    end = text.rfind(")")
-    return text[start:end] if end >= start else text[start:]
+            return found.start()
+    return None
 
 
 def _is_literal(value: ast.expr | None) -> bool:

@@ -158,6 +158,19 @@ def test_code_in_an_answer_in_prose_is_a_part_of_that_answer(rlm, text, around):
 PROSE = {"Paris": "Paris", "3-1": "3-1", "42": "42", "'Paris'": "Paris", "1,234": "1,234"}
 
 
+TEXTS = [
+    "Two steps:\n1) dig (deep)\n2) fill", "So:\na) one\n- b) two", "yes :) and more", "Paris :",
+    "the dog's (and cat's) \"home\"", "**42** | `x` | [a](http://x.y/z_(a))", "(a) and\n(b)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("around", ["{}", "So:\n{}\nThat is it (I think).", "{} I am sure."])
+def test_a_text_with_parentheses_of_its_own_is_an_answer(rlm, text, around):
+    reply = around.format(f"FINAL({text})")
+    assert rlm(ScriptedModel([reply])).run("?").final_answer == text
+
+
 AROUND = [
     "{}", "So:\n{}\nDone.", "```\n{}\n```", "```text\n{}\n```", "So:\n```output\n{}\n```",
     "Printed:\n```\n42 7\n```\n{}", "A fence is ```python.\n{}", "<answer>\n{}\n</answer>",
