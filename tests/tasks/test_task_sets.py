@@ -412,3 +412,35 @@ def test_a_verifier_of_harbors_that_needs_a_container_says_so(write, sandbox):
 
     with pytest.raises(TaskError, match="needs a container"):
         task.open(sandbox=sandbox)
+
+
+# What the shipped evaluators may be given, whole or in the place of each item.
+ODD = [
+    "None", "True", "-1", "10**5000", "1e308", "''", "'\\ud800'", "[]", "{}", "[None] * 6",
+    "[[]] * 150", "[10**5000] * 150", "[1e308] * 150", "[True] * 6", "{'C': 1}", "'C' * 10**6",
+    "__import__('functools').reduce(lambda a, _: [a], range(5000), 0)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [each for each in shipped() if load(each).module])
+def test_shipped_evaluators_take_no_harm_from_odd_results(name):
+    task = load(name)
+    evaluator = Evaluator(task)
+    function = {"strategy": {"blotto": "allocate"}.get(name, "move"), "heuristic": "choose"}
+    defined = function.get(task.module or "", "predict")
+
+    for odd in ODD:
+        code = f"def {defined}(*given): return {odd}"
+        found = evaluator.evaluate({task.submission[0]: code})
+        assert (found.score, found.gain) == (None, -1.0), odd
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[", "3", "[" * 99_999, "[]", "null", "\\ud800", "[NaN]", "x" * 200_000, b"\xff"]
+)
+def test_an_odd_file_of_answers_is_rejected(text):
+    task = load("long-context-aggregation")
+
+    found = evaluate(task, {"answers.json": text})
+
+    assert (found.score, found.gain) == (None, -1.0)
