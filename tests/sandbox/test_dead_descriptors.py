@@ -251,6 +251,21 @@ def test_a_file_that_another_has_taken_the_name_of_is_lost(copied: Session) -> N
     assert copied.run("os.path.getsize(path), os.path.getsize(path + '1')").value == "(0, 0)"
 
 
+@pytest.mark.parametrize(
+    "replaced",
+    [
+        "os.open = os.dup2 = None",
+        "os.sysconf = os.listdir = None",
+        "asyncio.all_tasks = asyncio.set_event_loop = asyncio.SelectorEventLoop = None",
+    ],
+)
+def test_functions_that_code_has_replaced_are_not_called(copied: Session, replaced: str) -> None:
+    copied.run("import asyncio, os, ctypes\nfile = open('f', 'w')\nawait asyncio.sleep(0)")
+    copied.run(replaced)
+    assert copied.run("ctypes.string_at(0)").state == "rolled_back"
+    assert copied.run("print(file.name, file.write('x'), file.flush())").stdout == "f 1 None\n"
+
+
 # ── again, and where there is no room ─────────────────────────────────────────────────────────
 
 

@@ -39,6 +39,7 @@ _HANDLED = tuple(
 _BLOCK, _SETMASK = _signal.SIG_BLOCK, _signal.SIG_SETMASK
 _sigmask = _signal.pthread_sigmask
 _close, _getpid, _getppid, _setsid = os.close, os.getpid, os.getppid, os.setsid
+_dup2, _sysconf = os.dup2, os.sysconf
 _sched_yield, _thread_time = os.sched_yield, time.thread_time
 # Of orders that nobody took.
 _READ, _MOST_READS = 4096, 1000
@@ -148,7 +149,7 @@ class Branching(Copies):
         Raises:
             EOFError, MemoryError, OSError, ValueError: the order cannot be read or followed.
         """
-        if looked.threads or os.sysconf("SC_OPEN_MAX") < _ENOUGH:
+        if looked.threads or _sysconf("SC_OPEN_MAX") < _ENOUGH:
             return None
         lost = foresee(looked.lacks)
         # Init waits until there is a branch, and hears nobody; other lines may have to be ended.
@@ -212,8 +213,8 @@ class Branching(Copies):
             with suppress(OSError):  # closed already, where hooks of a fork have run
                 _close(self._worker)
             worker, orders, states, stdout, stderr = order.descriptors
-            os.dup2(stdout, 1)
-            os.dup2(stderr, 2)
+            _dup2(stdout, 1)
+            _dup2(stderr, 2)
             self.states.be(states)
             for fd in (self._socket.detach(), states, stdout, stderr):
                 _close(fd)

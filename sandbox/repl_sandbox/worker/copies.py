@@ -41,7 +41,7 @@ HELD = (WAKE, WAITS)
 ALL_SIGNALS = tuple(_signal.valid_signals())  # but those that cannot be blocked
 
 _close, _getpid, _kill = os.close, os.getpid, os.kill
-_get_inheritable = os.get_inheritable
+_dup2, _get_inheritable, _sysconf = os.dup2, os.get_inheritable, os.sysconf
 _getpgid, _setpgid = os.getpgid, os.setpgid
 _is_collecting, _stop_collecting, _collect = gc.isenabled, gc.disable, gc.enable
 _getrlimit, _setrlimit = resource.getrlimit, resource.setrlimit
@@ -432,7 +432,7 @@ class Copies:
 
     def _sit_down(self, worker: int, taken: Collection[int]) -> None:
         """Have both sockets at the highest numbers that there may be, the worker's above."""
-        most, orders = os.sysconf("SC_OPEN_MAX"), self._orders
+        most, orders = _sysconf("SC_OPEN_MAX"), self._orders
         self._socket.detach()
         self._worker = _at_most(worker, most, {*taken, orders})
         self._orders = _at_most(orders, self._worker, taken)
@@ -445,7 +445,7 @@ def _at_most(fd: int, below: int, taken: Collection[int]) -> int:
     for number in range(below - 1, fd if fd < below else _STDERR, -1):
         if number not in taken:
             try:
-                os.dup2(fd, number, inheritable=False)
+                _dup2(fd, number, inheritable=False)
             except OSError:
                 continue
             _close(fd)

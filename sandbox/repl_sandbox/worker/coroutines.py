@@ -176,19 +176,18 @@ def replace_loop(namespace: Namespace) -> list[str]:
     loop = namespace.loop
     if loop is None or loop.is_closed():
         return []
-    asyncio = own("asyncio")
-    tasks = asyncio.all_tasks(loop)
+    tasks = own("asyncio.tasks").all_tasks(loop)
     for task in tasks:
         with suppress(AttributeError):  # of another class
             task._log_destroy_pending = False  # it is told once
     handlers = dict(getattr(loop, "_signal_handlers", {}))
-    if type(loop) is asyncio.SelectorEventLoop:
+    if type(loop) is own("asyncio.unix_events").SelectorEventLoop:
         with suppress(Exception):  # the code has changed it
             loop.close()
     if not loop.is_closed():
         # A loop of another class may do anything with lost descriptors when it is collected.
         _replaced.append(loop)
-    asyncio.set_event_loop(None)
+    own("asyncio.events").set_event_loop(None)
     namespace.loop = None
     if handlers:  # else it is made when it is needed: a branch may never await
         with suppress(Exception):  # a policy of the code's: the next await tells

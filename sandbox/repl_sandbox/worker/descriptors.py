@@ -19,7 +19,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 _FOLDER = "/proc/self/fd"
-_stat, _get_inheritable = os.stat, os.get_inheritable
+# Taken once: code may replace those of the modules, and lose its state by that.
+_stat, _fstat, _lseek, _readlink = os.stat, os.fstat, os.lseek, os.readlink
+_open, _close, _dup2, _get_inheritable = os.open, os.close, os.dup2, os.get_inheritable
+_listdir, _sysconf, _fcntl = os.listdir, os.sysconf, fcntl.fcntl
 _ONLY_ONCE = os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_TMPFILE
 _BY_PATH = frozenset((stat.S_IFREG, stat.S_IFDIR, stat.S_IFCHR))
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a terminal"}
@@ -77,7 +80,7 @@ class Held:
     def close(self) -> None:
         """Close it, if that has not been done yet."""
         with contextlib.suppress(OSError):
-            os.close(self.fd)
+            _close(self.fd)
 
     @property
     def name(self) -> str:
@@ -88,11 +91,11 @@ class Held:
         """Open one that `returns` again, as it was; what to call it if that fails, else ""."""
         try:
             if self.stream >= 0:
-                os.dup2(self.stream, self.fd, self.inheritable)
+                _dup2(self.stream, self.fd, self.inheritable)
             elif self.path:
                 self._open(*place.find(self.path))
             if self.kind == stat.S_IFREG and not self.flags & os.O_PATH:
-                os.lseek(self.fd, self.offset, os.SEEK_SET)
+                _lseek(self.fd, self.offset, os.SEEK_SET)
         except OSError as error:
             # It is read by people: a name of the code's choice may steer their terminal.
             name = self.path if self.path.isprintable() else repr(self.path)
@@ -100,15 +103,15 @@ class Held:
         return ""
 
     def _open(self, path: str, put_back: bool) -> None:
-        fd = os.open(path, self.flags & ~_ONLY_ONCE | os.O_CLOEXEC)
+        fd = _open(path, self.flags & ~_ONLY_ONCE | os.O_CLOEXEC)
         try:
-            if not put_back and _identity(os.fstat(fd)) != self.file:
+            if not put_back and _identity(_fstat(fd)) != self.file:
                 raise OSError(errno.ESTALE, "another file has that name")
             if fd != self.fd:
-                os.dup2(fd, self.fd, self.inheritable)
+                _dup2(fd, self.fd, self.inheritable)
         finally:
             if fd != self.fd:
-                os.close(fd)
+                _close(fd)
 
 
 def held(besides: Collection[int]) -> list[Held]:
@@ -141,19 +144,19 @@ def _only(expected: Collection[int]) -> bool:
 
 
 def _look(fd: int, streams: Sequence[Identity]) -> Held:
-    status = os.fstat(fd)
+    status = _fstat(fd)
     kind, file = stat.S_IFMT(status.st_mode), _identity(status)
-    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    flags = _fcntl(fd, fcntl.F_GETFL)
     path, offset = "", 0
     stream = streams.index(file) if kind == stat.S_IFIFO and file in streams else -1
     terminal = kind == stat.S_IFCHR and os.major(status.st_rdev) in _TERMINALS
     returns = stream >= 0 or (kind in _BY_PATH and not terminal)
     if returns and status.st_nlink and stream < 0:
         with contextlib.suppress(OSError):
-            path = os.readlink(f"{_FOLDER}/{fd}")
+            path = _readlink(f"{_FOLDER}/{fd}")
     if kind == stat.S_IFREG and not flags & os.O_PATH:
-        offset = os.lseek(fd, 0, os.SEEK_CUR)
-    return Held(fd, kind, path, flags, offset, os.get_inheritable(fd), file, stream, returns)
+        offset = _lseek(fd, 0, os.SEEK_CUR)
+    return Held(fd, kind, path, flags, offset, _get_inheritable(fd), file, stream, returns)
 
 
 def _identity(status: os.stat_result) -> Identity:
@@ -165,7 +168,7 @@ def _identities() -> list[Identity]:
     found: list[Identity] = []
     for fd in _STREAMS:
         try:
-            found.append(_identity(os.fstat(fd)))
+            found.append(_identity(_fstat(fd)))
         except OSError:
             found.append((-1, -1))
     return found
@@ -173,11 +176,11 @@ def _identities() -> list[Identity]:
 
 def _open_numbers() -> set[int]:
     try:
-        return set(map(int, os.listdir(_FOLDER)))
+        return set(map(int, _listdir(_FOLDER)))
     except OSError:
         # Not to be read in tier "confined" by a process that took over, for the file rules are
         # about the directory of the first. poll(2) tells which numbers are not open.
-        most = os.sysconf("SC_OPEN_MAX")
+        most = _sysconf("SC_OPEN_MAX")
         poller = select.poll()
         for fd in range(most):
             poller.register(fd, 0)

@@ -17,6 +17,9 @@ from typing import Final
 
 from .descriptors import Held
 
+# Taken once: code may replace those of the module.
+_open, _close, _read = os.open, os.close, os.read
+
 _GONE = " (deleted)"
 _NAMELESS = "/dev/zero"  # so the kernel calls what leads to no file
 _LOCKS = "/dev/shm/sem."  # as other locks, they stay as they are
@@ -81,7 +84,7 @@ def _may_be_mapped(held: Held) -> bool:
 def _shared() -> list[tuple[int, str]] | None:
     """What is shared and can be written: where it begins, its file. None if that is not told."""
     try:
-        fd = os.open("/proc/self/maps", os.O_RDONLY | os.O_CLOEXEC)
+        fd = _open("/proc/self/maps", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:  # not to be read in tier "confined" by a process that took over
         return None
     try:
@@ -91,7 +94,7 @@ def _shared() -> list[tuple[int, str]] | None:
     except OSError:
         return None
     finally:
-        os.close(fd)
+        _close(fd)
     # Of more than a hundred lines one is, as a rule. The others are not taken apart: who asks was
     # forked just now, and copies each page that it writes to.
     return [found for access in (b"w-s", b"wxs") for found in _with(access, maps)]
@@ -124,7 +127,7 @@ def _query() -> tuple[_Query, ctypes.Array[ctypes.c_char]]:
 
 def _read(maps: int) -> bytes:
     pieces = []
-    while piece := os.read(maps, _PIECE):
+    while piece := _read(maps, _PIECE):
         pieces.append(piece)
     return b"".join(pieces)
 

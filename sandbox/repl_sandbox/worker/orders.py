@@ -28,6 +28,8 @@ _BRANCH_DESCRIPTORS: Final = 5
 _LONGEST: Final = 4096  # PATH_MAX
 _STDERR: Final = 2
 
+_close = os.close  # taken once: code may replace that of the module
+
 
 class Order(NamedTuple):
     """Be the worker from now on; with a `workspace` have a fork of you be a branch, which is there.
@@ -44,7 +46,7 @@ class Order(NamedTuple):
     def close(self) -> None:
         """Let go of the descriptors: it is not followed here."""
         for fd in self.descriptors:
-            os.close(fd)
+            _close(fd)
 
 
 def read(orders: _socket.socket, pid: int, *, wait: bool) -> Order | None:
@@ -86,5 +88,5 @@ def _lifted(fd: int) -> int:
     if fd > _STDERR:
         return fd
     lifted = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
-    os.close(fd)
+    _close(fd)
     return lifted

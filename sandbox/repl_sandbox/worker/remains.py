@@ -94,7 +94,7 @@ class Remains:
         try:
             os.getcwd()
         except OSError:
-            os.chdir(os.environ["HOME"])
+            os.chdir(os.environ.get("HOME", place.workspace))
             names.append("the working directory, which is gone")
         names += [*self.names, *_cut(_end_children(), "child processes")]
         _empty_pools()
