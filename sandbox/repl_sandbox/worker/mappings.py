@@ -18,7 +18,7 @@ from typing import Final
 from .descriptors import Held
 
 # Taken once: code may replace those of the module.
-_open, _close, _read = os.open, os.close, os.read
+_open, _close = os.open, os.close
 
 _GONE = " (deleted)"
 _NAMELESS = "/dev/zero"  # so the kernel calls what leads to no file
@@ -127,7 +127,7 @@ def _query() -> tuple[_Query, ctypes.Array[ctypes.c_char]]:
 
 def _read(maps: int) -> bytes:
     pieces = []
-    while piece := _read(maps, _PIECE):
+    while piece := os.read(maps, _PIECE):
         pieces.append(piece)
     return b"".join(pieces)
 
