@@ -25,7 +25,7 @@ from repl_env.tasks.evaluator import Evaluation, Evaluator
 from repl_env.tasks.submission import MOST_FILE
 from repl_env.tasks.task import Task
 from repl_env.tasks.task_run import Pay, TaskRun
-from repl_sandbox import AsyncSandbox, Sandbox
+from repl_sandbox import Sandbox
 
 _INSIDE = Path(__file__).with_name("inside") / "episode.py"
 _PAID = "task"  # the name of the task's part among the reward's
@@ -58,7 +58,7 @@ class TaskEnv:
         task: Task,
         *,
         pay: Pay = "submit",
-        sandbox: Sandbox | AsyncSandbox | None = None,
+        sandbox: Sandbox | None = None,
         isolation: str = "auto",
         require: str | None = None,
         max_output_length: int = DEFAULT_MAX_OUTPUT_LENGTH,

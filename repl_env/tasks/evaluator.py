@@ -19,7 +19,7 @@ from repl_env.tasks.errors import EvaluatorError
 from repl_env.tasks.readiness import source_of
 from repl_env.tasks.submission import Failure, Submission
 from repl_env.tasks.task import EVALUATE, LEAST_GAIN, Task
-from repl_sandbox import AsyncSandbox, Limits, Sandbox
+from repl_sandbox import Limits, Sandbox
 from repl_sandbox.errors import SandboxError
 from repl_sandbox.types import JSON, AnyOutcome, Killed, TimedOut
 
@@ -66,7 +66,7 @@ class Evaluator:
         self,
         task: Task,
         *,
-        sandbox: Sandbox | AsyncSandbox | None = None,
+        sandbox: Sandbox | None = None,
         isolation: str = "auto",
         require: str | None = None,
     ) -> None:

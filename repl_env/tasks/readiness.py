@@ -13,7 +13,7 @@ from pathlib import Path
 from repl_env.sandboxes import SandboxSettings, Source
 from repl_env.tasks.errors import TaskError
 from repl_env.tasks.task import Task
-from repl_sandbox import AsyncSandbox, Limits, Sandbox
+from repl_sandbox import Limits, Sandbox
 from repl_sandbox.errors import SandboxError
 
 _HIDDEN = Path(__file__).with_name("hidden")
@@ -23,7 +23,7 @@ _WAITING = 60.0  # seconds of an evaluation beside its calls and the evaluator's
 
 def source_of(
     task: Task,
-    sandbox: Sandbox | AsyncSandbox | None = None,
+    sandbox: Sandbox | None = None,
     *,
     isolation: str = "auto",
     require: str | None = None,

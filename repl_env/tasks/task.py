@@ -80,7 +80,7 @@ class Task:
     def gain(self, score: float) -> float:
         """How far `score` is from the baseline (0) to the reference (1), from -1 to 2."""
         gained = (score - self.baseline) / (self.reference - self.baseline)
-        return max(LEAST_GAIN, min(MOST_GAIN, gained))
+        return max(LEAST_GAIN, min(MOST_GAIN, gained)) + 0.0  # never -0.0
 
     def better(self, one: float, other: float) -> bool:
         """Whether the score `one` is better than `other`."""
