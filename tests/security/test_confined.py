@@ -44,7 +44,7 @@ SECRET = "a-secret-of-the-host"
 
 # In the session: `attempt(call, ...)` is the errno's name, or "done".
 PROBE = """
-import ctypes, errno, os, resource, signal, socket, stat, subprocess, sys, tempfile
+import ctypes, errno, fcntl, os, resource, signal, socket, stat, subprocess, sys, tempfile
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -132,6 +132,12 @@ seen = {
        ("cmdline", "environ", "maps", "mem", "status", "root/etc/passwd", "comm")},
     "descriptors of others": others(lambda pid: os.listdir(f"/proc/{pid}/fd")),
     "watched": attempt(c, "inotify_add_watch", libc.inotify_init(), b"/tmp", 0xFFF),
+    "doors beside": {
+        "F_NOTIFY": attempt(fcntl.fcntl, os.open("/usr", os.O_RDONLY), 1026, 0x8000000F),
+        "F_SETLEASE": attempt(fcntl.fcntl, os.open(os.__file__, os.O_RDONLY), 1024, fcntl.F_RDLCK),
+        "F_SETPIPE_SZ": attempt(fcntl.fcntl, os.pipe()[1], 1031, 8192),
+        "RWF_NOWAIT": attempt(os.preadv, os.open(os.__file__, os.O_RDONLY), [bytearray(9)], 0, 8),
+    },
     "namespaces": {hex(flag): attempt(c, "unshare", flag) for flag in (0x10000000, 0x20000)},
     "uid": [attempt(os.setuid, 0), attempt(os.setgroups, [0])],
     "rlimits": {name: resource.getrlimit(number) for name, number in vars(resource).items()
@@ -304,6 +310,12 @@ def test_proc_shows_nobody_else(view: Any, name: str) -> None:
 
 def test_accesses_of_others_cannot_be_watched(view: Any) -> None:
     assert view["watched"] == "EPERM"
+    assert view["doors beside"] == {
+        "F_NOTIFY": "EPERM",
+        "F_SETLEASE": "EPERM",
+        "F_SETPIPE_SZ": "EPERM",
+        "RWF_NOWAIT": "ENOTSUP",
+    }
 
 
 def test_the_environment_is_made_up(view: Any) -> None:
@@ -584,6 +596,14 @@ def test_many_sessions_leave_nothing(fresh: Sandbox, many: int) -> None:
             assert session.run(code + "6 * 7").value == "42"
     eventually(lambda: all(map(operator.le, held(), before)), lambda: (before, held()))
     assert comes_to(lambda: os.listdir(base), ["template"]) == ["template"]
+
+
+def test_a_large_directory_is_removed_and_its_remover_collected_unasked(fresh: Sandbox) -> None:
+    zygote = psutil.Process(fresh._zygote.pid)
+    with fresh.session() as session:
+        session.run("for n in range(20_000): open(str(n), 'w').close()")
+        folder = folder_of(session)
+    eventually(lambda: not folder.exists() and len(zygote.children()) == 1)
 
 
 def test_closing_the_sandbox_leaves_nothing(open_python: str) -> None:

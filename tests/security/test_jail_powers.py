@@ -64,6 +64,10 @@ def errno_of(session: Session, call: str) -> Any:
         "os.setgroups([0])",
         "os.kill(-1, 9)",
         "os.nice(-5)",
+        "fcntl.fcntl(os.open('.', os.O_RDONLY), 1026, 0x8000000F)",  # F_NOTIFY
+        "fcntl.fcntl(os.open('mine', os.O_CREAT | os.O_RDONLY), 1024, fcntl.F_RDLCK)",  # F_SETLEASE
+        "fcntl.fcntl(os.open('mine', os.O_CREAT | os.O_RDONLY), 1040, fcntl.F_RDLCK)",  # F_SETDELEG
+        "fcntl.fcntl(os.pipe()[1], 1031, 8192)",  # F_SETPIPE_SZ
     ],
 )
 def test_a_call_that_would_open_the_jail_is_refused(session: Session, call: str) -> None:
@@ -126,6 +130,21 @@ def test_no_page_of_a_file_comes_into_a_pipe(session: Session) -> None:
     """There, kernels have let it be written to, as a page of the host's file that it is."""
     call = "os.sendfile(os.pipe()[1], os.open('/usr/bin/env', os.O_RDONLY), 0, 4096)"
     assert errno_of(session, call) == "EPERM"
+
+
+@pytest.mark.parametrize("flag", [0x08, 0x80], ids=["RWF_NOWAIT", "RWF_DONTCACHE"])
+def test_reading_does_not_tell_which_files_are_in_memory(session: Session, flag: int) -> None:
+    call = "os.preadv(os.open('/usr/bin/env', os.O_RDONLY), [bytearray(9)], 0, {})"
+    assert errno_of(session, call.format(flag)) == "ENOTSUP"
+    assert errno_of(session, call.format(0)) == "done"
+
+
+@pytest.mark.parametrize("device", ["null", "zero", "full", "random", "urandom"])
+def test_the_times_of_the_hosts_devices_stay(session: Session, device: str) -> None:
+    before = os.stat(f"/dev/{device}").st_mtime_ns
+    assert errno_of(session, f"os.utime('/dev/{device}')") == "EROFS"
+    assert os.stat(f"/dev/{device}").st_mtime_ns == before
+    assert errno_of(session, "open('/dev/null', 'w').write('x')") == "done"
 
 
 def test_files_of_the_host_are_not_taken_out_of_memory(session: Session) -> None:

@@ -60,18 +60,24 @@ def program() -> bytes:
     return assembler.assemble()
 
 
-def report_forks(filter_: bytes, limiter: socket.socket, init: int, most: int) -> None:
-    """Have each fork of this process, and of what it forks, wait for `limiter`.
+def load(filter_: bytes) -> int:
+    """Have each fork of this process, and of what it forks, wait; where forks are heard of.
 
-    `init`: all below that process count. `most`: how many there may be, threads among them. This
-    process has one thread, and may load filters.
+    This process has one thread, and may load filters.
 
     Raises:
         OSError: the kernel knows no such filters, or has given one to this process before.
     """
     fprog = Program.of(filter_)
     flags = SECCOMP_FILTER_FLAG_NEW_LISTENER
-    listener = call_seccomp(SECCOMP_SET_MODE_FILTER, flags, ctypes.addressof(fprog))
+    return call_seccomp(SECCOMP_SET_MODE_FILTER, flags, ctypes.addressof(fprog))
+
+
+def introduce(listener: int, limiter: socket.socket, init: int, most: int) -> None:
+    """Leave it to `limiter` what becomes of forks.
+
+    `init`: all below that process count. `most`: how many there may be, threads among them.
+    """
     try:
         socket.send_fds(limiter, [_INTRODUCTION.pack(init, most)], [listener])
     finally:
@@ -79,7 +85,7 @@ def report_forks(filter_: bytes, limiter: socket.socket, init: int, most: int) -
 
 
 def receive(limiter: socket.socket) -> tuple[int, int, int] | None:
-    """What `report_forks` sent: init, most, the listener; None once nobody is left to send.
+    """What `introduce` sent: init, most, the listener; None once nobody is left to send.
 
     The listener is -1 where this process may open no more.
     """

@@ -134,6 +134,9 @@ def _fill_dev() -> None:
         target = f"/root/dev/{name}"
         os.close(os.open(target, os.O_CREAT | os.O_CLOEXEC, 0o666))
         libc.mount(f"/host/dev/{name}", target, "", libc.MS_BIND)
+        # Devices are written to all the same; but the times of the host's nodes stay.
+        attributes = libc.MOUNT_ATTR_RDONLY | libc.MOUNT_ATTR_NOSUID
+        libc.mount_setattr(target, attributes, recursive=False)
     for name, target in _DEVICE_LINKS.items():
         os.symlink(target, f"/root/dev/{name}")
 

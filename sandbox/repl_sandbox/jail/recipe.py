@@ -10,7 +10,6 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import EACCES
 from signal import SIGTERM
@@ -204,8 +203,12 @@ def _limit_forks(jail: Jail) -> None:
     if jail.forks is None:
         return
     limiter, filter_, most = jail.forks
-    with suppress(OSError):
-        fork_notices.report_forks(filter_, limiter, os.getppid(), most)
+    try:
+        listener = fork_notices.load(filter_)
+    except OSError:
+        return
+    jail.held["forks"] = 1
+    fork_notices.introduce(listener, limiter, os.getppid(), most)
     limiter.close()
 
 

@@ -67,6 +67,13 @@ UFFDIO: Final = (
     *(0x8010AA01, 0x8010AA02, 0xC028AA03, 0xC020AA04, 0xC028AA05, 0xC018AA06, 0xC020AA07),
     0xC020AA08,
 )
+# uapi/linux/fcntl.h: counted from F_LINUX_SPECIFIC_BASE.
+F_SETLEASE: Final = 1024
+F_NOTIFY: Final = 1026
+F_SETPIPE_SZ: Final = 1031
+F_SETDELEG: Final = 1040
+RWF_NOWAIT: Final = 0x08  # uapi/linux/fs.h, as the next
+RWF_DONTCACHE: Final = 0x80
 POSIX_FADV_DONTNEED: Final = 4  # uapi/linux/fadvise.h
 MADV_MERGEABLE: Final = 12  # uapi/asm-generic/mman-common.h
 PR_SET_SECCOMP: Final = 22  # uapi/linux/prctl.h, as the next two
@@ -267,6 +274,19 @@ RULES: Final[tuple[Rule, ...]] = (
         "an ordinary user's session shares its uid with init, which is not the code's to place",
     ),
     Rule(
+        "fcntl",
+        (NoneOf(1, (F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ, F_SETDELEG)),),
+        EPERM,
+        "leases hold up whoever else opens a file of the same user, and tell of it, as F_NOTIFY "
+        "does; larger pipes take of what the kernel lets the host's user have for pipes",
+    ),
+    Rule(
+        "preadv2",
+        (NoBits(5, RWF_NOWAIT | RWF_DONTCACHE),),
+        EOPNOTSUPP,
+        "the one tells which host files are in memory, as cachestat does; the other, see fadvise64",
+    ),
+    Rule(
         "fadvise64",
         (NoneOf(3, (POSIX_FADV_DONTNEED,)),),
         EPERM,
@@ -364,7 +384,7 @@ ALLOW: Final[tuple[Allow, ...]] = (
     Allow("pwrite64", 18, 68, "writes at an offset: sqlite, HDF5"),
     Allow("preadv", 295, 69, "os.preadv"),
     Allow("pwritev", 296, 70, "os.pwritev"),
-    Allow("preadv2", 327, 286, "os.preadv with flags"),
+    Allow("preadv2", 327, 286, "os.preadv with flags; two are refused, see RULES"),
     Allow("pwritev2", 328, 287, "os.pwritev with flags"),
     Allow("lseek", 8, 62, "file.seek, file.tell"),
     Allow("close", 3, 57, "end of every descriptor"),
@@ -372,7 +392,7 @@ ALLOW: Final[tuple[Allow, ...]] = (
     Allow("dup", 32, 23, "os.dup; capture of stdout and stderr"),
     Allow("dup2", 33, None, "os.dup2; capture of stdout and stderr, where it exists"),
     Allow("dup3", 292, 24, "os.dup2 with close-on-exec; dup2 on aarch64"),
-    Allow("fcntl", 72, 25, "close-on-exec, non-blocking, record locks"),
+    Allow("fcntl", 72, 25, "close-on-exec, non-blocking, record locks; four refused, see RULES"),
     Allow("flock", 73, 32, "fcntl.flock: locks of caches and package managers"),
     Allow("ioctl", 16, 29, "isatty, terminal size; four requests are refused, see RULES"),
     Allow("fstat", 5, 80, "open() sizes its buffer by it"),

@@ -40,7 +40,7 @@ def probe(links: Links) -> Isolation:
     except OSError as error:
         raise SandboxError(f"the session's process cannot be looked at: {error}") from error
     uid = int(seen["Uid"].split()[0])
-    abi = links.held.get("landlock", 0)
+    abi, forks = links.held.get("landlock", 0), links.held.get("forks", 0)
     layers = (
         *(_namespace(pid, outside, name) for name in NAMESPACES),
         _root(pid),
@@ -52,7 +52,7 @@ def probe(links: Links) -> Isolation:
             seen.get("NoNewPrivs") == "1",
             f"NoNewPrivs {seen.get('NoNewPrivs')}",
         ),
-        _seccomp(seen, outside),
+        _seccomp(seen, outside, forks),
         _landlock(abi),
     )
     active = {layer.name for layer in layers if layer.active}
@@ -127,9 +127,10 @@ def _capabilities(seen: dict[str, str]) -> Layer:
     return Layer("capabilities", none, detail)
 
 
-def _seccomp(seen: dict[str, str], outside: Outside) -> Layer:
+def _seccomp(seen: dict[str, str], outside: Outside, others: int) -> Layer:
+    """`others`: filters that forbid nothing."""
     # The template's filter alone also reads as mode 2; the session's own makes two.
-    filters = int(seen.get("Seccomp_filters", "0")) - outside.filters
+    filters = int(seen.get("Seccomp_filters", "0")) - outside.filters - others
     active = seen.get("Seccomp") == "2" and filters >= 2
     return Layer("seccomp", active, f"mode {seen.get('Seccomp')}, {filters} filters")
 

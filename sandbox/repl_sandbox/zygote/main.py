@@ -63,7 +63,7 @@ class Zygote:
         self._poller = select.poll()
         self._poller.register(host, select.POLLIN)
         self._endings = Endings(self._poller, host.fileno(), jailed=template.tier == "jailed")
-        self._removing: set[int] = set()  # processes that remove directories
+        self._removing: dict[int, int] = {}  # pidfd: pid of a process that removes a directory
         self._nested: set[int] = set()  # zygotes that were forked from this one
 
     def serve(self) -> NoReturn:
@@ -75,6 +75,8 @@ class Zygote:
             for fd, _ in ready:
                 if fd == host:
                     self._hear()
+                elif fd in self._removing:
+                    self._is_removed(fd)
                 else:
                     self._bury(fd)
             endings.kill_the_late()
@@ -167,6 +169,8 @@ class Zygote:
             # The parent's conversation ends with the parent, and what it waits for is its own.
             self._host.close()
             self._endings.forked()
+            for pidfd in self._removing:
+                os.close(pidfd)
             self._cradle.forget()
             if self._networks is not None:
                 self._networks.forked()
@@ -341,15 +345,20 @@ class Zygote:
             processes.die_with_parent()
             folders.remove(folder)
             os._exit(0)
-        self._removing.add(pid)
+        pidfd = os.pidfd_open(pid)
+        self._removing[pidfd] = pid
+        self._poller.register(pidfd, select.POLLIN)
+
+    def _is_removed(self, pidfd: int) -> None:
+        """Collect a process that has removed a directory."""
+        self._poller.unregister(pidfd)
+        os.close(pidfd)
+        os.waitpid(self._removing.pop(pidfd), 0)
 
     def _end_strays(self) -> None:
         """End what inits left that were killed: their sessions are this process's by then."""
-        for pid in list(self._removing):
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                self._removing.discard(pid)
         ending = (each.pid for each in self._endings)
-        kept = {*self._sessions.values(), *ending, *self._removing, *self._nested}
+        kept = {*self._sessions.values(), *ending, *self._removing.values(), *self._nested}
         if self._limiter is not None:
             kept.add(self._limiter.pid)
         processes.end_children(kept)
