@@ -444,3 +444,25 @@ def test_an_odd_file_of_answers_is_rejected(text):
     found = evaluate(task, {"answers.json": text})
 
     assert (found.score, found.gain) == (None, -1.0)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.remove('double.py')",
+        "os.remove('double.py'); os.mkdir('double.py')",
+        "os.remove('double.py'); os.mkfifo('double.py')",
+        "os.remove('double.py'); os.symlink('/dev/zero', 'double.py')",
+        "os.remove('double.py'); os.symlink('double.py', 'double.py')",
+        "open('double.py', 'wb').truncate(20 << 20)",
+        "open('double.py', 'wb').write(b'\\0\\xff')",
+    ],
+)
+def test_what_is_no_file_of_a_submission_fails_as_one(write, sandbox, code):
+    with load(write()).open(sandbox=sandbox) as env:
+        env.reset()
+        env.execute(f"import os; {code}")
+        result = env.submit()
+
+    assert (result.done, result.reward) == (True, -1.0)
+    assert str(env.evaluation.failure) in ("missing", "invalid", "exception")
