@@ -23,7 +23,7 @@ _OWN_PROCESSES = 2
 _SPARE_PROCESSES = 16
 # Of a session whose forks are admitted one by one, above its limit: the watchdog can then see that
 # it passed the limit.
-_EXCESS = 8
+_EXCESS = 2
 # And what a group is charged for them: init's pages, page tables, stacks in the kernel.
 _OWN_MEMORY = 32 << 20
 

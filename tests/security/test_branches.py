@@ -225,8 +225,10 @@ def test_what_a_branch_left_ends_with_the_session(sandbox: Sandbox) -> None:
     def below() -> list[psutil.Process]:
         return psutil.Process(sandbox._zygote.pid).children(recursive=True)
 
-    # A directory may still be removed, by a process of the template's, for the last session.
-    assert comes_to(below, []) == []
+    # A directory may still be removed, by a process of the template's, for the last session; and
+    # one holds sessions of some tiers to their limit of processes.
+    eventually(lambda: len(below()) <= 1)
+    before = below()
     with sandbox.session() as session:
         branch = session.branch()
         outcome = branch.run(
@@ -237,7 +239,7 @@ def test_what_a_branch_left_ends_with_the_session(sandbox: Sandbox) -> None:
         assert isinstance(outcome, Finished), outcome
         branch.close()
         assert session.run("6 * 7").value == "42"
-    assert comes_to(below, []) == []
+    assert comes_to(below, before) == before
 
 
 def test_a_flood_of_processes_in_a_branch_ends_with_it() -> None:

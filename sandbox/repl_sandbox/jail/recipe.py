@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import EACCES
 from signal import SIGTERM
@@ -208,7 +209,8 @@ def _limit_forks(jail: Jail) -> None:
     except OSError:
         return
     jail.held["forks"] = 1
-    fork_notices.introduce(listener, limiter, os.getppid(), most)
+    with suppress(OSError):  # the zygote is gone, and the session about to end
+        fork_notices.introduce(listener, limiter, os.getppid(), most)
     limiter.close()
 
 

@@ -6,8 +6,8 @@ therefore waits for this process, which counts what there is below the session's
 fork happen or fail. One serves all sessions of a sandbox. It is none of their parents: whatever a
 session does, the zygote and its init have nothing to do with it.
 
-A session that has forked a lot lately waits for each further fork, refused ones too. So code that
-forks in a loop sleeps, and its neighbours have the processors.
+A fork for which there is no room waits for some, and a session that has forked a lot lately waits
+for each further fork. So code that forks in a loop sleeps, and its neighbours have the processors.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from ..jail.recipe import ForkLimit
 # a loop starts fewer, because each start takes a millisecond or more.
 _AT_ONCE: Final = 128
 _A_SECOND: Final = 1000
+# Seconds until a fork fails for which there is no room: by then the watchdog has seen that the
+# session passed its limit, and ended the worker, or something else has ended.
+_REFUSED_AFTER: Final = 0.5
 # Seconds that a fork may take from the answer until its child can be counted, on a busy machine.
 _UNDER_WAY: Final = 0.02
 # A count takes this process a tenth of its time at most.
@@ -89,14 +92,14 @@ class _Session:
         self._counted = most  # nothing is known yet
         self._count_due = 0.0  # on the monotonic clock, as all times here
         self._admitted: deque[float] = deque()  # when forks were let happen that may be uncounted
-        self._waiting: deque[int] = deque()
+        self._waiting: deque[tuple[int, float]] = deque()  # forks, and since when
         self._answers, self._answers_of = float(_AT_ONCE), time.monotonic()
 
     def hear(self) -> None:
         """Take up a fork that waits."""
         waiting = fork_notices.hear(self._listener)
         if waiting is not None:
-            self._waiting.append(waiting)
+            self._waiting.append((waiting, time.monotonic()))
 
     def settle(self, now: float) -> float | None:
         """Answer those of which the answer is known and due; when to come back, if any is left."""
@@ -105,21 +108,23 @@ class _Session:
         while self._waiting:
             if self._answers < 1:
                 return now + (1 - self._answers) / _A_SECOND
-            admitted = self._admits(now)
+            waiting, since = self._waiting[0]
+            admitted = self._admits(now, since)
             if admitted is None:
                 return self._count_due
-            fork_notices.answer(self._listener, self._waiting.popleft(), admitted=admitted)
+            self._waiting.popleft()
+            fork_notices.answer(self._listener, waiting, admitted=admitted)
             self._answers -= 1
         return None
 
-    def _admits(self, now: float) -> bool | None:
-        """Whether there is room for one more; None: not known before the next count."""
+    def _admits(self, now: float, since: float) -> bool | None:
+        """Whether there is room for one more; None: perhaps at the next count."""
         if self._counted + len(self._admitted) >= self._most and now >= self._count_due:
             self._count()
         if self._counted + len(self._admitted) < self._most:
             self._admitted.append(now)
             return True
-        return False if self._counted >= self._most else None
+        return False if now >= since + _REFUSED_AFTER else None
 
     def _count(self) -> None:
         start = time.monotonic()
