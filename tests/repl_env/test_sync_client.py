@@ -24,7 +24,9 @@ NOT_FROM_AFAR = {"save", "load", "session", "rubric", "account", "calling", "con
 NOT_FROM_AFAR |= {"max_output_length", "context_preview_length", "rlm_max_depth"}
 NOT_FROM_AFAR |= {"rlm_max_iterations", "max_iterations", "llm_query_fn", "llm_batch_fn"}
 NOT_FROM_AFAR |= {"max_concurrent_subcalls"}
-NOT_FROM_AFAR |= {"subcall_fn", "subcall_batch_fn"}
+NOT_FROM_AFAR |= {"subcall_fn", "subcall_batch_fn", "initial_context", "initial_task_prompt"}
+# The workspace of an episode is the host's alone as yet: no frame of the wire carries files.
+NOT_FROM_AFAR |= {"files"}
 OF_A_PROCESS = {"of", "with_provider", "run_after", "end_calls", "give_up"}
 
 
