@@ -7,11 +7,12 @@ PEERS := benchmarks/.venv-peers
 SERVERS := benchmarks/.venv-openenv
 OLDER := .venv-older
 LOCK  := .venv-lock
+TORCHRL := .venv-torchrl
 # OpenEnv's clients, each generation with its own dependencies.
 COMPAT  := .venv-compat
 OPENENV := openenv-0.10.0 openenv-0.4.1 openenv-core-0.3.0
 
-.PHONY: demo serve test test-slow test-older test-compat test-security test-containers test-aarch64 soak soak-server check fix bench bench-server lock clean
+.PHONY: demo serve test test-slow test-older test-compat test-torchrl test-security test-containers test-aarch64 soak soak-server check fix bench bench-server lock clean
 
 demo: $(DEV)/.ready            ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
@@ -30,6 +31,9 @@ test-older: $(OLDER)/.ready    ## tests of models with the older majors of opena
 
 test-compat: $(DEV)/.ready $(OPENENV:%=$(COMPAT)/%/.ready) ## OpenEnv's clients and checks, of three generations
 	REPL_TEST_COMPAT=$(COMPAT) $(DEV)/bin/python -m pytest tests/compat
+
+test-torchrl: $(TORCHRL)/.ready ## the integration of TorchRL, with a tiny model; 1.5 GB installed on the first call
+	$(TORCHRL)/bin/python -m pytest tests/torchrl
 
 test-security: $(DEV)/.ready   ## the corpus of abuse, every case; CORPUS=FILE of cases, TIER=name
 	$(DEV)/bin/python -m tests.security.abuse $(if $(CORPUS),--corpus $(CORPUS)) $(if $(TIER),--tier $(TIER))
@@ -68,7 +72,7 @@ lock: $(LOCK)/.ready           ## requirements.lock anew, from the newest releas
 		--custom-compile-command 'make lock' --output-file requirements.lock
 
 clean:                         ## remove the virtual environments and caches
-	rm -rf $(DEV) $(OLDER) $(LOCK) $(COMPAT) $(BENCH) $(PEERS) $(SERVERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .import_linter_cache
+	rm -rf $(DEV) $(OLDER) $(LOCK) $(TORCHRL) $(COMPAT) $(BENCH) $(PEERS) $(SERVERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .import_linter_cache
 
 # The stamp is written last: a failed or interrupted install is done again.
 $(DEV)/.ready: pyproject.toml .ci/venv
@@ -87,6 +91,11 @@ $(COMPAT)/openenv-%/.ready: pyproject.toml .ci/venv
 
 $(COMPAT)/openenv-core-%/.ready: .ci/venv
 	.ci/venv $(@D) openenv-core==$*
+	touch $@
+
+# torch is pinned for the same reason as in the extra `dev`.
+$(TORCHRL)/.ready: pyproject.toml .ci/venv
+	.ci/venv $(TORCHRL) --editable '.[torchrl]' 'torch==2.13.0' 'pytest>=8.3,<10' 'pytest-asyncio>=0.24,<2'
 	touch $@
 
 $(LOCK)/.ready: .ci/venv

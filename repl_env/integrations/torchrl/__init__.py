@@ -1,0 +1,4 @@
+"""TorchRL: chat environments and transforms over sessions.
+
+Needs `pip install 'repl-env[torchrl]'`.
+"""
