@@ -284,11 +284,12 @@ class Episode:
                 "peak_memory": usage.peak_memory,
             },
             "stop_reason": self.stop_reason,
-            "ended": ending(self.done, {"stop_reason": self.stop_reason}),
+            "ended": None,
             "truncated": result.truncated,
             "isolation": self.isolation,
         }
         if self.done:
+            metadata["ended"] = ending(self.done, {"stop_reason": self.stop_reason})
             metadata["total_execution_time"] = self.totals.execution_seconds
             metadata["total_iterations"] = self.iteration
         return metadata

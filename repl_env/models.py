@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from keyword import iskeyword
-from typing import Annotated, Any, Generic, Self, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, Generic, Self, TypeAlias, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -173,7 +173,7 @@ def action_of(code: object) -> REPLAction:
     """The action that runs `code`; TypeError if that is neither text nor a scalar."""
     if not isinstance(code, (str, bool, int, float)):
         raise TypeError(f"code must be a str, not {type(code).__name__}")
-    return REPLAction(code=cast("str", code))  # a scalar becomes text there
+    return REPLAction(code=code)  # type: ignore[arg-type]  # a scalar becomes text there
 
 
 class CodeBlockResult(Printed):

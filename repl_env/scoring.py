@@ -52,7 +52,11 @@ def task_reward(rubric: Any, parts: Mapping[str, float]) -> float:
         shaping = (shaping,)
     if not isinstance(shaping, (tuple, list, set, frozenset)):
         shaping = ()  # of another library, and of another meaning
-    return float(sum(part for name, part in parts.items() if name not in shaping))
+    task = 0.0
+    for name, part in parts.items():
+        if name not in shaping:
+            task += part
+    return task
 
 
 def components(rubric: Rubric | None, reward: float) -> dict[str, float]:
