@@ -81,8 +81,12 @@ def running(
     code: str,
     timeout: float | None,
     on_output: OnOutput | None = None,
+    counts: bool = True,
 ) -> Turn[REPLObservation]:
-    """Run one cell of the episode; `on_output` is told of what it prints, as it prints."""
+    """Run one cell of the episode; `on_output` is told of what it prints, as it prints.
+
+    `counts`: whether it is a step, and not a further cell of one.
+    """
     streaming = {} if on_output is None else {"on_output": on_output}
     try:
         outcome = yield Cell(session.run, code, timeout=timeout, **streaming)
@@ -95,7 +99,7 @@ def running(
     if outcome.state == "restarted":
         # The variables were the policy's to lose; what the episode is about was not.
         yield from loading(session, episode.terms.context)
-    observation = episode.ran(outcome, verdict)
+    observation = episode.ran(outcome, verdict, counts=counts)
     if not episode.names_are_known:
         episode.restart_names((yield session.variables))
         observation.available_variables = list(episode.names)

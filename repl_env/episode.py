@@ -156,13 +156,13 @@ class Episode:
         except ValueError as error:
             return error
 
-    def ran(self, outcome: AnyOutcome, verdict: Verdict) -> REPLObservation:
-        """What a cell came to, whose answers came to `verdict`.
+    def ran(self, outcome: AnyOutcome, verdict: Verdict, *, counts: bool = True) -> REPLObservation:
+        """What a cell came to, whose answers came to `verdict`; `counts`: as a step.
 
         If none came in the last iteration, `give_up` must follow.
         """
         self.sheet.clear()
-        self.iteration += 1
+        self.iteration += counts
         self.cells += 1
         self.totals.add(outcome.usage)
         if outcome.state == "restarted":

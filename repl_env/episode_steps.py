@@ -6,7 +6,7 @@ the observation scored. Where the session is lost, the episode is abandoned.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from repl_env import cells, scoring
 from repl_env.arguments import of_public_kind
 from repl_env.aside import Aside, Blocking
+from repl_env.block_steps import BlocksAction, joined
 from repl_env.current_episode import CurrentEpisode, Mode
 from repl_env.errors import OURS, EpisodeAborted, EpisodeDone, NotReset
 from repl_env.interfaces import Environment, finite
@@ -183,13 +184,35 @@ def _taking(
         observation = episode.misformatted(action.format_error)
         if calling is not None:
             observation = yield from _charging(current, calling, observation)
-    elif calling is None:
-        observation = yield from cells.running(session, episode, action.code, timeout_s, on_output)
     else:
-        observation = yield from _paying(current, calling, action.code, timeout_s, on_output)
+        codes = action.blocks if isinstance(action, BlocksAction) else (action.code,)
+        observation = yield from _running(current, codes, timeout_s, on_output)
     if episode.last_iteration:
         observation = yield from cells.giving_up(session, episode, observation)
     return observation
+
+
+def _running(
+    current: CurrentEpisode,
+    codes: Sequence[str],
+    timeout_s: float | None,
+    on_output: cells.OnOutput | None,
+) -> Turn[REPLObservation]:
+    """Run the cells of one step, until one of them ends the episode."""
+    session, episode, calling = current.session, current.episode, current.calling
+    before: REPLObservation | None = None
+    for code in codes:
+        arguments = (code, timeout_s, on_output, before is None)
+        if calling is None:
+            running = cells.running(session, episode, *arguments)
+        else:
+            running = _paying(current, calling, *arguments)
+        observation = yield from running
+        before = observation if before is None else joined(before, observation)
+        if observation.done:
+            break
+    assert before is not None  # an action has at least one code
+    return before
 
 
 def _paying(
@@ -198,6 +221,7 @@ def _paying(
     code: str,
     timeout_s: float | None,
     on_output: cells.OnOutput | None,
+    counts: bool,
 ) -> Turn[REPLObservation]:
     """Run a cell within the time that the budget leaves."""
     session, episode, account = current.session, current.episode, calling.account
@@ -205,7 +229,7 @@ def _paying(
     left = account.seconds_left()
     if left is not None and left > 0:
         timeout_s = left if timeout_s is None else min(timeout_s, left)
-    observation = yield from cells.running(session, episode, code, timeout_s, on_output)
+    observation = yield from cells.running(session, episode, code, timeout_s, on_output, counts)
     return (yield from _charging(current, calling, observation))
 
 

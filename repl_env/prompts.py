@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repl_env.interfaces import Message
-from repl_env.models import REPLObservation
+from repl_env.models import CodeBlockResult, REPLObservation
 from repl_env.parsing import extract_code_blocks
 
 __all__ = [
@@ -156,7 +156,7 @@ def format_observations(
     codes = list(code_blocks or [])
     parts = []
     for number, observation in enumerate(observations, 1):
-        shown = _shown(observation, max_character_length)
+        shown = shown_result(observation.result, max_character_length)
         if number <= len(codes):
             code = codes[number - 1]
             parts.append(f"Code executed:\n```python\n{code}\n```\n\nREPL output:\n{shown}")
@@ -165,8 +165,8 @@ def format_observations(
     return "\n\n".join(parts)
 
 
-def _shown(observation: REPLObservation, limit: int) -> str:
-    result = observation.result
+def shown_result(result: CodeBlockResult, limit: int = 20_000) -> str:
+    """The outcome of a cell as text for the model, cut at `limit` characters."""
     text = result.stdout.strip() or "(no output)"
     if not result.success:
         text += f"\n\nERROR: {result.stderr or result.exception or 'unknown error'}"

@@ -6,25 +6,27 @@ import gc
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from tests.security.abuse.interpreters import open_to_all
 
 if TYPE_CHECKING:
     from tests.rlm.endpoint import Answers, Endpoint
 
-# A machine that stands still for seconds is no failure, and neither is what nobody has changed: the
-# same examples each time. `--hypothesis-profile=random` looks for others.
-settings.register_profile(
-    "random", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
-)
-settings.register_profile("same", settings.get_profile("random"), derandomize=True)
-settings.load_profile("same")
+with suppress(ModuleNotFoundError):  # the environment of TorchRL's tests has none
+    from hypothesis import HealthCheck, settings
+
+    # A machine that stands still for seconds is no failure, and neither is what nobody has changed:
+    # the same examples each time. `--hypothesis-profile=random` looks for others.
+    settings.register_profile(
+        "random", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    )
+    settings.register_profile("same", settings.get_profile("random"), derandomize=True)
+    settings.load_profile("same")
 
 
 def pytest_collection_finish() -> None:
