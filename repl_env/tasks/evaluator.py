@@ -11,16 +11,17 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from repl_env.sandboxes import Source
-from repl_env.tasks.errors import EvaluatorError
+from repl_env.tasks.errors import EvaluatorError, TaskError
 from repl_env.tasks.readiness import source_of
 from repl_env.tasks.submission import Failure, Submission
 from repl_env.tasks.task import EVALUATE, LEAST_GAIN, Task
 from repl_sandbox import Limits, Sandbox
 from repl_sandbox.errors import SandboxError
+from repl_sandbox.session.requests import MAX_CODE
 from repl_sandbox.types import JSON, AnyOutcome, Killed, TimedOut
 
 _MOST_TOLD = 2_000  # characters of an evaluator's error
@@ -72,6 +73,7 @@ class Evaluator:
     ) -> None:
         self.task = task
         self._files = task.evaluator_files()
+        self._code = _code(task, self._files[EVALUATE])
         self.source = source_of(task, sandbox, isolation=isolation, require=require)
 
     def evaluate(self, files: Mapping[str, bytes | str]) -> Evaluation:
@@ -79,8 +81,11 @@ class Evaluator:
 
         Raises:
             EvaluatorError: the evaluator itself failed.
+            TypeError: naming what is wrong with `files`.
             SandboxError: a session was lost by no fault of the submission.
         """
+        if not isinstance(files, Mapping):
+            raise TypeError(f"files must be a dict of contents, not {type(files).__name__}")
         began = time.monotonic()
         given = {path: _bytes(path, content) for path, content in files.items()}
         submission = Submission(self.task, self.source, given)
@@ -103,9 +108,8 @@ class Evaluator:
         }
         session = self.source.make(lambda sandbox: sandbox.session(host=host, limits=limits))
         with session:
-            for path, content in {**self._files, **self.task.data_files()}.items():
-                session.files.put(path, content)
-            outcome = session.run(self._files[EVALUATE].decode("utf-8"))
+            session.files.put_all({**self._files, **self.task.data_files()})
+            outcome = session.run(self._code)
         if desk.broken is not None:
             raise desk.broken
         if submission.failure is not None:
@@ -205,9 +209,9 @@ def _limits(task: Task, source: Source) -> Limits:
     given = source.limits
     memory = given.memory if task.limits.memory is None else task.limits.memory
     seconds = task.limits.evaluation
-    return Limits(
+    return replace(
+        given,
         memory=memory,
-        processes=given.processes,
         timeout=seconds,
         host_timeout=2 * seconds + task.limits.call + 30.0,
         output="1MiB",
@@ -228,9 +232,21 @@ def _why(outcome: AnyOutcome, task: Task) -> str:
     return "the evaluator failed"
 
 
+def _code(task: Task, source: bytes) -> str:
+    """The evaluator's code, as a cell takes it."""
+    told = f"{task.name}: {EVALUATE} cannot be run:"
+    if len(source) > MAX_CODE:
+        raise TaskError(f"{told} it has more than {MAX_CODE >> 20} MiB; put data beside it")
+    try:
+        return source.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{told} {error}") from None
+
+
 def _bytes(path: str, content: bytes | str) -> bytes:
     if isinstance(content, str):
-        return content.encode("utf-8")
+        # Half a character, as a model may return: a file that is no UTF-8, and fails as that.
+        return content.encode("utf-8", "surrogatepass")
     if not isinstance(content, bytes):
         raise TypeError(f"files: {path!r} must be bytes or str, not {type(content).__name__}")
     return content

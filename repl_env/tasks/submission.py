@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from repl_env.sandboxes import Source
 from repl_env.tasks.task import Task
 from repl_sandbox import Limits
+from repl_sandbox.errors import SandboxClosed, SandboxError
 from repl_sandbox.types import JSON, AnyOutcome, Killed, TimedOut
 
 MOST_REPLY = 4 << 20  # characters of JSON that a call may return
@@ -57,11 +58,14 @@ class Submission:
         """Put the files there; what the task gives as data is the task's."""
         if self.failure is not None:
             return
-        data = self._task.data_files()
-        starter = self._task.starter_files()
         submitted = {path: self._files[path] for path in self._task.submission}
-        for path, content in {**starter, **submitted, **data}.items():
-            self._session.files.put(path, content)
+        given = {**self._task.starter_files(), **self._task.data_files()}
+        self._session.files.put_all({k: v for k, v in given.items() if k not in submitted})
+        try:
+            self._session.files.put_all(submitted)
+        except OSError as error:
+            self._fail("invalid", f"its files have no room: {error}")
+            return
         self._session.run(_INSIDE(encoding="utf-8"))
 
     def call(self, name: str, arguments: list[JSON]) -> JSON:
@@ -69,6 +73,7 @@ class Submission:
 
         Raises:
             SubmissionFailed: now or before.
+            SandboxClosed: the sandbox ended, by no fault of the submission.
             TypeError, ValueError: the evaluator's arguments are wrong.
         """
         self._check()
@@ -80,14 +85,13 @@ class Submission:
             raise TypeError(f"call: the arguments must be a list, not {type(arguments).__name__}")
         if self._left <= 0:
             raise self._fail("timeout", f"its calls took over {self._task.limits.evaluation:g} s")
-        self._session.set("_call", [self._task.module, name, arguments])
-        limit = min(self._task.limits.call, self._left)
-        began = time.monotonic()
-        outcome = self._session.run(_CALL, timeout=limit)
-        self._left -= time.monotonic() - began
-        if not outcome.ok:
-            raise self._fail(*_told(name, outcome, limit))
-        return self._reply(name)
+        try:
+            return self._called(name, arguments)
+        except SandboxClosed:
+            raise
+        except SandboxError as error:
+            # The session runs the submission's code alone, which can keep it from answering.
+            raise self._fail("crash", f"{name}() broke its session: {error}") from None
 
     def read(self, path: str) -> str:
         """The text of a file of the submission.
@@ -112,6 +116,19 @@ class Submission:
         """End the session."""
         self._session.close()
 
+    def _called(self, name: str, arguments: list[JSON]) -> JSON:
+        limit = min(self._task.limits.call, self._left)
+        began = time.monotonic()
+        try:
+            self._session.set("_call", [self._task.module, name, arguments])
+            outcome = self._session.run(_CALL, timeout=limit)
+            if not outcome.ok:
+                raise self._fail(*_told(name, outcome, limit))
+            return self._reply(name)
+        finally:
+            # With what it takes to read the reply, which is an object of the submission's.
+            self._left -= time.monotonic() - began
+
     def _check(self) -> None:
         if self.failure is not None:
             raise SubmissionFailed(self.failure.message)
@@ -135,7 +152,7 @@ class Submission:
 def _limits(task: Task, source: Source) -> Limits:
     given = source.limits
     memory = given.memory if task.limits.memory is None else task.limits.memory
-    return Limits(memory=memory, processes=given.processes, timeout=task.limits.call, output="1MiB")
+    return replace(given, memory=memory, timeout=task.limits.call, output="1MiB")
 
 
 def _told(name: str, outcome: AnyOutcome, limit: float) -> tuple[str, str]:

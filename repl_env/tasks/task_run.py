@@ -12,11 +12,9 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from repl_env.tasks.errors import EvaluatorError
 from repl_env.tasks.evaluator import Evaluation, Evaluator
 from repl_env.tasks.submission import MOST_FILE
 from repl_env.tasks.task import Task, how_scored
-from repl_sandbox.errors import SandboxError
 from repl_sandbox.types import JSON
 
 Pay: TypeAlias = Literal["submit", "improvement"]
@@ -90,7 +88,8 @@ class TaskRun:
     def _evaluated(self, files: Mapping[str, bytes]) -> Evaluation:
         try:
             found = self._evaluator.evaluate(files)
-        except (EvaluatorError, SandboxError) as error:
+        # Boundary: whatever it is, it is no fault of the submission's, and no score.
+        except Exception as error:  # noqa: BLE001
             self.broken = error
             # The cell learns nothing of the evaluator's; the caller of the step gets the error.
             raise RuntimeError("the evaluation failed by no fault of the submission") from None

@@ -11,7 +11,7 @@ import pytest
 
 from repl_env.errors import EpisodeDone
 from repl_env.tasks import Evaluator, EvaluatorError, TaskError, evaluate, load, load_set, shipped
-from repl_sandbox import Sandbox
+from repl_sandbox import Limits, Sandbox
 
 TOML = """
 name = "double"
@@ -88,6 +88,12 @@ FAILURES = {
     "returns infinity in a list": ("def double(x): return [float('inf')]", "invalid"),
     "returns no JSON": ("def double(x): return object()", "invalid"),
     "returns too much": ("def double(x): return 'x' * 20_000_000", "invalid"),
+    "returns what is never read to its end": (
+        "class Endless(list):\n    def __iter__(self):\n        while True: pass\n"
+        "def double(x): return Endless([x])",
+        "crash",
+    ),
+    "is half a character": ("\ud800", "exception"),
     "leaves": ("import os\ndef double(x): os._exit(0)", "crash"),
     "exits": ("import sys\ndef double(x): sys.exit(0)", "exception"),
     "is killed": ("import os\nos.kill(os.getpid(), 9)", "crash"),
@@ -108,6 +114,35 @@ def test_a_submission_without_its_file_is_missing(write, sandbox):
     found = evaluate(load(write()), {"other.py": GOOD}, sandbox=sandbox)
 
     assert (found.failure, found.gain) == ("missing", -1.0)
+
+
+def test_what_it_takes_to_read_a_reply_is_of_the_submissions_time(write, sandbox):
+    slow = """
+        import time
+        class Slow(list):
+            def __iter__(self):
+                time.sleep(1.5)
+                return super().__iter__()
+        def double(x): return Slow([2 * x])
+    """
+    task = load(write(TOML.replace("evaluation = 40", "evaluation = 2")))
+
+    found = evaluate(task, {"double.py": textwrap.dedent(slow)}, sandbox=sandbox)
+
+    assert (found.score, found.failure) == (None, "timeout")
+
+
+def test_a_submission_that_has_no_room_fails(write):
+    with Sandbox(limits=Limits(workspace="4MiB")) as small:
+        found = evaluate(load(write()), {"double.py": b"#" * (8 << 20)}, sandbox=small)
+
+    assert (found.score, found.failure) == (None, "invalid")
+
+
+@pytest.mark.parametrize("files", [[("double.py", "")], "double.py", {"double.py": 3}])
+def test_files_that_are_none_are_an_error(write, sandbox, files):
+    with pytest.raises(TypeError, match="files"):
+        evaluate(load(write()), files, sandbox=sandbox)
 
 
 def test_a_failure_counts_though_the_evaluator_goes_on(write, sandbox):
@@ -345,6 +380,15 @@ def test_a_task_without_an_evaluator_is_an_error_before_the_episode(write, sandb
     (folder / "evaluator" / "evaluate.py").unlink()
 
     with pytest.raises(TaskError, match="there is no evaluator"):
+        load(folder).open(sandbox=sandbox)
+
+
+@pytest.mark.parametrize("code", [b"score(1.0)\n# \xff", b"#" * (9 << 20)])
+def test_an_evaluator_that_is_no_code_is_an_error_before_the_episode(write, sandbox, code):
+    folder = write()
+    (folder / "evaluator" / "evaluate.py").write_bytes(code)
+
+    with pytest.raises(TaskError, match=r"evaluate\.py cannot be run"):
         load(folder).open(sandbox=sandbox)
 
 
