@@ -82,8 +82,9 @@ def test_step_and_maybe_reset_as_upstreams_tests_do():
 
 def test_output_that_breaks_upstreams_framing_is_whole(env):
     td = env.reset(asked("q", "q"))
-    many = "import sys\nprint('---END---', file=sys.stderr)\nfor n in range(300): print(n)\nprint('---END---')"
-    td, _ = play(env, td, block(many), block("# ---END---\nprint(1)"))
+    lines = "for n in range(300): print(n)\nprint('---END---')"
+    many = block(f"import sys\nprint('---END---', file=sys.stderr)\n{lines}")
+    td, _ = play(env, td, many, block("# ---END---\nprint(1)"))
     first, second = (row[-1] for row in texts(td))
     assert first.count("---END---") == 2 and "\n299\n" in first and second == "1"
 

@@ -108,7 +108,7 @@ class REPLToolTransform(ToolTransformBase):
     # ── steps ────────────────────────────────────────────────────────────────────────────────────
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
-        # Noted here, before other transforms: a primer that loads data for some rows drops the mask.
+        # Before other transforms: a primer that loads data for some rows drops the mask.
         self._mask = None if tensordict is None else tensordict.get("_reset", None)
         return super()._reset_env_preprocess(tensordict)
 
