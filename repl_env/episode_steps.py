@@ -113,7 +113,7 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
     ) -> Turn[REPLObservation]:
         # Latched first: whatever a transform or rubric raises, nothing is run or scored any more.
         if observation.done:
-            _latch(current, observation)
+            latch(current, observation)
         if self.transform is not None:
             observation = yield from self._transforming(observation)
         if observation.error_kind in OURS:
@@ -142,7 +142,7 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
         observation.metadata["reward_components"] = parts
         observation.metadata["task_reward"] = scoring.task_reward(self.rubric, parts)
         if observation.done:
-            _latch(current, observation)
+            latch(current, observation)
         return observation
 
     def _transforming(self, observation: REPLObservation) -> Turn[REPLObservation]:
@@ -166,7 +166,8 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
             return
 
 
-def _latch(current: CurrentEpisode, observation: REPLObservation) -> None:
+def latch(current: CurrentEpisode, observation: REPLObservation) -> None:
+    """Note the end of an episode: nothing is run or scored in it any more."""
     current.last = result_of(observation)
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from repl_env.arguments import at_least, check_callable
+from repl_env.closing import Closing
 from repl_env.models import DEFAULT_MAX_OUTPUT_LENGTH
 from repl_env.observations import failure, render
 from repl_env.sandboxes import SandboxSettings, Source
@@ -31,7 +31,7 @@ _ALWAYS = (
 )  # fmt: skip
 
 
-class PythonExecutor:
+class PythonExecutor(Closing):
     """One persistent namespace; one caller at a time.
 
     Args:
@@ -133,17 +133,6 @@ class PythonExecutor:
         session, self._session, self._cells = self._session, None, 0
         if session is not None:
             session.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _open(self) -> Session:
         with self._opening:  # of two threads at once, one session would be nobody's

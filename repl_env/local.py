@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
 
 from repl_env.assignable import of_inner
 from repl_env.cells import OnOutput
+from repl_env.closing import Closing
 from repl_env.contexts import Given, Part
 from repl_env.environment import REPLEnvironment
 from repl_env.files import Files
@@ -182,7 +182,7 @@ class LocalBase:
         return made
 
 
-class LocalREPLEnv(LocalBase):
+class LocalREPLEnv(LocalBase, Closing):
     """Episodes on this machine, in a jail of the kernel.
 
     ```python
@@ -374,17 +374,6 @@ class LocalREPLEnv(LocalBase):
     def close(self) -> None:
         """Close the session. Safe to call twice."""
         self._env.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 # Fields of what an environment is made with, which are taken for arguments of its own.

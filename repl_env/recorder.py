@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from repl_env.arguments import one_timeout
+from repl_env.closing import Closing
 from repl_env.errors import NotReset
 from repl_env.models import REPLAction, REPLObservation, StepResult, action_of, showing
 from repl_env.recordings import Recording, Steppable
@@ -29,7 +29,7 @@ _OTHER_BEGINNINGS = frozenset({"follow_up", "load"})
 Result = StepResult[REPLObservation]
 
 
-class Recorder:
+class Recorder(Closing):
     """An environment that remembers the current episode. A context manager.
 
     ```python
@@ -120,17 +120,6 @@ class Recorder:
         if name in _OTHER_BEGINNINGS:
             why = ": a recording begins with a reset; call it on the environment itself"
         raise AttributeError(f"Recorder has no {name!r}{why}", name=name, obj=self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _as_it_is(given: Any) -> Any:

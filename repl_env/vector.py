@@ -15,6 +15,7 @@ from typing import Any, Self, overload
 
 from repl_env.arguments import at_least, one_timeout
 from repl_env.assignable import of_all
+from repl_env.closing import Closing
 from repl_env.current_episode import Mode, OneAtATime
 from repl_env.environment import REPLEnvironment
 from repl_env.episode_turns import POSITIONAL
@@ -22,6 +23,7 @@ from repl_env.errors import EpisodeDone, NotReset
 from repl_env.local import LocalREPLEnv, Result
 from repl_env.models import REPLAction, REPLObservation, result_of
 from repl_env.pools import Pool
+from repl_env.settings import REQUEST_NAMES
 from repl_env.shared_contexts import SharedContexts
 from repl_env.together import play_together
 from repl_env.turns import Turn
@@ -35,7 +37,7 @@ from repl_sandbox.types import check_seconds
 _MOST_THREADS = 32
 
 
-class REPLVectorEnv:
+class REPLVectorEnv(Closing):
     """n environments, stepped side by side. A context manager, plain or asynchronous.
 
     ```python
@@ -63,6 +65,8 @@ class REPLVectorEnv:
         TypeError, ValueError: naming the argument.
     """
 
+    _request_names = REQUEST_NAMES  # what a reset of one of the environments takes
+
     llm_query_fn = of_all("llm_query_fn")
     llm_batch_fn = of_all("llm_batch_fn")
     subcall_fn = of_all("subcall_fn")
@@ -78,7 +82,11 @@ class REPLVectorEnv:
 
     def __init__(self, n: int, **arguments: Any) -> None:
         n = at_least(n, 1, "n")
-        self.environments = tuple(LocalREPLEnv(**arguments) for _ in range(n))
+        self._hold(tuple(LocalREPLEnv(**arguments) for _ in range(n)))
+
+    def _hold(self, environments: tuple[LocalREPLEnv, ...]) -> None:
+        """Begin with these environments, none of which has an episode."""
+        n, self.environments = len(environments), environments
         self._shared = SharedContexts(self._inner(0))
         self._batch = Batch()
         self._threads = Pool(min(n, _MOST_THREADS), "repl-vector")
@@ -232,17 +240,6 @@ class REPLVectorEnv:
         await self._shared.drop_async()
         self._end()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     async def __aenter__(self) -> Self:
         return self
 
@@ -293,7 +290,7 @@ class REPLVectorEnv:
     ) -> dict[int, dict[str, Any]]:
         """The arguments of each reset, by the number of its environment."""
         self._check_mode(mode)
-        resets = resets_of(len(self), requests, only, shared)
+        resets = resets_of(len(self), requests, only, shared, self._request_names)
         self._forget()
         for index in resets:
             self._why_not.pop(index, None)

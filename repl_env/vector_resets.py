@@ -6,15 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from operator import index as as_index
 from typing import Any, TypeAlias
 
-from repl_env.settings import REQUEST_NAMES
-
 Requests: TypeAlias = Sequence[Mapping[str, Any] | None]
 
 
 def resets_of(
-    n: int, requests: Requests | None, only: Iterable[int] | None, shared: Mapping[str, Any]
+    n: int,
+    requests: Requests | None,
+    only: Iterable[int] | None,
+    shared: Mapping[str, Any],
+    known: frozenset[str],
 ) -> dict[int, dict[str, Any]]:
     """The arguments of each environment's reset, by the number of the environment, of `n`.
+
+    `known` are the names of arguments that a reset takes.
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -23,7 +27,7 @@ def resets_of(
     given = dict.fromkeys(numbers) if requests is None else _by_number(n, numbers, requests)
     resets = {number: {**shared, **(given[number] or {})} for number in numbers}
     for number, each in resets.items():
-        if unknown := sorted(each.keys() - REQUEST_NAMES):
+        if unknown := sorted(each.keys() - known):
             raise TypeError(f"environment {number}: reset takes no {', '.join(unknown)}")
     return resets
 

@@ -13,10 +13,10 @@ import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from repl_env.closing import Closing
 from repl_env.errors import NotSupported, ServerUnavailable
 from repl_env.remote.access import Access
 
@@ -66,7 +66,7 @@ class _Bounded(io.RawIOBase):
         super().close()
 
 
-class Connection:
+class Connection(Closing):
     """One connection, opened when it is first used, and again after it broke."""
 
     def __init__(self, access: Access, timeout_s: float) -> None:
@@ -100,17 +100,6 @@ class Connection:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)  # which ends what a thread waits for; `close` not
         self._drop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _exchange(
         self,

@@ -14,9 +14,9 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from repl_env.closing import Closing
 from repl_env.errors import REPLError
 from repl_env.private_file import PRIVATE, make_private
 from repl_env.rlm.event_lines import FORMAT, VERSION, as_line, written
@@ -35,7 +35,7 @@ _HIDDEN = "[secret]"
 SHORTEST_SECRET = 8
 
 
-class TrajectoryWriter:
+class TrajectoryWriter(Closing):
     """Writes the trajectory of one tree of runs; give it to whatever takes a `Watcher`.
 
     ```python
@@ -124,17 +124,6 @@ class TrajectoryWriter:
             file, self._file = self._file, None
             if file is not None:
                 os.close(file)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _write(self, line: bytes) -> None:
         if self._file is None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from repl_env.tasks.generators import KINDS, MAX_SIZE, MIN_SIZE, GeneratedTask, make_task
     from repl_env.tasks.task import Task, TaskLimits
     from repl_env.tasks.task_set import TaskSet, load, load_set, shipped
+    from repl_env.tasks.vector import TaskVectorEnv
 
 __all__ = [
     "KINDS",
@@ -37,6 +38,7 @@ __all__ = [
     "TaskError",
     "TaskLimits",
     "TaskSet",
+    "TaskVectorEnv",
     "evaluate",
     "load",
     "load_set",
@@ -53,5 +55,6 @@ __getattr__, __dir__ = on_first_use(
         "evaluator": ("Evaluation", "Evaluator", "evaluate"),
         "task": ("Task", "TaskLimits"),
         "task_set": ("TaskSet", "load", "load_set", "shipped"),
+        "vector": ("TaskVectorEnv",),
     },
 )

@@ -10,6 +10,7 @@ import base64
 import binascii
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 from repl_env.tasks.evaluator import Evaluation, Evaluator
@@ -18,6 +19,7 @@ from repl_env.tasks.task import Task, how_scored
 from repl_sandbox.types import JSON
 
 Pay: TypeAlias = Literal["submit", "improvement"]
+PAYS: tuple[Pay, ...] = ("submit", "improvement")
 
 
 class TaskRun:
@@ -58,7 +60,8 @@ class TaskRun:
         """The episode is over; without `submit()`, the files in its workspace are handed in."""
         with self._lock:
             if self.submitted is None and self.broken is None:
-                self.submitted = self._evaluated(files)
+                with suppress(RuntimeError):  # `broken` says why
+                    self.submitted = self._evaluated(files)
             if self._pay == "submit" and self.submitted is not None:
                 self._due = self.submitted.gain
 
@@ -68,9 +71,14 @@ class TaskRun:
             due, self._due = self._due, 0.0
             return due
 
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """The evaluation of what was handed in, else of what was validated last."""
+        return self.submitted or self.last
+
     def facts(self) -> dict[str, Any]:
         """The evaluation so far, for metadata: what the policy has been told."""
-        last = self.submitted or self.last
+        last = self.evaluation
         return {
             "validations": self._validations,
             "score": None if last is None else last.score,
