@@ -9,6 +9,14 @@ import pytest
 HERE = find_spec("torchrl") is not None
 collect_ignore_glob = [] if HERE else ["test_*.py"]
 
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Leave out warnings of TorchRL about TorchRL; those of ours are errors, as everywhere."""
+    if HERE:
+        for kind in ("DeprecationWarning", "FutureWarning", "UserWarning"):
+            config.addinivalue_line("filterwarnings", f"ignore::{kind}")
+
+
 # ChatML, with the assistant's part marked for masks of its tokens.
 CHATML = (
     "{%- for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' }}"
