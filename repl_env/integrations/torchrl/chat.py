@@ -1,0 +1,360 @@
+"""`REPLChatEnv`: TorchRL's `ChatEnv`, over an episode of the environment in each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from tensordict import TensorDictBase
+from torchrl.data import Categorical, Composite, NonTensor, Unbounded
+from torchrl.envs import EnvBase, TransformedEnv
+
+from repl_env.arguments import at_least, one_of
+from repl_env.integrations.torchrl.chat_template import ChatTemplate
+from repl_env.integrations.torchrl.chat_rows import FLAGS, TASK_COLUMNS, Row, Task
+from repl_env.integrations.torchrl.messages import queries, rows_of, stacked
+from repl_env.integrations.torchrl.prompts import (
+    HistoryPrompts,
+    Prompt,
+    Prompts,
+    TextPrompts,
+    TokenPrompts,
+    mark_sampled,
+)
+from repl_env.rows import EpisodeRows
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+InputMode = Literal["history", "text", "tokens"]
+MODES = ("history", "text", "tokens")
+
+# A tokenizer without a limit has a number of this size.
+_NO_LIMIT = 10**9
+
+
+class _WithTokenizer(type(EnvBase)):  # type: ignore[misc]
+    """Adds the argument `with_tokenizer` of TorchRL's `ChatEnv`."""
+
+    def __call__(cls, *args: Any, with_tokenizer: bool = False, **kwargs: Any) -> Any:
+        tokenizer = kwargs.get("tokenizer")
+        if with_tokenizer and tokenizer is None:
+            raise ValueError("with_tokenizer=True needs a tokenizer")
+        made = super().__call__(*args, **kwargs)
+        if not with_tokenizer:
+            return made
+        from torchrl.envs.llm.transforms import IncrementalTokenizer
+
+        return TransformedEnv(made, IncrementalTokenizer(tokenizer))
+
+
+class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):  # type: ignore[misc]
+    """A chat over episodes: the policy's replies run in sessions, whose output comes back.
+
+    Keys, containers and arguments are those of `torchrl.envs.llm.ChatEnv`, so that a policy as
+    `TransformersWrapper` works with each `input_mode`. Each row of the batch has an episode of its
+    own: the code blocks of a reply run in its session, and one message of `user_role` says what
+    they came to. `FINAL(...)` in code ends the episode.
+
+    ```python
+    env = REPLChatEnv(batch_size=2, system_prompt="Write Python in fences; end with FINAL(...).")
+    start = env.reset(TensorDict({
+        "query": ["How many words has context?"] * 2,
+        "context": ["a b c", "d e"],
+        "expected_answer": ["3", "2"],
+    }, batch_size=(2,)))
+    ```
+    A reset reads, of each row, `data_key` (a text, a `History` or a list of messages) and
+    `TASK_COLUMNS`: `context`, `expected_answer`, `task_prompt` (default: the last message of the
+    query) and `task_id` (default: a hash of the row). A step adds to the next prompt: `reward`,
+    `done`, `terminated` (answered), `truncated` (ended by a limit), and `masked` (a failure of the
+    infrastructure touched the episode, so it must not be trained on), each (*batch, 1).
+
+    Args:
+        input_mode: "history", "text" or "tokens". The latter two need a `tokenizer`.
+        batch_size: a tuple, list or int, not empty; default (1,).
+        system_prompt: a message of `system_role` before each query.
+        tokenizer: of Hugging Face.
+        template_kwargs: for `History.apply_chat_template`.
+        data_key: the key of queries; default "query".
+        device: of what the environment returns.
+        with_tokenizer: wrap the environment with TorchRL's `IncrementalTokenizer`.
+        max_prompt_tokens: the window. A longer prompt of a reset is a ValueError; a row whose next
+            prompt is longer is truncated. Default: the tokenizer's `model_max_length`, if it has
+            one.
+        max_iterations: steps of an episode, after which it is truncated.
+        arguments: those of `LocalREPLEnv`, for every row.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+
+    text_key = ("text", "prompt")
+    response_key = ("text", "response")
+    data_key = "query"
+
+    def __init__(
+        self,
+        *,
+        input_mode: InputMode = "history",
+        batch_size: Sequence[int] | int | None = None,
+        system_prompt: str | None = None,
+        tokenizer: Any = None,
+        template_kwargs: dict[str, Any] | None = None,
+        system_role: str = "system",
+        user_role: str = "user",
+        policy_role: str | None = "assistant",
+        data_key: str | None = None,
+        device: torch.device | None = None,
+        max_prompt_tokens: int | None = None,
+        max_iterations: int | None = None,
+        **arguments: Any,
+    ) -> None:
+        one_of(input_mode, MODES, "input_mode")
+        if input_mode != "history" and tokenizer is None:
+            raise ValueError(f"input_mode={input_mode!r} needs a tokenizer")
+        shape = batch_shape(batch_size)
+        policy_role = policy_role or "assistant"
+        if data_key is not None:
+            self.data_key = data_key
+        super().__init__(batch_size=shape, device=device)
+        self.input_mode = input_mode
+        self.system_prompt = system_prompt
+        self.tokenizer = tokenizer
+        self.template_kwargs = template_kwargs or {}
+        self.system_role, self.user_role, self.policy_role = system_role, user_role, policy_role
+        self.max_prompt_tokens = _window(max_prompt_tokens, tokenizer)
+        self._template = ChatTemplate(tokenizer, self.template_kwargs, user_role, policy_role)
+        self._prompts = self._form()
+        self._episodes = EpisodeRows(
+            shape.numel(), template_tokens=self._template.tokens, **arguments
+        )
+        self.max_iterations = max_iterations
+        self._rows: list[Row | None] = [None] * shape.numel()
+        self._make_specs()
+
+    @classmethod
+    def with_tokenizer(cls, tokenizer: Any, **kwargs: Any) -> TransformedEnv:
+        """The environment with `IncrementalTokenizer`, as `with_tokenizer=True` makes it."""
+        return cls(tokenizer=tokenizer, with_tokenizer=True, **kwargs)
+
+    @classmethod
+    def from_dataloader(
+        cls,
+        dataloader: DataLoader[Any],
+        *,
+        repeats: int | None = None,
+        device: torch.device | None = None,
+        group_repeats: bool = False,
+        batch_size: Sequence[int] | int | None = None,
+        primers: Composite | None = None,
+        tokenizer: Any = None,
+        template_kwargs: dict[str, Any] | None = None,
+        input_mode: InputMode = "history",
+        data_key: str | None = None,
+        system_prompt: str | None = None,
+        **arguments: Any,
+    ) -> TransformedEnv:
+        """A `DatasetREPLChatEnv` that takes its rows from a loader.
+
+        The arguments are those of `DatasetREPLChatEnv.from_dataloader`.
+        """
+        from repl_env.integrations.torchrl.dataset_chat import DatasetREPLChatEnv
+
+        return DatasetREPLChatEnv.from_dataloader(
+            dataloader=dataloader,
+            repeats=repeats,
+            device=device,
+            group_repeats=group_repeats,
+            batch_size=batch_size,
+            primers=primers,
+            tokenizer=tokenizer,
+            template_kwargs=template_kwargs,
+            input_mode=input_mode,
+            data_key=data_key,
+            system_prompt=system_prompt,
+            **arguments,
+        )
+
+    @property
+    def episodes(self) -> EpisodeRows:
+        """The episodes of the rows."""
+        return self._episodes
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Close all sessions. A later reset opens new ones."""
+        self._rows = [None] * len(self._rows)
+        self._episodes.close()
+        super().close(raise_if_closed=raise_if_closed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the episodes: a copy begins with a reset."""
+        return {**super().__getstate__(), "_rows": [None] * len(self._rows)}
+
+    def _form(self) -> Prompts:
+        match self.input_mode:
+            case "history":
+                return HistoryPrompts(self._template, self.user_role, self.policy_role)
+            case "text":
+                return TextPrompts(self._template)
+            case _:
+                return TokenPrompts(self._template)
+
+    def _make_specs(self) -> None:
+        shape, device = self.batch_size, self.device
+        prompts, actions = self._prompts.specs(shape)
+        prompts["masked"] = Categorical(2, shape=(*shape, 1), dtype=torch.bool)
+        self.full_observation_spec = prompts.to(device)
+        self.full_action_spec = actions.to(device)
+        columns = {
+            name: NonTensor(example_data=example, shape=shape, device=device)
+            for name, example in ((self.data_key, "a string"), *((n, None) for n in TASK_COLUMNS))
+        }
+        self.full_state_spec = Composite(columns, shape=shape, device=device)
+        reward = Unbounded(shape=(*shape, 1), dtype=torch.float32, device=device)
+        self.full_reward_spec = Composite(reward=reward, shape=shape, device=device)
+        flags = {
+            name: Categorical(2, shape=(*shape, 1), dtype=torch.bool, device=device)
+            for name in FLAGS
+        }
+        self.full_done_spec = Composite(flags, shape=shape, device=device)
+
+    def _set_seed(self, seed: int | None) -> None:
+        """Nothing here is drawn: a `DatasetREPLChatEnv` has a seed for its order."""
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **_: Any) -> TensorDictBase:
+        name = type(self).__name__
+        if tensordict is None:
+            raise RuntimeError(
+                f"{name}.reset needs a tensordict with {self.data_key!r}, or a primer that loads "
+                f"one, as {name}.from_dataloader has it"
+            )
+        numbers = self._asked_for(tensordict, "_reset")
+        tasks = self._tasks(tensordict, numbers)
+        begun = {number: self._begin(number, task) for number, task in tasks.items()}
+        requests = [task.request() for task in tasks.values()]
+        results = self._episodes.reset(
+            requests, only=numbers, max_iterations=self.max_iterations
+        )
+        for number, result in enumerate(results):
+            if result is not None:
+                self._rows[number] = begun[number].after(result)
+        rows = [self._row(number) for number in range(len(self._rows))]
+        return self._batch([row.as_reset() for row in rows])
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        given = rows_of(tensordict)
+        replies = {
+            number: self._prompts.reply(given[number], self._row(number).prompt)
+            for number in self._asked_for(tensordict, "_step")
+            if not self._row(number).done
+        }
+        said = [replies[number].text if number in replies else None for number in range(len(given))]
+        for number, result in enumerate(self._episodes.step(said)):
+            row = self._row(number)
+            if result is None:  # it is over, or not asked to step
+                self._rows[number] = replace(row, reward=0.0)
+                continue
+            prompt = self._prompts.following(replies[number], result.message)
+            self._rows[number] = replace(row, prompt=prompt).after(result, self._excess(prompt) > 0)
+        return self._batch([self._row(number).as_step() for number in range(len(given))])
+
+    def _reset_proc_data(
+        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        mask = None if tensordict is None else tensordict.get("_reset", None)
+        if mask is None or bool(mask.all()):
+            return super()._reset_proc_data(tensordict, tensordict_reset)
+        # TorchRL cannot merge rows whose prompts differ in length into every kind of tensordict.
+        self._complete_done(self.full_done_spec, tensordict_reset)
+        self._reset_check_done(tensordict, tensordict_reset)
+        new, old = rows_of(tensordict_reset), rows_of(tensordict.exclude("_reset"))
+        asked = self._asked_for(tensordict, "_reset")
+        return self._batch(
+            [row if i in asked else row.copy().update(old[i]) for i, row in enumerate(new)]
+        )
+
+    def _post_step_mdp_hooks(
+        self, tensordict: TensorDictBase, next_tensordict: TensorDictBase
+    ) -> tuple[TensorDictBase, TensorDictBase]:
+        """In a rollout, give the mask of sampled tokens to the action too: the policy has none."""
+        if self.input_mode == "tokens":
+            for row in rows_of(tensordict):
+                mark_sampled(row)
+        return tensordict, next_tensordict
+
+    def _asked_for(self, tensordict: TensorDictBase, key: str) -> list[int]:
+        """The rows that a mask names; all without one."""
+        mask = tensordict.get(key, None)
+        if mask is None:
+            return list(range(len(self._rows)))
+        return [number for number, asked in enumerate(mask.reshape(-1).tolist()) if asked]
+
+    def _tasks(self, tensordict: TensorDictBase, numbers: Sequence[int]) -> dict[int, Task]:
+        """The tasks that the rows `numbers` of a reset bring."""
+        try:
+            found = queries(tensordict, self.data_key, numbers, self.user_role)
+        except KeyError as error:
+            there = sorted(map(str, tensordict.keys()))
+            raise KeyError(
+                f"{type(self).__name__}.reset: {error.args[0]}; the keys are {there}. After an "
+                "episode, a primer has to load the next: see from_dataloader"
+            ) from None
+        rows = rows_of(tensordict)
+        return {number: Task.of(each, rows[number]) for number, each in found.items()}
+
+    def _begin(self, number: int, task: Task) -> Row:
+        """A row before its reset.
+
+        Raises:
+            ValueError: the prompt is longer than the window.
+        """
+        conversation = [
+            {**message, "content": self._template.unforged(message["content"])}
+            for message in task.conversation
+        ]
+        if self.system_prompt is not None:
+            conversation.insert(0, {"role": self.system_role, "content": self.system_prompt})
+        prompt = self._prompts.first(conversation)
+        if (excess := self._excess(prompt)) > 0:
+            raise ValueError(
+                f"row {number}: the prompt is {excess} tokens longer than the window of "
+                f"{self.max_prompt_tokens} (max_prompt_tokens)"
+            )
+        return Row(prompt, task)
+
+    def _excess(self, prompt: Prompt) -> int:
+        """How many tokens a prompt is longer than the window; not above 0 if it fits."""
+        if self.max_prompt_tokens is None:
+            return 0
+        return self._prompts.length(prompt) - self.max_prompt_tokens
+
+    def _row(self, number: int) -> Row:
+        row = self._rows[number]
+        if row is None:
+            raise RuntimeError(f"row {number} has no episode: reset the environment first")
+        return row
+
+    def _batch(self, rows: Sequence[TensorDictBase]) -> TensorDictBase:
+        batch = stacked(rows, self.batch_size)
+        return batch if self.device is None else batch.to(self.device)
+
+
+def batch_shape(given: Sequence[int] | int | None) -> torch.Size:
+    """The batch size that an argument says; ValueError if it is empty."""
+    sizes = (1,) if given is None else (given,) if isinstance(given, int) else tuple(given)
+    if not sizes:
+        raise ValueError("batch_size must have at least one dimension")
+    return torch.Size([at_least(size, 1, "batch_size") for size in sizes])
+
+
+def _window(given: int | None, tokenizer: Any) -> int | None:
+    """The most tokens of a prompt."""
+    if given is not None:
+        if tokenizer is None:
+            raise ValueError("max_prompt_tokens needs a tokenizer")
+        return at_least(given, 1, "max_prompt_tokens")
+    known = getattr(tokenizer, "model_max_length", None)
+    return int(known) if known is not None and known < _NO_LIMIT else None

@@ -1,0 +1,256 @@
+"""The prompts of a conversation in the three forms of TorchRL: messages, text and token ids.
+
+Each form makes the first prompt of a row, reads the policy's reply out of its action, and makes the
+next prompt of what the policy wrote and one message. A prompt is a mapping of tensordict keys to
+containers of one row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from tensordict import TensorDictBase
+from torchrl.data import Categorical, Composite, Unbounded
+from torchrl.modules.llm.policies import ChatHistory, Masks, Text, Tokens
+
+from repl_env.integrations.torchrl.chat_template import ChatTemplate
+from repl_env.integrations.torchrl.messages import Message, history_of, messages_of, plain
+
+Prompt: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A policy's reply: its text, and all that the next prompt begins with."""
+
+    text: str
+    so_far: Any
+
+
+class Prompts(Protocol):
+    """One form of prompts."""
+
+    def specs(self, shape: torch.Size) -> tuple[Composite, Composite]:
+        """The specs of prompts and of actions."""
+
+    def first(self, messages: list[Message]) -> Prompt:
+        """The prompt that is the conversation so far."""
+
+    def reply(self, row: TensorDictBase, before: Prompt) -> Reply:
+        """The reply in an action to the prompt `before`; ValueError if there is none."""
+
+    def following(self, reply: Reply, message: str) -> Prompt:
+        """The prompt of a reply and the message that answers it."""
+
+    def length(self, prompt: Prompt) -> int:
+        """The tokens of a prompt."""
+
+
+class HistoryPrompts:
+    """Prompts of messages. The next one is the last, the reply and the message."""
+
+    def __init__(self, template: ChatTemplate, user_role: str, policy_role: str) -> None:
+        self._template = template
+        self._user, self._policy = user_role, policy_role
+
+    def specs(self, shape: torch.Size) -> tuple[Composite, Composite]:
+        prompt, full = (ChatHistory.default_spec(shape=shape, keys=[k]) for k in ("prompt", "full"))
+        for spec in (prompt["prompt"], full["full"]):
+            del spec["tool_calls"], spec["tool_responses"]  # no message here has them
+        return Composite(history=prompt, shape=shape), Composite(history=full, shape=shape)
+
+    def first(self, messages: list[Message]) -> Prompt:
+        return {"history": ChatHistory(prompt=history_of(messages))}
+
+    def reply(self, row: TensorDictBase, before: Prompt) -> Reply:
+        chat = _container(row, "history")
+        asked = messages_of(before["history"].prompt)
+        response, full = _history(chat, "response"), _history(chat, "full")
+        if full is None and response is None:
+            raise _no_action("history")
+        if full is not None and response is None:
+            extends = [_said(each) for each in full[: len(asked)]] == [_said(m) for m in asked]
+            asked, response = (asked, full[len(asked) :]) if extends else (full[:-1], full[-1:])
+        elif full is not None and len(full) > len(response):
+            asked = full[: len(full) - len(response)]
+        # Of more messages than one, the others are turns that the policy invented.
+        own = next((each for each in response if each["role"] == self._policy), None)
+        text = "" if own is None else self._template.cut(own["content"])
+        said = {**(own or {"role": self._policy}), "content": self._template.unforged(text)}
+        return Reply(text, [*asked, said])
+
+    def following(self, reply: Reply, message: str) -> Prompt:
+        return self.first([*reply.so_far, {"role": self._user, "content": message}])
+
+    def length(self, prompt: Prompt) -> int:
+        text = self._template.text(messages_of(prompt["history"].prompt))
+        return int(self._template.ids(text).numel())
+
+
+class TextPrompts:
+    """Prompts of text. The next one is what the policy wrote, and the template's text behind it."""
+
+    def __init__(self, template: ChatTemplate) -> None:
+        self._template = template
+
+    def specs(self, shape: torch.Size) -> tuple[Composite, Composite]:
+        prompt, full = (Text.default_spec(shape=shape, keys=[key]) for key in ("prompt", "full"))
+        return Composite(text=prompt, shape=shape), Composite(text=full, shape=shape)
+
+    def first(self, messages: list[Message]) -> Prompt:
+        return {"text": Text(prompt=self._template.text(messages))}
+
+    def reply(self, row: TensorDictBase, before: Prompt) -> Reply:
+        text = _container(row, "text")
+        response, full = plain(text.get("response", None)), plain(text.get("full", None))
+        if full is None and response is None:
+            raise _no_action("text")
+        asked: str = before["text"].prompt
+        if response is None:
+            response = full.removeprefix(asked)
+        return Reply(self._template.cut(response), asked + response if full is None else full)
+
+    def following(self, reply: Reply, message: str) -> Prompt:
+        behind, end = self._template.behind_reply(message), self._template.turn_end
+        if end and reply.so_far.endswith(end):
+            behind = behind.removeprefix(end)
+        return {"text": Text(prompt=reply.so_far + behind)}
+
+    def length(self, prompt: Prompt) -> int:
+        return int(self._template.ids(prompt["text"].prompt).numel())
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    """Token ids up to the end of a reply, and which of them a policy sampled."""
+
+    ids: torch.Tensor
+    sampled: torch.Tensor
+
+
+class TokenPrompts:
+    """Prompts of token ids. The next one begins with exactly the ids of the policy.
+
+    The message alone is tokenised anew, with the template's text around it.
+    `("masks", "all_assistant_mask")` is True for the ids that a policy sampled, and False for all
+    that was put in: queries, messages and text of the template.
+    """
+
+    def __init__(self, template: ChatTemplate) -> None:
+        self._template = template
+
+    def specs(self, shape: torch.Size) -> tuple[Composite, Composite]:
+        prompt, full = (Tokens.default_spec(shape=shape, keys=[key]) for key in ("prompt", "full"))
+        masks = Masks.default_spec(shape=shape)
+        prompt["prompt"] = Unbounded(shape=(*shape, -1), dtype=torch.int64)
+        full["full"] = Categorical(
+            len(self._template.tokenizer), shape=(*shape, -1), dtype=torch.int64
+        )
+        for key in ("all_attention_mask", "all_assistant_mask"):
+            masks[key] = Unbounded(shape=(*shape, -1), dtype=torch.bool)
+        seen = Composite(tokens=prompt, masks=masks, shape=shape)
+        return seen, Composite(tokens=full, shape=shape)
+
+    def first(self, messages: list[Message]) -> Prompt:
+        ids = self._template.ids(self._template.text(messages))
+        return self._prompt(ids, torch.zeros_like(ids, dtype=torch.bool))
+
+    def reply(self, row: TensorDictBase, before: Prompt) -> Reply:
+        tokens = _container(row, "tokens")
+        response, full = _ids(tokens, "response"), _ids(tokens, "full")
+        if response is None and full is None:
+            raise _no_action("tokens")
+        asked, sampled = before["tokens"].prompt, before["masks"].all_assistant_mask
+        if response is None:
+            kept = _begins(full, asked)
+            response = full[len(asked) :] if kept else full
+            asked, sampled = (asked, sampled) if kept else (asked[:0], sampled[:0])
+        else:
+            padded = plain(tokens.get("padded", None)) is True
+            response = self._end_of(response) if padded else response
+            asked, sampled = self._asked(tokens, asked, sampled)
+        so_far = _Sampled(
+            torch.cat([asked, response]),
+            torch.cat([sampled, torch.ones_like(response, dtype=torch.bool)]),
+        )
+        return Reply(self._template.cut(self._template.decoded(response)), so_far)
+
+    def following(self, reply: Reply, message: str) -> Prompt:
+        ids, sampled = reply.so_far.ids, reply.so_far.sampled
+        behind = self._template.ids(self._template.behind_reply(message))
+        end = self._template.turn_end_id
+        if end is not None and len(ids) and ids[-1] == end:
+            behind = behind[1:]
+        put_in = torch.zeros_like(behind, dtype=torch.bool)
+        return self._prompt(torch.cat([ids, behind]), torch.cat([sampled, put_in]))
+
+    def length(self, prompt: Prompt) -> int:
+        return int(prompt["tokens"].prompt.numel())
+
+    def _asked(
+        self, tokens: Any, asked: torch.Tensor, sampled: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The prompt that was answered: the last one, except where the caller changed it."""
+        given = _ids(tokens, "prompt")
+        if given is None or (len(given) >= len(asked) and _begins(given.flip(0), asked.flip(0))):
+            return asked, sampled
+        own = (given != self._template.tokenizer.pad_token_id).nonzero()
+        given = given[int(own[0]) if len(own) else len(given) :]
+        return given, torch.zeros_like(given, dtype=torch.bool)
+
+    def _end_of(self, response: torch.Tensor) -> torch.Tensor:
+        """A response without the padding behind it."""
+        padding, eos = self._template.tokenizer.pad_token_id, self._template.tokenizer.eos_token_id
+        own = (response != padding).nonzero()
+        end = int(own[-1]) + 1 if len(own) else 0
+        # The first of equal tokens is the one that ended the reply.
+        return response[: end + (padding == eos)]
+
+    @staticmethod
+    def _prompt(ids: torch.Tensor, sampled: torch.Tensor) -> Prompt:
+        attended = torch.ones_like(sampled)
+        masks = Masks(all_attention_mask=attended, all_assistant_mask=sampled, padded=False)
+        return {"tokens": Tokens(prompt=ids, padded=False), "masks": masks}
+
+
+def mark_sampled(row: TensorDictBase) -> None:
+    """Set `("masks", "all_assistant_mask")` of an action from the prompt that follows it."""
+    full, following = row.get(("tokens", "full"), None), row.get(("next", "tokens", "prompt"))
+    if full is None or not _begins(following, full):
+        return
+    row.set(("masks", "all_assistant_mask"), row["next", "masks"].all_assistant_mask[: len(full)])
+
+
+def _container(row: TensorDictBase, key: str) -> Any:
+    found = row.get(key, None)
+    if found is None:
+        raise KeyError(f"the action has no {key!r}: the policy must write it")
+    return found
+
+
+def _no_action(key: str) -> ValueError:
+    return ValueError(f"the policy must write ({key!r}, 'response') or ({key!r}, 'full')")
+
+
+def _history(chat: Any, name: str) -> list[Message] | None:
+    found = chat.get(name, None)
+    return None if found is None else messages_of(found)
+
+
+def _said(message: Message) -> tuple[object, object]:
+    return message.get("role"), message.get("content")
+
+
+def _ids(tokens: Any, name: str) -> torch.Tensor | None:
+    found = tokens.get(name, None)
+    if found is None:
+        return None
+    if not isinstance(found, torch.Tensor):
+        found = torch.tensor(plain(found))
+    return found.reshape(-1).to("cpu", torch.int64)
+
+
+def _begins(ids: torch.Tensor, first: torch.Tensor) -> bool:
+    return len(ids) >= len(first) and bool((ids[: len(first)] == first).all())

@@ -1,0 +1,162 @@
+"""The rows of a data set of tasks, from all that one can be given as."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase, is_tensor_collection
+from torch.utils.data import DataLoader
+
+from repl_env.integrations.torchrl.messages import plain, rows_of
+
+JSONL = (".jsonl", ".ndjson")
+
+
+def renamed(row: Any) -> dict[str, Any]:
+    """A row whose column "text" is named "query": TorchRL's prompts are under "text"."""
+    if isinstance(row, str):
+        return {"query": row}
+    if not isinstance(row, Mapping):
+        raise TypeError(f"a row must be a dict or text, not {type(row).__name__}")
+    if "text" not in row or "query" in row:
+        return dict(row)
+    return {"query" if name == "text" else name: value for name, value in row.items()}
+
+
+def default_collate(batch: Any) -> Any:
+    """The rows of a batch, with "text" renamed to "query"."""
+    return [renamed(row) for row in batch] if isinstance(batch, list) else renamed(batch)
+
+
+def loader(
+    dataset: Any,
+    name: str | None,
+    split: str | None,
+    seed: int | None,
+    batch_size_dl: int,
+    shuffle: bool,
+    collate_fn: Callable[[Any], Any] | None,
+) -> Iterable[Any]:
+    """A loader of the rows of `dataset`, from its beginning; the same seed gives the same order."""
+    if isinstance(dataset, DataLoader):
+        return dataset
+    found = _table(dataset, name, split)
+    generator = torch.Generator()
+    generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_()) if seed is None else seed)
+    return DataLoader(
+        found,
+        batch_size=batch_size_dl,
+        shuffle=shuffle,
+        collate_fn=collate_fn or default_collate,
+        generator=generator,
+    )
+
+
+def endless(loaded: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """The rows of a loader, pass after pass.
+
+    Raises:
+        ValueError: a pass has no row.
+    """
+    while True:
+        empty = True
+        for batch in loaded:
+            for row in _unbatched(batch):
+                empty = False
+                yield row
+        if empty:
+            raise ValueError("the data set has no more rows: a pass over its loader gave none")
+
+
+def _table(dataset: Any, name: str | None, split: str | None) -> Any:
+    """What has the rows, by number."""
+    if isinstance(dataset, (str, Path)):
+        path = Path(dataset)
+        if path.suffix in JSONL:
+            _no_parts(name, split)
+            return _lines(path)
+        dataset = _loaded(dataset, path, name)
+    elif not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        raise TypeError(
+            "dataset must be a name or path, a list of rows or a DataLoader, "
+            f"not {type(dataset).__name__}"
+        )
+    if not isinstance(dataset, Mapping):
+        _no_parts(name if isinstance(dataset, list) else None, split)
+        return dataset
+    split = "train" if split is None and "train" in dataset else split
+    if split not in dataset:
+        raise ValueError(f"split must be one of {sorted(dataset)}, not {split!r}")
+    return dataset[split]
+
+
+def _loaded(dataset: Any, path: Path, name: str | None) -> Any:
+    from datasets import load_dataset, load_from_disk
+
+    if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
+        return load_from_disk(str(path))
+    return load_dataset(str(dataset), name)
+
+
+def _no_parts(name: str | None, split: str | None) -> None:
+    for argument, value in (("name", name), ("split", split)):
+        if value is not None:
+            raise ValueError(f"{argument}={value!r}: the data set has no such parts")
+
+
+def _lines(path: Path) -> list[Any]:
+    """The rows of a JSONL file."""
+    rows = []
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: no JSON: {error}") from None
+        if not isinstance(row, (dict, str)):
+            raise ValueError(f"{path}, line {number}: must be an object or a text")
+        rows.append(row)
+    return rows
+
+
+def _unbatched(batch: Any) -> Iterator[dict[str, Any]]:
+    """The rows of what a loader gives: a list of rows, a row, or a mapping of columns."""
+    if isinstance(batch, (list, tuple)):
+        for row in batch:
+            yield from _unbatched(row) if is_tensor_collection(row) else iter([renamed(row)])
+    elif is_tensor_collection(batch):
+        for row in rows_of(batch) if batch.ndim else [batch]:
+            yield _of_tensordict(row)
+    elif isinstance(batch, str) or not isinstance(batch, Mapping):
+        yield renamed(batch)
+    else:
+        yield from _of_columns(batch)
+
+
+def _of_tensordict(row: TensorDictBase) -> dict[str, Any]:
+    return {str(key): value if isinstance(value, torch.Tensor) else plain(value)
+            for key, value in row.items()}
+
+
+def _of_columns(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Rows of columns; a mapping of single values is one row."""
+    sizes = {name: _size(value) for name, value in columns.items()}
+    if None in sizes.values():
+        yield dict(columns)
+        return
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"the columns of a batch differ in length: {sizes}")
+    for number in range(next(iter(sizes.values())) or 0):
+        yield {name: column[number] for name, column in columns.items()}
+
+
+def _size(column: Any) -> int | None:
+    """The rows of a column; None for a single value."""
+    if isinstance(column, torch.Tensor):
+        return len(column) if column.ndim else None
+    return len(column) if isinstance(column, (list, tuple)) else None
