@@ -152,7 +152,7 @@ def test_vllm_wrapper_has_the_same_arguments():
 
 
 @pytest.mark.parametrize(
-    "query, roles",
+    ("query", "roles"),
     [
         (["one", "two"], [["user"], ["user"]]),
         ("both", [["user"], ["user"]]),
@@ -193,7 +193,7 @@ def test_queries(make, query, roles):
 
 
 @pytest.mark.parametrize(
-    "given, error, told",
+    ("given", "error", "told"),
     [
         ({}, KeyError, "row 0 has no 'query'"),
         ({"query": [3, 4]}, TypeError, "query of row 0 must be text"),
@@ -222,7 +222,7 @@ def test_bad_rows(make, given, error, told):
 
 
 @pytest.mark.parametrize(
-    "arguments, error, told",
+    ("arguments", "error", "told"),
     [
         ({"input_mode": "audio"}, ValueError, "input_mode"),
         ({"input_mode": "tokens"}, ValueError, "'tokens' needs a tokenizer"),
@@ -241,7 +241,8 @@ def test_bad_arguments(arguments, error, told):
 
 
 @pytest.mark.parametrize(
-    "given, shape", [(None, (1,)), (3, (3,)), ([2], (2,)), (torch.Size([2]), (2,)), ((2, 2), (2, 2))]
+    ("given", "shape"),
+    [(None, (1,)), (3, (3,)), ([2], (2,)), (torch.Size([2]), (2,)), ((2, 2), (2, 2))],
 )
 def test_batch_sizes(make, given, shape):
     env = make(batch_size=given)
@@ -272,7 +273,9 @@ def test_step_before_a_reset(make):
 def test_partial_reset(make, mode, tokenizer):
     """One row begins anew, and the other keeps its session and its prompt."""
     env = make(mode, batch_size=2)
-    policy = Scripted(tokenizer, mode, [[fenced("x = 1")], [fenced("x = 41"), fenced("FINAL(x + 1)")]])
+    policy = Scripted(
+        tokenizer, mode, [[fenced("x = 1")], [fenced("x = 41"), fenced("FINAL(x + 1)")]]
+    )
     out = env.step_mdp(env.step(policy(env.reset(batch(*ASKED)))))
     before = prompts(out, mode, tokenizer)
     again = batch("new", "ignored", expected_answer=["1", "1"])
@@ -440,9 +443,7 @@ def test_specs_with_torchrls_primer(make, mode, size):
 
 
 def test_signature():
-    ours, theirs = (
-        inspect.signature(each.__init__).parameters for each in (REPLChatEnv, ChatEnv)
-    )
+    ours, theirs = (inspect.signature(each.__init__).parameters for each in (REPLChatEnv, ChatEnv))
     assert list(ours)[: len(theirs)] == list(theirs)
     assert {name: each.default for name, each in ours.items() if name in theirs} == {
         name: each.default for name, each in theirs.items()

@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING
 from repl_env.first_use import on_first_use
 
 if TYPE_CHECKING:
+    from repl_env.integrations.torchrl.chat import REPLChatEnv
+    from repl_env.integrations.torchrl.dataset_chat import DatasetREPLChatEnv
     from repl_env.integrations.torchrl.tool_transform import REPLToolTransform
 
-_MODULES = {"tool_transform": ["REPLToolTransform"]}
+_MODULES = {
+    "chat": ["REPLChatEnv"],
+    "dataset_chat": ["DatasetREPLChatEnv"],
+    "tool_transform": ["REPLToolTransform"],
+}
 
-__all__ = ["REPLToolTransform"]
+__all__ = ["DatasetREPLChatEnv", "REPLChatEnv", "REPLToolTransform"]
 
 _load, __dir__ = on_first_use(__name__, _MODULES)
 

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from tensordict import TensorDictBase
-from torchrl.data import Categorical, Composite, NonTensor, Unbounded
+from torchrl.data import Composite
 from torchrl.envs import EnvBase, TransformedEnv
 
 from repl_env.arguments import at_least, one_of
+from repl_env.integrations.torchrl.chat_rows import TASK_COLUMNS, Row, Task
 from repl_env.integrations.torchrl.chat_template import ChatTemplate
-from repl_env.integrations.torchrl.chat_rows import FLAGS, TASK_COLUMNS, Row, Task
-from repl_env.integrations.torchrl.messages import queries, rows_of, stacked
+from repl_env.integrations.torchrl.columns import with_state_columns
+from repl_env.integrations.torchrl.histories import rows_of
+from repl_env.integrations.torchrl.messages import queries, stacked
 from repl_env.integrations.torchrl.prompts import (
     HistoryPrompts,
     Prompt,
@@ -23,7 +25,13 @@ from repl_env.integrations.torchrl.prompts import (
     TokenPrompts,
     mark_sampled,
 )
-from repl_env.rows import EpisodeRows
+from repl_env.integrations.torchrl.signals import (
+    set_stepped,
+    with_endings,
+    with_marks,
+    with_rewards,
+)
+from repl_env.rows import EpisodeRows, RowResult
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -50,7 +58,7 @@ class _WithTokenizer(type(EnvBase)):  # type: ignore[misc]
         return TransformedEnv(made, IncrementalTokenizer(tokenizer))
 
 
-class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):  # type: ignore[misc]
+class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
     """A chat over episodes: the policy's replies run in sessions, whose output comes back.
 
     Keys, containers and arguments are those of `torchrl.envs.llm.ChatEnv`, so that a policy as
@@ -66,11 +74,11 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):  # type: ignore[misc]
         "expected_answer": ["3", "2"],
     }, batch_size=(2,)))
     ```
-    A reset reads, of each row, `data_key` (a text, a `History` or a list of messages) and
-    `TASK_COLUMNS`: `context`, `expected_answer`, `task_prompt` (default: the last message of the
-    query) and `task_id` (default: a hash of the row). A step adds to the next prompt: `reward`,
-    `done`, `terminated` (answered), `truncated` (ended by a limit), and `masked` (a failure of the
-    infrastructure touched the episode, so it must not be trained on), each (*batch, 1).
+    A reset reads, of each row, `data_key` (a text, a `History` or a list of messages), the columns
+    that are arguments of an episode's reset, as `context`, `expected_answer` and `task_prompt`
+    (default: the last message of the query), and `task_id` (default: a hash of the row). A step
+    adds to the next prompt: `reward`, `task_reward`, `done`, `terminated` (answered), `truncated`
+    (ended by a limit) and `masked`, as `repl_env.integrations.torchrl.signals` has them.
 
     Args:
         input_mode: "history", "text" or "tokens". The latter two need a `tokenizer`.
@@ -204,22 +212,13 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):  # type: ignore[misc]
 
     def _make_specs(self) -> None:
         shape, device = self.batch_size, self.device
-        prompts, actions = self._prompts.specs(shape)
-        prompts["masked"] = Categorical(2, shape=(*shape, 1), dtype=torch.bool)
-        self.full_observation_spec = prompts.to(device)
-        self.full_action_spec = actions.to(device)
-        columns = {
-            name: NonTensor(example_data=example, shape=shape, device=device)
-            for name, example in ((self.data_key, "a string"), *((n, None) for n in TASK_COLUMNS))
-        }
-        self.full_state_spec = Composite(columns, shape=shape, device=device)
-        reward = Unbounded(shape=(*shape, 1), dtype=torch.float32, device=device)
-        self.full_reward_spec = Composite(reward=reward, shape=shape, device=device)
-        flags = {
-            name: Categorical(2, shape=(*shape, 1), dtype=torch.bool, device=device)
-            for name in FLAGS
-        }
-        self.full_done_spec = Composite(flags, shape=shape, device=device)
+        prompts, actions = (spec.to(device) for spec in self._prompts.specs(shape))
+        empty = Composite(shape=shape, device=device)
+        self.full_observation_spec = with_marks(prompts)
+        self.full_action_spec = actions
+        self.full_state_spec = with_state_columns(empty, (self.data_key, *TASK_COLUMNS))
+        self.full_reward_spec = with_rewards(empty.clone())
+        self.full_done_spec = with_endings(empty.clone())
 
     def _set_seed(self, seed: int | None) -> None:
         """Nothing here is drawn: a `DatasetREPLChatEnv` has a seed for its order."""
@@ -235,42 +234,63 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):  # type: ignore[misc]
         tasks = self._tasks(tensordict, numbers)
         begun = {number: self._begin(number, task) for number, task in tasks.items()}
         requests = [task.request() for task in tasks.values()]
-        results = self._episodes.reset(
-            requests, only=numbers, max_iterations=self.max_iterations
-        )
-        for number, result in enumerate(results):
-            if result is not None:
-                self._rows[number] = begun[number].after(result)
-        rows = [self._row(number) for number in range(len(self._rows))]
-        return self._batch([row.as_reset() for row in rows])
+        results = self._episodes.reset(requests, only=numbers, max_iterations=self.max_iterations)
+        for number in numbers:
+            self._rows[number] = begun[number]
+        batch = self._batch([self._row(n).as_reset() for n in range(len(self._rows))])
+        return self._with_signals(batch, [None] * len(results)).exclude("reward")
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        given = rows_of(tensordict)
+        given = self._split(tensordict)
         replies = {
             number: self._prompts.reply(given[number], self._row(number).prompt)
             for number in self._asked_for(tensordict, "_step")
-            if not self._row(number).done
+            if not self._is_done(number)
         }
         said = [replies[number].text if number in replies else None for number in range(len(given))]
-        for number, result in enumerate(self._episodes.step(said)):
-            row = self._row(number)
-            if result is None:  # it is over, or not asked to step
-                self._rows[number] = replace(row, reward=0.0)
-                continue
-            prompt = self._prompts.following(replies[number], result.message)
-            self._rows[number] = replace(row, prompt=prompt).after(result, self._excess(prompt) > 0)
-        return self._batch([self._row(number).as_step() for number in range(len(given))])
+        results = self._episodes.step(said)
+        for number, reply in replies.items():
+            result = results[number]
+            assert result is not None
+            prompt = self._prompts.following(reply, result.message)
+            beyond = self._excess(prompt) > 0
+            self._rows[number] = replace(self._row(number), prompt=prompt, beyond_window=beyond)
+        batch = self._batch([self._row(number).as_step() for number in range(len(given))])
+        return self._with_signals(batch, results)
+
+    def _is_done(self, number: int) -> bool:
+        last = self._episodes.last[number]
+        return self._row(number).beyond_window or (last is not None and last.done)
+
+    def _with_signals(
+        self, batch: TensorDictBase, results: Sequence[RowResult | None]
+    ) -> TensorDictBase:
+        """A batch with the rewards and ends of its rows."""
+        cut_off = [row is not None and row.beyond_window for row in self._rows]
+        cut_off = [
+            cut and not (last and last.terminated)
+            for cut, last in zip(cut_off, self._episodes.last, strict=True)
+        ]
+        flags = torch.tensor(cut_off, device=self.device).reshape(*self.batch_size, 1)
+        batch.set("truncated", flags)
+        batch.set("done", flags.clone())
+        set_stepped(batch, results, self._episodes.last)
+        return batch
+
+    def _split(self, tensordict: TensorDictBase) -> list[TensorDictBase]:
+        rows: list[TensorDictBase] = rows_of(tensordict, tensordict.batch_dims)
+        return rows
 
     def _reset_proc_data(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
         mask = None if tensordict is None else tensordict.get("_reset", None)
-        if mask is None or bool(mask.all()):
+        if tensordict is None or mask is None or bool(mask.all()):
             return super()._reset_proc_data(tensordict, tensordict_reset)
         # TorchRL cannot merge rows whose prompts differ in length into every kind of tensordict.
         self._complete_done(self.full_done_spec, tensordict_reset)
         self._reset_check_done(tensordict, tensordict_reset)
-        new, old = rows_of(tensordict_reset), rows_of(tensordict.exclude("_reset"))
+        new, old = self._split(tensordict_reset), self._split(tensordict.exclude("_reset"))
         asked = self._asked_for(tensordict, "_reset")
         return self._batch(
             [row if i in asked else row.copy().update(old[i]) for i, row in enumerate(new)]
@@ -281,7 +301,7 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):  # type: ignore[misc]
     ) -> tuple[TensorDictBase, TensorDictBase]:
         """In a rollout, give the mask of sampled tokens to the action too: the policy has none."""
         if self.input_mode == "tokens":
-            for row in rows_of(tensordict):
+            for row in self._split(tensordict):
                 mark_sampled(row)
         return tensordict, next_tensordict
 
@@ -302,7 +322,7 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):  # type: ignore[misc]
                 f"{type(self).__name__}.reset: {error.args[0]}; the keys are {there}. After an "
                 "episode, a primer has to load the next: see from_dataloader"
             ) from None
-        rows = rows_of(tensordict)
+        rows = self._split(tensordict)
         return {number: Task.of(each, rows[number]) for number, each in found.items()}
 
     def _begin(self, number: int, task: Task) -> Row:

@@ -47,7 +47,9 @@ class ChatTemplate:
         """The text of token ids, special tokens included; ValueError for what is no id."""
         for token in ids.tolist():
             if not 0 <= token < len(self.tokenizer):
-                raise ValueError(f"{token} is no id of the tokenizer's {len(self.tokenizer)} tokens")
+                raise ValueError(
+                    f"{token} is no id of the tokenizer's {len(self.tokenizer)} tokens"
+                )
         text: str = self.tokenizer.decode(ids, skip_special_tokens=False)
         return text
 

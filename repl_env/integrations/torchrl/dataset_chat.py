@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from tensordict import list_to_stack
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from torchrl.data import Composite
 
 
-class DatasetREPLChatEnv(TransformedEnv):  # type: ignore[misc]
+class DatasetREPLChatEnv(TransformedEnv):
     """A `REPLChatEnv` whose resets take their rows from a data set.
 
-    Arguments are those of `torchrl.envs.llm.DatasetChatEnv`. A row's columns are those that
-    `REPLChatEnv` reads: `query` (or `text`), `context`, `expected_answer`, `task_prompt`, `task_id`.
+    Arguments are those of `torchrl.envs.llm.DatasetChatEnv`. A row's columns those of
+    `REPLChatEnv`: `query` (or `text`), `context`, `expected_answer`, `task_prompt`, `task_id`.
 
     ```python
     tasks = [{"text": "How many words?", "context": "a b c", "expected_answer": 3}]
@@ -61,7 +61,7 @@ class DatasetREPLChatEnv(TransformedEnv):  # type: ignore[misc]
         dataset: Any,
         shuffle: bool = True,
         name: str | None = None,
-        split: Literal["train", "val", "test"] | str | None = None,
+        split: str | None = None,
         num_envs: int = 1,
         repeats: int | None = None,
         batch_size_dl: int = 1,

@@ -1,37 +1,19 @@
-"""Conversations in a tensordict: from the query of a row to its messages, and back to a `History`."""
+"""Conversations in a tensordict: a row's query as messages, and messages as a `History`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-import torch
-from tensordict import NonTensorData, NonTensorStack, TensorDictBase, lazy_stack
+from tensordict import NonTensorData, TensorDictBase, lazy_stack
 from torchrl.data.llm import History
+
+from repl_env.integrations.torchrl.columns import plain
+from repl_env.integrations.torchrl.histories import PADDING, rows_of
 
 Message: TypeAlias = dict[str, Any]
 
-PADDING_ROLE = "<none>"  # of the messages that TorchRL fills ragged conversations up with
 _FIELDS = frozenset({"role", "content", "is_complete", "tool_calls", "tool_responses"})
-
-
-def plain(value: Any) -> Any:
-    """The Python value that a tensordict holds as `value`; a `History` stays one."""
-    if isinstance(value, NonTensorStack):
-        return [plain(each) for each in value.tolist()]
-    if isinstance(value, NonTensorData):
-        return value.data
-    if isinstance(value, torch.Tensor):
-        return value.tolist()
-    return value
-
-
-def rows_of(tensordict: TensorDictBase) -> list[TensorDictBase]:
-    """The rows of a batch of any number of dimensions."""
-    parts = list(tensordict.unbind(0))
-    if tensordict.ndim == 1:
-        return parts
-    return [row for part in parts for row in rows_of(part)]
 
 
 def stacked(rows: Sequence[TensorDictBase], shape: Sequence[int]) -> TensorDictBase:
@@ -58,13 +40,13 @@ def queries(
     whole = tensordict.get(key, None)
     if isinstance(whole, History) and whole.ndim <= 1:
         return {number: _checked(whole, role, key, number) for number in numbers}
-    rows = rows_of(tensordict)
-    given = {number: plain(rows[number].get(key, None)) for number in numbers}
+    rows = rows_of(tensordict, tensordict.batch_dims)
+    given = {number: _value(rows[number].get(key, None)) for number in numbers}
     # A list of messages over a batch of the same length is one conversation, except where each
     # message is a user's, because a conversation does not consist of these.
-    if len(given) == len(rows) > 1 and all(_is_message(each) for each in given.values()):
-        if any(each["role"] != role for each in given.values()):
-            given = dict.fromkeys(numbers, list(given.values()))
+    told = [each for each in given.values() if _is_message(each)]
+    if len(told) == len(rows) > 1 and any(each["role"] != role for each in told):
+        given = dict.fromkeys(numbers, told)
     return {number: _checked(each, role, key, number) for number, each in given.items()}
 
 
@@ -82,8 +64,13 @@ def messages_of(history: Any) -> list[Message]:
     return [
         {name: value for name, value in message.items() if value is not None}
         for message in found
-        if message["role"] not in (None, PADDING_ROLE)
+        if message["role"] not in (None, PADDING)
     ]
+
+
+def _value(entry: Any) -> Any:
+    held = entry.data if isinstance(entry, NonTensorData) else entry
+    return held if isinstance(held, History) else plain(entry)
 
 
 def _is_message(value: object) -> bool:

@@ -16,7 +16,8 @@ from torchrl.data import Categorical, Composite, Unbounded
 from torchrl.modules.llm.policies import ChatHistory, Masks, Text, Tokens
 
 from repl_env.integrations.torchrl.chat_template import ChatTemplate
-from repl_env.integrations.torchrl.messages import Message, history_of, messages_of, plain
+from repl_env.integrations.torchrl.columns import plain
+from repl_env.integrations.torchrl.messages import Message, history_of, messages_of
 
 Prompt: TypeAlias = dict[str, Any]
 
@@ -68,13 +69,15 @@ class HistoryPrompts:
         chat = _container(row, "history")
         asked = messages_of(before["history"].prompt)
         response, full = _history(chat, "response"), _history(chat, "full")
-        if full is None and response is None:
+        if response is not None:
+            if full is not None and len(full) > len(response):
+                asked = full[: len(full) - len(response)]
+        elif full is None:
             raise _no_action("history")
-        if full is not None and response is None:
-            extends = [_said(each) for each in full[: len(asked)]] == [_said(m) for m in asked]
-            asked, response = (asked, full[len(asked) :]) if extends else (full[:-1], full[-1:])
-        elif full is not None and len(full) > len(response):
-            asked = full[: len(full) - len(response)]
+        elif list(map(_said, full[: len(asked)])) == list(map(_said, asked)):
+            response = full[len(asked) :]
+        else:  # the caller changed what came before
+            asked, response = full[:-1], full[-1:]
         # Of more messages than one, the others are turns that the policy invented.
         own = next((each for each in response if each["role"] == self._policy), None)
         text = "" if own is None else self._template.cut(own["content"])
@@ -160,17 +163,17 @@ class TokenPrompts:
     def reply(self, row: TensorDictBase, before: Prompt) -> Reply:
         tokens = _container(row, "tokens")
         response, full = _ids(tokens, "response"), _ids(tokens, "full")
-        if response is None and full is None:
-            raise _no_action("tokens")
         asked, sampled = before["tokens"].prompt, before["masks"].all_assistant_mask
-        if response is None:
-            kept = _begins(full, asked)
-            response = full[len(asked) :] if kept else full
-            asked, sampled = (asked, sampled) if kept else (asked[:0], sampled[:0])
-        else:
+        if response is not None:
             padded = plain(tokens.get("padded", None)) is True
             response = self._end_of(response) if padded else response
             asked, sampled = self._asked(tokens, asked, sampled)
+        elif full is None:
+            raise _no_action("tokens")
+        elif _begins(full, asked):
+            response = full[len(asked) :]
+        else:  # the caller changed what came before
+            asked, sampled, response = asked[:0], sampled[:0], full
         so_far = _Sampled(
             torch.cat([asked, response]),
             torch.cat([sampled, torch.ones_like(response, dtype=torch.bool)]),
@@ -247,7 +250,7 @@ def _ids(tokens: Any, name: str) -> torch.Tensor | None:
     found = tokens.get(name, None)
     if found is None:
         return None
-    if not isinstance(found, torch.Tensor):
+    if not isinstance(found, torch.Tensor):  # a list, as a person writes it
         found = torch.tensor(plain(found))
     return found.reshape(-1).to("cpu", torch.int64)
 

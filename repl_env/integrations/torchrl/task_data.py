@@ -11,7 +11,8 @@ import torch
 from tensordict import TensorDictBase, is_tensor_collection
 from torch.utils.data import DataLoader
 
-from repl_env.integrations.torchrl.messages import plain, rows_of
+from repl_env.integrations.torchrl.columns import plain
+from repl_env.integrations.torchrl.histories import rows_of
 
 JSONL = (".jsonl", ".ndjson")
 
@@ -43,17 +44,21 @@ def loader(
 ) -> Iterable[Any]:
     """A loader of the rows of `dataset`, from its beginning; the same seed gives the same order."""
     if isinstance(dataset, DataLoader):
-        return dataset
+        own: Iterable[Any] = dataset
+        return own
     found = _table(dataset, name, split)
     generator = torch.Generator()
-    generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_()) if seed is None else seed)
-    return DataLoader(
+    generator.manual_seed(
+        int(torch.empty((), dtype=torch.int64).random_()) if seed is None else seed
+    )
+    made: Iterable[Any] = DataLoader(
         found,
         batch_size=batch_size_dl,
         shuffle=shuffle,
         collate_fn=collate_fn or default_collate,
         generator=generator,
     )
+    return made
 
 
 def endless(loaded: Iterable[Any]) -> Iterator[dict[str, Any]]:
@@ -130,7 +135,7 @@ def _unbatched(batch: Any) -> Iterator[dict[str, Any]]:
         for row in batch:
             yield from _unbatched(row) if is_tensor_collection(row) else iter([renamed(row)])
     elif is_tensor_collection(batch):
-        for row in rows_of(batch) if batch.ndim else [batch]:
+        for row in rows_of(batch, batch.batch_dims):
             yield _of_tensordict(row)
     elif isinstance(batch, str) or not isinstance(batch, Mapping):
         yield renamed(batch)
@@ -139,8 +144,10 @@ def _unbatched(batch: Any) -> Iterator[dict[str, Any]]:
 
 
 def _of_tensordict(row: TensorDictBase) -> dict[str, Any]:
-    return {str(key): value if isinstance(value, torch.Tensor) else plain(value)
-            for key, value in row.items()}
+    return {
+        str(key): value if isinstance(value, torch.Tensor) else plain(value)
+        for key, value in row.items()
+    }
 
 
 def _of_columns(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

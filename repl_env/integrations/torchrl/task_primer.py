@@ -10,12 +10,13 @@ from tensordict import NonTensorData, TensorDict, TensorDictBase
 from torchrl.data import Composite, NonTensor, Unbounded
 from torchrl.envs.llm.transforms import DataLoadingPrimer
 
-from repl_env.integrations.torchrl.chat_rows import TASK_COLUMNS, with_task_id
-from repl_env.integrations.torchrl.messages import plain, rows_of, stacked
+from repl_env.integrations.torchrl.chat_rows import with_task_id
+from repl_env.integrations.torchrl.histories import rows_of
+from repl_env.integrations.torchrl.messages import stacked
 from repl_env.integrations.torchrl.task_data import endless
 
 
-class TaskPrimer(DataLoadingPrimer):  # type: ignore[misc]
+class TaskPrimer(DataLoadingPrimer):
     """Loads a row for each row of the batch that is reset, `repeats` times one after another.
 
     A data set that ends in the middle of a batch goes on from its beginning in the same batch. A
@@ -37,6 +38,8 @@ class TaskPrimer(DataLoadingPrimer):  # type: ignore[misc]
         self._data_key = data_key
         self._made_of = dataloader_factory
         loaded = dataloader if dataloader_factory is None else dataloader_factory()
+        if loaded is None:
+            raise ValueError("give a dataloader or a dataloader_factory")
         self._rows = self._repeated(loaded, repeats or 1)
         self._first: list[dict[str, Any]] = [next(self._rows)]
         super().__init__(
@@ -82,7 +85,7 @@ class TaskPrimer(DataLoadingPrimer):  # type: ignore[misc]
         shape = self.parent.batch_size if self.parent is not None else self.batch_size
         flat = [True] * shape.numel() if mask is None else mask.reshape(-1).tolist()
         empty = tensordict_reset.empty()
-        old = rows_of(empty)
+        old = rows_of(empty, len(shape))
         rows = [self._next() if asked else row for asked, row in zip(flat, old, strict=True)]
         loaded = stacked(rows, shape)
         return loaded if mask is None else loaded.set("_reset", mask)
