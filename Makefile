@@ -60,7 +60,7 @@ fix: $(DEV)/.ready             ## repair what ruff can repair
 	$(DEV)/bin/ruff check --fix
 	$(DEV)/bin/ruff format
 
-bench: $(BENCH)/.ready $(PEERS)/.ready   ## measure against floors and peers; BENCH_ARGS=--check to fail on a missed goal, BENCH_ARGS="--against REV" to compare two commits
+bench: $(BENCH)/.ready $(PEERS)/.ready $(TORCHRL)/.ready   ## measure against floors and peers; BENCH_ARGS=--check to fail on a missed goal, BENCH_ARGS="--against REV" to compare two commits
 	$(BENCH)/bin/python -m benchmarks --peers $(PEERS)/bin/python $(BENCH_ARGS)
 
 bench-server: $(BENCH)/.ready $(SERVERS)/.ready   ## the same of the server, beside OpenEnv's; likewise BENCH_ARGS

@@ -17,7 +17,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from . import against, branches, cells, endpoints, many, peers, recovery, runs, sessions, shared
+from . import (
+    against,
+    branches,
+    cells,
+    chats,
+    endpoints,
+    many,
+    peers,
+    recovery,
+    runs,
+    sessions,
+    shared,
+)
 from .figure import Figure, Measure
 from .machine import Machine
 from .report import publish
@@ -47,6 +59,7 @@ FIGURES: tuple[Measure, ...] = (
     runs.subcalls,
     runs.children,
     runs.trees,
+    chats.chats,
 )
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 

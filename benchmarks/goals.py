@@ -61,6 +61,10 @@ GOALS: dict[str, Goal] = {
     "turn_late": Goal("ratio", "at most", 3.0, "however many turns were before"),
     "subcall": Goal("ratio", "at most", 3.0, "an account, a gate and events on top of a host call"),
     "trees": Goal("ratio", "at least", 0.25, "a turn and its bookkeeping for each session"),
+    "chat_rollout": Goal("ratio", "at most", 0.5, "TorchRL's interpreter starts a Python per row"),
+    "chat_group_memory": Goal(
+        "value", "at most", 60e6, "the context once, and 5 MB for each session"
+    ),
     "branches": Goal("value", "at most", 292e6, "the 100 MB once, and 3 MB for each branch"),
     # Four times and one and a half times 889, which OpenEnv's REPL server was measured at before.
     "server_rate_8": Goal("value", "at least", 3556, "its steps run in the server's own process"),

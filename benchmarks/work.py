@@ -35,6 +35,11 @@ ASK_BATCH = f"llm_query_batched(['What is this?'] * {BATCH_PROMPTS})"
 ASK_CHILD = "rlm_query('What is this?')"
 
 
+# Rollouts of TorchRL's chat: rows of a batch and turns of each, and rows on one context.
+CHAT_ROWS, CHAT_TURNS = 4, 4
+CHAT_GROUP = 8
+
+
 def block(code: str) -> str:
     """The reply of a model that writes `code`."""
     return f"```repl\n{code}\n```"
