@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from repl_env.arguments import as_path, at_least
+from repl_env.rlm.events import TaskNote
+from repl_env.rlm.task_notes import task_note
 
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
@@ -39,13 +41,18 @@ class EvalTask:
     rubric: str | None
     metadata: Mapping[str, Any]
 
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The facts that trajectories and samples carry: the id, and those of `metadata`."""
+        return _facts(self.id, self.metadata)
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """Where a task stands in its file, and what is known of it without reading that again.
 
     `digest` is of the line, and of the context file if it names one. `kind` is what its metadata
-    say under that name, if that is text.
+    say under that name, if that is text; `task` has the other facts that results are grouped by.
     """
 
     id: str
@@ -55,6 +62,7 @@ class Entry:
     digest: str
     rubric: str | None
     kind: str | None
+    task: TaskNote
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +102,8 @@ def read_dataset(path: str | os.PathLike[str], limit: int | None = None) -> Data
     """Check a dataset; with `limit` only its first tasks.
 
     Each line is `{"id", "question", "context" | "context_file", "answer"}`, and may have "rubric"
-    (a name of `RUBRICS`) and "metadata" (an object, whose "kind" groups results). A context is any
+    (a name of `RUBRICS`) and "metadata" (an object, whose "kind", "split", "difficulty" and "group"
+    group results). A context is any
     JSON value, null for none; a context file is UTF-8 text, beside the dataset if its path is
     relative. Empty lines are skipped.
 
@@ -154,7 +163,18 @@ def _entry(folder: Path, number: int, offset: int, raw: bytes, files: dict[Path,
         digest=_digest(raw, digest),
         rubric=record.get("rubric"),
         kind=kind if isinstance(kind, str) else None,
+        task=task_note(_facts(record["id"], record.get("metadata") or {})) or TaskNote(),
     )
+
+
+def _facts(name: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a task; what is no text or number under their names is the dataset's own."""
+    told = {
+        key: value
+        for key, value in metadata.items()
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool)
+    }
+    return {**told, "name": name}
 
 
 def _parsed(raw: bytes) -> dict[str, Any]:

@@ -138,7 +138,9 @@ class RLMSolver:
             path = options["trajectory"] = self._trajectories / trajectory_name(task.id)
             path.unlink(missing_ok=True)
         run = RLM(self._model, **options)
-        result = await run.arun(task.question, _given(task.context), expected_answer=task.answer)
+        result = await run.arun(
+            task.question, _given(task.context), expected_answer=task.answer, task=task
+        )
         return Solved(
             text=result.final_answer,
             value=result.answer_value,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from repl_env.evaluation.dataset import Entry
 from repl_env.evaluation.evaluator import Evaluation
 from repl_env.evaluation.intervals import interval, percentile
 from repl_env.evaluation.results import Result
@@ -39,7 +40,8 @@ class Summary:
     Attributes:
         tasks: in the dataset, or as many as were asked for.
         not_run: tasks that have not come to an end.
-        scores: of all tasks, then by kind.
+        scores: of all tasks, then by kind, then by split, difficulty and group where tasks have
+            those ("difficulty hard").
         failures: tasks whose failure was ours. They are no zeros.
         error_kinds: what went wrong in tasks that have a score, at their end.
         stop_reasons: why runs ended.
@@ -78,7 +80,7 @@ def summarize(evaluation: Evaluation) -> Summary:
         scored=len(scored),
         not_run=len(entries) - len(results),
         gave_up=evaluation.gave_up,
-        scores=_by_kind(scored),
+        scores=_grouped(scored, entries),
         failures=tuple(
             Failure(result.id, result.error_kind or "unknown", result.error)
             for result in results
@@ -99,11 +101,23 @@ def summarize(evaluation: Evaluation) -> Summary:
     )
 
 
-def _by_kind(scored: Sequence[Result]) -> tuple[Scores, ...]:
-    kinds = sorted({result.kind for result in scored if result.kind is not None})
-    groups = [("all", scored)]
-    groups += [(kind, [each for each in scored if each.kind == kind]) for kind in kinds]
-    return tuple(_scores(name, group) for name, group in groups)
+# The facts of tasks that scores are grouped by, besides their kind.
+_FACTS = ("split", "difficulty", "group")
+
+
+def _grouped(scored: Sequence[Result], entries: Iterable[Entry]) -> tuple[Scores, ...]:
+    found = [_scores("all", scored), *_by("", {each.id: each.kind for each in scored}, scored)]
+    for fact in _FACTS:
+        told = {entry.id: getattr(entry.task, fact) for entry in entries}
+        found += _by(f"{fact} ", told, scored)
+    return tuple(found)
+
+
+def _by(prefix: str, told: Mapping[str, str | None], scored: Sequence[Result]) -> Iterator[Scores]:
+    """The scores of each name that `told` has for the ids of results."""
+    names = sorted({name for each in scored if (name := told[each.id]) is not None})
+    for name in names:
+        yield _scores(f"{prefix}{name}", [each for each in scored if told[each.id] == name])
 
 
 def _scores(name: str, group: Iterable[Result]) -> Scores:

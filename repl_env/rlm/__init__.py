@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from repl_env.rlm.budget import Budget, Price, Spent
     from repl_env.rlm.conversation import Conversation
     from repl_env.rlm.endpoints import model_of
+    from repl_env.rlm.events import TaskNote
     from repl_env.rlm.gate import REQUESTS, Gate
     from repl_env.rlm.hf_model import HFModel
     from repl_env.rlm.ledger import Account, Ledger, Left, Reservation, Tally
@@ -61,6 +62,7 @@ __all__ = [
     "ScriptedModel",
     "Spent",
     "Tally",
+    "TaskNote",
     "TokenTrace",
     "Trajectory",
     "TrajectoryWriter",
@@ -80,6 +82,7 @@ _NAMES_BY_MODULE = {
     ),
     "conversation": ("Conversation",),
     "endpoints": ("model_of",),
+    "events": ("TaskNote",),
     "gate": (
         "REQUESTS",
         "Gate",

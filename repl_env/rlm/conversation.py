@@ -17,13 +17,14 @@ from repl_env.background import RUNS
 from repl_env.errors import EpisodeAborted, ModelError, REPLError
 from repl_env.llm import LLM
 from repl_env.models import StepResult
-from repl_env.rlm.events import AnyEvent, ContextNote, Watcher
+from repl_env.rlm.events import AnyEvent, ContextNote, TaskNote, Watcher
 from repl_env.rlm.loop import Run
 from repl_env.rlm.model import ChatModel
 from repl_env.rlm.named_model import NamedModel
 from repl_env.rlm.plan import Plan
 from repl_env.rlm.recursion import OfRun, Recursion
 from repl_env.rlm.result import RLMRunResult
+from repl_env.rlm.task_notes import GivenTask, task_note
 from repl_env.values import clean
 from repl_sandbox.types import check_seconds
 
@@ -85,6 +86,8 @@ class Conversation:
         answer_schema: Any = None,
         timeout_s: float | None = None,
         timeout: float | None = None,
+        task: GivenTask | None = None,
+        group_id: str | None = None,
     ) -> RLMRunResult:
         """Answer a question; as `RLM.run`.
 
@@ -97,16 +100,19 @@ class Conversation:
         timeout_s = one_timeout(timeout_s, timeout)
         if timeout_s is not None:
             check_seconds(timeout_s, "timeout_s")
+        note = task_note(task, group_id)
         if self._asking:
             raise REPLError("the conversation is at another question; ask one after the other")
         self._asking = True
         try:
-            run = await self._run(clean(question), expected_answer, answer_schema)
+            run = await self._run(clean(question), expected_answer, answer_schema, note)
             return await self._played(run, timeout_s)
         finally:
             self._asking = False
 
-    async def _run(self, question: str, expected_answer: Any, answer_schema: Any) -> Run:
+    async def _run(
+        self, question: str, expected_answer: Any, answer_schema: Any, task: TaskNote | None
+    ) -> Run:
         """The run that answers a question, in an episode that has begun for it."""
         recursion = self._began()
         terms = {
@@ -132,6 +138,7 @@ class Conversation:
             model_name=None if self._llm is None else self._llm.model,
             history=self._asked,
             scored=expected_answer is not None or self._plan.scores,
+            task=task,
         )
 
     async def _played(self, run: Run, timeout_s: float | None) -> RLMRunResult:
@@ -154,6 +161,8 @@ class Conversation:
         answer_schema: Any = None,
         timeout_s: float | None = None,
         timeout: float | None = None,
+        task: GivenTask | None = None,
+        group_id: str | None = None,
     ) -> RLMRunResult:
         """`ask` for plain callers."""
         return RUNS.wait_for(
@@ -163,6 +172,8 @@ class Conversation:
                 answer_schema=answer_schema,
                 timeout_s=timeout_s,
                 timeout=timeout,
+                task=task,
+                group_id=group_id,
             )
         )
 

@@ -28,6 +28,7 @@ from repl_env.rlm.events import (
     ModelReplied,
     RunEnded,
     RunStarted,
+    TaskNote,
 )
 from repl_env.rlm.fields import (
     Read,
@@ -215,6 +216,7 @@ SPENT = Record(
     },
 )
 CONTEXT = Record(ContextNote, {"name": text, "type": text, "length": count})
+TASK = Record(TaskNote, {field.name: maybe(text) for field in fields(TaskNote)})
 
 _EVENT: Mapping[str, Read] = {"run": text, "time": number}
 _CELL: Mapping[str, Read] = {**_EVENT, "turn": count, "cell": count, "code": text}
@@ -237,6 +239,7 @@ READERS: Mapping[str, Record] = {
             "model": maybe(text),
             "max_iterations": count,
             "contexts": many(CONTEXT),
+            "task": maybe(TASK),
         },
     ),
     "model_replied": Record(
@@ -279,6 +282,8 @@ READERS: Mapping[str, Record] = {
             "own": SPENT,
             "total": SPENT,
             "seconds": number,
+            "ended": maybe(one_of("terminated", "truncated")),
+            "task_reward": maybe(number),
         },
     ),
 }

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from repl_env.endings import Ending
 from repl_env.interfaces import Message
 from repl_env.models import REPLObservation
 from repl_env.rlm.budget import Spent
@@ -37,6 +38,21 @@ class ContextNote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskNote:
+    """The facts of a task that trainers group samples by.
+
+    `name` is the task's name or id, `group_id` that of the group of samples of one task that the
+    run is one of; `group` is the task's own, as its set sorts tasks.
+    """
+
+    name: str | None = None
+    group_id: str | None = None
+    split: str | None = None
+    difficulty: str | None = None
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Something that happened in run `run` at `time`, in seconds since the epoch."""
 
@@ -53,6 +69,7 @@ class RunStarted(Event):
     model: str | None
     max_iterations: int
     contexts: tuple[ContextNote, ...]
+    task: TaskNote | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +144,7 @@ class CallEnded(Event):
 class RunEnded(Event):
     """A run is over. `own` is what it spent itself, `total` with all runs below it.
 
-    `stop_reason` and `error_kind` are those of `RLMRunResult`.
+    `stop_reason`, `error_kind`, `ended` and `task_reward` are those of `RLMRunResult`.
     """
 
     final_answer: str | None
@@ -139,6 +156,8 @@ class RunEnded(Event):
     own: Spent
     total: Spent
     seconds: float
+    ended: Ending | None = None
+    task_reward: float | None = None
 
 
 AnyEvent: TypeAlias = (

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from repl_env.endings import ending
 from repl_env.errors import OURS, BudgetExceeded, EpisodeAborted, ModelError
 from repl_env.interfaces import Message
 from repl_env.models import REPLObservation, StepResult
@@ -26,6 +27,7 @@ from repl_env.rlm.events import (
     ModelReplied,
     RunEnded,
     RunStarted,
+    TaskNote,
     Watcher,
 )
 from repl_env.rlm.gate import REQUESTS, Gate
@@ -52,7 +54,7 @@ MOST_BLOCKS = 32
 # What the event of an end says of the result.
 _TOLD = (
     "final_answer", "answer_value", "stop_reason", "error_kind", "reward", "iterations", "own",
-    "seconds",
+    "seconds", "ended", "task_reward",
 )  # fmt: skip
 
 
@@ -84,7 +86,7 @@ class Run:
     """One run: a question, the model that works on it, and the episode that it works in.
 
     `path` is its place in the tree; `opening` what the model is told first; `scored`: whether the
-    rewards of the episode mean anything.
+    rewards of the episode mean anything; `task`: the facts of what it is a run of.
     """
 
     question: str
@@ -98,6 +100,7 @@ class Run:
     gate: Gate = REQUESTS
     watch: Watcher | None = None
     scored: bool = False
+    task: TaskNote | None = None
     _transcript: Transcript = field(init=False)
     _reports: Reports = field(init=False)
     _last: Step | None = None
@@ -295,6 +298,7 @@ class Run:
             model=self.model_name or self.model.name,
             max_iterations=self.manner.max_iterations,
             contexts=self.contexts,
+            task=self.task,
         )
 
     def _tell_cell(self, code: str, step: Step, began: float) -> None:
@@ -330,6 +334,9 @@ class Run:
             usage=Sums.between(total, account.total),
             own=Sums.between(own, account.own),
             reward=self._last.reward if self._last and measured else None,
+            ended=ending(done, metadata) or "truncated",
+            task_reward=self._last.task_reward if self._last and measured else None,
+            task=self.task,
             seconds=time.time() - self._began,
             reason=self._reason,
         )

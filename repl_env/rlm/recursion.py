@@ -16,7 +16,7 @@ from repl_env.llm import LLM
 from repl_env.rlm.answerers import Answerer, Call, ModelAnswerer
 from repl_env.rlm.budget import Budget
 from repl_env.rlm.calling import Calling, Failed
-from repl_env.rlm.events import ContextNote, Watcher
+from repl_env.rlm.events import ContextNote, TaskNote, Watcher
 from repl_env.rlm.gate import REQUESTS, Gate
 from repl_env.rlm.ledger import Account
 from repl_env.rlm.loop import Run
@@ -108,6 +108,7 @@ class Recursion:
         model_name: str | None = None,
         history: Sequence[tuple[str, str]] = (),
         scored: bool = False,
+        task: TaskNote | None = None,
     ) -> Run:
         """The run of an episode that was reset for it."""
         told = opening(
@@ -132,6 +133,7 @@ class Recursion:
             gate=self.gate,
             watch=self.watch,
             scored=scored,
+            task=task,
         )
 
     @property

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from repl_env.endings import Ending
 from repl_env.interfaces import Message
 from repl_env.models import shown
 from repl_env.rlm.budget import Spent
 
 if TYPE_CHECKING:
+    from repl_env.rlm.events import TaskNote
     from repl_env.rlm.trajectory import Trajectory
     from repl_sandbox.types import JSON
 
@@ -44,6 +46,10 @@ class RLMRunResult:
         usage: what the run spent with all runs below it; `own` is without those.
         reward: of the episode, one without an answer included; None without an expected answer or
             rubric that scores, and where `error_kind` says that a failure of ours is in it.
+        ended: "terminated": an answer that was submitted ended the episode; "truncated": a limit
+            or a loss did, and what `answer["content"]` held is the answer.
+        task_reward: the part of `reward` that is the task's own, without the rubric's `shaping`.
+        task: the facts of the task, with the `group_id`, where the caller gave any.
         reason: which part of the budget ended the run, in words; None if none did.
         trajectory: the whole tree.
     """
@@ -61,11 +67,19 @@ class RLMRunResult:
     reward: float | None = None
     seconds: float = 0.0
     reason: str | None = None
+    ended: Ending | None = None
+    task_reward: float | None = None
+    task: TaskNote | None = field(default=None, repr=False)
     _events: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
     def __repr__(self) -> str:
         named = ((each.name, getattr(self, each.name)) for each in fields(self) if each.repr)
         return f"RLMRunResult({', '.join(f'{name}={shown(value)!r}' for name, value in named)})"
+
+    @property
+    def group_id(self) -> str | None:
+        """The group of samples of one task that the run is one of."""
+        return None if self.task is None else self.task.group_id
 
     @property
     def trajectory(self) -> Trajectory:

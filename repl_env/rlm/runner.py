@@ -25,6 +25,7 @@ from repl_env.rlm.manner import Blocks, Manner
 from repl_env.rlm.model import ChatModel, ModelFunction
 from repl_env.rlm.plan import MakeEnvironment, Plan, model_given
 from repl_env.rlm.result import RLMRunResult
+from repl_env.rlm.task_notes import GivenTask
 from repl_env.settings import checked_tools
 from repl_env.subcalls import Provider
 
@@ -152,6 +153,8 @@ class RLM:
         timeout: float | None = None,
         llm: LLM | None = None,
         seed: int | None = None,
+        task: GivenTask | None = None,
+        group_id: str | None = None,
     ) -> RLMRunResult:
         """Answer a question; works wherever it is called, in notebooks too.
 
@@ -161,6 +164,10 @@ class RLM:
                 `LocalREPLEnv.reset`.
             timeout_s, or timeout: seconds of wall time; then the answer is what there is.
             llm: the model for this run alone.
+            task, group_id: what the run is a sample of, for its result, its trajectory and the
+                samples of that: a name, a dict of facts ("name" or "id", "split", "difficulty",
+                "group", "group_id"), or a task of `repl_env.tasks`; and the group of samples of one
+                task. The session and the model are told nothing of them.
 
         Raises:
             ModelError: the root's model gave no answer; `.result` is what there is.
@@ -179,6 +186,8 @@ class RLM:
                 timeout=timeout,
                 llm=llm,
                 seed=seed,
+                task=task,
+                group_id=group_id,
             )
         )
 
@@ -195,6 +204,8 @@ class RLM:
         timeout: float | None = None,
         llm: LLM | None = None,
         seed: int | None = None,
+        task: GivenTask | None = None,
+        group_id: str | None = None,
     ) -> RLMRunResult:
         """`run` for an event loop. Cancelling it ends every run and request below it."""
         talk = self.conversation(context, contexts=contexts, files=files, llm=llm, seed=seed)
@@ -205,6 +216,8 @@ class RLM:
                 answer_schema=answer_schema,
                 timeout_s=timeout_s,
                 timeout=timeout,
+                task=task,
+                group_id=group_id,
             )
 
     def conversation(

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from repl_env.endings import Ending
 from repl_env.interfaces import Message
 from repl_env.rlm.chat_templates import ChatTokenizer, prompt_ids
 from repl_env.rlm.loss_masks import Retold
@@ -28,6 +29,9 @@ class Sample:
         run, turn, depth, parent: where in a tree of runs it belongs.
         logprobs: natural logarithms, one for each 1 of `loss_mask`; None if not recorded.
         masked: the episode failed by no fault of the model; it should not be trained on.
+        task, group_id, split, difficulty: of the task, as `TaskNote` has them.
+        ended: "terminated", by an answer, or "truncated", by a limit or a loss; None: not told.
+        task_reward: the task's part of `reward`, without penalties.
     """
 
     messages: tuple[Message, ...]
@@ -42,6 +46,12 @@ class Sample:
     parent: str | None = None
     logprobs: tuple[float, ...] | None = None
     masked: bool = False
+    task: str | None = None
+    group_id: str | None = None
+    split: str | None = None
+    difficulty: str | None = None
+    ended: Ending | None = None
+    task_reward: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The sample as JSON carries it."""
@@ -65,6 +75,12 @@ def sample(
     depth: int = 0,
     parent: str | None = None,
     masked: bool = False,
+    task: str | None = None,
+    group_id: str | None = None,
+    split: str | None = None,
+    difficulty: str | None = None,
+    ended: Ending | None = None,
+    task_reward: float | None = None,
 ) -> Sample:
     """The sample that `completion` is as an answer to `messages`.
 
@@ -77,6 +93,8 @@ def sample(
     Args:
         tokenizer: may be None if the completion has the ids of its prompt and its output.
         template: arguments of the chat template, the same as when it was sampled.
+
+    The others are noted in the sample as they are.
 
     Raises:
         ValueError: the tokens of the reply cannot be told from those of the template, and why.
@@ -104,6 +122,12 @@ def sample(
         parent=parent,
         logprobs=logprobs,
         masked=masked,
+        task=task,
+        group_id=group_id,
+        split=split,
+        difficulty=difficulty,
+        ended=ended,
+        task_reward=task_reward,
     )
 
 

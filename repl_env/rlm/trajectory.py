@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from repl_env.interfaces import Message
 from repl_env.rlm.event_lines import FORMAT, VERSION, parsed, read
-from repl_env.rlm.events import AnyEvent
+from repl_env.rlm.events import AnyEvent, TaskNote
 from repl_env.rlm.trajectory_writer import TrajectoryWriter
 from repl_env.rlm.tree import Call, Cell, Misplaced, Run, Turn, grow, reply_message
 
@@ -150,8 +150,9 @@ class Trajectory:
         Without a tokenizer they are dictionaries of JSON: "prompt" (messages) and "completion" (a
         list of the one reply), as trainers for conversations take them, with "run", "parent",
         "depth", "turn", "reward" (of the root, which is what the whole tree was for), "own_reward",
-        "masked" and "truncated". With one they are `repl_env.rlm.samples.Sample`, with token ids
-        and a loss mask, and the root's reward.
+        "masked", "truncated" and, of the root, "task", "group_id", "split", "difficulty", "ended"
+        and "task_reward". With one they are `repl_env.rlm.samples.Sample`, with token ids and a
+        loss mask, and the root's reward.
 
         "masked" samples should not be trained on: their run or its root failed by no fault of the
         model, or was cut off. Answers to plain sub-calls are no samples: their prompts, with the
@@ -182,6 +183,7 @@ class Trajectory:
                 depth=run.depth,
                 parent=run.parent,
                 masked=_masked(root, run),
+                **_facts(root),
             )
             for root, run, turn in turns
         ]
@@ -275,4 +277,18 @@ def _as_dict(root: Run, run: Run, turn: Turn) -> dict[str, Any]:
         "own_reward": run.reward,
         "masked": _masked(root, run),
         "truncated": turn.completion.truncated,
+        **_facts(root),
+    }
+
+
+def _facts(root: Run) -> dict[str, Any]:
+    """What each sample of a tree says of its task and its end."""
+    task = root.task or TaskNote()
+    return {
+        "task": task.name,
+        "group_id": task.group_id,
+        "split": task.split,
+        "difficulty": task.difficulty,
+        "ended": root.ending,
+        "task_reward": root.task_reward,
     }

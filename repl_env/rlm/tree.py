@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from repl_env.endings import Ending
 from repl_env.errors import OURS
 from repl_env.interfaces import Message
 from repl_env.models import REPLObservation
@@ -21,6 +22,7 @@ from repl_env.rlm.events import (
     ModelReplied,
     RunEnded,
     RunStarted,
+    TaskNote,
 )
 from repl_env.rlm.model import Completion
 
@@ -105,6 +107,7 @@ class Run:
     turns: tuple[Turn, ...]
     calls: tuple[Call, ...]
     ended: RunEnded | None = None
+    task: TaskNote | None = None
 
     @property
     def cells(self) -> Iterator[Cell]:
@@ -130,6 +133,19 @@ class Run:
     def reward(self) -> float | None:
         """Of its own episode."""
         return None if self.ended is None else self.ended.reward
+
+    @property
+    def task_reward(self) -> float | None:
+        """The task's part of that."""
+        return None if self.ended is None else self.ended.task_reward
+
+    @property
+    def ending(self) -> Ending | None:
+        """How it ended: "terminated" by an answer, or "truncated"; None where that is not told.
+
+        A run without an end was cut off, which is "truncated" as well.
+        """
+        return "truncated" if self.ended is None else self.ended.ended
 
     @property
     def total(self) -> Spent | None:
@@ -283,6 +299,7 @@ class _Growing:
             turns=tuple(self._turns()),
             calls=tuple(self._calls(below)),
             ended=self.ended,
+            task=None if started is None else started.task,
         )
 
     def _turns(self) -> Iterator[Turn]:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from repl_env.evaluation import DatasetError, read_dataset
+from repl_env.rlm import TaskNote
+from repl_env.rlm.task_notes import task_note
 
 GOOD = {"id": "a", "question": "How many?", "context": "x x", "answer": 2}
 
@@ -31,6 +33,15 @@ def test_tasks_are_loaded_in_their_order(tmp_path: Path) -> None:
     assert (first.id, first.question, first.context, first.answer) == ("a", "How many?", "x x", 2)
     assert (second.context, second.rubric, second.metadata) == ({"k": [1]}, "json", {"kind": "n"})
     assert [entry.kind for entry in dataset.entries] == [None, "n"]
+
+
+def test_the_facts_of_a_task_are_those_of_its_metadata(tmp_path: Path) -> None:
+    told = {"split": "test", "difficulty": 3, "group": ["odd"], "group_id": "g1", "name": "x"}
+    dataset = read_dataset(written(tmp_path, {**GOOD, "metadata": told}))
+    (entry,) = dataset.entries
+
+    assert entry.task == TaskNote(name="a", split="test", difficulty="3", group_id="g1")
+    assert task_note(dataset.load(entry)) == entry.task
 
 
 def test_a_context_may_be_a_file_beside_the_dataset(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from repl_env.evaluation import (
     summarize,
 )
 from repl_env.evaluation.scores import metric_of
-from repl_env.rlm import ScriptedModel, Spent
+from repl_env.rlm import ScriptedModel, Spent, Trajectory
 from repl_env.rubrics import ExactMatchRubric
 
 
@@ -62,6 +62,40 @@ async def test_scores_are_told_for_all_and_by_kind(dataset) -> None:
     ]
     assert summary.scores[0].low < 0.5 < summary.scores[0].high
     assert not summary.failures
+
+
+async def test_scores_are_told_by_split_difficulty_and_group(tmp_path: Path) -> None:
+    facts = [{"split": "test", "difficulty": 1}, {"split": "train", "group": "g"}, {"kind": "all"}]
+    rows = [
+        {"id": str(n), "question": "?", "context": None, "answer": n, "metadata": metadata}
+        for n, metadata in enumerate(facts)
+    ]
+    (tmp_path / "tasks.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    summary = await summary_of(read_dataset(tmp_path / "tasks.jsonl"), lambda task: 1)
+
+    assert [(row.name, row.n, row.mean) for row in summary.scores] == [
+        ("all", 3, pytest.approx(1 / 3)),
+        ("all", 1, 0.0),
+        ("split test", 1, 0.0),
+        ("split train", 1, 1.0),
+        ("difficulty 1", 1, 0.0),
+        ("group g", 1, 1.0),
+    ]
+
+
+async def test_trajectories_say_which_task_they_are_of(tmp_path: Path) -> None:
+    row = {"id": "t1", "question": "?", "context": None, "answer": "1"}
+    facts = {"split": "test", "difficulty": "easy", "group_id": "g1"}
+    (tmp_path / "tasks.jsonl").write_text(json.dumps({**row, "metadata": facts}))
+    model = ScriptedModel(["```repl\nFINAL(1)\n```"])
+    evaluation = Evaluation(
+        read_dataset(tmp_path / "tasks.jsonl"), RLMSolver(model, {}, trajectories=tmp_path)
+    )
+    await evaluation.run()
+    (sample,) = Trajectory.load(tmp_path / "t1.jsonl").samples()
+
+    assert {name: sample[name] for name in ("task", *facts)} == {"task": "t1", **facts}
+    assert (sample["ended"], sample["reward"]) == ("terminated", 1.0)
 
 
 async def test_as_many_run_at_once_as_asked(dataset) -> None:
@@ -360,8 +394,8 @@ def runs(monkeypatch):
         def __init__(self, model, **options) -> None:
             made.append((model, options))
 
-        async def arun(self, question, context, *, expected_answer):
-            made.append((question, context, expected_answer))
+        async def arun(self, question, context, *, expected_answer, task):
+            made.append((question, context, expected_answer, task.id))
             usage = Spent(calls=1)
             if expected_answer == 9:
                 error = ModelError("connection", "refused")
@@ -389,7 +423,7 @@ async def test_a_recursive_model_is_a_solver(dataset, runs) -> None:
     await evaluation.run()
     summary = summarize(evaluation)
 
-    assert runs[:2] == [(model, {"max_depth": 3}), ("What is 0?", "c", 0)]
+    assert runs[:2] == [(model, {"max_depth": 3}), ("What is 0?", "c", 0, "t0")]
     assert (summary.scored, summary.scores[0].mean, summary.calls) == (9, 1.0, 10)
     assert [(each.id, each.error_kind) for each in summary.failures] == [("t9", "llm")]
     assert summary.stop_reasons == {"answer": 9, "error": 1}

@@ -17,6 +17,7 @@ from repl_env.rlm.events import (
     ModelReplied,
     RunEnded,
     RunStarted,
+    TaskNote,
 )
 from repl_env.rlm.model import Completion, ModelUsage, TokenTrace
 
@@ -42,6 +43,7 @@ def started(run="0", time=1.0, **fields):
         "model": "m",
         "max_iterations": 5,
         "contexts": (ContextNote("context", "str", 12),),
+        "task": TaskNote(name="words", group_id="g1", split="test", difficulty="3", group="counts"),
     }
     return RunStarted(run=run, time=time, **{**given, **fields})
 
@@ -101,6 +103,8 @@ def ended(run="0", answer="3", **fields):
         "own": Spent(calls=2, input_tokens=20, output_tokens=8, usd=0.5),
         "total": Spent(calls=5, input_tokens=40, output_tokens=16, usd=0.75, children=1),
         "seconds": 8.0,
+        "ended": "terminated",
+        "task_reward": 0.75,
         **fields,
     }
     return RunEnded(run=run, final_answer=answer, **given)

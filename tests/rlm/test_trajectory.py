@@ -19,7 +19,7 @@ from repl_env.errors import REPLError
 from repl_env.rlm import Trajectory, TrajectoryWriter
 from repl_env.rlm.budget import Spent
 from repl_env.rlm.event_lines import KINDS, READERS
-from repl_env.rlm.events import CallEnded, ContextNote, ModelReplied, RunEnded, RunStarted
+from repl_env.rlm.events import CallEnded, ContextNote, ModelReplied, RunEnded, RunStarted, TaskNote
 from repl_env.rlm.model import Completion, ModelUsage, TokenTrace
 from repl_env.rlm.samples import Sample
 from tests.rlm.account import (
@@ -116,6 +116,7 @@ runs = st.builds(
     RunStarted,
     run=st.just("0"), time=finite, depth=counts, question=texts, model=words,
     max_iterations=counts, contexts=notes,
+    task=st.none() | st.builds(TaskNote, name=words, group_id=words, split=words),
 )  # fmt: skip
 turns = st.builds(
     ModelReplied,
@@ -133,7 +134,8 @@ ends = st.builds(
     RunEnded,
     run=st.just("0"), time=finite, final_answer=words, answer_value=values, stop_reason=texts,
     error_kind=words, reward=st.none() | finite, iterations=counts, own=spent, total=spent,
-    seconds=finite,
+    seconds=finite, ended=st.sampled_from([None, "terminated", "truncated"]),
+    task_reward=st.none() | finite,
 )  # fmt: skip
 
 

@@ -38,6 +38,11 @@ class GeneratedTask:
         """The right answer as it would be written."""
         return self.answer if isinstance(self.answer, str) else json.dumps(self.answer)
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts that trajectories and samples carry."""
+        return {"name": self.id, "group": self.kind}
+
     def record(self) -> dict[str, Any]:
         """The task as a line of a dataset has it."""
         return {
