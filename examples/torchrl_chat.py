@@ -22,12 +22,18 @@ from torchrl.envs.llm import ChatEnv
 from torchrl.modules.llm import TransformersWrapper
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from repl_env.integrations.torchrl import REPLToolTransform
+from repl_env.integrations.torchrl import DatasetREPLChatEnv, REPLToolTransform
 from repl_env.rubrics import REPLRubric
 
 TASKS = [
     {"query": "How many words are in `context`?", "context": "a b c", "expected_answer": 3},
     {"query": "What is the last word of `context`?", "context": "x y", "expected_answer": "y"},
+    {"query": "How many words?", "context": "one two", "expected_answer": 2},
+    {
+        "query": "`context` is a list of numbers in words. What is the sum of all of them?",
+        "context": "two three",
+        "expected_answer": 5,
+    },
 ]
 SYSTEM = (
     "Write Python in a fenced block; it runs, and you see what it printed. End with FINAL(...)."
@@ -124,35 +130,73 @@ def history_mode(tokenizer: Any, model: Any) -> None:
         print(f"  rewards {rollout[row]['next', 'reward'].flatten().tolist()}")
     env.close()
 
-    policy = TransformersWrapper(
+    print("history mode, a collector and a model")
+    collector = LLMCollector(
+        lambda: chat_env(2, tokenizer),
+        policy=policy_of(model, tokenizer, "history"),
+        dialog_turns_per_batch=6,
+        total_dialog_turns=12,
+    )
+    for number, batch in enumerate(collector):
+        tell(number, batch)
+    collector.shutdown()
+
+
+def tokens_mode(tokenizer: Any, model: Any) -> None:
+    """The same with token ids, and four prompts of different length in one batch."""
+    print("tokens mode, a collector and a model, a batch of 4 prompts")
+    collector = LLMCollector(
+        lambda: DatasetREPLChatEnv(
+            dataset=TASKS,
+            shuffle=False,
+            num_envs=4,
+            input_mode="tokens",
+            tokenizer=tokenizer,
+            system_prompt=SYSTEM,
+            rubric=REPLRubric(),
+            max_iterations=3,
+        ),
+        policy=policy_of(model, tokenizer, "tokens"),
+        dialog_turns_per_batch=12,
+        total_dialog_turns=24,
+    )
+    for number, batch in enumerate(collector):
+        tell(number, batch)
+        for row in batch.unbind(0):
+            # Each prompt begins with the ids that were sampled before it.
+            whole, after = row[0]["tokens", "full"], row[1]["tokens", "prompt"]
+            assert torch.equal(after[: len(whole)], whole)
+        prompts = [len(row[0]["tokens", "prompt"]) for row in batch.unbind(0)]
+        print(f"  tokens of the first prompts: {prompts}")
+    collector.shutdown()
+
+
+def policy_of(model: Any, tokenizer: Any, input_mode: str) -> TransformersWrapper:
+    """The model as a policy."""
+    return TransformersWrapper(
         model,
         tokenizer=tokenizer,
-        input_mode="history",
+        input_mode=input_mode,
         generate=True,
         generate_kwargs={"max_new_tokens": 16, "do_sample": True},
         pad_output=False,
     )
-    collector = LLMCollector(
-        lambda: chat_env(2, tokenizer),
-        policy=policy,
-        dialog_turns_per_batch=6,
-        total_dialog_turns=12,
-    )
-    print("history mode, a collector and a model")
-    for number, batch in enumerate(collector):
-        done = int(batch["next", "done"].sum())
-        reward = float(batch["next", "reward"].mean())
-        print(f"  batch {number}: turns {batch.numel()}   episodes {done}   reward {reward:.3f}")
-    collector.shutdown()
+
+
+def tell(number: int, batch: Any) -> None:
+    """Print what a batch came to."""
+    done, reward = int(batch["next", "done"].sum()), float(batch["next", "reward"].mean())
+    print(f"  batch {number}: turns {batch.numel()}   episodes {done}   reward {reward:.3f}")
 
 
 def main() -> None:
     """All of it, in some seconds."""
-    warnings.filterwarnings("ignore", module="torchrl|tensordict")
+    warnings.filterwarnings("ignore", module="torch|tensordict")
     set_list_to_stack(True).set()
     tokenizer = tiny_tokenizer()
     model = tiny_model(tokenizer)
     history_mode(tokenizer, model)
+    tokens_mode(tokenizer, model)
 
 
 if __name__ == "__main__":

@@ -21,3 +21,4 @@ def test_the_example_runs():
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("rewards [0.0, 1.0]") == 2
     assert "batch 1: turns 6   episodes 2   reward" in done.stdout
+    assert "batch 1: turns 12   episodes 4   reward" in done.stdout
