@@ -47,6 +47,8 @@ def loader(
         own: Iterable[Any] = dataset
         return own
     found = _table(dataset, name, split)
+    if len(found) == 0:
+        raise ValueError("the data set has no rows")
     generator = torch.Generator()
     generator.manual_seed(
         int(torch.empty((), dtype=torch.int64).random_()) if seed is None else seed
@@ -154,12 +156,12 @@ def _of_columns(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Rows of columns; a mapping of single values is one row."""
     sizes = {name: _size(value) for name, value in columns.items()}
     if None in sizes.values():
-        yield dict(columns)
+        yield renamed(columns)
         return
     if len(set(sizes.values())) > 1:
         raise ValueError(f"the columns of a batch differ in length: {sizes}")
     for number in range(next(iter(sizes.values())) or 0):
-        yield {name: column[number] for name, column in columns.items()}
+        yield renamed({name: column[number] for name, column in columns.items()})
 
 
 def _size(column: Any) -> int | None:
