@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Composite
 from torchrl.envs import EnvBase, TransformedEnv
 
@@ -237,7 +237,10 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
         results = self._episodes.reset(requests, only=numbers, max_iterations=self.max_iterations)
         for number in numbers:
             self._rows[number] = begun[number]
-        batch = self._batch([self._row(n).as_reset() for n in range(len(self._rows))])
+        rows = [self._row(number) for number in range(len(self._rows))]
+        batch = self._batch(
+            [row.task.entries().update(self._prompts.entries(row.prompt)) for row in rows]
+        )
         return self._with_signals(batch, [None] * len(results)).exclude("reward")
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -255,7 +258,8 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
             prompt = self._prompts.following(reply, result.message)
             beyond = self._excess(prompt) > 0
             self._rows[number] = replace(self._row(number), prompt=prompt, beyond_window=beyond)
-        batch = self._batch([self._row(number).as_step() for number in range(len(given))])
+        shown = [self._prompts.entries(self._row(number).prompt) for number in range(len(given))]
+        batch = self._batch([TensorDict(entries) for entries in shown])
         return self._with_signals(batch, results)
 
     def _is_done(self, number: int) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Self
 
-from tensordict import NonTensorData, TensorDict, TensorDictBase
+from tensordict import NonTensorData, TensorDictBase
 
 from repl_env.integrations.torchrl.columns import ARGUMENTS, LABELS, plain
 from repl_env.integrations.torchrl.messages import Message
@@ -40,6 +40,11 @@ class Task:
             columns["task_id"] = task_id(said, columns)
         return cls(conversation, columns, row.exclude(*_NOT_OF_A_TASK, *TASK_COLUMNS))
 
+    def entries(self) -> TensorDictBase:
+        """The task as entries of a row's tensordict."""
+        columns = {name: NonTensorData(value) for name, value in self.columns.items()}
+        return self.others.copy().update(columns)
+
     def request(self) -> dict[str, Any]:
         """The arguments of the episode's reset."""
         given = {name: self.columns[name] for name in ARGUMENTS}
@@ -54,18 +59,6 @@ class Row:
     prompt: Prompt
     task: Task = field(repr=False)
     beyond_window: bool = False
-
-    def as_reset(self) -> TensorDictBase:
-        """The entries of a reset."""
-        columns = {name: NonTensorData(value) for name, value in self.task.columns.items()}
-        return self.task.others.copy().update({**columns, **self._shown()})
-
-    def as_step(self) -> TensorDictBase:
-        """The entries of a step."""
-        return TensorDict(self._shown())
-
-    def _shown(self) -> dict[str, Any]:
-        return {key: container.clone() for key, container in self.prompt.items()}
 
 
 def with_task_id(row: Mapping[str, Any], data_key: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The prompts of a conversation in the three forms of TorchRL: messages, text and token ids.
 
 Each form makes the first prompt of a row, reads the policy's reply out of its action, and makes the
-next prompt of what the policy wrote and one message. A prompt is a mapping of tensordict keys to
-containers of one row.
+next prompt of what the policy wrote and one message. A prompt is a plain value, and becomes entries
+of a tensordict when it is shown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from repl_env.integrations.torchrl.chat_template import ChatTemplate
 from repl_env.integrations.torchrl.columns import plain
 from repl_env.integrations.torchrl.messages import Message, history_of, messages_of
 
-Prompt: TypeAlias = dict[str, Any]
+Prompt: TypeAlias = Any  # messages, a text, or `Ids`
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Reply:
     """A policy's reply: its text, and all that the next prompt begins with."""
 
     text: str
-    so_far: Any
+    so_far: Prompt
 
 
 class Prompts(Protocol):
@@ -48,6 +48,9 @@ class Prompts(Protocol):
     def length(self, prompt: Prompt) -> int:
         """The tokens of a prompt."""
 
+    def entries(self, prompt: Prompt) -> dict[str, Any]:
+        """A prompt as entries of a row's tensordict."""
+
 
 class HistoryPrompts:
     """Prompts of messages. The next one is the last, the reply and the message."""
@@ -63,11 +66,11 @@ class HistoryPrompts:
         return Composite(history=prompt, shape=shape), Composite(history=full, shape=shape)
 
     def first(self, messages: list[Message]) -> Prompt:
-        return {"history": ChatHistory(prompt=history_of(messages))}
+        return messages
 
     def reply(self, row: TensorDictBase, before: Prompt) -> Reply:
         chat = _container(row, "history")
-        asked = messages_of(before["history"].prompt)
+        asked: list[Message] = before
         response, full = _history(chat, "response"), _history(chat, "full")
         if response is not None:
             if full is not None and len(full) > len(response):
@@ -81,15 +84,17 @@ class HistoryPrompts:
         # Of more messages than one, the others are turns that the policy invented.
         own = next((each for each in response if each["role"] == self._policy), None)
         text = "" if own is None else self._template.cut(own["content"])
-        said = {**(own or {"role": self._policy}), "content": self._template.unforged(text)}
+        said = {"role": self._policy, "content": self._template.unforged(text)}
         return Reply(text, [*asked, said])
 
     def following(self, reply: Reply, message: str) -> Prompt:
-        return self.first([*reply.so_far, {"role": self._user, "content": message}])
+        return [*reply.so_far, {"role": self._user, "content": message}]
 
     def length(self, prompt: Prompt) -> int:
-        text = self._template.text(messages_of(prompt["history"].prompt))
-        return int(self._template.ids(text).numel())
+        return int(self._template.ids(self._template.text(prompt)).numel())
+
+    def entries(self, prompt: Prompt) -> dict[str, Any]:
+        return {"history": ChatHistory(prompt=history_of(prompt))}
 
 
 class TextPrompts:
@@ -103,31 +108,33 @@ class TextPrompts:
         return Composite(text=prompt, shape=shape), Composite(text=full, shape=shape)
 
     def first(self, messages: list[Message]) -> Prompt:
-        return {"text": Text(prompt=self._template.text(messages))}
+        return self._template.text(messages)
 
     def reply(self, row: TensorDictBase, before: Prompt) -> Reply:
         text = _container(row, "text")
         response, full = plain(text.get("response", None)), plain(text.get("full", None))
         if full is None and response is None:
             raise _no_action("text")
-        asked: str = before["text"].prompt
         if response is None:
-            response = full.removeprefix(asked)
-        return Reply(self._template.cut(response), asked + response if full is None else full)
+            response = full.removeprefix(before)
+        return Reply(self._template.cut(response), before + response if full is None else full)
 
     def following(self, reply: Reply, message: str) -> Prompt:
         behind, end = self._template.behind_reply(message), self._template.turn_end
         if end and reply.so_far.endswith(end):
             behind = behind.removeprefix(end)
-        return {"text": Text(prompt=reply.so_far + behind)}
+        return reply.so_far + behind
 
     def length(self, prompt: Prompt) -> int:
-        return int(self._template.ids(prompt["text"].prompt).numel())
+        return int(self._template.ids(prompt).numel())
+
+    def entries(self, prompt: Prompt) -> dict[str, Any]:
+        return {"text": Text(prompt=prompt)}
 
 
 @dataclass(frozen=True, slots=True)
-class _Sampled:
-    """Token ids up to the end of a reply, and which of them a policy sampled."""
+class Ids:
+    """Token ids of a prompt, and which of them a policy sampled."""
 
     ids: torch.Tensor
     sampled: torch.Tensor
@@ -158,12 +165,12 @@ class TokenPrompts:
 
     def first(self, messages: list[Message]) -> Prompt:
         ids = self._template.ids(self._template.text(messages))
-        return self._prompt(ids, torch.zeros_like(ids, dtype=torch.bool))
+        return Ids(ids, torch.zeros_like(ids, dtype=torch.bool))
 
     def reply(self, row: TensorDictBase, before: Prompt) -> Reply:
         tokens = _container(row, "tokens")
         response, full = _ids(tokens, "response"), _ids(tokens, "full")
-        asked, sampled = before["tokens"].prompt, before["masks"].all_assistant_mask
+        asked, sampled = before.ids, before.sampled
         if response is not None:
             padded = plain(tokens.get("padded", None)) is True
             response = self._end_of(response) if padded else response
@@ -174,7 +181,7 @@ class TokenPrompts:
             response = full[len(asked) :]
         else:  # the caller changed what came before
             asked, sampled, response = asked[:0], sampled[:0], full
-        so_far = _Sampled(
+        so_far = Ids(
             torch.cat([asked, response]),
             torch.cat([sampled, torch.ones_like(response, dtype=torch.bool)]),
         )
@@ -187,10 +194,16 @@ class TokenPrompts:
         if end is not None and len(ids) and ids[-1] == end:
             behind = behind[1:]
         put_in = torch.zeros_like(behind, dtype=torch.bool)
-        return self._prompt(torch.cat([ids, behind]), torch.cat([sampled, put_in]))
+        return Ids(torch.cat([ids, behind]), torch.cat([sampled, put_in]))
 
     def length(self, prompt: Prompt) -> int:
-        return int(prompt["tokens"].prompt.numel())
+        return int(prompt.ids.numel())
+
+    def entries(self, prompt: Prompt) -> dict[str, Any]:
+        ids, sampled = prompt.ids.clone(), prompt.sampled.clone()
+        attended = torch.ones_like(sampled)
+        masks = Masks(all_attention_mask=attended, all_assistant_mask=sampled, padded=False)
+        return {"tokens": Tokens(prompt=ids, padded=False), "masks": masks}
 
     def _asked(
         self, tokens: Any, asked: torch.Tensor, sampled: torch.Tensor
@@ -210,12 +223,6 @@ class TokenPrompts:
         end = int(own[-1]) + 1 if len(own) else 0
         # The first of equal tokens is the one that ended the reply.
         return response[: end + (padding == eos)]
-
-    @staticmethod
-    def _prompt(ids: torch.Tensor, sampled: torch.Tensor) -> Prompt:
-        attended = torch.ones_like(sampled)
-        masks = Masks(all_attention_mask=attended, all_assistant_mask=sampled, padded=False)
-        return {"tokens": Tokens(prompt=ids, padded=False), "masks": masks}
 
 
 def mark_sampled(row: TensorDictBase) -> None:
