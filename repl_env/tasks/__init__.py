@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from repl_env.tasks.errors import EvaluatorError, TaskError
     from repl_env.tasks.evaluator import Evaluation, Evaluator, evaluate
     from repl_env.tasks.generators import KINDS, MAX_SIZE, MIN_SIZE, GeneratedTask, make_task
+    from repl_env.tasks.mlgym_checkout import from_mlgym
     from repl_env.tasks.task import Task, TaskLimits
     from repl_env.tasks.task_set import TaskSet, load, load_set, shipped
     from repl_env.tasks.vector import TaskVectorEnv
@@ -40,6 +41,7 @@ __all__ = [
     "TaskSet",
     "TaskVectorEnv",
     "evaluate",
+    "from_mlgym",
     "load",
     "load_set",
     "make_task",
@@ -53,6 +55,7 @@ __getattr__, __dir__ = on_first_use(
         "episode": ("TaskEnv",),
         "errors": ("EvaluatorError", "TaskError"),
         "evaluator": ("Evaluation", "Evaluator", "evaluate"),
+        "mlgym_checkout": ("from_mlgym",),
         "task": ("Task", "TaskLimits"),
         "task_set": ("TaskSet", "load", "load_set", "shipped"),
         "vector": ("TaskVectorEnv",),
