@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-from pathlib import Path
 
 import pytest
 
@@ -182,6 +181,7 @@ WRONG = {
         changed(CONFIG, "0.5", "high"),
         "baseline_scores.Score must be a number",
     ),
+    "packages": (changed(CONFIG, "path: null", "path: r.txt"), "requirements_path names packages"),
     "a missing file": (changed(CONFIG, "/notes", "/nothing"), "nothing is not in the checkout"),
     "a path outside": (changed(CONFIG, "data/matchingGame/notes", "../x"), "outside the checkout"),
     "no YAML": ({CONFIG: "id: [1"}, "matchingGame.yaml"),
