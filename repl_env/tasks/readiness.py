@@ -6,7 +6,7 @@ interpreter's packages, as the shipped tasks are; then another folder is shown i
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from repl_env.tasks.errors import TaskError
 from repl_env.tasks.task import Task
 from repl_sandbox import Limits, Sandbox
 from repl_sandbox.errors import SandboxError
+from repl_sandbox.types import JSON
 
 _HIDDEN = Path(__file__).with_name("hidden")
 _READY = Path(__file__).with_name("inside") / "ready.py"
@@ -39,10 +40,10 @@ def source_of(
     if sandbox is None:
         settings = SandboxSettings.of(isolation, require, _limits(task), ())
     source = Source(sandbox, settings)
-    folder = str((task.hidden or task.directory).resolve())
+    folder = (task.hidden or task.directory).resolve()
     seen = _sees(task, source, folder)
     if seen and sandbox is None:
-        source = Source(None, replace(settings, mounts=((folder, str(_HIDDEN)),)))
+        source = Source(None, replace(settings, mounts=((str(folder), str(_HIDDEN)),)))
         try:
             seen = _sees(task, source, folder)
         except SandboxError as error:
@@ -52,11 +53,21 @@ def source_of(
     return source
 
 
-def _sees(task: Task, source: Source, folder: str) -> bool:
+def _sees(task: Task, source: Source, folder: Path) -> bool:
+    shown: Mapping[str, str] = {}
+    if isinstance(source.given, Sandbox):
+        shown = source.given.mounts
+    places: list[JSON] = [str(folder)]
+    for inside, outside in shown.items():
+        host = Path(outside).resolve()
+        if host.is_relative_to(folder):
+            return True  # a part of it
+        if folder.is_relative_to(host):
+            places.append(str(inside / folder.relative_to(host)))
     session = source.make(lambda sandbox: sandbox.session())
     with session:
         session.set("_wanted", list(task.packages))
-        session.set("_folder", os.fspath(folder))
+        session.set("_folders", places)
         outcome = session.run(_READY.read_text(encoding="utf-8"))
         if not outcome.ok:
             raise TaskError(f"{task.name}: a session cannot be looked into: {outcome.error}")
@@ -75,7 +86,7 @@ def _limits(task: Task) -> Limits:
     )
 
 
-def _visible(task: Task, folder: str) -> TaskError:
+def _visible(task: Task, folder: Path) -> TaskError:
     return TaskError(
         f"{task.name}: sessions would see {folder}, which holds the solution and the evaluator. "
         "Put the tasks where sessions see nothing, outside the interpreter's folders, or let "

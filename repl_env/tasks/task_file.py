@@ -66,9 +66,13 @@ class Fields:
             raise self.error(key, "is missing")
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.error(key, "must be a number")
-        if not math.isfinite(value):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
             raise self.error(key, "must be finite")
-        return float(value)
+        return number
 
     def below(self, key: str) -> Fields:
         """The table of this name; empty if it is not there."""
@@ -151,6 +155,8 @@ def _scored(given: Fields, *, harbor: bool = False) -> dict[str, Any]:
     scores.check_known(frozenset({"baseline", "reference"}))
     baseline = scores.number("baseline", 0.0 if harbor else None)
     reference = scores.number("reference", 1.0 if harbor else None)
+    if not math.isfinite(reference - baseline):
+        raise scores.error("reference", "is too far from the baseline")
     if (reference <= baseline) if direction == "maximize" else (reference >= baseline):
         raise scores.error("reference", "must be better than the baseline, by the direction")
     submission = given.texts("submission")

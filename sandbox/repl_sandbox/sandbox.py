@@ -98,6 +98,7 @@ class Sandbox:
         tiers = arguments.check_grouping(cgroup, acceptable(isolation, require))
         preload, mounts = arguments.check_preload(preload), arguments.check_mounts(mounts or {})
         arguments.check_counts(python, ready, max_sessions, branches)
+        self._mounts = mounts
         self._max_sessions, self._ready, self._ready_after = max_sessions, ready, 0
         # Of numpy no policy knows but the one that lets everything through.
         self._arrays = policy is None or policy.language != "restricted"
@@ -125,6 +126,11 @@ class Sandbox:
     def limits(self) -> Limits:
         """Those of its sessions, but for such as are given others."""
         return self._limits
+
+    @property
+    def mounts(self) -> Mapping[str, str]:
+        """The paths of the host that its sessions are shown, by their paths inside."""
+        return MappingProxyType(self._mounts)
 
     def _begin_life(self) -> None:
         """What a sandbox has of its own, whatever its settings are: nothing yet."""

@@ -263,10 +263,17 @@ def test_an_evaluator_that_fails_in_an_episode_is_told_to_the_caller_alone(write
             env.execute("validate()")
 
 
-def test_a_task_that_sessions_of_a_sandbox_would_see_is_refused(write):
-    folder = write()
-    folder.chmod(0o755)
-    with Sandbox(mounts={str(folder): str(folder)}) as seeing:
+@pytest.mark.parametrize("part", ["..", ".", "evaluator", "task.toml"])
+@pytest.mark.parametrize("inside", [None, "/elsewhere"])
+def test_a_task_that_sessions_of_a_sandbox_would_see_is_refused(
+    write, part, inside, tmp_path_factory
+):
+    around = tmp_path_factory.mktemp("set")
+    folder = shutil.copytree(write(), around / "task")
+    for each in (around, folder):
+        each.chmod(0o755)
+    shown = str((folder / part).resolve())
+    with Sandbox(mounts={inside or shown: shown}) as seeing:
         with pytest.raises(TaskError, match="would see"):
             load(folder).open(sandbox=seeing)
 
@@ -311,6 +318,12 @@ WRONG = {
     "a limit below zero": ("call = 20", "call = -1", "more than 0"),
     "half a step": ("steps = 6", "steps = 1.5", "whole number"),
     "a reference no better": ("reference = 1.0", "reference = 0.0", "better than the baseline"),
+    "a score that is no float": ("baseline = 0.0", f"baseline = -{'9' * 400}", "finite"),
+    "scores too far apart": (
+        "baseline = 0.0\nreference = 1.0",
+        "baseline = -1.7e308\nreference = 1.7e308",
+        "too far",
+    ),
     "a score that is NaN": ("baseline = 0.0", "baseline = nan", "finite"),
     "no submission": ('submission = ["double.py"]', "", "submission must name"),
     "a path outside": ('["double.py"]', '["../double.py"]', "not a path in the workspace"),

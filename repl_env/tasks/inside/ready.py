@@ -1,4 +1,4 @@
-# Runs in a session: which of the distributions `_wanted` it lacks, and whether it sees `_folder`.
+# Runs in a session: which of the distributions `_wanted` it lacks, and whether it sees `_folders`.
 # `task.toml` is a file that each folder of tasks has, in itself or one level below.
 import glob as _glob
 import importlib.metadata as _metadata
@@ -14,5 +14,7 @@ def _is_absent(name):
 
 
 _absent = [name for name in _wanted if _is_absent(name)]
-_found = _glob.glob(_os.path.join(_glob.escape(_folder), "**", "task.toml"), recursive=True)
-_seen = bool(_found)
+_seen = any(
+    _glob.glob(_os.path.join(_glob.escape(folder), "**", "task.toml"), recursive=True)
+    for folder in _folders
+)
