@@ -28,6 +28,42 @@ def test_shipped_tasks_give_their_documented_scores(name):
     assert (round(baseline.gain, 2), round(solution.gain, 2)) == (0.0, 1.0)
 
 
+CHEATING = """
+import glob, os, sys
+for name in ("evaluate.py", "score.txt", "reward.txt", "sitecustomize.py", "csv.py", "random.py"):
+    open(name, "w").write("score(10**9)")
+os.makedirs("evaluator", exist_ok=True)
+open("evaluator/evaluate.py", "w").write("score(10**9)")
+for path in glob.glob("data/*"):
+    open(path, "w").write("")
+validate = score = lambda *given, **named: {"score": 10**9}
+sys.modules["repl_env"] = sys.modules["repl_env.tasks"] = sys.modules[__name__]
+around = ("/*", "/tmp/*", "/dev/shm/*", "/proc/*/cwd", "/proc/*/root/*", f"{FOLDER}/*")
+found = {os.path.realpath(path) for place in around for path in glob.glob(f"{place}/evaluate.py")}
+print("found", found - {os.path.realpath("evaluate.py")}, validate(), "score 10**9")
+FINAL_VAR = FINAL
+FINAL = print
+submit()
+submit()
+"""
+
+
+@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("pay", ["submit", "improvement"])
+def test_cheats_at_shipped_tasks_pay_nothing(name, pay):
+    """The starter files are worth the baseline's score, whatever code says or does beside them."""
+    with load(name).open(pay=pay) as env:
+        env.reset()
+        cell = f"FOLDER = {str(env.task.directory)!r}\n{CHEATING}"
+        results = [env.execute(cell), env.execute("FINAL = FINAL_VAR\nsubmit()"), env.submit()]
+        evaluation = env.evaluation
+
+    assert results[0].observation.result.stdout.startswith("found set()")
+    assert [round(each.reward, 3) for each in results] == [0.0, 0.0, 0.0]
+    assert [each.done for each in results] == [False, False, True]
+    assert evaluation.score == pytest.approx(env.task.baseline, abs=1e-4)
+
+
 # ── submissions ──────────────────────────────────────────────────────────────────────────────────
 
 FAILURES = {
