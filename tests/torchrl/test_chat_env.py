@@ -6,6 +6,7 @@ import copy
 import inspect
 import os
 import pickle
+import select
 
 import pytest
 import torch
@@ -377,7 +378,11 @@ def test_a_session_that_dies_is_masked(make, mode, tokenizer):
     env = make(mode, batch_size=2)
     policy = Scripted(tokenizer, mode, [[fenced("x = 1")], [fenced("x = 2"), fenced("FINAL(x)")]])
     out = env.step_mdp(env.step(policy(env.reset(batch("q", "r", expected_answer=["2"] * 2)))))
-    os.kill(env.episodes.environments.environments[0].session._core.links.pid, 9)
+    links = env.episodes.environments.environments[0].session._core.links
+    worker = os.pidfd_open(links.worker_pid)
+    os.kill(links.pid, 9)
+    assert select.select([worker], [], [], 60)[0]
+    os.close(worker)
     out = env.step(policy(out))
     assert out["next", "masked"].flatten().tolist() == [True, False]
     assert out["next", "truncated"].flatten().tolist() == [True, False]
@@ -496,3 +501,15 @@ def test_history_of_full_alone(make):
     after = env.step(action)["next"]
     assert list(after[0]["history"].prompt.role) == ["system", "user", "assistant", "user"]
     assert "42" in after[0]["history"].prompt[-1].content
+
+
+def test_a_primer_that_drops_the_mask_of_a_reset(make, mode, tokenizer):
+    """It ends the sessions of rows that go on: an error, and no reward for a part of an episode."""
+    rows = [{"query": [f"q{number}"], "context": [str(number)]} for number in range(6)]
+    primer = DataLoadingPrimer(dataloader=rows, batch_size=(2,))
+    env = TransformedEnv(make(mode, batch_size=2), primer)
+    say = [[fenced("FINAL(1)")], [fenced("x = 1"), fenced("FINAL(x)")]]
+    with pytest.raises(RuntimeError, match=r"row 1 goes on with an episode .* use TaskPrimer"):
+        env.rollout(4, Scripted(tokenizer, mode, say), break_when_any_done=False)
+    out = env.step(Scripted(tokenizer, mode, say)(env.reset()))
+    assert out["next", "done"].flatten().tolist() == [True, False]

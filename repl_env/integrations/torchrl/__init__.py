@@ -28,11 +28,13 @@ if TYPE_CHECKING:
         MLGymRewardAssignment,
     )
     from repl_env.integrations.torchrl.mlgym.wrapper import MLGymWrapper
+    from repl_env.integrations.torchrl.task_primer import TaskPrimer
     from repl_env.integrations.torchrl.tool_transform import REPLToolTransform
 
 _MODULES = {
     "chat": ["REPLChatEnv"],
     "dataset_chat": ["DatasetREPLChatEnv"],
+    "task_primer": ["TaskPrimer"],
     "tool_transform": ["REPLToolTransform"],
     "mlgym.actions": ["ConditionalSkip", "IsolateCodeBlock"],
     "mlgym.base": ["MLGymBaseTransform"],
@@ -59,6 +61,7 @@ __all__ = [
     "ReadState",
     "ResetModule",
     "StateToMessage",
+    "TaskPrimer",
     "TaskSampler",
     "TemplateTransform",
     "get_args",

@@ -21,6 +21,7 @@ from repl_env.integrations.torchrl.prompts import (
     HistoryPrompts,
     Prompt,
     Prompts,
+    Reply,
     TextPrompts,
     TokenPrompts,
     mark_sampled,
@@ -233,6 +234,8 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
         numbers = self._asked_for(tensordict, "_reset")
         tasks = self._tasks(tensordict, numbers)
         begun = {number: self._begin(number, task) for number, task in tasks.items()}
+        if tensordict.get("_reset", None) is None:
+            begun = {n: replace(row, replaced=self._unfinished(n)) for n, row in begun.items()}
         requests = [task.request() for task in tasks.values()]
         results = self._episodes.reset(requests, only=numbers, max_iterations=self.max_iterations)
         for number in numbers:
@@ -246,7 +249,7 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         given = self._split(tensordict)
         replies = {
-            number: self._prompts.reply(given[number], self._row(number).prompt)
+            number: self._reply(number, given[number])
             for number in self._asked_for(tensordict, "_step")
             if not self._is_done(number)
         }
@@ -256,11 +259,35 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
             result = results[number]
             assert result is not None
             prompt = self._prompts.following(reply, result.message)
-            beyond = self._excess(prompt) > 0
-            self._rows[number] = replace(self._row(number), prompt=prompt, beyond_window=beyond)
+            self._rows[number] = replace(
+                self._row(number),
+                prompt=prompt,
+                beyond_window=self._excess(prompt) > 0,
+                replaced=None,
+            )
         shown = [self._prompts.entries(self._row(number).prompt) for number in range(len(given))]
         batch = self._batch([TensorDict(entries) for entries in shown])
         return self._with_signals(batch, results)
+
+    def _reply(self, number: int, action: TensorDictBase) -> Reply:
+        """The reply in a row's action.
+
+        Raises:
+            RuntimeError: it goes on with an episode that was ended by a reset.
+        """
+        row = self._row(number)
+        ended = row.replaced is not None and self._prompts.answered(action, row.replaced)
+        if ended and not self._prompts.answered(action, row.prompt):
+            raise RuntimeError(
+                f"row {number} goes on with an episode that a reset without a mask ended. TorchRL's "
+                "DataLoadingPrimer drops the mask of a partial reset: use TaskPrimer, as "
+                "from_dataloader does, or batch_size=1"
+            )
+        return self._prompts.reply(action, row.prompt)
+
+    def _unfinished(self, number: int) -> Prompt | None:
+        row = self._rows[number]
+        return None if row is None or self._is_done(number) else row.prompt
 
     def _is_done(self, number: int) -> bool:
         last = self._episodes.last[number]

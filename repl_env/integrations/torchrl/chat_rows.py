@@ -54,11 +54,16 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row: its prompt and task. Its episode is cut off if the prompt is beyond the window."""
+    """A row: its prompt and task.
+
+    `beyond_window`: the prompt does not fit, and the episode is cut off. `replaced`: the prompt of
+    an episode that went on when a reset without a mask began this one.
+    """
 
     prompt: Prompt
     task: Task = field(repr=False)
     beyond_window: bool = False
+    replaced: Prompt | None = field(default=None, repr=False)
 
 
 def with_task_id(row: Mapping[str, Any], data_key: str) -> dict[str, Any]:

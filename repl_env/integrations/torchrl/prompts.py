@@ -51,6 +51,9 @@ class Prompts(Protocol):
     def entries(self, prompt: Prompt) -> dict[str, Any]:
         """A prompt as entries of a row's tensordict."""
 
+    def answered(self, row: TensorDictBase, prompt: Prompt) -> bool:
+        """Whether an action says that it answers this prompt."""
+
 
 class HistoryPrompts:
     """Prompts of messages. The next one is the last, the reply and the message."""
@@ -96,6 +99,10 @@ class HistoryPrompts:
     def entries(self, prompt: Prompt) -> dict[str, Any]:
         return {"history": ChatHistory(prompt=history_of(prompt))}
 
+    def answered(self, row: TensorDictBase, prompt: Prompt) -> bool:
+        asked = _history(_container(row, "history"), "prompt")
+        return asked is not None and list(map(_said, asked)) == list(map(_said, prompt))
+
 
 class TextPrompts:
     """Prompts of text. The next one is what the policy wrote, and the template's text behind it."""
@@ -130,6 +137,9 @@ class TextPrompts:
 
     def entries(self, prompt: Prompt) -> dict[str, Any]:
         return {"text": Text(prompt=prompt)}
+
+    def answered(self, row: TensorDictBase, prompt: Prompt) -> bool:
+        return bool(plain(_container(row, "text").get("prompt", None)) == prompt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +215,15 @@ class TokenPrompts:
         masks = Masks(all_attention_mask=attended, all_assistant_mask=sampled, padded=False)
         return {"tokens": Tokens(prompt=ids, padded=False), "masks": masks}
 
+    def answered(self, row: TensorDictBase, prompt: Prompt) -> bool:
+        return _ends(_ids(_container(row, "tokens"), "prompt"), prompt.ids)
+
     def _asked(
         self, tokens: Any, asked: torch.Tensor, sampled: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The prompt that was answered: the last one, except where the caller changed it."""
         given = _ids(tokens, "prompt")
-        if given is None or (len(given) >= len(asked) and _begins(given.flip(0), asked.flip(0))):
+        if given is None or _ends(given, asked):
             return asked, sampled
         own = (given != self._template.tokenizer.pad_token_id).nonzero()
         given = given[int(own[0]) if len(own) else len(given) :]
@@ -260,6 +273,10 @@ def _ids(tokens: Any, name: str) -> torch.Tensor | None:
     if not isinstance(found, torch.Tensor):  # a list, as a person writes it
         found = torch.tensor(plain(found))
     return found.reshape(-1).to("cpu", torch.int64)
+
+
+def _ends(ids: torch.Tensor | None, last: torch.Tensor) -> bool:
+    return ids is not None and _begins(ids.flip(0), last.flip(0))
 
 
 def _begins(ids: torch.Tensor, first: torch.Tensor) -> bool:
