@@ -279,9 +279,9 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
         ended = row.replaced is not None and self._prompts.answered(action, row.replaced)
         if ended and not self._prompts.answered(action, row.prompt):
             raise RuntimeError(
-                f"row {number} goes on with an episode that a reset without a mask ended. TorchRL's "
-                "DataLoadingPrimer drops the mask of a partial reset: use TaskPrimer, as "
-                "from_dataloader does, or batch_size=1"
+                f"row {number} goes on with an episode that a reset without a mask ended. "
+                "TorchRL's DataLoadingPrimer drops the mask of a partial reset: use TaskPrimer, "
+                "as from_dataloader does, or batch_size=1"
             )
         return self._prompts.reply(action, row.prompt)
 
