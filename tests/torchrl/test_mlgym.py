@@ -6,6 +6,7 @@ import copy
 import inspect
 import os
 import pickle
+import re
 from functools import partial
 from pathlib import Path
 
@@ -350,6 +351,8 @@ def test_a_task_without_an_evaluator_is_an_error_before_the_episode(write, make)
         make(evaluate=None)
     with pytest.raises(TaskError, match="no directory"):
         make(task="no-such-task")
+    with pytest.raises(TaskError, match="no evaluator"):
+        make_mlgym(tasks=["blotto", write("bare", evaluate=None)])
 
 
 def test_a_lost_session_ends_the_episode_and_is_masked(write):
@@ -366,9 +369,20 @@ def test_a_lost_session_ends_the_episode_and_is_masked(write):
 # ── tasks ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("arguments", [{}, {"task": "blotto", "tasks": ["blotto"]}, {"tasks": []}])
-def test_task_or_tasks(arguments):
-    with pytest.raises(ValueError, match=r"task"):
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({}, "exactly one of task and tasks"),
+        ({"task": "blotto", "tasks": ["blotto"]}, "exactly one of task and tasks"),
+        ({"tasks": []}, "at least one"),
+        ({"tasks": ["blotto", "blotto"]}, "different names"),
+        ({"tasks": "blotto"}, "must be a list"),
+        ({"task": "blotto", "max_steps": 0}, "max_steps"),
+        ({"task": "blotto", "reward_wrong_format": float("nan")}, "reward_wrong_format"),
+    ],
+)
+def test_arguments_that_cannot_be(arguments, told):
+    with pytest.raises((TypeError, ValueError), match=told):
         make_mlgym(**arguments)
 
 
@@ -392,6 +406,16 @@ def test_the_sampler_is_seeded_by_the_environment(write, sandbox):
     assert set(episode["task"]) <= {"a", "b", "c"} and episode["next", "done"].all()
     env.close()
     other.close()
+
+
+def test_a_seed_is_the_sessions_too(make):
+    env = make()
+    drawn = []
+    for _ in range(2):
+        env.set_seed(3)
+        (step,) = steps(env, block("import random\nprint(random.random())"))
+        drawn.append(step["next", "observation"])
+    assert drawn[0] == drawn[1]
 
 
 def test_nothing_changes_the_working_directory(make, monkeypatch):
@@ -538,6 +562,7 @@ def test_a_pool_of_environments(write, sandbox):
 @pytest.mark.filterwarnings("ignore:size_average")  # TorchRL's call of PyTorch
 @pytest.mark.parametrize("mode", ["text", "history"])
 def test_a_model_acts(write, sandbox, tokenizer, model, mode):
+    from torchrl.collectors.llm import LLMCollector
     from torchrl.modules.llm import TransformersWrapper
 
     one = partial(
@@ -562,7 +587,27 @@ def test_a_model_acts(write, sandbox, tokenizer, model, mode):
     episodes = env.rollout(2, policy)
     assert episodes["next", "history"][:, -1].shape[-1] == 6
     assert episodes["next", "retry"].all() and episodes["tokens"].response is not None
-    env.close()
+    collector = LLMCollector(env, policy=policy, dialog_turns_per_batch=4, total_dialog_turns=8)
+    assert [tuple(batch.shape) for batch in collector] == [(2, 2)] * 2
+    collector.shutdown()
+
+
+@pytest.mark.filterwarnings("ignore:size_average")  # TorchRL's call of PyTorch
+def test_the_documented_examples_run(tokenizer, model, capsys):
+    page = Path(__file__).parents[2] / "docs" / "torchrl.md"
+    section = (
+        page.read_text(encoding="utf-8").split("\n## The MLGym pipeline\n")[1].split("\n## ")[0]
+    )
+    first, second = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    names = {"tokenizer": tokenizer}
+    exec(first, names)
+    assert "0.248958" in capsys.readouterr().out
+    model = copy.deepcopy(model)
+    model.generation_config.max_new_tokens = 4
+    names["model"] = model
+    exec(second.replace("env.rollout(8", "env.rollout(2"), names)
+    assert names["rollout"].shape == (4, 2)
+    names["env"].close()
 
 
 def test_the_arguments_of_the_template_transform(tokenizer):

@@ -11,6 +11,7 @@ from torchrl.data.llm import History
 
 from repl_env.fences import without_end_tokens
 from repl_env.integrations.torchrl.mlgym.base import MLGymBaseTransform, text_at, text_spec
+from repl_env.values import clean
 
 
 class TemplateTransform(MLGymBaseTransform):
@@ -110,12 +111,13 @@ class TemplateTransform(MLGymBaseTransform):
         if reply is None:
             raise KeyError(f"the policy wrote no reply to {key!r}")
         if isinstance(reply, torch.Tensor):
-            if self.tokenizer is None:
-                raise ValueError("replies are token ids, and there is no tokenizer to read them")
+            if self.tokenizer is None or reply.is_floating_point() or reply.is_complex():
+                told = "there is no tokenizer" if self.tokenizer is None else str(reply.dtype)
+                raise TypeError(f"a reply is a text, or token ids for the tokenizer: {told}")
             reply = self.tokenizer.decode(reply.reshape(-1).tolist())
         else:
             reply = text_at(tensordict, key)
-        return without_end_tokens(str(reply))
+        return without_end_tokens(clean(str(reply)))
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """With the prompt, if there is a tokenizer."""

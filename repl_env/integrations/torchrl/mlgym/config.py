@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from repl_env.arguments import at_least
 from repl_env.integrations.torchrl.mlgym import templates
 from repl_env.integrations.torchrl.mlgym.command_files import documented, read_command_files
 from repl_env.tasks import Task, load
@@ -172,13 +173,14 @@ def get_args(
 
     Raises:
         TaskError: there is no such task, or it is wrong.
-        ValueError: a template has a field that nothing gives a value.
+        ValueError: a template has a field that nothing gives a value; `max_steps` is below 1.
     """
     found = task if isinstance(task, Task) else load(task)
     told = TaskArguments.of(found)
     agent = AgentArguments(config=config or AgentConfig())
     agent.config.check(asdict(told))
-    return EnvironmentArguments(found, max_steps or found.limits.steps, told), agent
+    steps = found.limits.steps if max_steps is None else at_least(max_steps, 1, "max_steps")
+    return EnvironmentArguments(found, steps, told), agent
 
 
 def as_fields(arguments: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable
 from typing import Any, TypeAlias
@@ -52,11 +53,17 @@ def make_mlgym(
             `max_output_length`.
 
     Raises:
-        ValueError: both of `task` and `tasks` are given, or neither; two tasks have one name.
+        TypeError: `tasks` is no list.
+        ValueError: both of `task` and `tasks` are given, or neither; two tasks have one name; a
+            number is none that can be.
         TaskError: a task cannot be used here.
     """
     if (task is None) == (tasks is None):
         raise ValueError(f"give exactly one of task and tasks, not {task=} and {tasks=}")
+    if isinstance(tasks, (str, os.PathLike, Task)):
+        raise TypeError(f"tasks must be a list, not {tasks!r}; one task is given as task")
+    if reward_wrong_format is not None and not math.isfinite(reward_wrong_format):
+        raise ValueError(f"reward_wrong_format must be finite, not {reward_wrong_format}")
     given = [task] if tasks is None else list(tasks)
     environments = Environments(given, max_steps, config, arguments)
     names = list(environments.names)
@@ -94,6 +101,8 @@ class Environments:
         self._args = {environment.task.name: (environment, agent) for environment, agent in pairs}
         if not pairs or len(self._args) < len(pairs):
             raise ValueError("tasks must be tasks of different names, and at least one")
+        for environment, _ in pairs:
+            environment.task.evaluator_files()  # an error before the first episode
         self._arguments = arguments
         self._made: dict[str, TaskGym] = {}
 

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from tensordict import NonTensorData, TensorDict, TensorDictBase
-from torchrl.data import Choice, Composite, NonTensor
+from torchrl.data import Composite, NonTensor
 from torchrl.data.llm import History
 
 from repl_env.integrations.torchrl.mlgym.base import (
@@ -19,8 +19,8 @@ from repl_env.integrations.torchrl.mlgym.base import (
 from repl_env.integrations.torchrl.mlgym.command_files import read_command_files
 from repl_env.integrations.torchrl.mlgym.templates import fill
 
-_RANDOM = ("```{0}\npass\n```", "```{0}\nvalidate()\n```")
-_RANDOM_SHELL = ("```{0}\nls -rtlh\n```", "```{0}\npwd\n```")
+_RANDOM = "```python\npass\n```"
+_RANDOM_SHELL = "```bash\nls -rtlh\n```"
 
 
 class ResetModule(MLGymBaseTransform):
@@ -89,13 +89,9 @@ class ResetModule(MLGymBaseTransform):
         """Random actions are replies with a block that does no harm."""
         spec = action_spec[self.response_key]
         ours = hasattr(self.base_env._env, "step_without_code")
-        blocks = _RANDOM if ours else _RANDOM_SHELL
-        language = getattr(self.config, "language", "bash")
-        action_spec[self.response_key] = Choice(
-            [
-                NonTensor(example_data=each.format(language), shape=spec.shape, device=spec.device)
-                for each in blocks
-            ]
+        # Not a `Choice` of several: batched environments cannot take a row of its spec.
+        action_spec[self.response_key] = NonTensor(
+            example_data=_RANDOM if ours else _RANDOM_SHELL, shape=spec.shape, device=spec.device
         )
         return action_spec
 
