@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
@@ -61,6 +62,9 @@ def _run(run: Run, full: bool) -> Tree:
     parts: list[RenderableType] = [head]
     if run.question:
         parts.append(_block(run.question, full, style="italic"))
+    if run.task is not None:
+        told = ((name, value) for name, value in asdict(run.task).items() if value is not None)
+        parts.append(Text("task " + ", ".join(f"{k} {visible(v)}" for k, v in told), style="dim"))
     parts += [
         Text(f"{visible(note.name)}: {visible(note.type)}, {note.length:,}", style="dim")
         for note in run.contexts

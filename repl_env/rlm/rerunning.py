@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from itertools import zip_longest
 from typing import Any
@@ -99,15 +99,16 @@ def _terms(trajectory: Trajectory, arguments: Mapping[str, Any]) -> dict[str, An
 
 async def _asking(talk: Any, run: Run, begun: asyncio.Event) -> None:
     """Ask what `run` was asked; if it was given up, it is given up again, after as long."""
+    task = None if run.task is None else asdict(run.task)
     ended = run.ended
     if ended is None or ended.stop_reason != "cancelled":
         limit = None
         if ended is not None and ended.stop_reason == "timeout":
             limit = max(ended.seconds, _LEAST)
-        await talk.ask(run.question, timeout_s=limit)
+        await talk.ask(run.question, timeout_s=limit, task=task)
         return
     begun.clear()
-    asking = asyncio.create_task(talk.ask(run.question))
+    asking = asyncio.create_task(talk.ask(run.question, task=task))
     asking.add_done_callback(lambda _: begun.set())
     try:
         await begun.wait()
