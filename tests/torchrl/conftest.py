@@ -28,6 +28,9 @@ def tokenizer():
 @pytest.fixture(scope="session")
 def model(tokenizer):
     """A causal language model of some 40,000 random parameters."""
+    import torch
+
     from examples.torchrl_chat import tiny_model
 
+    torch.set_num_threads(1)  # more than one wait for each other in matrices of this size
     return tiny_model(tokenizer)

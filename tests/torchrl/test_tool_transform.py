@@ -218,6 +218,7 @@ CONTEXTS = {
     "text": ("a b", "'a b'"),
     "dict": ({"a": [1, {"b": None}]}, "{'a': [1, {'b': None}]}"),
     "list": (["x", "y", "z"], "['x', 'y', 'z']"),
+    "list of one number": ([7], "[7]"),
     "bytes": (b"\0\1", "b'\\x00\\x01'"),
 }
 
@@ -247,6 +248,16 @@ def test_columns_reach_the_episode_and_stay(env):
     assert td["task_id"] == ["a", "b"]
     td, came = play(env, td, "FINAL([1, 2])", "")
     assert came["reward"].flatten().tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("context", [[1, 2], [1.5, None], [True, False], [object(), ""]])
+def test_contexts_of_no_kind_are_named_with_their_row(env, context):
+    with pytest.raises(TypeError, match="context must be str, bytes, list, dict") as raised:
+        env.reset(asked("q", "q", context=context))
+    assert "environment 0 of 2" in raised.value.__notes__[0]
+    td = env.reset(asked("q", "q"))
+    td, _ = play(env, td, block("1"), block("2"))
+    assert [row[-1] for row in texts(td)] == ["1", "2"]
 
 
 def test_columns_of_other_names():

@@ -67,7 +67,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, (NonTensorData, NonTensorStack)):
         return value.tolist()
     if isinstance(value, Tensor):
-        return value.item() if value.numel() == 1 else value.tolist()
+        return value.tolist()  # a number, if it has no dimensions
     if is_tensor_collection(value):
         return {key: plain(each) for key, each in value.items()}
     return value
