@@ -266,6 +266,8 @@ def test_pandas_converts() -> None:
         assert converted(given) == arrives
     with pytest.raises(TypeError, match="the key 0 of a dict is int"):
         conversion.encoded(pandas.DataFrame([[1]]))
+    with pytest.raises(ValueError, match="two columns of a DataFrame have one name"):
+        conversion.encoded([pandas.DataFrame([[1, 2]], columns=["a", "a"])])
 
 
 def test_models_of_pydantic_convert() -> None:

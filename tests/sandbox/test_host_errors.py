@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import json
+import pickle
 from collections.abc import Iterator
 
 import pytest
@@ -98,6 +99,39 @@ def test_an_error_is_of_the_built_in_class_that_it_derives_from(
                 repr((True, type(error).__name__)),
                 repr((True, "Cancelled")),  # a coroutine, which the host has then cancelled
             )
+
+
+# An exception, and what code reads of it besides its text.
+READ: list[tuple[BaseException, str, object]] = [
+    (FileNotFoundError(2, "No such file", "x"), "errno", 2),
+    (FileNotFoundError(2, "No such file", "x"), "strerror", "No such file"),
+    (FileNotFoundError(2, "No such file", "x"), "filename", "x"),
+    (FileNotFoundError(2, "No such file", "x"), "args", (2, "No such file")),
+    (FileNotFoundError(2, "No such file", "a", None, "b"), "errno", 2),
+    (FileNotFoundError(2, "No such file", "it's"), "strerror", 'No such file: "it\'s"'),
+    (ConnectionResetError(104, "reset"), "args", (104, "reset")),
+    (BlockingIOError(11, "again"), "errno", 11),
+    (OSError(5, "a\nb: 'c'"), "strerror", "a\nb"),
+    (OSError("no number"), "errno", None),
+    (OSError("[Errno x] y"), "args", ("[Errno x] y",)),
+    (KeyError("a"), "args", ("a",)),
+    (KeyError(5), "args", (5,)),
+    (KeyError("it's"), "args", ('"it\'s"',)),
+    (KeyError("9" * 5_000), "args", ("9" * 5_000,)),
+    (KeyError(), "args", ("",)),
+    (SyntaxError("bad"), "msg", "bad"),
+    (ModuleNotFoundError("no m"), "msg", "no m"),
+]
+
+
+@pytest.mark.parametrize(("error", "name", "value"), READ)
+def test_an_error_has_the_parts_that_its_text_tells(
+    error: BaseException, name: str, value: object
+) -> None:
+    made = host_error(type(error).__name__, str(error))
+    for each in (made, pickle.loads(pickle.dumps(made))):
+        assert getattr(each, name) == value
+        assert str(each) == str(error)
 
 
 @pytest.mark.parametrize("kind", ["generator", "returned", "awaited"])

@@ -110,6 +110,14 @@ def test_a_result_that_json_cannot_carry_is_an_error_in_the_cell(sandbox: Sandbo
         assert "bad returned what JSON cannot carry" in outcome.error.message
 
 
+@pytest.mark.parametrize("value", [float("nan"), [[float("inf")]], {1: 1, "1": 2}])
+def test_a_result_with_a_wrong_value_is_a_value_error(sandbox: Sandbox, value: object) -> None:
+    with sandbox.session(host={"bad": lambda: value}) as session:
+        outcome = session.run("bad()")
+        assert outcome.error is not None
+        assert outcome.error.type == "host.ValueError"
+
+
 def test_threads_of_a_cell_call_at_once(sandbox: Sandbox) -> None:
     """Eight calls meet at a barrier: none returns unless all are open together."""
     barrier = threading.Barrier(8, timeout=60)

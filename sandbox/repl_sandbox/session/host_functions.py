@@ -106,9 +106,8 @@ def success(call: Call, value: object) -> Reply:
     try:
         data = dump_json(value)
     except (TypeError, ValueError) as error:
-        return refusal(
-            call.call, "TypeError", f"{call.name} returned what JSON cannot carry: {error}"
-        )
+        kind = "ValueError" if isinstance(error, ValueError) else "TypeError"
+        return refusal(call.call, kind, f"{call.name} returned what JSON cannot carry: {error}")
     if len(data) > MAX_BLOB:
         return refusal(call.call, "ValueError", f"{call.name} returned {len(data):,} bytes of JSON")
     return Reply(call.call, True, data)

@@ -177,6 +177,13 @@ def _fields(value: Any) -> object:
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
+def _rows(value: Any) -> object:
+    """The rows of a DataFrame; pandas would leave out one of two columns of the same name."""
+    if not value.columns.is_unique:
+        raise ValueError("two columns of a DataFrame have one name")
+    return value.to_dict("records")
+
+
 def _model(value: Any) -> object:
     return value.model_dump() if hasattr(value, "model_dump") else value.dict()
 
@@ -197,7 +204,7 @@ _CLASSES: Final[tuple[tuple[str, str, _Convert], ...]] = (
     ("collections", "UserString", str),
     ("numpy", "generic", _numbers),
     ("numpy", "ndarray", _numbers),
-    ("pandas", "DataFrame", lambda value: value.to_dict("records")),
+    ("pandas", "DataFrame", _rows),
     ("pandas", "Period", str),
     ("pandas._libs.missing", "NAType", lambda value: None),
     ("pydantic", "BaseModel", _model),

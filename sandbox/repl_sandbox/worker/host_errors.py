@@ -6,6 +6,7 @@ Each is a HostCallError and of the built-in class that the host's exception deri
 from __future__ import annotations
 
 import builtins
+import re
 from typing import Any
 
 from ..errors import HostCallError
@@ -21,6 +22,11 @@ _BASES: dict[str, type[Exception]] = {
     for name, cls in vars(builtins).items()
     if isinstance(cls, type) and issubclass(cls, Exception) and name not in _LEFT_OUT
 }
+# How an OSError shows its number, its words and the file, and a KeyError its key, where that is
+# simple: a text without quotes and backslashes, or a number.
+_SYSTEM_ERROR = re.compile(r"\[Errno (-?\d{1,9})\] (.*?)(?:: '([^'\\]*)')?", re.DOTALL)
+_KEY = re.compile(r"'([^'\\]*)'|(-?\d{1,18})")
+
 # Names come from the host, and a host may make classes as it goes.
 _MOST_CLASSES = 256
 _classes: dict[tuple[str, str], type[HostCallError]] = {}
@@ -43,10 +49,22 @@ def host_error(kind: str, message: str, base: str = "") -> HostCallError:
     return made(message)  # type: ignore[call-arg]
 
 
+def _arguments(base: type[Exception], message: str) -> tuple[object, ...]:
+    """The arguments with which an exception of class `base` would show `message`."""
+    if issubclass(base, OSError) and (found := _SYSTEM_ERROR.fullmatch(message)):
+        number, words, file = found.groups()
+        return (int(number), words) if file is None else (int(number), words, file)
+    if issubclass(base, KeyError) and (found := _KEY.fullmatch(message)):
+        text, number = found.groups()
+        return (int(number) if text is None else text,)
+    return (message,)
+
+
 def _class(kind: str, base: str) -> Any:
     def __init__(self: Any, *args: object) -> None:  # noqa: N807
-        BaseException.__init__(self, *args)
-        self.type, self.message = kind, str(args[0]) if args else ""
+        message = str(args[0]) if args else ""
+        _BASES[base].__init__(self, *(_arguments(_BASES[base], message) if args else ()))
+        self.type, self.message = kind, message
 
     def __str__(self: Any) -> str:  # noqa: N807 (a KeyError would show its message quoted)
         return str(self.message)
