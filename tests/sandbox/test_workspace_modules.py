@@ -111,6 +111,22 @@ def value(session: Session, *cells: str) -> str | None:
             ],
             r"b'5\n'",
         ),
+        # A loader that code takes for itself finds no bytecode of an earlier text either.
+        (
+            [
+                "from importlib.machinery import SourceFileLoader",
+                "from importlib.util import module_from_spec, spec_from_file_location\nfound = []",
+                "for number in range(9):\n"
+                "    write('part.py', f'v = {number}')\n"
+                "    spec = spec_from_file_location('part', 'part.py')\n"
+                "    for loader in (spec.loader, SourceFileLoader('part', 'part.py')):\n"
+                "        module = module_from_spec(spec)\n"
+                "        loader.exec_module(module)\n"
+                "        found.append(module.v)\n"
+                "sum(found)",
+            ],
+            "72",
+        ),
         # As for a script: what is first on the path is taken, but not for what is loaded already.
         (["write('wave.py', 'v = 1')\nimport wave\nwave.v"], "1"),
         (["write('json.py', 'v = 1')\nimport json\njson.dumps(2)"], "'2'"),

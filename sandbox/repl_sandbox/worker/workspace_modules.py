@@ -5,7 +5,7 @@ as in an interactive interpreter. A path hook of our own finds the modules there
 interpreter's trusts times of files: it does not see a file that is made within the tick in which it
 listed the folder, and takes the bytecode of a file that was changed within the same second. Here
 nothing of that is kept: the folder is looked at for each module, and bytecode is neither read nor
-written.
+written. Loaders that code makes for itself write none either, so that they read none.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ class WorkspaceModules:
 
     def install(self, check: Check | None) -> None:
         """In a template: find modules in all folders but those that are on `sys.path` now."""
+        sys.dont_write_bytecode = True
         self._library = tuple(f"{path}/" for path in sys.path if path)
         if check is None:
             # Behind that of archives.
