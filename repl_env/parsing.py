@@ -10,7 +10,7 @@ from repl_env.bare_code import bare_code, is_code
 from repl_env.blocks import Block, blocks_of
 from repl_env.fences import fence_at, without_end_tokens
 from repl_env.python_text import Parser, tidied
-from repl_env.thoughts import without_thoughts
+from repl_env.thoughts import spoken
 
 # Line breaks, and marks of fences, up to which a text is looked at line by line, in some
 # milliseconds. A client may send eight megabytes of fences, and a server would stand still for
@@ -44,7 +44,7 @@ def extract_code_blocks(text: str, language: str = "python") -> list[str]:
     Blocks marked `repl`, as Python or as `language` count, and those marked as code if they are
     plainly Python (`repl_env.block_names`). Blocks without a mark count only if there is no marked
     one: beside marked code they are quoted output. Empty blocks are left out, and so is what the
-    model thought before its reply (`without_thoughts`).
+    model thought before its reply (`spoken`).
     """
     parser = Parser()
     named, unnamed = _runnable(_blocks(_lines(text), language, parser), parser, ())
@@ -91,8 +91,7 @@ def strip_fence(text: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    reply = without_thoughts(text.replace("\r\n", "\n"))
-    return without_end_tokens(reply).split("\n")
+    return without_end_tokens(spoken(text.replace("\r\n", "\n"))).split("\n")
 
 
 def _blocks(lines: list[str], language: str, parser: Parser) -> list[Block]:

@@ -13,6 +13,13 @@ from repl_env.blocks import blocks_of
 
 _OPENER, _CLOSER = "<think>", "</think>"
 _WHITE_SPACE = re.compile(r"\s*+")
+# Thoughts between tags that prompts ask for, and between tokens that endpoints leave in a text.
+_TAGGED = re.compile(
+    r"\s*+(?:<(?P<tag>think|thinking|thoughts?|reasoning|scratchpad|seed:think)>"
+    r"|(?P<brackets>\[THINK\])|<\|(?P<token>start_thinking|begin_of_thought)\|>)",
+    re.IGNORECASE,
+)
+_ENDS = {"start_thinking": "<|end_thinking|>", "begin_of_thought": "<|end_of_thought|>"}
 
 
 def without_thoughts(text: str) -> str:
@@ -26,6 +33,29 @@ def without_thoughts(text: str) -> str:
     A text that was cut amid thoughts whose opening tag stood in the prompt has no mark of them.
     """
     return text[_after_marked(text) or _after_unmarked(text) :]
+
+
+def spoken(text: str) -> str:
+    """The part of a reply that is read for code and answers: without thoughts of any kind.
+
+    Thoughts between tags as `<thinking>` and `[THINK]` are left out too, where the reply begins
+    with them, closes them and goes on. `without_thoughts` keeps these: who asked a model for such
+    tags may want to read them.
+    """
+    said = without_thoughts(text)
+    reply = 0
+    while opener := _TAGGED.match(said, reply):
+        closer = re.compile(re.escape(_end_of(opener)), re.IGNORECASE).search(said, opener.end())
+        if closer is None:
+            break
+        reply = _after_blank(said, closer.end())
+    return said[reply:] or said
+
+
+def _end_of(opener: re.Match[str]) -> str:
+    if opener["brackets"]:
+        return "[/THINK]"
+    return f"</{opener['tag']}>" if opener["tag"] else _ENDS[opener["token"].lower()]
 
 
 def _after_marked(text: str) -> int:

@@ -40,7 +40,7 @@ from repl_env.rlm.reports import LAST, NO_CODE, TOO_MANY, Reports
 from repl_env.rlm.result import RLMRunResult
 from repl_env.rlm.sums import Sums
 from repl_env.rlm.transcript import Transcript
-from repl_env.thoughts import without_thoughts
+from repl_env.thoughts import spoken
 from repl_env.values import clean
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class Run:
             return
         if meant.answer is not None:
             await self._answer(meant.answer)
-        elif text := without_thoughts(clean(reply.text)).strip():
+        elif text := spoken(clean(reply.text)).strip():
             await self._submit(text)
 
     async def _give_up(self) -> None:

@@ -14,16 +14,25 @@ from itertools import islice
 
 from repl_env.fences import without_end_tokens
 from repl_env.python_text import MOST_CODE, Parser, computes, names_read
-from repl_env.thoughts import without_thoughts
+from repl_env.thoughts import spoken
 
-_VARIABLE = re.compile(
-    r"^[ \t]*+FINAL_VAR\(\s*+(?:(?:var_name|variable_name|name)\s*+=\s*+)?"
-    r"(?P<quote>[\"'`]?)(?P<name>\w+)(?P=quote)\s*+\)",
+# Markdown may quote a line, and has a backslash before `_`.
+_BEGIN = r"^[ \t]*+(?:>[ \t]*+)?+"
+_CALL = (
+    r"FINAL\\?_VAR\(\s*+(?:(?:var_name|variable_name|name)\s*+=\s*+)?"
+    r"[\"'`\u201c\u2018]?(?P<name>\w+)[\"'`\u201d\u2019]?\s*+\)"
+)
+_VARIABLE = re.compile(_BEGIN + _CALL, re.MULTILINE)
+_ANSWER = re.compile(_BEGIN + r"FINAL\(", re.MULTILINE)
+_ANYWHERE = re.compile(r"\bFINAL\(")
+_VARIABLE_ANYWHERE = re.compile(r"\b" + _CALL)
+# A line that is an answer between marks of Markdown or in a tag, and nothing else.
+_DRESSED = re.compile(
+    _BEGIN + r"(?:(?P<marks>[*_`]{1,3}+)|<(?P<tag>answer|final|final_answer|result)>)[ \t]*+"
+    r"(?P<answer>FINAL(?:(?!(?P=marks)).)*\))"
+    r"[ \t]*+(?(tag)</(?P=tag)>|(?P=marks))[.!]?[ \t]*+$",
     re.MULTILINE,
 )
-_ANSWER = re.compile(r"^[ \t]*+FINAL\(", re.MULTILINE)
-_ANYWHERE = re.compile(r"\bFINAL\(")
-_VARIABLE_ANYWHERE = re.compile(_VARIABLE.pattern.replace(r"^[ \t]*+", r"\b"))
 _PARENTHESIS = re.compile(r"[()]")
 # Those of enumerations and smileys.
 _UNPAIRED = re.compile(r"(?:^[ \t]*+(?:[-*+][ \t]++)?\w{1,3}|[:;]-?)\)", re.MULTILINE)
@@ -69,7 +78,7 @@ def answer_in(
     run, and no answer; `whole` is the text that `prose` is a part of. `anywhere`: in the middle of
     a line too. The thoughts before a reply are no part of the reply.
     """
-    prose = without_thoughts(prose)
+    prose = _DRESSED.sub(r"\g<answer>", spoken(prose))
     variable = (_VARIABLE_ANYWHERE if anywhere else _VARIABLE).search(prose)
     answer = (_ANYWHERE if anywhere else _ANSWER).search(prose)
     if variable is not None and (answer is None or variable.start() < answer.start()):
@@ -83,7 +92,7 @@ def answer_in(
 
 def around_code(text: str, parser: Parser) -> str | None:
     """The answer in prose that `text` ends with, if its first fence stands in that answer."""
-    text = without_end_tokens(without_thoughts(text)).rstrip()
+    text = without_end_tokens(spoken(text)).rstrip()
     start = _ANSWER.search(text)
     fence = text.find("```")
     if start is None or fence < start.end() or not is_answer(text[start.start() :], parser):

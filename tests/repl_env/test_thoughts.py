@@ -55,6 +55,29 @@ def test_a_text_that_only_mentions_the_tags_stays_as_it_is(text):
     assert without_thoughts(text) == text
 
 
+TAGS = [
+    ("<thinking>", "</thinking>"), ("<Thought>", "</Thought>"), ("<reasoning>", "</reasoning>"),
+    ("[THINK]", "[/THINK]"), ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"), ("<seed:think>", "</seed:think>"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("opener", "closer"), TAGS)
+def test_code_in_thoughts_between_other_tags_is_not_run(opener, closer):
+    thought = f"{opener}\n{THOUGHT}{closer}\n"
+    assert extract_code_blocks(f"{thought}```repl\ny\n```") == ["y"]
+    assert extract_code_blocks(f"\n{thought}\n<think>a</think>{thought}```repl\ny\n```") == ["y"]
+    assert without_thoughts(thought) == thought  # those that code asked a model for are its own
+
+
+@pytest.mark.parametrize(
+    "text", ["{}\n```py\ny\n```", "{}\n```py\ny\n```\n{}", "So: {}a{}\n```py\ny\n```"]
+)
+@pytest.mark.parametrize("tags", TAGS)
+def test_a_reply_that_is_nothing_but_such_thoughts_is_read_as_it_is(text, tags):
+    assert extract_code_blocks(text.format(*tags)) == ["y"]
+
+
 def test_thoughts_may_quote_their_own_end_in_code():
     quoted = "So:\n```python\nx = '''\n</think>\n'''\n```\nNo.\n</think>\n"
     assert without_thoughts(f"{quoted}```python\ny\n```") == "```python\ny\n```"

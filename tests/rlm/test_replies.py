@@ -178,6 +178,34 @@ AROUND = [
 ]  # fmt: skip
 
 
+# Lines of an answer as Markdown and chats dress them.
+DRESSED = [
+    "**FINAL(5)**", "So:\n`FINAL(5)`\nDone.", "__FINAL_VAR(x)__", "> FINAL(x)", "> **FINAL(5)**",
+    "***FINAL_VAR('x')***.", "<answer>FINAL(x)</answer>", "FINAL_VAR(\u201cx\u201d)",
+    "FINAL\\_VAR('x')",
+    "<final_answer> FINAL_VAR(x) </final_answer>", "<thinking>\nFINAL(no)\n</thinking>\nFINAL(5)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reply", DRESSED)
+def test_an_answer_in_prose_may_be_dressed(rlm, reply):
+    result = rlm(ScriptedModel(["```repl\nx = 5\n```", reply])).run("?")
+    assert (result.final_answer, result.iterations) == ("5", 2)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "`FINAL(x)` ends the run.", "**FINAL(x)** or **FINAL_VAR(x)**", "Use **FINAL(x)**",
+        "`n = 3`\n`FINAL(n)`", "**FINAL(x)", "> n = 3\n> FINAL(n)", "<think>FINAL(x)</think>",
+        "> >>> FINAL(n)", "<answer>FINAL(n)",
+    ],
+)  # fmt: skip
+def test_what_only_mentions_the_function_is_no_answer(rlm, reply):
+    model = ScriptedModel([reply, "```repl\nFINAL('next')\n```"])
+    assert rlm(model).run("?").final_answer == "next"
+
+
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("text", PROSE)
 def test_an_answer_in_prose_is_its_text(rlm, around, text):
