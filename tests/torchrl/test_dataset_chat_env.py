@@ -177,6 +177,26 @@ def test_rows_that_end_apart_are_paid_for_their_own_task(make, mode, tokenizer):
         assert row["query"].count("x") == int(row["context"])
 
 
+@pytest.mark.parametrize("stop", [{}, {"break_when_all_done": True}])
+@pytest.mark.parametrize("mode", MODES)
+def test_transformers_wrapper_takes_rows_of_different_length(make, mode, stop, tokenizer, model):
+    """Episodes of one, two and three turns side by side, reset one by one or left to wait."""
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    queries = [turns[:1], turns[:1], [*turns, turns[0]]]
+    tasks = [{"query": query, "max_iterations": n} for n, query in enumerate(queries, 1)]
+    env = make(tasks, num_envs=3, shuffle=False, input_mode=mode)
+    policy = TransformersWrapper(
+        model,
+        tokenizer=tokenizer,
+        input_mode=mode,
+        pad_output=False,
+        generate_kwargs={"max_new_tokens": 6, "do_sample": True},
+    )
+    found = env.rollout(3, policy, break_when_any_done=False, **stop)
+    ends = [[1, 1, 0], [0, 1, 0], [0, 0, 1]] if not stop else [[1, 1, 1], [0, 1, 1], [0, 0, 1]]
+    assert found["next", "done"][..., 0].tolist() == [list(map(bool, row)) for row in ends]
+
+
 def test_columns_are_there_at_each_step(make, tokenizer):
     tasks = [{**task, "difficulty": "hard", "weight": torch.tensor(2.0)} for task in TASKS]
     env = make(tasks, num_envs=2)

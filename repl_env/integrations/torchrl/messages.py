@@ -16,6 +16,21 @@ Message: TypeAlias = dict[str, Any]
 _FIELDS = frozenset({"role", "content", "is_complete", "tool_calls", "tool_responses"})
 
 
+class Conversation(History):
+    """A `History` that can be extended where the rows of a batch differ in their messages.
+
+    TorchRL's wrappers of models extend a prompt by a response, which a plain `History` refuses for
+    such a batch.
+    """
+
+    def extend(self, history: Any, *, inplace: bool = True, dim: int = 0) -> Any:
+        """The conversation with the messages of `history` behind it, as `History.extend`."""
+        if inplace or self.ndim < 2 or dim not in (-1, self.ndim - 1):
+            return super().extend(history, inplace=inplace, dim=dim)
+        rows = zip(self.unbind(0), history.unbind(0), strict=True)
+        return lazy_stack([row.extend(new, inplace=False, dim=-1) for row, new in rows])
+
+
 def stacked(rows: Sequence[TensorDictBase], shape: Sequence[int]) -> TensorDictBase:
     """The rows as a batch of `shape`, whose prompts may differ in length."""
     if len(shape) == 1:
@@ -52,7 +67,7 @@ def queries(
 
 def history_of(messages: Sequence[Message]) -> Any:
     """A `History` of one conversation."""
-    return lazy_stack([History(**message) for message in messages])
+    return lazy_stack([Conversation(**message) for message in messages])
 
 
 def messages_of(history: Any) -> list[Message]:

@@ -17,7 +17,12 @@ from torchrl.modules.llm.policies import ChatHistory, Masks, Text, Tokens
 
 from repl_env.integrations.torchrl.chat_template import ChatTemplate
 from repl_env.integrations.torchrl.columns import plain
-from repl_env.integrations.torchrl.messages import Message, history_of, messages_of
+from repl_env.integrations.torchrl.messages import (
+    Conversation,
+    Message,
+    history_of,
+    messages_of,
+)
 
 Prompt: TypeAlias = Any  # messages, a text, or `Ids`
 
@@ -64,8 +69,9 @@ class HistoryPrompts:
 
     def specs(self, shape: torch.Size) -> tuple[Composite, Composite]:
         prompt, full = (ChatHistory.default_spec(shape=shape, keys=[k]) for k in ("prompt", "full"))
-        for spec in (prompt["prompt"], full["full"]):
-            del spec["tool_calls"], spec["tool_responses"]  # no message here has them
+        for chat, name in ((prompt, "prompt"), (full, "full")):
+            chat[name] = Conversation.default_spec(shape=(*shape, -1))
+            del chat[name]["tool_calls"], chat[name]["tool_responses"]  # no message here has them
         return Composite(history=prompt, shape=shape), Composite(history=full, shape=shape)
 
     def first(self, messages: list[Message]) -> Prompt:
