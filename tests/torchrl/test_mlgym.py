@@ -6,7 +6,6 @@ import copy
 import inspect
 import os
 import pickle
-import re
 from functools import partial
 from pathlib import Path
 
@@ -590,24 +589,6 @@ def test_a_model_acts(write, sandbox, tokenizer, model, mode):
     collector = LLMCollector(env, policy=policy, dialog_turns_per_batch=4, total_dialog_turns=8)
     assert [tuple(batch.shape) for batch in collector] == [(2, 2)] * 2
     collector.shutdown()
-
-
-@pytest.mark.filterwarnings("ignore:size_average")  # TorchRL's call of PyTorch
-def test_the_documented_examples_run(tokenizer, model, capsys):
-    page = Path(__file__).parents[2] / "docs" / "torchrl.md"
-    section = (
-        page.read_text(encoding="utf-8").split("\n## The MLGym pipeline\n")[1].split("\n## ")[0]
-    )
-    first, second = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    names = {"tokenizer": tokenizer}
-    exec(first, names)
-    assert "0.248958" in capsys.readouterr().out
-    model = copy.deepcopy(model)
-    model.generation_config.max_new_tokens = 4
-    names["model"] = model
-    exec(second.replace("env.rollout(8", "env.rollout(2"), names)
-    assert names["rollout"].shape == (4, 2)
-    names["env"].close()
 
 
 def test_the_arguments_of_the_template_transform(tokenizer):
