@@ -64,7 +64,7 @@ def _run(run: Run, full: bool) -> Tree:
         parts.append(_block(run.question, full, style="italic"))
     if run.task is not None:
         told = ((name, value) for name, value in asdict(run.task).items() if value is not None)
-        parts.append(Text("task " + ", ".join(f"{k} {visible(v)}" for k, v in told), style="dim"))
+        parts.append(Text("task: " + ", ".join(f"{k} {visible(v)}" for k, v in told), style="dim"))
     parts += [
         Text(f"{visible(note.name)}: {visible(note.type)}, {note.length:,}", style="dim")
         for note in run.contexts

@@ -56,7 +56,7 @@ class Evaluation:
 class Evaluator:
     """Evaluates submissions for one task. Thread-safe: each evaluation has sessions of its own.
 
-    `sandbox`, `isolation`, `require`: as for `LocalREPLEnv`. `source`: in place of these.
+    `sandbox`, `isolation`, `require`: as for `LocalREPLEnv`.
 
     Raises:
         TaskError: the task has no evaluator, its packages are not there, or sessions would see it.

@@ -56,6 +56,14 @@ def shown(events, **arguments):
 # ── shown ────────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_the_task_of_a_run_is_shown(path):
+    assert "task: name words, group_id g1, split test, difficulty 3" in run(path)[1]
+    root = json.loads(run(path, "--json")[1])["runs"][0]
+
+    assert (root["task"]["group_id"], root["ending"]) == ("g1", "terminated")
+    assert root["task_reward"] == 0.75
+
+
 def test_the_tree_is_shown_with_code_outputs_calls_children_and_totals(path):
     status, output = run(path)
 

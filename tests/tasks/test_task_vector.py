@@ -109,6 +109,15 @@ def test_an_evaluator_that_fails_is_raised_when_the_others_are_scored(write, san
         assert list(envs.errors) == [0]
 
 
+async def test_a_group_may_be_awaited(write, sandbox):
+    async with TaskVectorEnv([load(write())] * 2, sandbox=sandbox) as envs:
+        begun = await envs.areset()
+        results = await envs.astep(["validate()\nsubmit()", f"{WRITE_GOOD}\nFINAL('')"])
+
+    assert [(row.reward, row.terminated) for row in results] == [(0.5, True), (1.0, True)]
+    assert len({row.metadata["group_id"] for row in (*begun, *results)}) == 1
+
+
 @pytest.mark.parametrize(
     ("tasks", "error"), [([], ValueError), ("blotto", TypeError), (["blotto"], TypeError)]
 )
