@@ -528,6 +528,34 @@ def test_a_device_move_keeps_the_episode_and_its_device(make):
     assert step["next"].device == step["next", "history"].device == torch.device("cpu")
 
 
+def test_a_reset_of_nothing_leaves_the_episode(write, sandbox):
+    env = make_mlgym(tasks=[write("a"), write("b")], sandbox=sandbox)
+    current = env.step_mdp(steps(env, block("kept = 1"))[0])
+    again = env.reset(current.clone().set("_reset", torch.tensor([False])))
+    (step,) = steps(env, block("print(kept)"), begin=again)
+
+    assert told(step).startswith("1\n") and step["next", "task"] == current["task"]
+    anew = env.reset(current.set("_reset", torch.tensor([True])))
+    assert list(anew["history"].role) == ["system", "user"]
+    env.close()
+
+
+def test_a_row_that_is_lost_leaves_the_others(write, sandbox):
+    with Sandbox() as own:
+        task = write()
+        env = SerialEnv(
+            2, [partial(make_mlgym, task=task, sandbox=each) for each in (own, sandbox)]
+        )
+        td = env.reset()
+        own.close()
+    td["text_response"] = [block("print(1)"), block(f"{put(15)}submit()")]
+    step = env.step(td)["next"]
+    assert step["mask"].flatten().tolist() == [True, False]
+    assert step["truncated"].flatten().tolist() == [True, False]
+    assert step["reward"].flatten().tolist() == [0.0, 0.5]
+    env.close()
+
+
 def test_rows_of_a_batch_are_episodes_of_their_own(write, sandbox):
     env = SerialEnv(2, partial(make_mlgym, task=write(), sandbox=sandbox))
     td = env.reset()

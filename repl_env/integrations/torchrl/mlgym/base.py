@@ -73,6 +73,12 @@ class MLGymBaseTransform(Transform):
         return {**as_fields(self.task_args), **self.system_args}
 
 
+def goes_on(tensordict: TensorDictBase | None) -> bool:
+    """Whether a reset with this tensordict leaves the episode as it is: its `_reset` is False."""
+    mask = None if tensordict is None else tensordict.get("_reset", None)
+    return mask is not None and not bool(mask.any())
+
+
 def text_spec(example: str, like: Any) -> NonTensor:
     """The spec of a text beside those of `like`."""
     return NonTensor(example_data=example, shape=like.shape, device=like.device)

@@ -10,7 +10,12 @@ from torchrl.data import Composite
 from torchrl.data.llm import History
 
 from repl_env.chat_text import escaped, template_tokens
-from repl_env.integrations.torchrl.mlgym.base import MLGymBaseTransform, text_at, text_spec
+from repl_env.integrations.torchrl.mlgym.base import (
+    MLGymBaseTransform,
+    goes_on,
+    text_at,
+    text_spec,
+)
 from repl_env.integrations.torchrl.mlgym.templates import fill
 
 
@@ -29,7 +34,7 @@ class _After(MLGymBaseTransform):
     def _reset(
         self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
-        return self._write(tensordict_reset)
+        return tensordict_reset if goes_on(tensordict) else self._write(tensordict_reset)
 
     def _put(self, tensordict: TensorDictBase, key: str, text: str) -> TensorDictBase:
         tensordict[key] = NonTensorData(text, device=self.parent.device)

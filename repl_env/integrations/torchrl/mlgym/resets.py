@@ -12,6 +12,7 @@ from torchrl.data.llm import History
 
 from repl_env.integrations.torchrl.mlgym.base import (
     MLGymBaseTransform,
+    goes_on,
     history_spec,
     text_at,
     text_spec,
@@ -37,6 +38,8 @@ class ResetModule(MLGymBaseTransform):
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase | None) -> TensorDictBase | None:
         base = self.base_env
+        if goes_on(tensordict):
+            return tensordict
         if tensordict is not None and "task" in tensordict:
             base.choose(text_at(tensordict, "task"))
         if hasattr(base._env, "task_workspace"):  # MLGym's own: a container that is used again
@@ -48,6 +51,9 @@ class ResetModule(MLGymBaseTransform):
     def _reset(
         self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
+        if goes_on(tensordict):
+            tensordict_reset["history"] = tensordict["history"]
+            return tensordict_reset
         self._equip()
         message = fill(self.config.system_template, self.fields)
         tensordict_reset["history"] = History(
@@ -116,7 +122,7 @@ class TaskSampler(MLGymBaseTransform):
     def _reset_env_preprocess(self, tensordict: TensorDictBase | None) -> TensorDictBase:
         if tensordict is None:
             tensordict = TensorDict(batch_size=self.parent.batch_size)
-        if "task" not in tensordict or "history" in tensordict:
+        if not goes_on(tensordict) and ("task" not in tensordict or "history" in tensordict):
             chosen = self.base_env.rng.choice(self.tasks)
             tensordict["task"] = NonTensorData(chosen)
         return tensordict

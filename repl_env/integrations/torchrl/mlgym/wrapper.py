@@ -12,6 +12,7 @@ from torchrl.data import Categorical, Composite, NonTensor, Unbounded
 from torchrl.envs import GymWrapper
 
 from repl_env.arguments import one_of
+from repl_env.integrations.torchrl.mlgym.base import goes_on
 from repl_env.integrations.torchrl.mlgym.config import AgentArguments
 from repl_env.integrations.torchrl.mlgym.scores import ForeignScores
 
@@ -101,6 +102,8 @@ class MLGymWrapper(GymWrapper):
         self.full_reward_spec = Composite(reward=Unbounded(shape=(1,), device=self.device))
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        if goes_on(tensordict):
+            return self.full_observation_spec.zero().update(self.full_done_spec.zero())
         seed = self._rng.getrandbits(31) if self._seeded else None
         given = kwargs if seed is None or not self._is_ours else {"seed": seed, **kwargs}
         result = self._env.reset(**given)
