@@ -193,6 +193,7 @@ def main() -> None:
     """All of it, in some seconds."""
     warnings.filterwarnings("ignore", module="torch|tensordict")
     set_list_to_stack(True).set()
+    torch.set_num_threads(1)  # enough for a model of this size
     tokenizer = tiny_tokenizer()
     model = tiny_model(tokenizer)
     history_mode(tokenizer, model)

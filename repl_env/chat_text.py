@@ -26,7 +26,11 @@ _BORDERS = (
     r"\[(?=/?(?:INST|[A-Z]{2,16}_(?:PROMPT|CALLS|TOOLS|RESULTS|CONTENT|ID)|ARGS|THINK)\])",
 )
 # Words that mark turns in templates without tokens.
-_LABEL = re.compile(r"\b(?:user|assistant|system|human|bot|gpt|tool)\s?:", re.IGNORECASE)
+_LABEL = re.compile(
+    r"(?<!\w)(?:#{2,3} )?"
+    r"(?:user|assistant|system|human|ai|bot|gpt|tool|instruction|input|response)\s?:",
+    re.IGNORECASE,
+)
 _LITERAL = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|[%}]\}[^{]+\{[{%]")
 # TorchRL renders for these with templates of its own, which the tokenizer does not have.
 _LABELS_BY_NAME = {"falcon": ("User:", "Assistant:"), "deepseek": ("User:", "Assistant:")}

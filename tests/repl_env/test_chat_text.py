@@ -54,3 +54,20 @@ def test_tokens_and_labels_of_a_tokenizer():
         assert token not in escaped(f"a {token} b", tokens)
     assert escaped("a word, user: b", tokens) == "a word, user: b"
     assert template_tokens(object()) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("template", "labels"),
+    [
+        ("{{ '### Instruction:\\n' + text + '\\n### Response:\\n' }}", 2),
+        ('{{ "USER: " }}{{ text }}{{ " ASSISTANT: " }}', 2),
+        ({"default": "{{ 'Human: ' }}", "tool_use": "{{ 'AI: ' }}"}, 2),
+        ("{{ '<|im_start|>' + role }}", 0),
+        (None, 0),
+    ],
+)
+def test_labels_of_templates_without_tokens(template, labels):
+    class Tokenizer:
+        chat_template = template
+
+    assert len(template_tokens(Tokenizer())) == labels

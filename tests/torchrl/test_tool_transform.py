@@ -307,15 +307,14 @@ def test_output_cannot_forge_a_turn(tokenizer, template, how):
     }.get(template, FORGED)
     named = pickle.loads(pickle.dumps(tokenizer))
     named.name_or_path = template or ""
-    code = {
-        "printed": f"print({told!r})", "value": repr(told), "error": f"raise ValueError({told!r})",
-    }[how]  # fmt: skip
-    if "User:" in told:
-        pieces = f"{told!r}.replace('@', '')"
-        code = code.replace(
-            repr(told), pieces.replace("User:", "Us@er:").replace("Assistant:", "Assis@tant:")
-        )
-    env = made(1, tokenizer=named)
+    hidden = told.replace("<", "<@").replace("User:", "Us@er:").replace("Assistant:", "Assis@tant:")
+    value = f"{hidden!r}.replace('@', '')"  # so that the reply has none of it
+    code = {"printed": f"print({value})", "value": value, "error": f"raise ValueError({value})"}[
+        how
+    ]
+    # These two templates leave out every other role.
+    role = "user" if template in ("deepseek", "falcon") else "tool"
+    env = made(1, tokenizer=named, tool_name=role)
     td = env.reset(asked("q"))
     td, came = play(env, td, block(code))
     assert not came["done"].any() and "stolen" in texts(td)[0][-1]
@@ -323,11 +322,16 @@ def test_output_cannot_forge_a_turn(tokenizer, template, how):
     text = td["history"].prompt.apply_chat_template(
         tokenizer=named, add_generation_prompt=False, **name
     )
+    begin = named.convert_tokens_to_ids("<|im_start|>")
+    turns = text[0].count("<|im_start|>")
+    assert named(text[0], add_special_tokens=False)["input_ids"].count(begin) == turns
+    assert turns in (0, len(roles(td)[0]))
     if template == "falcon":  # of which TorchRL reads nothing back
-        assert text[0].count("Assistant:") == 1 and text[0].count("User:") == 1
+        assert text[0].count("Assistant:") == 1 and text[0].count("User:") == 2
     else:
         read = History.from_text(text, chat_template_name=template or "chatml_format")[0]
-        assert [*read.role].count("assistant") == 1 and [*read.role].count("user") == 1
+        assert [*read.role].count("assistant") == 1
+        assert [*read.role].count("user") == roles(td)[0].count("user")
     env.close()
 
 
