@@ -20,6 +20,7 @@ def group(write, sandbox):
 
 
 def test_a_group_is_stepped_and_scored_row_by_row(group):
+    assert group.evaluations == (None, None, None)
     begun = group.reset()
     told = group.step(["print(validate())", WRITE_GOOD, None])
     last = group.step(["submit()", "submit()", "FINAL('')"])
