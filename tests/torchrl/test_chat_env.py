@@ -19,6 +19,7 @@ from torchrl.modules.llm import TransformersWrapper, vLLMWrapper
 from torchrl.modules.llm.policies import ChatHistory
 
 from repl_env.integrations.torchrl import REPLChatEnv
+from repl_env.rubrics import Rubric
 from tests.torchrl.scripted import Scripted, fenced, prompts
 
 # TorchRL's own, in its wrapper, its containers and its tokenizing transform.
@@ -513,3 +514,27 @@ def test_a_primer_that_drops_the_mask_of_a_reset(make, mode, tokenizer):
         env.rollout(4, Scripted(tokenizer, mode, say), break_when_any_done=False)
     out = env.step(Scripted(tokenizer, mode, say)(env.reset()))
     assert out["next", "done"].flatten().tolist() == [True, False]
+
+
+def test_rows_whose_reset_failed_have_no_episode(make, mode, tokenizer):
+    env = make(mode, batch_size=2)
+    policy = Scripted(tokenizer, mode, [["x"], ["y"]])
+    action = policy(env.reset(batch("a", "b")))
+    with pytest.raises(TypeError, match="context"):
+        env.reset(batch("c", "d", context=["e", object()]))
+    with pytest.raises(RuntimeError, match="row 0 has no episode"):
+        env.step(action)
+
+
+class _Broken(Rubric):
+    def forward(self, action, observation):
+        raise ZeroDivisionError("a bug")
+
+
+def test_rows_whose_step_failed_have_no_episode(make, mode, tokenizer):
+    env = make(mode, batch_size=2, rubric=_Broken())
+    action = Scripted(tokenizer, mode, [["x"], ["y"]])(env.reset(batch("a", "b")))
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        env.step(action)
+    with pytest.raises(RuntimeError, match="row 0 has no episode"):
+        env.step(action)

@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torchrl.data import Composite
 from torchrl.envs import EnvBase, TransformedEnv
 
 from repl_env.arguments import at_least, one_of
-from repl_env.integrations.torchrl.chat_rows import TASK_COLUMNS, Row, Task
+from repl_env.integrations.torchrl.chat_episodes import ChatEpisodes
+from repl_env.integrations.torchrl.chat_rows import TASK_COLUMNS, Task
 from repl_env.integrations.torchrl.chat_template import ChatTemplate
 from repl_env.integrations.torchrl.columns import with_state_columns
 from repl_env.integrations.torchrl.histories import rows_of
 from repl_env.integrations.torchrl.messages import queries, stacked
-from repl_env.integrations.torchrl.prompts import (
-    HistoryPrompts,
-    Prompt,
-    Prompts,
-    Reply,
-    TextPrompts,
-    TokenPrompts,
-    mark_sampled,
-)
+from repl_env.integrations.torchrl.prompts import HistoryPrompts, Prompts, TextPrompts
 from repl_env.integrations.torchrl.signals import (
     set_stepped,
     with_endings,
     with_marks,
     with_rewards,
 )
+from repl_env.integrations.torchrl.token_prompts import TokenPrompts, mark_sampled
 from repl_env.rows import EpisodeRows, RowResult
 
 if TYPE_CHECKING:
@@ -135,13 +128,14 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
         self.template_kwargs = template_kwargs or {}
         self.system_role, self.user_role, self.policy_role = system_role, user_role, policy_role
         self.max_prompt_tokens = _window(max_prompt_tokens, tokenizer)
-        self._template = ChatTemplate(tokenizer, self.template_kwargs, user_role, policy_role)
-        self._prompts = self._form()
-        self._episodes = EpisodeRows(
-            shape.numel(), template_tokens=self._template.tokens, **arguments
-        )
         self.max_iterations = max_iterations
-        self._rows: list[Row | None] = [None] * shape.numel()
+        template = ChatTemplate(tokenizer, self.template_kwargs, user_role, policy_role)
+        self._chat = ChatEpisodes(
+            EpisodeRows(shape.numel(), template_tokens=template.tokens, **arguments),
+            template,
+            _prompts_of(input_mode, template, user_role, policy_role),
+            self.max_prompt_tokens,
+        )
         self._make_specs()
 
     @classmethod
@@ -190,30 +184,16 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
     @property
     def episodes(self) -> EpisodeRows:
         """The episodes of the rows."""
-        return self._episodes
+        return self._chat.episodes
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Close all sessions. A later reset opens new ones."""
-        self._rows = [None] * len(self._rows)
-        self._episodes.close()
+        self._chat.close()
         super().close(raise_if_closed=raise_if_closed)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Everything but the episodes: a copy begins with a reset."""
-        return {**super().__getstate__(), "_rows": [None] * len(self._rows)}
-
-    def _form(self) -> Prompts:
-        match self.input_mode:
-            case "history":
-                return HistoryPrompts(self._template, self.user_role, self.policy_role)
-            case "text":
-                return TextPrompts(self._template)
-            case _:
-                return TokenPrompts(self._template)
 
     def _make_specs(self) -> None:
         shape, device = self.batch_size, self.device
-        prompts, actions = (spec.to(device) for spec in self._prompts.specs(shape))
+        prompts, actions = (spec.to(device) for spec in self._chat.prompts.specs(shape))
         empty = Composite(shape=shape, device=device)
         self.full_observation_spec = with_marks(prompts)
         self.full_action_spec = actions
@@ -231,86 +211,41 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
                 f"{name}.reset needs a tensordict with {self.data_key!r}, or a primer that loads "
                 f"one, as {name}.from_dataloader has it"
             )
-        numbers = self._asked_for(tensordict, "_reset")
-        tasks = self._tasks(tensordict, numbers)
-        begun = {number: self._begin(number, task) for number, task in tasks.items()}
-        if tensordict.get("_reset", None) is None:
-            begun = {n: replace(row, replaced=self._unfinished(n)) for n, row in begun.items()}
-        requests = [task.request() for task in tasks.values()]
-        results = self._episodes.reset(requests, only=numbers, max_iterations=self.max_iterations)
-        for number in numbers:
-            self._rows[number] = begun[number]
-        rows = [self._row(number) for number in range(len(self._rows))]
-        batch = self._batch(
-            [row.task.entries().update(self._prompts.entries(row.prompt)) for row in rows]
+        masked = tensordict.get("_reset", None) is not None
+        tasks = self._tasks(tensordict, self._asked_for(tensordict, "_reset"))
+        system = {"role": self.system_role, "content": self.system_prompt}
+        self._chat.reset(
+            tasks,
+            whole=not masked,
+            before=[] if self.system_prompt is None else [system],
+            max_iterations=self.max_iterations,
         )
-        return self._with_signals(batch, [None] * len(results)).exclude("reward")
+        batch = self._batch(self._chat.shown(with_tasks=True))
+        return self._with_signals(batch, [None] * len(self._chat)).exclude("reward")
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        given = self._split(tensordict)
-        replies = {
-            number: self._reply(number, given[number])
-            for number in self._asked_for(tensordict, "_step")
-            if not self._is_done(number)
-        }
-        said = [replies[number].text if number in replies else None for number in range(len(given))]
-        results = self._episodes.step(said)
-        for number, reply in replies.items():
-            result = results[number]
-            assert result is not None
-            prompt = self._prompts.following(reply, result.message)
-            self._rows[number] = replace(
-                self._row(number),
-                prompt=prompt,
-                beyond_window=self._excess(prompt) > 0,
-                replaced=None,
-            )
-        shown = [self._prompts.entries(self._row(number).prompt) for number in range(len(given))]
-        batch = self._batch([TensorDict(entries) for entries in shown])
-        return self._with_signals(batch, results)
-
-    def _reply(self, number: int, action: TensorDictBase) -> Reply:
-        """The reply in a row's action.
-
-        Raises:
-            RuntimeError: it goes on with an episode that was ended by a reset.
-        """
-        row = self._row(number)
-        ended = row.replaced is not None and self._prompts.answered(action, row.replaced)
-        if ended and not self._prompts.answered(action, row.prompt):
-            raise RuntimeError(
-                f"row {number} goes on with an episode that a reset without a mask ended. "
-                "TorchRL's DataLoadingPrimer drops the mask of a partial reset: use TaskPrimer, "
-                "as from_dataloader does, or batch_size=1"
-            )
-        return self._prompts.reply(action, row.prompt)
-
-    def _unfinished(self, number: int) -> Prompt | None:
-        row = self._rows[number]
-        return None if row is None or self._is_done(number) else row.prompt
-
-    def _is_done(self, number: int) -> bool:
-        last = self._episodes.last[number]
-        return self._row(number).beyond_window or (last is not None and last.done)
+        rows = self._split(tensordict)
+        asked = self._asked_for(tensordict, "_step")
+        results = self._chat.step({number: rows[number] for number in asked})
+        return self._with_signals(self._batch(self._chat.shown()), results)
 
     def _with_signals(
         self, batch: TensorDictBase, results: Sequence[RowResult | None]
     ) -> TensorDictBase:
         """A batch with the rewards and ends of its rows."""
-        cut_off = [row is not None and row.beyond_window for row in self._rows]
-        cut_off = [
-            cut and not (last and last.terminated)
-            for cut, last in zip(cut_off, self._episodes.last, strict=True)
-        ]
-        flags = torch.tensor(cut_off, device=self.device).reshape(*self.batch_size, 1)
-        batch.set("truncated", flags)
-        batch.set("done", flags.clone())
-        set_stepped(batch, results, self._episodes.last)
+        cut_off = torch.tensor(self._chat.cut_off(), device=self.device)
+        batch.set("truncated", cut_off.reshape(*self.batch_size, 1))
+        batch.set("done", batch["truncated"].clone())
+        set_stepped(batch, results, self.episodes.last)
         return batch
 
     def _split(self, tensordict: TensorDictBase) -> list[TensorDictBase]:
         rows: list[TensorDictBase] = rows_of(tensordict, tensordict.batch_dims)
         return rows
+
+    def _batch(self, rows: Sequence[TensorDictBase]) -> TensorDictBase:
+        batch = stacked(rows, self.batch_size)
+        return batch if self.device is None else batch.to(self.device)
 
     def _reset_proc_data(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
@@ -340,7 +275,7 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
         """The rows that a mask names; all without one."""
         mask = tensordict.get(key, None)
         if mask is None:
-            return list(range(len(self._rows)))
+            return list(range(len(self._chat)))
         return [number for number, asked in enumerate(mask.reshape(-1).tolist()) if asked]
 
     def _tasks(self, tensordict: TensorDictBase, numbers: Sequence[int]) -> dict[int, Task]:
@@ -356,42 +291,6 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
         rows = self._split(tensordict)
         return {number: Task.of(each, rows[number]) for number, each in found.items()}
 
-    def _begin(self, number: int, task: Task) -> Row:
-        """A row before its reset.
-
-        Raises:
-            ValueError: the prompt is longer than the window.
-        """
-        conversation = [
-            {**message, "content": self._template.unforged(message["content"])}
-            for message in task.conversation
-        ]
-        if self.system_prompt is not None:
-            conversation.insert(0, {"role": self.system_role, "content": self.system_prompt})
-        prompt = self._prompts.first(conversation)
-        if (excess := self._excess(prompt)) > 0:
-            raise ValueError(
-                f"row {number}: the prompt is {excess} tokens longer than the window of "
-                f"{self.max_prompt_tokens} (max_prompt_tokens)"
-            )
-        return Row(prompt, task)
-
-    def _excess(self, prompt: Prompt) -> int:
-        """How many tokens a prompt is longer than the window; not above 0 if it fits."""
-        if self.max_prompt_tokens is None:
-            return 0
-        return self._prompts.length(prompt) - self.max_prompt_tokens
-
-    def _row(self, number: int) -> Row:
-        row = self._rows[number]
-        if row is None:
-            raise RuntimeError(f"row {number} has no episode: reset the environment first")
-        return row
-
-    def _batch(self, rows: Sequence[TensorDictBase]) -> TensorDictBase:
-        batch = stacked(rows, self.batch_size)
-        return batch if self.device is None else batch.to(self.device)
-
 
 def batch_shape(given: Sequence[int] | int | None) -> torch.Size:
     """The batch size that an argument says; ValueError if it is empty."""
@@ -399,6 +298,18 @@ def batch_shape(given: Sequence[int] | int | None) -> torch.Size:
     if not sizes:
         raise ValueError("batch_size must have at least one dimension")
     return torch.Size([at_least(size, 1, "batch_size") for size in sizes])
+
+
+def _prompts_of(
+    mode: InputMode, template: ChatTemplate, user_role: str, policy_role: str
+) -> Prompts:
+    match mode:
+        case "history":
+            return HistoryPrompts(template, user_role, policy_role)
+        case "text":
+            return TextPrompts(template)
+        case "tokens":
+            return TokenPrompts(template)
 
 
 def _window(given: int | None, tokenizer: Any) -> int | None:
