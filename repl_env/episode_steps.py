@@ -185,21 +185,24 @@ def _taking(
         observation = episode.misformatted(action.format_error)
         if calling is not None:
             observation = yield from _charging(current, calling, observation)
+    elif isinstance(action, BlocksAction):
+        observation = yield from _running_blocks(current, action.blocks, timeout_s, on_output)
+    elif calling is None:
+        observation = yield from cells.running(session, episode, action.code, timeout_s, on_output)
     else:
-        codes = action.blocks if isinstance(action, BlocksAction) else (action.code,)
-        observation = yield from _running(current, codes, timeout_s, on_output)
+        observation = yield from _paying(current, calling, action.code, timeout_s, on_output)
     if episode.last_iteration:
         observation = yield from cells.giving_up(session, episode, observation)
     return observation
 
 
-def _running(
+def _running_blocks(
     current: CurrentEpisode,
     codes: Sequence[str],
     timeout_s: float | None,
     on_output: cells.OnOutput | None,
 ) -> Turn[REPLObservation]:
-    """Run the cells of one step, until one of them ends the episode."""
+    """Run the blocks of one step, until one of them ends the episode."""
     session, episode, calling = current.session, current.episode, current.calling
     before: REPLObservation | None = None
     for code in codes:
@@ -212,7 +215,7 @@ def _running(
         before = observation if before is None else joined(before, observation)
         if observation.done:
             break
-    assert before is not None  # an action has at least one code
+    assert before is not None  # such an action has blocks
     return before
 
 
@@ -222,7 +225,7 @@ def _paying(
     code: str,
     timeout_s: float | None,
     on_output: cells.OnOutput | None,
-    counts: bool,
+    counts: bool = True,
 ) -> Turn[REPLObservation]:
     """Run a cell within the time that the budget leaves."""
     session, episode, account = current.session, current.episode, calling.account

@@ -187,8 +187,9 @@ def message_of(observation: REPLObservation, note: str | None = None) -> str:
     parts = told(observation)
     if len(parts) > 1:
         parts = [f"Code block {number} output:\n{part}" for number, part in enumerate(parts, 1)]
-        if observation.truncated:  # the end is told behind the last block
-            parts.append(observation.result.stdout.rpartition("\n")[2])
+        end = observation.result.stdout.rpartition("\n")[2]
+        if observation.truncated and end not in parts[-1]:  # the limit of steps, told behind all
+            parts.append(end)
     return "\n\n".join(parts if note is None else [*parts, note])
 
 
