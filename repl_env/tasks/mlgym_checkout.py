@@ -79,7 +79,7 @@ def from_mlgym(
         "group": found.given.text("benchmark_name", "mlgym"),
     }
     scores = {"baseline": base, "reference": reached if reference is None else reference}
-    limits = {"evaluation": min(found.given.number("training_timeout", 60.0), _LONGEST)}
+    limits = {"evaluation": min(found.given.number("training_timeout", _LONGEST), _LONGEST)}
     try:
         parts.write(target)
         (target / "instruction.md").write_text(found.instruction(), encoding="utf-8")

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from gymnasium import spaces
+from tensordict import TensorDict
 from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import check_env_specs
 
@@ -197,6 +198,19 @@ def test_set_env_changes_nothing_of_the_environment():
     other = Stub(pair=True, five=True)
     wrapper.set_env(other)
     assert steps(env, shell("pwd"))[0]["observation"] == "ran pwd" and other.resets == 1
+
+
+def test_a_reset_may_name_the_task():
+    first, second = Stub(pair=True, five=True), Stub(pair=True, five=True)
+    second.task.args.id = "other"
+    known = {"stub": first, "other": second}
+    env = pipeline(MLGymWrapper(first, make_env=known.__getitem__))
+
+    assert env.reset(TensorDict({"task": "other"}))["task"] == "other"
+    assert (first.closed, second.resets, second.closed) == (True, 1, False)
+    assert env.reset(TensorDict({"task": "other"}))["task"] == "other" and not second.closed
+    with pytest.raises(ValueError, match=r"no task 'x'.*'stub' alone"):
+        pipeline(MLGymWrapper(first)).reset(TensorDict({"task": "x"}))
 
 
 def test_specs_of_mlgyms_environment():
