@@ -24,7 +24,7 @@ from repl_env.integrations.torchrl.mlgym import (
     get_args,
     make_mlgym,
 )
-from repl_env.tasks import EvaluatorError, TaskError, load
+from repl_env.tasks import EvaluatorError, TaskError, load, shipped
 from repl_sandbox import Sandbox
 
 TOML = """
@@ -363,6 +363,19 @@ def test_a_lost_session_ends_the_episode_and_is_masked(write):
 
     assert step["next", "truncated"].item() and step["next", "mask"].item()
     assert rewards([step]) == [0.0] and "lost" in told(step)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_tasks_pay_their_reference_once(name):
+    task = load(name)
+    ((path, solution),) = task.solution_files().items()
+    written = f"open({path!r}, 'wb').write({solution!r})\n"
+    env = make_mlgym(task=name)
+
+    taken = steps(env, block(f"{written}print(validate())"), block("submit()"))
+
+    assert rewards(taken) == [1.0, 0.0] and task.metric in told(taken[0])
+    env.close()
 
 
 # ── tasks ────────────────────────────────────────────────────────────────────────────────────────
