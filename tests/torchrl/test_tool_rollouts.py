@@ -11,6 +11,7 @@ from torchrl.data.llm import History
 from torchrl.envs import AsyncEnvPool, SerialEnv
 from torchrl.envs.llm import ChatEnv
 from torchrl.modules.llm import TransformersWrapper
+from torchrl.objectives.llm import MCAdvantage
 
 from repl_env.integrations.torchrl import REPLToolTransform
 from repl_env.rubrics import REPLRubric
@@ -89,6 +90,22 @@ def test_collector_of_whole_episodes(tokenizer, policy):
     batches = list(collector)
     collector.shutdown()
     assert batches and all(batch["next", "truncated"].flatten()[-1] for batch in batches)
+
+
+def test_advantages_are_of_the_task_and_not_of_the_query():
+    contexts = {"t0": "a", "t1": "a b"}  # of one question; the answer is right for the second
+    data = [
+        {"query": "how many?", "context": contexts[task], "expected_answer": 2, "task_id": task}
+        for task in ("t0", "t1", "t0", "t1")
+    ]
+    loader = DataLoader(data, batch_size=4, collate_fn=collated)
+    env = ChatEnv.from_dataloader(loader, batch_size=(4,))
+    env = env.append_transform(REPLToolTransform(rubric=REPLRubric()))
+    rollout = env.rollout(3, Scripted(counting))
+    env.close()
+    advantage = MCAdvantage(grpo_size=2, prompt_key="task_id", rewards_key=("next", "reward"))
+    groups = [group for row in rollout.unbind(0) if (group := advantage.inv(row)) is not None]
+    assert [set(group["task_id"]) for group in groups] == [{"t0"}, {"t1"}]
 
 
 def in_pool():
