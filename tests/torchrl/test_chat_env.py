@@ -442,7 +442,9 @@ def primer_of(shape):
     return DataLoadingPrimer(dataloader=rows, batch_size=shape)
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize(
+    ("mode", "size"), [("history", 1), ("history", 2), ("text", 1), ("text", 2), ("tokens", 1)]
+)
 def test_specs_with_torchrls_primer(make, mode, size):
     env = TransformedEnv(make(mode, batch_size=size, max_iterations=2), primer_of((size,)))
     check_env_specs(env)

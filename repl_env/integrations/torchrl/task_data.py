@@ -49,6 +49,8 @@ def loader(
     found = _table(dataset, name, split)
     if len(found) == 0:
         raise ValueError("the data set has no rows")
+    if collate_fn is None and isinstance(found, list):
+        found = _filled(found)
     generator = torch.Generator()
     generator.manual_seed(
         int(torch.empty((), dtype=torch.int64).random_()) if seed is None else seed
@@ -99,6 +101,13 @@ def _table(dataset: Any, name: str | None, split: str | None) -> Any:
     if split not in dataset:
         raise ValueError(f"split must be one of {sorted(dataset)}, not {split!r}")
     return dataset[split]
+
+
+def _filled(rows: list[Any]) -> list[dict[str, Any]]:
+    """The rows with all columns that one of them has."""
+    named = [renamed(row) for row in rows]
+    names = dict.fromkeys(name for row in named for name in row)
+    return [{**names, **row} for row in named]
 
 
 def _loaded(dataset: Any, path: Path, name: str | None) -> Any:

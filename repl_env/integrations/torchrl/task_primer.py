@@ -10,7 +10,7 @@ from tensordict import NonTensorData, TensorDict, TensorDictBase
 from torchrl.data import Composite, NonTensor, Unbounded
 from torchrl.envs.llm.transforms import DataLoadingPrimer
 
-from repl_env.integrations.torchrl.chat_rows import with_task_id
+from repl_env.integrations.torchrl.chat_rows import TASK_COLUMNS, with_task_id
 from repl_env.integrations.torchrl.histories import rows_of
 from repl_env.integrations.torchrl.messages import stacked
 from repl_env.integrations.torchrl.task_data import endless
@@ -19,9 +19,9 @@ from repl_env.integrations.torchrl.task_data import endless
 class TaskPrimer(DataLoadingPrimer):
     """Loads a row for each row of the batch that is reset, `repeats` times one after another.
 
-    A data set that ends in the middle of a batch goes on from its beginning in the same batch. A
-    column is Python's value, or a tensor where the loader gives tensors. A row without a `task_id`
-    gets a hash of its query and its task.
+    A data set that ends in the middle of a batch goes on from its beginning in the same batch.
+    Columns are those of the first row and all that tell of a task; a value is Python's, or a tensor
+    where the loader gives tensors. A row without a `task_id` gets a hash of its task.
     """
 
     def __init__(
@@ -42,9 +42,13 @@ class TaskPrimer(DataLoadingPrimer):
             raise ValueError("give a dataloader or a dataloader_factory")
         self._rows = self._repeated(loaded, repeats or 1)
         self._first: list[dict[str, Any]] = [next(self._rows)]
+        self._as_first = primers is None
+        if primers is None:
+            # A column that tells of the task may be in later rows only.
+            primers = _specs({**dict.fromkeys(TASK_COLUMNS), **self._first[0]}, batch_size)
         super().__init__(
             dataloader=loaded,
-            primers=_specs(self._first[0], batch_size) if primers is None else primers,
+            primers=primers,
             batch_size=batch_size,
             repeats=repeats,
             device=device,
@@ -72,9 +76,12 @@ class TaskPrimer(DataLoadingPrimer):
 
     def _next(self) -> TensorDictBase:
         row = self._first.pop() if self._first else next(self._rows)
-        if missing := [key for key in self.data_keys if key not in row]:
-            raise KeyError(f"a row of the data set has no {missing[0]!r}, as the first one has")
-        values = {key: _held(row[key]) for key in self.data_keys}
+        for key in self.data_keys:
+            if key not in row and key not in TASK_COLUMNS:
+                raise KeyError(f"a row of the data set has no {key!r}, as the first one has")
+        if self._as_first and (more := row.keys() - set(self.data_keys)):
+            raise KeyError(f"a row of the data set has {min(more)!r}, which the first one has not")
+        values = {key: _held(row.get(key)) for key in self.data_keys}
         return TensorDict(values, device=self.device)
 
     def _reset_func(
