@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from repl_env.arguments import at_least
 from repl_env.block_steps import told
 from repl_env.chat_text import escaped
+from repl_env.closing import Closing
 from repl_env.local import Result
 from repl_env.models import REPLAction, REPLObservation
 from repl_env.replies import action_of_reply
@@ -42,7 +42,7 @@ class RowResult:
         return self.terminated or self.truncated
 
 
-class EpisodeRows:
+class EpisodeRows(Closing):
     """n episodes side by side, each stepped by the text of a policy's reply.
 
     ```python
@@ -135,17 +135,6 @@ class EpisodeRows:
         """Close all sessions. A later reset opens new ones."""
         self._last = [None] * self._n
         self._envs.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rows_of, (self._n, self._tokens, self._arguments)
