@@ -154,7 +154,9 @@ def _version() -> str:
     """That of the installed distribution; "unknown" where there is only a source tree."""
     from importlib import metadata
 
-    try:
-        return metadata.version("repl-env")
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    for name in ("repl-env", "openenv-repl-env"):  # the second: the same, as AutoEnv finds it
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return "unknown"

@@ -24,6 +24,7 @@ from .keys import Keys
 from .mcp.routes import mcp_router
 from .mcp.socket import MCPSocketRoute
 from .metrics import numbers
+from .page_headers import PageHeaders, page_headers
 from .refusal import Refusal
 from .routes import SESSION, refusing, router
 from .settings import Settings
@@ -116,6 +117,7 @@ def _add_layers(app: FastAPI, rules: Rules) -> None:
             expose_headers=_EXPOSED,
             allow_private_network=True,
         )
+    app.add_middleware(PageHeaders, headers=page_headers(rules.settings.frame_ancestors))
 
 
 @asynccontextmanager

@@ -78,6 +78,9 @@ NoAuth: TypeAlias = Annotated[
     bool, option("--no-auth", "Ask nobody for a key who can reach the port.")
 ]
 Origins: TypeAlias = Annotated[Texts, option("--origin", "Of web pages that may ask; repeat.")]
+FrameAncestors: TypeAlias = Annotated[
+    Texts, option("--frame-ancestor", "Sites that may show its pages in a frame; repeat.")
+]
 TrustedProxies: TypeAlias = Annotated[
     Texts, option("--trusted-proxy", "Whose X-Forwarded-For is believed; repeat.")
 ]
@@ -190,6 +193,7 @@ def settings(
     metrics_key: MetricsKey = None,
     no_auth: NoAuth = False,
     origin: Origins = None,
+    frame_ancestor: FrameAncestors = None,
     trusted_proxy: TrustedProxies = None,
     isolation: IsolationOption = Isolation.AUTO,
     require: RequireOption = Require.JAILED,
@@ -247,6 +251,7 @@ def settings(
             metrics_key=metrics_key,
             no_auth=no_auth,
             origins=tuple(origin or ()),
+            frame_ancestors=tuple(frame_ancestor or ()),
             trusted_proxies=tuple(trusted_proxy or ()),
             isolation=isolation.value,
             require=require.value,

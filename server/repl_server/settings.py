@@ -55,7 +55,7 @@ _KINDS: Mapping[str, tuple[UnionType | type, str]] = {
     "quota": (Quota | None, "a Quota"),
     "episodes": (EnvironmentSettings, "a repl_env.settings.Settings"),
 }
-_TEXTS = ("hashed_keys", "origins", "llm_urls", "trusted_proxies")
+_TEXTS = ("hashed_keys", "origins", "frame_ancestors", "llm_urls", "trusted_proxies")
 _HIGHEST_PORT = 65_535
 
 
@@ -110,6 +110,7 @@ class Settings:
             themselves. None: there is none.
         no_auth: serve whoever can reach the port.
         origins: of web pages that may ask, beside the server's own.
+        frame_ancestors: sites whose pages may show the server's in a frame.
         require, isolation: of sessions, as in `repl_sandbox.Sandbox`.
         recovery: "snapshot" or "restart".
         max_sessions: open at once. max_waiting: who may wait for one; wait_s: how long.
@@ -151,6 +152,7 @@ class Settings:
     metrics_key: str | None = None
     no_auth: bool = False
     origins: tuple[str, ...] = ()
+    frame_ancestors: tuple[str, ...] = ()
     require: str = "jailed"
     isolation: str = "auto"
     recovery: RecoveryMode = "snapshot"

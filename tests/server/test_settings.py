@@ -27,6 +27,7 @@ from repl_server.settings import CONTEXT, Settings
         ({"api_keys": "keys"}, TypeError, "api_keys"),
         ({"hashed_keys": "a:b"}, TypeError, "hashed_keys"),
         ({"origins": (3,)}, TypeError, "origins"),
+        ({"frame_ancestors": "https://a.example"}, TypeError, "frame_ancestors"),
         ({"no_auth": "yes"}, TypeError, "no_auth"),
         ({"max_sessions": 0}, ValueError, "max_sessions"),
         ({"max_waiting": -1}, ValueError, "max_waiting"),

@@ -1,0 +1,49 @@
+"""`repl-env space make`: the folder of a Space."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .plan_options import AsJSON, Base, Keyed, Title, failures_told, plan_from
+
+
+def make(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder to write; made if it is not there.")
+    ],
+    keyed: Keyed = False,
+    title: Title = None,
+    base: Base = None,
+    repo: Annotated[
+        str | None,
+        typer.Option(
+            help="The Space that it is for, which its README then names.", metavar="OWNER/NAME"
+        ),
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Write the files anew in a folder that has some.")
+    ] = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Write a complete Space: a server with the installed version of repl-env in a wheel."""
+    from repl_env.space.making import files_of, make_space
+
+    plan = plan_from(keyed=keyed, title=title, base=base, repo=repo)
+    if folder.exists() and not folder.is_dir():
+        raise typer.BadParameter(f"{folder} is no folder", param_hint="'DIR'")
+    with failures_told():
+        try:
+            make_space(folder, plan, replace=replace)
+        except FileExistsError as error:
+            told = f"{folder} is not empty: --replace writes the files of a Space anew there"
+            raise typer.BadParameter(told, param_hint="'DIR'") from error
+        files = sorted(file.name for file in files_of(folder))
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), "keyed": keyed, "files": files}))
+        return
+    for name in files:
+        typer.echo(folder / name)

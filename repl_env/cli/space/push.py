@@ -1,0 +1,151 @@
+"""`repl-env space push`: a Space to the hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from repl_env.cli.status import Status
+
+from .plan_options import AsJSON, Base, Keyed, Title, failures_told, plan_from
+
+if TYPE_CHECKING:
+    from repl_env.space.plan import Plan
+    from repl_env.space.pushing import Pushed
+
+_LINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}:[0-9a-fA-F]{64}")
+
+
+def push(
+    repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The Space.")],
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--folder", metavar="DIR", help="Made by `space make`; without it one is made now."
+        ),
+    ] = None,
+    keyed: Keyed = False,
+    title: Title = None,
+    base: Base = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="Make a new Space a private one.")
+    ] = False,
+    api_keys: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Keys, by `repl-env keys`: their hashes become a secret of the Space.",
+        ),
+    ] = None,
+    login: Annotated[
+        bool,
+        typer.Option("--login", help="Take the token of `hf auth login` if HF_TOKEN is not set."),
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Overwrite a Space that this command did not make.")
+    ] = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Upload a Space to the hub, a new one or a new version; HF_TOKEN is the token.
+
+    Exit 1: the hub refuses it. Exit 5: the hub was not reached, or failed.
+    """
+    if folder is not None and (keyed or title or base):
+        raise typer.BadParameter("--keyed, --title and --base are of a Space that is made now")
+    plan = plan_from(keyed=keyed, title=title, base=base, repo=repo)
+    _check_library()
+    keys = None if api_keys is None else _lines(api_keys)
+    token = _token(login)
+    with _space(folder, plan) as space:
+        done = _pushed(space, repo, token=token, private=private, keys=keys, replace=replace)
+    if as_json:
+        typer.echo(json.dumps(asdict(done)))
+        return
+    what = "made" if done.created else "updated" if done.changed else "has these files already"
+    typer.echo(f"{done.page} {what}; when the hub has built it, it serves on {done.url}")
+    if keyed and keys is None:
+        typer.echo(
+            "Its secret REPL_ENV_API_KEYS must have keys; --api-keys FILE sets it.", err=True
+        )
+
+
+def _check_library() -> None:
+    try:
+        import huggingface_hub  # noqa: F401
+    except ImportError as error:
+        told = f"repl-env space push: {error}. pip install 'repl-env[hf]' has what it needs"
+        typer.echo(told, err=True)
+        raise typer.Exit(Status.FAILED) from error
+
+
+def _token(login: bool) -> str:
+    token = os.environ.get("HF_TOKEN", "").strip()
+    if not token and login:
+        from huggingface_hub import get_token
+
+        token = get_token() or ""
+    if not token:
+        told = "no token: set HF_TOKEN to one that may write"
+        raise typer.BadParameter(f"{told}, or run `hf auth login` and say --login")
+    return token
+
+
+def _lines(file: Path) -> str:
+    """The lines of a key file, without what is for people."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        told = error.strerror if isinstance(error, OSError) else "no text"
+        raise typer.BadParameter(f"{file}: {told}", param_hint="--api-keys") from error
+    entries = [entry for line in text.splitlines() if (entry := line.partition("#")[0].strip())]
+    if not entries or not all(map(_LINE.fullmatch, entries)):
+        # The line is not repeated: it may be a key.
+        told = f"{file} is no file of `repl-env keys`: it has lines NAME:HASH"
+        raise typer.BadParameter(told, param_hint="--api-keys")
+    return "\n".join(entries)
+
+
+@contextmanager
+def _space(folder: Path | None, plan: Plan) -> Iterator[Path]:
+    """The folder that was given, or one that is made for now."""
+    from repl_env.space.making import make_space
+
+    if folder is not None:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="repl-env-space-") as made:
+        with failures_told():
+            make_space(Path(made), plan)
+        yield Path(made)
+
+
+def _pushed(
+    folder: Path, repo: str, *, token: str, private: bool, keys: str | None, replace: bool
+) -> Pushed:
+    from repl_env.space.pushing import PushError, push_space
+
+    endpoint = os.environ.get("HF_ENDPOINT") or None
+    try:
+        return push_space(
+            folder,
+            repo,
+            token=token,
+            endpoint=endpoint,
+            private=private,
+            keys=keys,
+            replace=replace,
+        )
+    except PushError as error:
+        typer.echo(f"repl-env space push: {error}", err=True)
+        raise typer.Exit(Status.INFRASTRUCTURE if error.passing else Status.FAILED) from error
+    except (FileNotFoundError, ValueError) as error:
+        raise typer.BadParameter(str(error), param_hint="--folder") from error

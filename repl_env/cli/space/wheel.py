@@ -1,0 +1,20 @@
+"""`repl-env space wheel`: the distribution that AutoEnv finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .plan_options import failures_told
+
+
+def wheel(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the wheel.")],
+) -> None:
+    """Write the wheel of openenv-repl-env: the installed version, named as AutoEnv finds it."""
+    from repl_env.space.wheel import pack_wheel
+
+    with failures_told():
+        typer.echo(pack_wheel(folder))

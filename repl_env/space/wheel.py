@@ -1,0 +1,120 @@
+"""The wheel of `openenv-repl-env`, packed from the packages that are imported here.
+
+OpenEnv's AutoEnv finds environments by the names of distributions, which must begin with
+`openenv-`. The files are those of the distribution `repl-env`, from a checkout or installed, so
+that a Space runs the version that made it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+
+NAME = "openenv-repl-env"
+PACKAGES = ("repl_env", "repl_sandbox", "repl_server")
+# Whichever is installed; both hold the same packages.
+_SOURCES = ("repl-env", NAME)
+# Of the folder of its metadata: the rest says how and where pip installed it.
+_KEPT = ("METADATA", "WHEEL", "entry_points.txt", "licenses/*")
+# A folder of a checkout may hold more than the package: caches, and what somebody left there.
+_LEFT_OUT = (".*", "__pycache__", "*.pyc", "*.env", "*.pem", "*.key", "*.orig", "*.rej", "*~")
+_PURE = "py3-none-any"
+# The earliest time that a zip can say: the same files make the same bytes.
+_TIME = (1980, 1, 1, 0, 0, 0)
+_MODE = 0o100644 << 16
+
+
+class PackingError(Exception):
+    """No wheel can be made of what is installed here; the message says why."""
+
+
+def pack_wheel(folder: Path) -> Path:
+    """Write the wheel into `folder`, replacing one of the same version; its path.
+
+    The same packages give the same bytes.
+
+    Raises:
+        PackingError: a package is not here, or is not pure Python.
+        OSError: a file cannot be read or written.
+    """
+    installed = _installed()
+    version = installed.version
+    stem = f"{NAME.replace('-', '_')}-{version}"
+    members = {name: data for package in PACKAGES for name, data in _package(package)}
+    metadata = dict(_metadata(installed))
+    if "METADATA" not in metadata:
+        raise PackingError("the installed repl-env lists none of its files")
+    members |= {f"{stem}.dist-info/{name}": data for name, data in metadata.items()}
+    members[f"{stem}.dist-info/RECORD"] = _record(members, f"{stem}.dist-info/RECORD")
+    file = folder / f"{stem}-{_PURE}.whl"
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(file, members)
+    return file
+
+
+def _installed() -> Distribution:
+    for name in _SOURCES:
+        try:
+            return distribution(name)
+        except PackageNotFoundError:
+            continue
+    raise PackingError("repl-env is not installed here: a wheel needs its metadata")
+
+
+def _package(name: str) -> Iterator[tuple[str, bytes]]:
+    """The files of a package, as they are named in a wheel."""
+    spec = find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise PackingError(f"the package {name} is not here")
+    root = Path(next(iter(spec.submodule_search_locations)))
+    for path in sorted(root.rglob("*")):
+        inside = path.relative_to(root)
+        if any(fnmatchcase(part, left) for part in inside.parts for left in _LEFT_OUT):
+            continue
+        if path.is_symlink() or not path.is_file():
+            continue
+        if path.suffix == ".so":
+            raise PackingError(f"{name}/{inside} is compiled: the wheel would fit this system only")
+        yield f"{name}/{inside.as_posix()}", path.read_bytes()
+
+
+def _metadata(installed: Distribution) -> Iterator[tuple[str, bytes]]:
+    for file in installed.files or ():
+        folder, _, name = PurePosixPath(file).as_posix().partition(".dist-info/")
+        if "/" in folder or not any(fnmatchcase(name, kept) for kept in _KEPT):
+            continue
+        data = Path(str(file.locate())).read_bytes()
+        if name == "WHEEL" and f"Tag: {_PURE}" not in data.decode().splitlines():
+            raise PackingError("the installed repl-env is not pure Python")
+        yield name, _renamed(data) if name == "METADATA" else data
+
+
+def _renamed(metadata: bytes) -> bytes:
+    """`metadata` with the other name, also where the project asks for extras of its own."""
+    fields, blank, description = metadata.decode().partition("\n\n")
+    fields = re.sub(r"(?m)^(Name: |Requires-Dist: )repl-env(?=$|\[)", rf"\1{NAME}", fields)
+    return f"{fields}{blank}{description}".encode()
+
+
+def _record(members: Mapping[str, bytes], own: str) -> bytes:
+    rows = []
+    for name, data in members.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        rows.append(f"{name},sha256={digest},{len(data)}\n")
+    return "".join([*rows, f"{own},,\n"]).encode()
+
+
+def _write(file: Path, members: Mapping[str, bytes]) -> None:
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, data in members.items():
+            entry = zipfile.ZipInfo(name, _TIME)
+            entry.external_attr = _MODE
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, data)
