@@ -627,7 +627,8 @@ def test_who_kept_a_branchs_files_ends_with_it(jailed: Sandbox, left: str) -> No
 
 
 def test_a_branch_that_cannot_go_on_is_no_second_worker(session: Session) -> None:
-    session.run("import sys\nx = 1\nsys.modules['concurrent.futures.thread'] = 1")
+    spoilt = "class Child(Popen):\n    @property\n    def __dict__(self): 1 / 0"
+    session.run(f"from subprocess import Popen\n{spoilt}\nx, child = 1, Child(['sleep', '99'])")
     try:
         branch = session.branch()
     except SandboxError:  # it had ended by the time that the host heard of it

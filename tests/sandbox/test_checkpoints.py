@@ -746,10 +746,9 @@ LIES = [
 @pytest.mark.parametrize("lie", LIES, ids=range(len(LIES)))
 def test_a_session_that_lies_about_what_it_saved_is_refused(sandbox, lie):
     with sandbox.session() as session:
-        session.run(
-            f"import json\njson.dumps = lambda *_: {lie[:100]!r} + {lie[:1]!r} * {len(lie)}"
-        )
-        session.run(f"json.dumps = lambda *_: {lie!r}" if len(lie) < 1000 else "pass")
+        told = repr(lie) if len(lie) < 1000 else f"{lie[:100]!r} + {lie[:1]!r} * {len(lie)}"
+        session.run(f"class json: dumps = staticmethod(lambda *_: {told})")
+        session.run("import repl_sandbox.worker.saving as saving\nsaving.json = json")
         with pytest.raises(CheckpointError):
             session.checkpoint()
 

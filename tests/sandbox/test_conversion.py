@@ -301,3 +301,10 @@ def test_depth_is_counted_after_conversion() -> None:
         value = (each for each in [value])
     with pytest.raises(ValueError, match="nested"):
         dump_json(value)
+
+
+def test_an_encoder_that_code_has_changed_changes_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("json.JSONEncoder.default", lambda _, value: str(value))
+    assert converted({"s": {2, 1}}) == {"s": [1, 2]}
+    with pytest.raises(TypeError, match="has no form in JSON"):
+        conversion.encoded(object())

@@ -131,7 +131,13 @@ class Revival(Exchange):
         self._check_history(cells)
         before = self._past.before(cells)
         self._begin_cell()
+        born = self._born
         if not (yield from self._whole(self._go_back(before))):
+            if self._born != born:
+                raise SandboxError(
+                    f"the copy made before the last {cells} cells ended as it was woken; "
+                    "the session is empty now"
+                )
             raise SandboxError(
                 f"no copy was made before the last {cells} cells, or it is gone: the session may "
                 "have had no room for another process, or too many descriptors that would be lost "
@@ -141,9 +147,16 @@ class Revival(Exchange):
         return lost
 
     def _go_back(self, cell: int | None) -> Generator[float, Ready_, bool]:
-        """Whether the session is as it was after `cell`; None: empty."""
+        """Whether the session is as it was after `cell`; None: empty.
+
+        If not it is as it was, or empty if the copy of that state was woken and ended.
+        """
         if cell is not None:
-            return (yield from self._wake_copy(cell))
+            born = self._born
+            woken = yield from self._wake_copy(cell)
+            if not woken and self._born != born:
+                yield from self._start_empty(whole=False)
+            return woken
         yield from self._start_empty(whole=True)
         return True
 

@@ -74,9 +74,15 @@ def encoded(value: object, *, ascii_only: bool = True, any_keys: bool = False) -
 _BAD_KEY = "keys must be "
 _NOT_FINITE = "Out of range float"
 
+
+def _refuse(value: object) -> object:
+    raise TypeError(f"an object of type {_name(type(value))} has no form in JSON")
+
+
+# With a `default` of their own: the class has one that libraries and code replace.
 _FORM: Final[dict[str, Any]] = {"separators": (",", ":"), "allow_nan": False}
 _PLAIN: Final = {
-    ascii_only: json.JSONEncoder(ensure_ascii=ascii_only, **_FORM).encode
+    ascii_only: json.JSONEncoder(ensure_ascii=ascii_only, default=_refuse, **_FORM).encode
     for ascii_only in (True, False)
 }
 _decode = json.JSONDecoder().decode
@@ -137,10 +143,6 @@ def _loaded(module: str, name: str) -> type | None:
         return None
     cls = _module_dict(found).get(name)
     return cls if issubclass(type(cls), type) else None
-
-
-def _refuse(value: object) -> object:
-    raise TypeError(f"an object of type {_name(type(value))} has no form in JSON")
 
 
 def _bytes(value: Any) -> object:

@@ -18,7 +18,7 @@ from types import (
 )
 from typing import Any
 
-from .own_imports import loaded
+from .own_imports import loaded_class
 
 # So many objects are looked at, for who takes over is waited for.
 _MOST_OBJECTS = 100_000
@@ -93,8 +93,8 @@ def _number(each: object) -> int:
         for asked, fileno in _ASKED:
             if issubclass(kind, asked):
                 return fileno(each)
-        connections = loaded("multiprocessing.connection")
-        if connections is not None and issubclass(kind, connections.Connection):
+        connection = loaded_class("multiprocessing.connection", "Connection")
+        if connection is not None and issubclass(kind, connection):
             handle = each.__dict__.get("_handle")
             return handle if type(handle) is int else -1
     except (AttributeError, TypeError, ValueError):  # closed, or spoilt by the code

@@ -16,6 +16,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+from .own_library import use_kept
 from .workspace_modules import MODULES
 
 _modules = sys.modules
@@ -83,7 +84,14 @@ def own(name: str) -> Any:
     if module is None:
         with from_library():
             module = _held[name] = _import_module(name)
+        use_kept()
     return module
+
+
+def loaded_class(module: str, name: str) -> type | None:
+    """A class of the library if it is loaded, and code has put nothing else in its place."""
+    kind = getattr(loaded(module), name, None)
+    return kind if issubclass(type(kind), type) else None
 
 
 def loaded(name: str) -> Any:

@@ -20,7 +20,7 @@ from . import coroutines, descriptors, placeholders
 from .descriptors import Place
 from .holders import holders
 from .namespace import Namespace
-from .own_imports import loaded, own
+from .own_imports import loaded, loaded_class, own
 
 # Of each kind so many are named, the rest counted.
 _MOST_NAMED = 20
@@ -164,8 +164,7 @@ def _end_children() -> list[str]:
 
 def _children() -> list[tuple[Any, str]]:
     """The objects of child processes that live, and what to call those."""
-    modules = ((loaded(module), name) for module, name in _PROCESSES)
-    kinds = tuple(getattr(module, name) for module, name in modules if module is not None)
+    kinds = tuple(kind for names in _PROCESSES if (kind := loaded_class(*names)))
     return [
         (found, f"child process {found.__dict__.get('pid')}, which was ended")
         for found in (_get_objects() if kinds else ())
@@ -175,24 +174,25 @@ def _children() -> list[tuple[Any, str]]:
 
 def _adopt_processes() -> None:
     """Let objects of multiprocessing be asked: they answer the process that made them only."""
-    module = loaded("multiprocessing.process")
-    if module is None:
+    kind = loaded_class("multiprocessing.process", "BaseProcess")
+    if kind is None:
         return
     me = os.getpid()
     for found in _get_objects():
-        if issubclass(type(found), module.BaseProcess) and found.__dict__.get("_popen") is not None:
+        if issubclass(type(found), kind) and found.__dict__.get("_popen") is not None:
             found.__dict__["_parent_pid"] = me
 
 
 def _empty_pools() -> None:
     """Let pools of threads start theirs: those that they count, and take for idle, are gone."""
-    module = loaded("concurrent.futures.thread")
-    if module is None:
+    kind = loaded_class("concurrent.futures.thread", "ThreadPoolExecutor")
+    semaphore = loaded_class("threading", "Semaphore")
+    if kind is None or semaphore is None:
         return
     for found in _get_objects():
-        if issubclass(type(found), module.ThreadPoolExecutor):
+        if issubclass(type(found), kind):
             found.__dict__["_threads"] = set()
-            found.__dict__["_idle_semaphore"] = module.threading.Semaphore(0)
+            found.__dict__["_idle_semaphore"] = semaphore(0)
 
 
 def _of_loop(loop: Any) -> set[int]:

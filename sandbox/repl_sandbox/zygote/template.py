@@ -36,6 +36,7 @@ from ..worker.copies import WAITS
 from ..worker.hints import count_memory_from
 from ..worker.main import Worker
 from ..worker.own_imports import note_library
+from ..worker.own_library import keep_library
 from ..worker.start_method import start_by_fork
 from ..worker.tracebacks import hide_files_of_library
 from ..worker.warmth import warm_up
@@ -132,6 +133,7 @@ def _seal(
         MODULES.install(None if rules is None else rules.check_module)
     show_as_of_cells()
     find_in_cells()
+    keep_library()
     rehearse(Jail(None, 0, [], 0, b"", ground.files, tier, states=0), Worker(rules))
     warm_up(rules)
     gc.collect()

@@ -1,0 +1,51 @@
+"""Modules of the library as the engine's modules use them, whatever code puts in their place.
+
+A test leaves `socket.socket` patched, and a guard against harmful code sets `os.fork` and
+`os.getcwd` to None. The session goes on with that; its recovery must not.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FunctionType, ModuleType
+
+# Those without state that their functions assign anew, as `threading` does in a fork.
+_MODULES = (
+    "base64", "contextlib", "enum", "errno", "fcntl", "functools", "gc", "itertools", "json",
+    "mmap", "operator", "os", "posixpath", "re", "resource", "select", "signal", "socket", "stat",
+    "struct", "time", "types",
+)  # fmt: skip
+
+
+_PACKAGE = __name__.partition(".")[0] + "."
+_copies: dict[int, ModuleType] = {}  # by the ids of the modules
+
+
+def keep_library() -> None:
+    """In a template, before it forks: copy these modules, for all modules of the engine."""
+    kept = {name: _copy(sys.modules[name]) for name in _MODULES if name in sys.modules}
+    vars(kept["os"])["path"] = kept["posixpath"]
+    _copies.update({id(sys.modules[name]): copy for name, copy in kept.items()})
+    use_kept()
+
+
+def use_kept() -> None:
+    """Give the engine's modules, of which some may have been imported lately, the copies."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_PACKAGE):
+            own = vars(module)
+            own.update({key: _copies[id(own[key])] for key in own if id(own[key]) in _copies})
+
+
+def _copy(module: ModuleType) -> ModuleType:
+    """A module with the same contents, whose functions look each other up in it."""
+    copy = ModuleType(module.__name__, module.__doc__)
+    theirs, own = vars(module), vars(copy)
+    own.update(theirs)
+    for name, value in theirs.items():
+        if type(value) is FunctionType and value.__globals__ is theirs:
+            own[name] = function = FunctionType(
+                value.__code__, own, value.__name__, value.__defaults__, value.__closure__
+            )
+            function.__kwdefaults__ = value.__kwdefaults__
+    return copy
