@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .async_sandbox import AsyncSandbox
     from .checkpoint import Manifest, Saved, read_manifest
+    from .container_settings import ContainerLimits
     from .errors import (
         CheckpointError,
         HostCallError,
@@ -56,6 +57,7 @@ _HOME = {
     "Session": "session.sync",
     "AsyncSession": "session.asynchronous",
     "Offer": "offer",
+    "ContainerLimits": "container_settings",
     **dict.fromkeys(("Manifest", "Saved", "read_manifest"), "checkpoint"),
     **dict.fromkeys(
         (
@@ -102,6 +104,7 @@ __all__ = [
     "AsyncSession",
     "Change",
     "CheckpointError",
+    "ContainerLimits",
     "ErrorInfo",
     "File",
     "Finished",

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Literal, TypeAlias, TypedDict
 
+from .container_settings import ContainerLimits
 from .jail.mounts import PRIVATE
 from .policies import modules
 from .types import Limits, Policy
 
-Tier: TypeAlias = Literal["jailed", "confined", "process"]
+Tier: TypeAlias = Literal["jailed", "container", "confined", "process"]
 Grouping: TypeAlias = Literal["auto", "require", "off"]
 RecoveryMode: TypeAlias = Literal["snapshot", "restart"]
 
@@ -35,6 +36,9 @@ class SandboxArguments(TypedDict, total=False):
     branches: int
     hash_seed: int | None
     yielding: bool
+    image: str | None
+    runtime: str | None
+    container_limits: ContainerLimits | None
 
 
 _GROUPINGS = ("auto", "require", "off")

@@ -6,13 +6,15 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Literal, NoReturn
 
-from . import arguments
+from . import arguments, container_settings
 from .arguments import Grouping, RecoveryMode, Tier
 from .checkpoint import Checkpoint, parse
+from .container_settings import ContainerLimits, ContainerSettings
 from .errors import CheckpointError, IsolationError, SandboxClosed, SandboxError
 from .offer import Offer
 from .places import Places
@@ -29,6 +31,7 @@ from .types import Answers, Limits, Policy, Statistics, check_seed
 from .watchdog import Watchdog
 from .zygote.handle import ZygoteHandle
 from .zygote.links import Links
+from .zygote.process import Launcher
 
 if TYPE_CHECKING:
     from .shared import Parcel, Shareable
@@ -45,25 +48,28 @@ NO_PICKLE = "cannot be pickled: it is a live process; make one where it is used"
 class Sandbox:
     """A warm, sealed template, and the sessions forked from it. Thread-safe; a context manager.
 
-    `python`: the interpreter (default: this one). `preload`: modules imported once, in the
-    template. `mounts`: {path inside: path of the host}, a file or a directory, shown read-only;
-    links in the host's path are resolved now and never again; started by root, sessions are users
-    of their own and read there what everybody may; only tier "jailed" can show a path at another
-    place. `limits`: of each session. `policy`: which Python its cells may use, all of it by
-    default; no policy is a wall. `isolation`: a tier, "jailed", "confined" or "process", or "auto"
-    for the strongest of the first two that works here; `require`: the weakest tier to accept
-    (default: the one named; under "auto" "confined"). `refusals` says why stronger ones did not
-    work. `ready`: sessions made ahead of time. `max_sessions`: how many may be open at once.
-    `cgroup`: "auto" puts each jailed session into a cgroup where this process may make them,
-    "require" raises where it may not, "off" never. `recovery`: "snapshot" keeps a waiting copy of
-    each session's process, which takes over when that dies in a cell; under "restart" what follows
-    is empty. `history`: how many cells `rollback` can undo; each takes one more waiting copy.
-    `branches`: how many branches of a session may be open at once; the three or four processes of
-    each count among `Limits.processes`. `hash_seed`: of hashes of text and bytes, hence of the
-    order of sets, the same in every session; None draws one for each template. `yielding`: sessions
-    that have used much CPU time lately give way to all other processes while there are too few
-    processors, as far as the system lets this process arrange that, and those with more than eight
-    busy processes are stopped now and then (docs/design/giving-way.md).
+    `python`: the interpreter (default: this one; in a container `python3`). `preload`: modules
+    imported once, in the template. `mounts`: {path inside: path of the host}, a file or a
+    directory, shown read-only; links in the host's path are resolved now and never again; started
+    by root, sessions are users of their own and read there what everybody may; only tiers "jailed"
+    and "container" can show a path at another place. `limits`: of each session. `policy`: which
+    Python its cells may use, all of it by default; no policy is a wall. `isolation`: a tier,
+    "jailed", "container", "confined" or "process", or "auto" for the strongest of "jailed" and
+    "confined" that works here; `require`: the weakest tier to accept (default: the one named; under
+    "auto" "confined"). `refusals` says why stronger ones did not work. `ready`: sessions made ahead
+    of time. `max_sessions`: how many may be open at once. `cgroup`: "auto" puts each jailed session
+    into a cgroup where this process may make them, "require" raises where it may not, "off" never.
+    `recovery`: "snapshot" keeps a waiting copy of each session's process, which takes over when
+    that dies in a cell; under "restart" what follows is empty. `history`: how many cells `rollback`
+    can undo; each takes one more waiting copy. `branches`: how many branches of a session may be
+    open at once; the three or four processes of each count among `Limits.processes`. `hash_seed`:
+    of hashes of text and bytes, hence of the order of sets, the same in every session; None draws
+    one for each template. `yielding`: sessions that have used much CPU time lately give way to all
+    other processes while there are too few processors, as far as the system lets this process
+    arrange that, and those with more than eight busy processes are stopped now and then
+    (docs/design/giving-way.md). `image`, `runtime`, `container_limits`: of tier "container" alone:
+    the image, with CPython 3.11 or later; the daemon's runtime, its default for None; what the
+    container may use with all its sessions.
 
     Raises:
         IsolationError: the tier cannot be had here; says which step failed and what helps.
@@ -90,12 +96,16 @@ class Sandbox:
         branches: int = 16,
         hash_seed: int | None = None,
         yielding: bool = False,
+        image: str | None = None,
+        runtime: str | None = None,
+        container_limits: ContainerLimits | None = None,
     ) -> None:
         self._limits = arguments.check_limits(limits) or Limits()
         states = arguments.check_states(recovery, history)
         self._branches = branches
         policy = arguments.check_policy(policy)
         tiers = arguments.check_grouping(cgroup, acceptable(isolation, require))
+        container_settings.check(isolation, image, runtime, container_limits)
         preload, mounts = arguments.check_preload(preload), arguments.check_mounts(mounts or {})
         arguments.check_counts(python, ready, max_sessions, branches)
         self._mounts = mounts
@@ -109,9 +119,15 @@ class Sandbox:
         self._preloaded = bool(preload) or policy is not None
         self._begin_life()
 
+        launch: Callable[[], Launcher] | None = None
+        if image is not None:
+            settings = ContainerSettings(image, runtime, container_limits, python, mounts)
+            launch = partial(_container, settings)
+            mounts = {inside: inside for inside in mounts}  # as the container is shown them
+
         def start(tier: str) -> Template:
             return Template.of(
-                lambda: ZygoteHandle(python, preload, mounts, policy, tier, hash_seed),
+                lambda: ZygoteHandle(python, preload, mounts, policy, tier, hash_seed, launch),
                 tier,
                 cgroup,
                 self._limits,
@@ -532,3 +548,23 @@ class Sandbox:
             if not own and core.busy.acquire(timeout=_LEAVE_TIMEOUT):
                 core.busy.release()
             core.forsake()
+
+
+def _container(settings: ContainerSettings) -> Launcher:
+    """What starts a template in a container.
+
+    Raises:
+        IsolationError: there is no daemon, or no package to talk to it.
+    """
+    try:
+        from .backends.docker import Launcher
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith(__name__.partition(".")[0]):
+            raise
+        raise IsolationError(
+            "container",
+            "docker",
+            f"the Python package {error.name} is not installed",
+            "pip install 'repl-env[docker]'",
+        ) from error
+    return Launcher(settings)

@@ -25,6 +25,8 @@ def named(isolation: str, require: str | None) -> tuple[str, ...]:
     if isolation not in ("auto", *STRONGEST_FIRST):
         names = ", ".join(("auto", *STRONGEST_FIRST))
         raise ValueError(f"isolation must be one of {names}, not {isolation!r}")
+    if require == "container" and isolation == "auto":
+        raise ValueError("require='container' needs isolation='container', with an image")
     if require not in (None, *STRONGEST_FIRST):
         names = ", ".join(STRONGEST_FIRST)
         raise ValueError(f"require must be None or one of {names}, not {require!r}")
@@ -33,7 +35,10 @@ def named(isolation: str, require: str | None) -> tuple[str, ...]:
     enough = STRONGEST_FIRST[: STRONGEST_FIRST.index(require) + 1]
     if isolation != "auto" and isolation not in enough:
         raise ValueError(f"require={require!r} excludes isolation={isolation!r}, which is weaker")
-    return enough if isolation == "auto" else (isolation,)
+    if isolation != "auto":
+        return (isolation,)
+    # A container is of an image, which only the operator can choose: by name.
+    return tuple(tier for tier in enough if tier != "container")
 
 
 def acceptable(isolation: str, require: str | None) -> tuple[str, ...]:

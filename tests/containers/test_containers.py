@@ -7,23 +7,18 @@ missing.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.containers import image
+from tests.containers.conftest import IMAGE, run
 
 HERE = Path(__file__).parent
-IMAGE = os.environ.get("REPL_TEST_IMAGE", "python:3.11-slim")
-WANTED = "REPL_TEST_CONTAINERS" in os.environ
-
-pytestmark = pytest.mark.skipif(not WANTED, reason="only `make test-containers` starts containers")
 
 CONTAINERS = {
     "default profile": ["--user=1000:1000"],
@@ -50,35 +45,6 @@ cd /given
 PYTHONDONTWRITEBYTECODE=1 /tmp/venv/bin/python -m tests.security.abuse --tier confined --json
 """
 ABOUT = 'import platform, sys; print("%d.%d" % sys.version_info[:2], platform.machine())'
-
-
-def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    folder = tmp_path_factory.mktemp("engine")
-    command = [sys.executable, str(HERE / "engine.py"), str(folder)]
-    found = run(*command)
-    if found.returncode != 0:
-        pytest.skip(found.stderr.strip())
-    try:
-        client = json.loads(found.stdout)
-        if run(*client, "image", "inspect", IMAGE).returncode != 0:
-            pulled = run(*client, "pull", IMAGE)
-            if pulled.returncode != 0:
-                make(client, folder, pulled.stderr.strip())
-        yield client
-    finally:
-        subprocess.run([*command, "--stop"], check=True)
-
-
-def make(client: list[str], folder: Path, why: str) -> None:
-    try:
-        image.of_packages(client, IMAGE, folder)
-    except image.NoImageError as error:
-        pytest.skip(f"no image {IMAGE}: {why}; {error}")
 
 
 def wheels(folder: Path, version: str, machine: str) -> subprocess.CompletedProcess[str]:

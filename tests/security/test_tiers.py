@@ -144,6 +144,8 @@ def test_process_is_never_fallen_back_to() -> None:
         (("jailed", "process"), ("jailed",)),
         (("confined", None), ("confined",)),
         (("confined", "confined"), ("confined",)),
+        (("container", None), ("container",)),
+        (("container", "confined"), ("container",)),
         (("process", None), ("process",)),
         (("process", "process"), ("process",)),
     ],
@@ -158,7 +160,9 @@ def test_what_is_tried(given: tuple[str, str | None], tried: tuple[str, ...]) ->
         ({"isolation": "process", "require": "jailed"}, "require"),
         ({"isolation": "process", "require": "confined"}, "require"),
         ({"isolation": "confined", "require": "jailed"}, "require"),
-        ({"isolation": "container"}, "isolation"),
+        ({"isolation": "vm"}, "isolation"),
+        ({"isolation": "jail", "image": "python"}, "isolation"),
+        ({"isolation": "container", "image": "python", "require": "jailed"}, "require"),
         ({"isolation": None}, "isolation"),
         ({"isolation": ""}, "isolation"),
         ({"require": "auto"}, "require"),
@@ -220,10 +224,13 @@ def test_an_error_of_a_weaker_tier_says_why_it_was_tried() -> None:
 
 
 def test_each_tier_needs_all_that_a_weaker_one_does_but_landlock() -> None:
-    """A kernel without Landlock can jail, and nothing else could take its place in `confined`."""
+    """A kernel without Landlock can jail, and nothing else could take its place in `confined`.
+
+    A jail has namespaces for each session, and so needs no container.
+    """
     stronger, *weaker = (isolation.TIERS[tier] for tier in STRONGEST_FIRST)
     for needed in weaker:
-        assert needed - {"landlock"} <= stronger
+        assert needed - {"landlock", "container"} <= stronger
         stronger = needed
 
 

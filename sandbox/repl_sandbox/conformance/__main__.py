@@ -20,9 +20,10 @@ def main() -> int:
     parser.add_argument(
         "--python", help="the interpreter of the sessions, which their users must be able to read"
     )
+    parser.add_argument("--image", help="the image of the container, for tier container")
     asked = parser.parse_args()
     try:
-        sandbox = Sandbox(isolation=asked.isolation, python=asked.python)
+        sandbox = Sandbox(isolation=asked.isolation, python=asked.python, image=asked.image)
     except (SandboxError, ValueError) as error:
         print(error, file=sys.stderr)
         return 3

@@ -19,6 +19,8 @@ _FILTERED = frozenset({"uid", "capabilities", "no_new_privs", "seccomp"})
 TIERS: Final[Mapping[str, frozenset[str]]] = {
     # A kernel without Landlock can still jail; one that has it and refuses does not get here.
     "jailed": _FILTERED | {"root", *(f"{name} namespace" for name in NAMESPACES)},
+    # A container around confined sessions, which nothing else divides from one another.
+    "container": _FILTERED | {"landlock", "container"},
     "confined": _FILTERED | {"landlock"},
     "process": frozenset(),
 }
@@ -45,7 +47,7 @@ def probe(links: Links) -> Isolation:
         *(_namespace(pid, outside, name) for name in NAMESPACES),
         _root(pid),
         _users(pid, outside, uid),
-        _own_user(uid),
+        _own_user(uid, outside),
         _capabilities(seen),
         Layer(
             "no_new_privs",
@@ -54,6 +56,7 @@ def probe(links: Links) -> Isolation:
         ),
         _seccomp(seen, outside, forks),
         _landlock(abi),
+        *_container(outside, seen),
     )
     active = {layer.name for layer in layers if layer.active}
     tier = next(tier for tier, needed in TIERS.items() if needed <= active)
@@ -107,11 +110,25 @@ def _group(links: Links) -> Layer:
     return Layer("cgroup", held, detail)
 
 
-def _own_user(uid: int) -> Layer:
-    """Whether its user is another than the host's: what follows where it is not."""
-    if uid != os.geteuid():
-        return Layer("own uid", active=True, detail=f"uid {uid}, the host's is {os.geteuid()}")
-    return Layer("own uid", active=False, detail=f"uid {uid} is also the host's")
+def _own_user(uid: int, outside: Outside) -> Layer:
+    """Whether its user is another than the host's and the template's: what follows where not."""
+    others = outside.uids
+    if uid not in others:
+        told = f"uid {uid}, the host's is {', '.join(map(str, sorted(others)))}"
+        return Layer("own uid", active=True, detail=told)
+    whose = "the host's" if uid == os.geteuid() else "that of all sessions of the template"
+    return Layer("own uid", active=False, detail=f"uid {uid} is also {whose}")
+
+
+def _container(outside: Outside, seen: dict[str, str]) -> tuple[Layer, ...]:
+    """Whether the session is in a container that has all its walls; none where it is in none."""
+    if outside.enclosure is None:
+        return ()
+    missing = list(outside.enclosure.missing)
+    if len(seen.get("NSpid", "").split()) < 2:
+        missing.append("a process id of the container's")
+    told = f"not seen: {', '.join(missing)}" if missing else "its own, with every wall"
+    return (Layer("container", not missing, told),)
 
 
 def _unseen(error: OSError) -> str:

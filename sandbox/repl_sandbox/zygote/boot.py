@@ -1,4 +1,6 @@
-"""What the zygote's interpreter runs: `python -I boot.py FD TIER`.
+"""What the zygote's interpreter runs: `python -I boot.py SOCKET TIER`.
+
+SOCKET is an open descriptor, or, in a container, the path of a socket to connect to.
 
 Makes this copy of the package importable, wherever it lies and whatever the interpreter has
 installed, without putting its neighbours on the path.
@@ -14,6 +16,9 @@ now nobody does.
 import importlib.util
 import os
 import sys
+
+# The image of a container may have any Python, or another program of that name.
+_LEAST = (3, 11)
 
 
 def _load_package() -> None:
@@ -40,6 +45,17 @@ def _enter_user_namespace(fd: int) -> None:
         refuse(fd, remedies.failed("namespaces", error))
 
 
+def _connected(where: str) -> int:
+    """The descriptor of the socket to the host."""
+    if where.isdigit():
+        return int(where)
+    import socket  # not before the vocabulary, where there is none to connect to
+
+    host = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    host.connect(where)
+    return host.detach()
+
+
 def _main(fd: int, tier: str, *, inside: bool) -> None:
     if tier == "jailed" and not inside and os.geteuid() != 0:
         _enter_user_namespace(fd)
@@ -49,6 +65,8 @@ def _main(fd: int, tier: str, *, inside: bool) -> None:
 
 
 if __name__ == "__main__":
+    if sys.version_info < _LEAST or sys.implementation.name != "cpython":
+        sys.exit("sessions need CPython 3.11 or later, and this is " + sys.version)
     _load_package()
     importlib.import_module("repl_sandbox.zygote.vocabulary")  # before all that uses its names
-    _main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)
+    _main(_connected(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)

@@ -10,11 +10,10 @@ import select
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 
@@ -56,34 +55,29 @@ class ZygoteHandle:
         policy: Policy | None = None,
         tier: str = "jailed",
         hash_seed: int | None = None,
+        launch: Callable[[], process.Launcher] | None = None,
     ) -> None:
+        launcher = launch() if launch else process.Local(python or sys.executable, tier)
         configuration = {
             "preload": list(preload),
             "mounts": dict(mounts),
             "policy": None if policy is None else asdict(policy),
-            "place": tempfile.gettempdir() if tier != "jailed" else "",
+            "place": launcher.place,
         }
         _check_size(configuration)
-        ours, theirs = control.lifeline()
-        self._hold(ours, tier)
         self._numbers = itertools.count(1)
-        executable = python or sys.executable
-        try:
-            with theirs:
-                self._process = process.start(executable, tier, hash_seed, theirs.fileno())
-        except SandboxError:
-            ours.close()
-            raise
+        ours, self._process = launcher.start(hash_seed)
+        self._hold(ours, tier)
         try:
             answer = self._configure(configuration)
             ours.settimeout(SPAWN_TIMEOUT)
         except Gone as error:
             self.close()
-            raise process.stillborn(self._process, executable, preload) from error
+            raise launcher.stillborn(self._process, preload) from error
         except BaseException:
             self.close()
             raise
-        self._learn(answer)
+        self._learn(answer, launcher.outside(self._process), launcher.seen(answer["base"]))
 
     def _hold(self, ours: socket.socket, tier: str) -> None:
         """Begin a conversation on socket `ours`, by which the zygote lives."""
@@ -95,12 +89,15 @@ class ZygoteHandle:
         self._closed = False
         _alive.add(self)
 
-    def _learn(self, answer: control.Message) -> None:
-        """Take what a zygote says of itself once it can serve."""
-        self._outside = Outside(self.pid)
+    def _learn(self, answer: control.Message, outside: Outside, base: str) -> None:
+        """Take what a zygote says of itself once it can serve.
+
+        `base`: the host's path of the directory of the sessions' directories.
+        """
+        self._outside = outside
         self.data_segment: int = answer["data_segment"]
         self.privileged: bool = answer["privileged"]
-        self._base: str = answer["base"]
+        self._base = base
         self.interpreter: tuple[str, str] = (answer["python"], answer["implementation"])
         # The limit of processes of a session that shares its user with the host; 0 if none does.
         self.room: int = answer["room"]

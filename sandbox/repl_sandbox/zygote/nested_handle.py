@@ -15,9 +15,11 @@ import weakref
 from collections.abc import Callable
 
 from ..errors import SandboxError
+from ..jail.processes import descendants
 from . import control
 from .conversation import Gone
 from .handle import SPAWN_TIMEOUT, ZygoteHandle
+from .outside import Outside, status
 
 
 class NestedZygote(ZygoteHandle):
@@ -36,7 +38,7 @@ class NestedZygote(ZygoteHandle):
         try:
             with theirs:
                 forked = parent.ask(request, (theirs.fileno(), parcel))
-            self._process = ForkedProcess(forked["pid"], parent.forget)
+            self._process = _forked_from(parent, forked["pid"])
         except BaseException:
             self._closed = True
             ours.close()
@@ -59,12 +61,32 @@ class NestedZygote(ZygoteHandle):
             {
                 "data_segment": answer["data_segment"],
                 "privileged": parent.privileged,
-                "base": parent._base,
                 "room": parent.room,
                 "python": parent.interpreter[0],
                 "implementation": parent.interpreter[1],
-            }
+            },
+            Outside(self.pid, parent._outside.enclosure),
+            parent._base,
         )
+
+
+def _forked_from(parent: ZygoteHandle, number: int) -> ForkedProcess:
+    """The process that `parent`'s zygote forked and knows by this process id."""
+    pid = number
+    if parent._outside.enclosure is not None:
+        # A container numbers its processes itself; the kernel shows both numbers.
+        pid = next((each for each in descendants(parent.pid) if _number_of(each) == number), 0)
+        if not pid:
+            raise Gone
+    return ForkedProcess(pid, lambda _: parent.forget(number))
+
+
+def _number_of(pid: int) -> int:
+    """The process id of `pid` in the innermost namespace that has the process; 0 if it is gone."""
+    try:
+        return int(status(pid)["NSpid"].split()[-1])
+    except (OSError, KeyError):
+        return 0
 
 
 class ForkedProcess:

@@ -6,13 +6,26 @@ import contextlib
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 # In the order in which they are reported.
 NAMESPACES: Final = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
 # Of /proc/PID/status, proc_pid_status(5): a few of some sixty lines, read for every session.
-_FIELD = re.compile(r"^(Uid|Cap\w+|NoNewPrivs|Seccomp|Seccomp_filters):\t(.*)$", re.MULTILINE)
+_FIELD = re.compile(r"^(Uid|NSpid|Cap\w+|NoNewPrivs|Seccomp|Seccomp_filters):\t(.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Enclosure:
+    """A template's container, as it was found before the template was configured.
+
+    `missing`: the walls that it was not seen to have. `filters`: its filters of seccomp, with those
+    of the host.
+    """
+
+    missing: tuple[str, ...]
+    filters: int
 
 
 class Outside:
@@ -20,11 +33,13 @@ class Outside:
 
     Each fact is looked at once, with OSError when it is asked for and cannot be seen: what the host
     changes about itself is not its sessions', which are forked from the template. Is to be made
-    before the template serves, which for each session enters another network.
+    before the template serves, which for each session enters another network. `enclosure`: the
+    container that the template is in.
     """
 
-    def __init__(self, template: int) -> None:
-        self._template = template
+    def __init__(self, template: int, enclosure: Enclosure | None = None) -> None:
+        self.template = template
+        self.enclosure = enclosure
         with contextlib.suppress(OSError):
             _ = self.namespaces
 
@@ -32,7 +47,7 @@ class Outside:
     def namespaces(self) -> Mapping[str, frozenset[str]]:
         """The host's namespaces and the template's, by name."""
         return {
-            name: frozenset(namespace(pid, name) for pid in ("self", self._template))
+            name: frozenset(namespace(pid, name) for pid in ("self", self.template))
             for name in NAMESPACES
         }
 
@@ -42,8 +57,21 @@ class Outside:
         return read("self", "uid_map")
 
     @cached_property
+    def uids(self) -> frozenset[int]:
+        """The users that the host and the template are."""
+        uids = {os.geteuid()}
+        with contextlib.suppress(OSError):
+            uids.add(int(status(self.template)["Uid"].split()[0]))
+        return frozenset(uids)
+
+    @cached_property
     def filters(self) -> int:
-        """Filters of seccomp that hold the host: a container may have put its own around it."""
+        """Filters of seccomp that hold the template before it loads its own.
+
+        A container may have put them around the host, or around the template alone.
+        """
+        if self.enclosure is not None:
+            return self.enclosure.filters
         return int(status("self").get("Seccomp_filters", "0"))
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import fcntl
 import os
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from typing import Protocol
 
 from ..errors import SandboxError
+from . import control
+from .control import Lifeline
+from .outside import Outside
 
 _BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "boot.py")
 
 # The whole environment of the template and so of each session. Nothing of the host's is passed on.
-_ENVIRONMENT = {
+ENVIRONMENT = {
     # Look up all functions of shared libraries now, as import does with those of modules: ld.so(8).
     # Else each session does it for each that it calls, on pages that it copies for that.
     "LD_BIND_NOW": "1",
@@ -55,6 +59,72 @@ class Process(Protocol):
         """End it."""
 
 
+class Launcher(Protocol):
+    """Starts the process of a zygote, and knows what of it the host sees where.
+
+    `place`: where the zygote may make directories, as the zygote names it.
+    """
+
+    @property
+    def place(self) -> str:
+        """The directory for the directories of sessions; "" where each session mounts its own."""
+
+    def start(self, hash_seed: int | None) -> tuple[Lifeline, Process]:
+        """The process, which waits for its configuration at the other end of the lifeline.
+
+        Raises:
+            SandboxError: it cannot be started.
+        """
+
+    def stillborn(self, process: Process, preload: Sequence[str]) -> SandboxError:
+        """Why `process` ended before it could answer."""
+
+    def outside(self, process: Process) -> Outside:
+        """The surroundings of the sessions of `process`, which is a zygote by now."""
+
+    def seen(self, path: str) -> str:
+        """The host's path of the zygote's `path`."""
+
+
+class Local:
+    """The launcher of zygotes that are children of this process."""
+
+    def __init__(self, python: str, tier: str) -> None:
+        self.place = tempfile.gettempdir() if tier != "jailed" else ""
+        self._python = python
+        self._tier = tier
+
+    def start(self, hash_seed: int | None) -> tuple[Lifeline, Process]:
+        """As of `Launcher`."""
+        ours, theirs = control.lifeline()
+        try:
+            with theirs:
+                return ours, start(self._python, self._tier, hash_seed, theirs.fileno())
+        except SandboxError:
+            ours.close()
+            raise
+
+    def stillborn(self, process: Process, preload: Sequence[str]) -> SandboxError:
+        """As of `Launcher`."""
+        return stillborn(process, self._python, preload)
+
+    def outside(self, process: Process) -> Outside:
+        """As of `Launcher`."""
+        return Outside(process.pid)
+
+    def seen(self, path: str) -> str:
+        """As of `Launcher`."""
+        return path
+
+
+def flags_of(hash_seed: int | None) -> tuple[list[str], dict[str, str]]:
+    """The options of a zygote's interpreter, and the variables that they need."""
+    # -I is -E, -P and -s. Without -E it reads the seed; the environment is ours, whole.
+    isolated = ["-I"] if hash_seed is None else ["-P", "-s"]
+    seeded = {} if hash_seed is None else {"PYTHONHASHSEED": str(hash_seed)}
+    return [*isolated, "-X", "utf8"], seeded
+
+
 def start(python: str, tier: str, hash_seed: int | None, fd: int) -> Process:
     """A zygote in the making, to be told on socket `fd` what it is to be.
 
@@ -64,20 +134,18 @@ def start(python: str, tier: str, hash_seed: int | None, fd: int) -> Process:
     if not os.path.isfile(_BOOT):
         raise SandboxError(f"sessions need repl_sandbox in a folder, and there is no file {_BOOT}")
     path = f"{os.path.dirname(python)}:/usr/local/bin:/usr/bin:/bin"
-    # -I is -E, -P and -s. Without -E it reads the seed; the environment is ours, whole.
-    flags = ["-I"] if hash_seed is None else ["-P", "-s"]
-    seeded = {} if hash_seed is None else {"PYTHONHASHSEED": str(hash_seed)}
+    flags, seeded = flags_of(hash_seed)
     passed = -1
     try:
         # Of a daemon without standard streams it may have one of their numbers, taken there.
         passed = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
         return subprocess.Popen(
-            [python, *flags, "-X", "utf8", _BOOT, str(passed), tier],
+            [python, *flags, _BOOT, str(passed), tier],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=_standard_error(),
             pass_fds=[passed],
-            env={**_ENVIRONMENT, **seeded, "PATH": path},
+            env={**ENVIRONMENT, **seeded, "PATH": path},
             cwd="/",
             start_new_session=True,
         )

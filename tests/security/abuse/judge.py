@@ -14,6 +14,7 @@ from . import fixtures
 from .case import SLACK, Case
 from .host_checks import Closing, Open
 from .meters import Meters
+from .tiers import INSIDE
 from .trial import Trial, outer_uid, text_of
 from .verdict import NOT_APPLICABLE, NotApplicable, Verdict
 
@@ -24,7 +25,7 @@ _ATTEMPTS = 3
 def judge(case: Case, tier: str, sandbox: Sandbox, sentinel: int) -> Verdict:
     """Run `case` and say what it came to."""
     start = time.monotonic()
-    if tier not in case.tiers:
+    if INSIDE.get(tier, tier) not in case.tiers:
         reason = f"the corpus asks this of {', '.join(case.tiers)} only"
         return Verdict(case.id, case.group, "not applicable", reason)
     if reason := NOT_APPLICABLE.get((case.id, tier), ""):

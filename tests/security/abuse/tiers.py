@@ -6,6 +6,7 @@ in a stronger tier says nothing about a weaker.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from repl_sandbox import Limits, Policy, Sandbox, SandboxError
@@ -28,11 +29,14 @@ LIMITS = Limits(
 TIERS: dict[str, dict[str, Any]] = {
     "jailed": {"isolation": "jailed"},
     "confined": {"isolation": "confined"},
+    "container": {"isolation": "container", "image": os.environ.get("REPL_TEST_IMAGE")},
     "process": {"isolation": "process"},
     "policy": {"policy": Policy("restricted")},
     "gvisor": {"isolation": "gvisor"},
     "vm": {"isolation": "vm"},
 }
+# Which tier's cases a session in a container must pass: that which holds it inside.
+INSIDE = {"container": "confined"}
 
 
 class Unavailable(Exception):

@@ -28,4 +28,6 @@ class NotApplicable(Exception):
 NOT_APPLICABLE: dict[tuple[str, str], str] = {
     ("fsr-proc-all-environ", "process"): "code has its host's uid, so the host's environment is "
     "readable; the sessions' own is asked for by fsr-proc-self-environ",
+    ("xs-same-uid", "container"): "a container without capabilities has one user, as layer "
+    "`own uid` says; Landlock divides its sessions",
 }

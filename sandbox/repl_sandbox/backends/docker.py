@@ -1,0 +1,353 @@
+"""Templates in containers, by the API of Docker and the `docker` package; Podman has the same API.
+
+The template and its sessions are processes of this system's kernel, which a container holds besides
+what holds each session. The daemon starts the container and removes it; nothing else goes through
+the daemon. The zygote connects to a socket that is mounted into the container, and ends with it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+import docker.errors
+import requests.exceptions
+from docker.client import DockerClient
+from docker.models.containers import Container
+from docker.types import LogConfig, Mount
+from docker.utils.socket import frames_iter
+
+from ..container_settings import ContainerLimits, ContainerSettings
+from ..errors import IsolationError, SandboxError
+from ..jail.users import SLOTS, own_id
+from ..zygote import process
+from ..zygote.control import Lifeline
+from ..zygote.nested_handle import ForkedProcess
+from ..zygote.outside import Enclosure, Outside
+from . import enclosures, labels
+from .meeting import Meeting
+
+TIER = "container"
+# The tier of the sessions inside: the container's profile denies what a nested jail is made of.
+_INSIDE = "confined"
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Where the package is inside, below nothing that an image is likely to have.
+_MOUNTED = "/opt/repl-env/repl_sandbox"
+_PLACE = "/tmp"
+_PYTHON = "python3"
+# Docker 19.03: the oldest whose API has all that is asked for here.
+_LEAST_API = (1, 40)
+_SECONDS = 60.0
+_CONNECT_SECONDS = 5.0
+_START_SECONDS = 60.0
+# A daemon that maps the users of its containers has so many of them.
+_MAPPED_USERS = range(20_000, 60_000)
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+_NO_SPACE = "no space left on device"
+
+
+class Launcher:
+    """The launcher of a zygote in a container of its own; see `process.Launcher`.
+
+    Raises:
+        IsolationError: this user can reach no daemon that can start such containers.
+    """
+
+    place = _PLACE
+
+    def __init__(self, settings: ContainerSettings) -> None:
+        self._settings, self._python = settings, settings.python or _PYTHON
+        self._client = connect()
+        self._enclosure = Enclosure((), 0)
+        self._scratch = ""  # the host's folder for the sessions' folders, where root is not there
+        self._pid = 0
+        self._output: Any = None
+        self._last_words = "it said nothing"
+
+    def start(self, hash_seed: int | None) -> tuple[Lifeline, process.Process]:
+        """As of `process.Launcher`."""
+        with ExitStack() as undo, translated(self._settings.image):
+            undo.callback(self._client.close)
+            facts = self._client.info()
+            self._check_daemon(facts)
+            self._check_image(facts)
+            meeting = undo.enter_context(Meeting())
+            if os.geteuid() != 0:
+                self._scratch = tempfile.mkdtemp(prefix="repl-env-container-")
+                undo.callback(shutil.rmtree, self._scratch, ignore_errors=True)
+            container = self._create(meeting, facts, hash_seed)
+            undo.callback(_remove, container)
+            self._output = container.attach_socket(
+                params={"stdout": 1, "stderr": 1, "stream": 1, "logs": 0}
+            )
+            undo.callback(self._let_output_go)
+            container.start()
+            lifeline = self._meet(meeting, container, undo)
+            child = ForkedProcess(self._pid, lambda _: self._forget(container))
+            self._enclosure = enclosures.look(self._pid)
+            undo.pop_all()
+            meeting.close()
+        return lifeline, child
+
+    def stillborn(self, child: process.Process, preload: Sequence[str]) -> SandboxError:
+        """As of `process.Launcher`."""
+        modules = f" (preload: {', '.join(preload)})" if preload else ""
+        return SandboxError(
+            f"the container of image {self._settings.image} ended before it held a template"
+            f"{modules}: {self._last_words}"
+        )
+
+    def outside(self, child: process.Process) -> Outside:
+        """As of `process.Launcher`."""
+        self._let_output_go()
+        return Outside(child.pid, self._enclosure)
+
+    def seen(self, path: str) -> str:
+        """As of `process.Launcher`."""
+        if self._scratch:
+            return self._scratch + path.removeprefix(_PLACE)
+        return f"/proc/{self._pid}/root{path}"
+
+    def _check_daemon(self, facts: dict[str, Any]) -> None:
+        if facts.get("OSType", "linux") != "linux":
+            raise IsolationError(TIER, "daemon", f"its containers run {facts['OSType']}, not Linux")
+        runtime, known = self._settings.runtime, facts.get("Runtimes") or {}
+        if runtime is not None and known and runtime not in known:
+            raise IsolationError(
+                TIER,
+                "runtime",
+                f"the daemon has no runtime {runtime!r}; it has {', '.join(sorted(known))}",
+            )
+
+    def _check_image(self, facts: dict[str, Any]) -> None:
+        """Have the daemon pull an image that it lacks, and see that it is for this machine."""
+        name = self._settings.image
+        try:
+            image = self._client.images.get(name)
+        except docker.errors.ImageNotFound:
+            pulled = self._client.images.pull(name)
+            image = pulled[0] if isinstance(pulled, list) else pulled
+        found = image.attrs.get("Architecture", ""), image.attrs.get("Os", "linux")
+        machine = _MACHINES.get(found[0], found[0])
+        if found[1] != "linux" or (machine and machine != platform.machine()):
+            raise SandboxError(
+                f"image {name} is for {found[1]} on {found[0]}, and this machine is Linux on "
+                f"{platform.machine()}"
+            )
+
+    def _create(self, meeting: Meeting, facts: dict[str, Any], hash_seed: int | None) -> Container:
+        settings, (flags, seeded) = self._settings, process.flags_of(hash_seed)
+        limits = settings.limits or ContainerLimits()
+        memory = int(limits.memory or int(facts["MemTotal"]) * 3 // 4)
+        user = _user(facts.get("SecurityOptions") or ())
+        shown = {meeting.inside: meeting.shown, _MOUNTED: _PACKAGE, **settings.mounts}
+        mounts = [_bound(inside, outside) for inside, outside in shown.items()]
+        if self._scratch:
+            mounts.append(_bound(_PLACE, self._scratch, read_only=False))
+        else:
+            _check_readable()
+        scratch = {} if self._scratch else {_PLACE: "rw,exec,nosuid,nodev,mode=1777"}
+        return self._client.containers.create(
+            settings.image,
+            [*flags, f"{_MOUNTED}/zygote/boot.py", meeting.address, _INSIDE],
+            entrypoint=[self._python],
+            environment={**process.ENVIRONMENT, **seeded},
+            user=user,
+            working_dir="/",
+            hostname="sandbox",
+            labels=labels.of_this_process(),
+            mounts=mounts,
+            tmpfs=scratch,
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            network_mode="none",
+            read_only=True,
+            ipc_mode="private",
+            pids_limit=limits.processes,
+            mem_limit=memory,
+            memswap_limit=memory,
+            nano_cpus=int((limits.cpus or int(facts["NCPU"])) * 1_000_000_000),
+            runtime=settings.runtime,
+            auto_remove=True,
+            init=False,
+            stop_signal="SIGKILL",  # it would not hear another: the first process of a container
+            healthcheck={"test": ["NONE"]},
+            log_config=LogConfig(type="none", config={}),
+        )
+
+    def _meet(self, meeting: Meeting, container: Container, undo: ExitStack) -> Lifeline:
+        try:
+            met = meeting.await_zygote(self._output.fileno(), _START_SECONDS)
+        except TimeoutError:
+            raise SandboxError(
+                f"nothing in the container of image {self._settings.image} connected within "
+                f"{_START_SECONDS:.0f} s"
+            ) from None
+        if met is None:
+            raise SandboxError(
+                f"python: {self._python} in image {self._settings.image} ended before it "
+                f"connected: {self._said()}"
+            )
+        lifeline, self._pid = met
+        undo.callback(lifeline.close)
+        container.reload()
+        if not self._pid or container.attrs["State"]["Pid"] != self._pid:
+            raise IsolationError(
+                TIER,
+                "container",
+                "its processes are not visible to this one",
+                "Use a daemon on this system itself, and run this process beside the daemon, not "
+                "in a container or a virtual machine",
+            )
+        return lifeline
+
+    def _said(self) -> str:
+        """The last lines that the container, which ends or has ended, wrote since it started."""
+        if self._output is None:
+            return self._last_words
+        frames: Iterable[tuple[int, bytes]] = frames_iter(self._output, tty=False)
+        said = b"".join(data for _, data in frames)
+        self._let_output_go()
+        lines = said.decode("utf-8", "replace").strip().splitlines()
+        return " / ".join(line.strip() for line in lines[-3:])[-500:] or self._last_words
+
+    def _let_output_go(self) -> None:
+        output, self._output = self._output, None
+        if output is not None:
+            output.close()
+
+    def _forget(self, container: Container) -> None:
+        """The zygote has ended, and the container with it."""
+        self._last_words = self._said()
+        _remove(container)
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        self._client.close()
+
+
+def connect() -> DockerClient:
+    """A client of the daemon that DOCKER_HOST names, else of the one at Docker's usual socket.
+
+    Raises:
+        IsolationError: there is none, this user may not talk to it, or it is too old.
+    """
+    address = urlsplit(os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock")
+    if address.scheme not in ("unix", "http+unix"):
+        raise IsolationError(
+            TIER,
+            "daemon",
+            f"DOCKER_HOST is {address.geturl()}, and the daemon must be on this system",
+            "Set DOCKER_HOST to the daemon's socket: unix:///path",
+        )
+    path = address.netloc + address.path
+    _check_socket(path)
+    try:
+        client = DockerClient(f"unix://{path}", version="auto", timeout=int(_SECONDS))
+    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+        raise IsolationError(TIER, "daemon", f"{path}: {error}") from error
+    version = client.api.api_version
+    if tuple(map(int, version.split("."))) < _LEAST_API:
+        client.close()
+        raise IsolationError(
+            TIER, "daemon", f"it speaks version {version} of the API", "Use Docker 19.03 or newer"
+        )
+    return client
+
+
+def _check_socket(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as trial:
+        trial.settimeout(_CONNECT_SECONDS)
+        try:
+            trial.connect(path)
+        except PermissionError as error:
+            raise IsolationError(
+                TIER,
+                "daemon",
+                f"this user may not use its socket {path}",
+                "Run as a user of the socket's group, usually docker, which is as good as root",
+            ) from error
+        except OSError as error:
+            raise IsolationError(
+                TIER,
+                "daemon",
+                f"none answers at {path}: {error.strerror or error}",
+                "Start Docker, or set DOCKER_HOST to the socket of one that runs, or of Podman",
+            ) from error
+
+
+@contextmanager
+def translated(image: str = "") -> Iterator[None]:
+    """Have what the daemon refuses, and its end, raised as errors of this package."""
+    try:
+        yield
+    except docker.errors.APIError as error:
+        told = " ".join(str(error.explanation or error).split())
+        raise _refusal(image, told) from error
+    except docker.errors.DockerException as error:
+        raise SandboxError(f"container of image {image}: {error}") from error
+    except requests.exceptions.RequestException as error:
+        raise IsolationError(TIER, "daemon", f"it ended, or does not answer: {error}") from error
+    except OSError as error:
+        raise SandboxError(f"container of image {image}: {error}") from error
+
+
+def _refusal(image: str, told: str) -> SandboxError:
+    lower = told.lower()
+    if _NO_SPACE in lower:
+        return SandboxError(f"the daemon's disk is full: {told}")
+    if any(each in lower for each in ("pull access denied", "unauthorized", "no basic auth")):
+        return SandboxError(
+            f"image {image}: the registry lets nobody have it without a login (docker login), or "
+            f"has no such image: {told}"
+        )
+    if "executable file not found" in lower or "no such file or directory" in lower:
+        return SandboxError(
+            f"image {image} has no such program, or lacks what is to be mounted; python= names the "
+            f"image's interpreter: {told}"
+        )
+    return SandboxError(f"image {image}: the daemon refuses: {told}")
+
+
+def _user(options: Sequence[str]) -> str:
+    """The container's user and group: this process's where that is not root, else nobody's."""
+    if os.geteuid() != 0:
+        return f"{os.geteuid()}:{os.getegid()}"
+    if any("userns" in option or "rootless" in option for option in options):
+        number = secrets.choice(_MAPPED_USERS)
+    else:
+        number = own_id(secrets.randbelow(SLOTS))
+    return f"{number}:{number}"
+
+
+def _bound(inside: str, outside: str, *, read_only: bool = True) -> Mount:
+    return Mount(inside, outside, type="bind", read_only=read_only)
+
+
+def _check_readable() -> None:
+    for path, wanted in ((_PACKAGE, 0o005), (f"{_PACKAGE}/zygote/boot.py", 0o004)):
+        if os.stat(path).st_mode & wanted != wanted:
+            raise IsolationError(
+                TIER,
+                "package",
+                f"{path} cannot be read by the container's user",
+                f"chmod -R o+rX {_PACKAGE}",
+            )
+
+
+def _remove(container: Container) -> None:
+    """Have a container gone, and wait for that as long as there is a daemon to ask."""
+    with suppress(docker.errors.APIError, requests.exceptions.RequestException):
+        try:
+            container.remove(force=True, v=True)
+        except docker.errors.APIError as error:
+            if error.status_code != 409:  # the daemon removes it already
+                raise
+            container.wait(condition="removed", timeout=int(_SECONDS))

@@ -1,0 +1,102 @@
+"""`ContainerSettings`: the image, the runtime and the limits of a template's container, checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .types import parse_size
+
+# A session of the default limits may have 64 processes; PID_MAX_LIMIT bounds all.
+_PROCESSES = 8192
+_MOST_PROCESSES = 1 << 22
+# With less the interpreter, its template and one session find no room.
+_LEAST_MEMORY = 64 << 20
+_LEAST_PROCESSES = 16
+# Runtimes that put a kernel of their own around the container. They pass no descriptors to this
+# one, and their processes are not in this system's /proc, which layers and limits are read from.
+_OWN_KERNEL = ("runsc", "gvisor", "kata", "krun", "firecracker")
+
+
+@dataclass(frozen=True)
+class ContainerLimits:
+    """What a container of tier "container" may use, with all its sessions.
+
+    `memory`: bytes or text such as "4GiB", of the template, its sessions and their files together;
+    None: three quarters of the machine's. `processes`: of all sessions. `cpus`: processors, as 1.5;
+    None: all of the machine's.
+
+    Raises:
+        TypeError, ValueError: naming the field.
+    """
+
+    memory: int | str | None = None
+    processes: int = _PROCESSES
+    cpus: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.memory is not None:
+            object.__setattr__(self, "memory", parse_size(self.memory, "memory"))
+            if int(self.memory) < _LEAST_MEMORY:
+                raise ValueError(f"memory must be at least {_LEAST_MEMORY >> 20} MiB")
+        if isinstance(self.processes, bool) or not isinstance(self.processes, int):
+            raise TypeError(f"processes must be an int, not {type(self.processes).__name__}")
+        if not _LEAST_PROCESSES <= self.processes <= _MOST_PROCESSES:
+            raise ValueError(f"processes must be from {_LEAST_PROCESSES} to {_MOST_PROCESSES:,}")
+        if self.cpus is None:
+            return
+        if isinstance(self.cpus, bool) or not isinstance(self.cpus, (int, float)):
+            raise TypeError(f"cpus must be a number, not {type(self.cpus).__name__}")
+        if not (math.isfinite(self.cpus) and self.cpus >= 0.01):
+            raise ValueError("cpus must be a finite number of at least 0.01")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSettings:
+    """The container of one template. `mounts`: {path inside: path of the host}, read-only."""
+
+    image: str
+    runtime: str | None
+    limits: ContainerLimits | None
+    python: str | None
+    mounts: Mapping[str, str]
+
+
+def check(
+    isolation: str,
+    image: str | None,
+    runtime: str | None,
+    limits: ContainerLimits | None,
+) -> None:
+    """See that the arguments for a container are given for one, and that they can be meant.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+    for name, value in (("image", image), ("runtime", runtime)):
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+        if not value.strip() or not value.isprintable() or value.startswith("-"):
+            raise ValueError(f"{name}={value!r} is no name")
+    if limits is not None and not isinstance(limits, ContainerLimits):
+        raise TypeError(
+            "container_limits must be a ContainerLimits (from repl_sandbox import ContainerLimits),"
+            f" not {type(limits).__name__}"
+        )
+    if isolation != "container":
+        given: dict[str, object] = {"image": image, "runtime": runtime, "container_limits": limits}
+        for name in (name for name, value in given.items() if value is not None):
+            raise ValueError(f"{name} is for isolation='container' alone, not for {isolation!r}")
+    elif image is None:
+        raise ValueError(
+            "image must be given for isolation='container': the name of an image with CPython 3.11 "
+            "or later, as 'python:3.12-slim'"
+        )
+    if runtime and any(part.startswith(_OWN_KERNEL) for part in runtime.lower().split(".")):
+        raise ValueError(
+            f"runtime={runtime!r} has a kernel of its own, and this version supports only runtimes "
+            "that share the host's, as 'runc' and 'crun'"
+        )

@@ -1,0 +1,101 @@
+"""The arguments of tier "container", which are refused before any daemon is looked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from repl_sandbox import ContainerLimits, IsolationError, Sandbox
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "named"),
+    [
+        ({"isolation": "container"}, ValueError, "image must be given"),
+        ({"image": "python"}, ValueError, "image is for isolation='container'"),
+        ({"isolation": "confined", "image": "python"}, ValueError, "image is for"),
+        ({"isolation": "jailed", "runtime": "runc"}, ValueError, "runtime is for"),
+        ({"container_limits": ContainerLimits()}, ValueError, "container_limits is for"),
+        ({"isolation": "container", "image": 3}, TypeError, "image must be a str"),
+        ({"isolation": "container", "image": ""}, ValueError, "image='' is no name"),
+        ({"isolation": "container", "image": "a\nb"}, ValueError, "is no name"),
+        ({"isolation": "container", "image": "--privileged"}, ValueError, "is no name"),
+        ({"isolation": "container", "image": "p", "runtime": 1}, TypeError, "runtime must"),
+        (
+            {"isolation": "container", "image": "p", "runtime": "runsc"},
+            ValueError,
+            "kernel of its own",
+        ),
+        (
+            {"isolation": "container", "image": "p", "runtime": "io.containerd.kata.v2"},
+            ValueError,
+            "kernel of its own",
+        ),
+        (
+            {"isolation": "container", "image": "p", "container_limits": 3},
+            TypeError,
+            "container_limits must be",
+        ),
+        ({"require": "container"}, ValueError, "needs isolation='container'"),
+        ({"isolation": "container", "image": "p", "cgroup": "require"}, ValueError, "cgroup"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    arguments: dict[str, Any], error: type[Exception], named: str
+) -> None:
+    with pytest.raises(error, match=named):
+        Sandbox(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"memory": "1MiB"}, ValueError),
+        ({"memory": "much"}, ValueError),
+        ({"memory": 1.5}, TypeError),
+        ({"processes": 1}, ValueError),
+        ({"processes": True}, TypeError),
+        ({"cpus": 0}, ValueError),
+        ({"cpus": float("nan")}, ValueError),
+        ({"cpus": "2"}, TypeError),
+    ],
+)
+def test_limits_of_a_container_name_the_field(
+    fields: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error, match=next(iter(fields))):
+        ContainerLimits(**fields)
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("unix:///nowhere/docker.sock", "none answers at /nowhere/docker.sock"),
+        ("unix:///dev/null", "none answers at /dev/null"),
+        (f"unix:///{'long' * 40}", "none answers"),
+        ("tcp://192.0.2.1:2375", "must be on this system"),
+        ("ssh://somebody@192.0.2.1", "must be on this system"),
+    ],
+)
+def test_a_daemon_that_cannot_be_reached(
+    monkeypatch: pytest.MonkeyPatch, address: str, told: str
+) -> None:
+    pytest.importorskip("docker.client")
+    monkeypatch.setenv("DOCKER_HOST", address)
+    with pytest.raises(IsolationError, match=told) as caught:
+        Sandbox(isolation="container", image="python")
+    assert (caught.value.tier, caught.value.step) == ("container", "daemon")
+    assert caught.value.remedy
+
+
+def test_without_the_package_the_error_names_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import sys
+
+    monkeypatch.delitem(sys.modules, "repl_sandbox.backends.docker", raising=False)
+    monkeypatch.setitem(sys.modules, "docker", None)
+    monkeypatch.setitem(sys.modules, "docker.errors", None)
+    with pytest.raises(IsolationError, match=r"repl-env\[docker\]"):
+        Sandbox(isolation="container", image="python")
