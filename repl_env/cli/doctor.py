@@ -27,6 +27,10 @@ class Tier(StrEnum):
     PROCESS = "process"
 
 
+# Tried only with an image, which nobody but the caller can choose; between the first two.
+CONTAINER = "container"
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """A session that was started to see: its layers, or the step that failed."""
@@ -48,11 +52,27 @@ def doctor(
     require: Annotated[
         Tier, typer.Option(help="The weakest tier to accept; the default is that of a sandbox.")
     ] = Tier.CONFINED,
+    image: Annotated[
+        str | None,
+        typer.Option(metavar="IMAGE", help="Try tier container too, with a container of IMAGE."),
+    ] = None,
+    clean: Annotated[
+        bool,
+        typer.Option(
+            "--clean", help="Only remove containers whose host process has ended, and name them."
+        ),
+    ] = False,
 ) -> None:
     """Show what this system offers to hold sessions; exit 3 if it has no tier of --require."""
+    if clean:
+        remove_containers()
+        return
     looked = look()
-    trials = [try_tier(tier) for tier in Tier]
-    enough = trials[: list(Tier).index(require) + 1]
+    tried: dict[str, dict[str, str]] = {tier.value: {} for tier in Tier}
+    if image is not None:
+        tried = {Tier.JAILED.value: {}, CONTAINER: {"image": image}, **tried}
+    trials = [try_tier(tier, **arguments) for tier, arguments in tried.items()]
+    enough = trials[: list(tried).index(require.value) + 1]
     found = any(trial.works for trial in enough)
     if as_json:
         typer.echo(json.dumps(report(looked, trials), indent=2))
@@ -63,26 +83,41 @@ def doctor(
     raise typer.Exit(Status.OK if found else Status.TIER_UNAVAILABLE)
 
 
-def try_tier(tier: Tier) -> Trial:
+def remove_containers() -> None:
+    """Remove containers that outlived their hosts; exit 5 where that cannot be done."""
+    from .session_options import opening
+
+    with opening():
+        from repl_sandbox.backends import clean
+
+        removed = clean()
+    for name in removed:
+        typer.echo(f"removed container {name}")
+    if not removed:
+        typer.echo("no container outlived its host")
+
+
+def try_tier(tier: str, **arguments: str) -> Trial:
     """Start a sandbox of `tier`, open a session in it and ask what holds it."""
     try:
         from repl_sandbox import Sandbox
         from repl_sandbox.errors import IsolationError
     except (ImportError, OSError) as error:
         # The engine's host side loads only where its system calls exist.
-        return Trial(tier.value, False, step="import", message=str(error))
+        return Trial(tier, False, step="import", message=str(error))
     try:
-        with Sandbox(isolation=tier.value) as sandbox, sandbox.session() as session:
+        settings: Any = {"isolation": tier, **arguments}
+        with Sandbox(**settings) as sandbox, sandbox.session() as session:
             answered = session.run("1 + 1").value == "2"
             isolation = session.isolation
     except IsolationError as error:
-        return Trial(tier.value, False, step=error.step, message=str(error), remedy=error.remedy)
+        return Trial(tier, False, step=error.step, message=str(error), remedy=error.remedy)
     except Exception as error:  # noqa: BLE001 (a diagnosis reports what went wrong, whatever it is)
-        return Trial(tier.value, False, step="session", message=f"{type(error).__name__}: {error}")
+        return Trial(tier, False, step="session", message=f"{type(error).__name__}: {error}")
     layers = tuple(asdict(layer) for layer in isolation.layers)
     if not answered:
-        return Trial(tier.value, False, layers, "session", "the session does not answer `1 + 1`")
-    return Trial(tier.value, isolation.tier == tier.value, layers)
+        return Trial(tier, False, layers, "session", "the session does not answer `1 + 1`")
+    return Trial(tier, isolation.tier == tier, layers)
 
 
 def report(looked: Looked, trials: Sequence[Trial]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Literal, NoReturn
 
-from . import arguments, container_settings
+from . import arguments, backends, container_settings
 from .arguments import Grouping, RecoveryMode, Tier
 from .checkpoint import Checkpoint, parse
 from .container_settings import ContainerLimits, ContainerSettings
@@ -122,7 +122,7 @@ class Sandbox:
         launch: Callable[[], Launcher] | None = None
         if image is not None:
             settings = ContainerSettings(image, runtime, container_limits, python, mounts)
-            launch = partial(_container, settings)
+            launch = partial(backends.container, settings)
             mounts = {inside: inside for inside in mounts}  # as the container is shown them
 
         def start(tier: str) -> Template:
@@ -548,23 +548,3 @@ class Sandbox:
             if not own and core.busy.acquire(timeout=_LEAVE_TIMEOUT):
                 core.busy.release()
             core.forsake()
-
-
-def _container(settings: ContainerSettings) -> Launcher:
-    """What starts a template in a container.
-
-    Raises:
-        IsolationError: there is no daemon, or no package to talk to it.
-    """
-    try:
-        from .backends.docker import Launcher
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith(__name__.partition(".")[0]):
-            raise
-        raise IsolationError(
-            "container",
-            "docker",
-            f"the Python package {error.name} is not installed",
-            "pip install 'repl-env[docker]'",
-        ) from error
-    return Launcher(settings)

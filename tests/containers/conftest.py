@@ -14,6 +14,7 @@ import pytest
 from tests.containers import image
 
 HERE = Path(__file__).parent
+ENGINE = (sys.executable, str(HERE / "engine.py"))
 IMAGE = os.environ.get("REPL_TEST_IMAGE", "python:3.11-slim")
 
 
@@ -27,7 +28,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     if "REPL_TEST_CONTAINERS" not in os.environ:
         pytest.skip("only `make test-containers` starts containers")
     folder = tmp_path_factory.mktemp("engine")
-    command = [sys.executable, str(HERE / "engine.py"), str(folder)]
+    command = [*ENGINE, str(folder)]
     found = run(*command)
     if found.returncode != 0:
         pytest.skip(found.stderr.strip())

@@ -1,7 +1,8 @@
 """A container engine to test with: one that answers, or one started from an installed package.
 
 `python engine.py FOLDER` prints the arguments that a `docker` client needs, as JSON, or fails with
-the reason on standard error. With `--stop` it ends what it started in FOLDER, and waits for that.
+the reason on standard error. With `--stop` it ends what it started in FOLDER, and waits for that;
+`--own OPTION...` starts one in FOLDER, whatever answers, and perhaps again after that was killed.
 Nothing is installed.
 """
 
@@ -38,13 +39,16 @@ def _silence(client: list[str]) -> str:
     return done.stderr.strip() or "the client says nothing of an engine"
 
 
-def _start(folder: Path) -> list[str]:
+def _start(folder: Path, *options: str) -> list[str]:
     engine = shutil.which("dockerd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if engine is None:
         raise SystemExit("no engine answers, and no dockerd is installed (Debian: docker.io)")
     if os.geteuid() != 0:
         raise SystemExit("no engine answers, and only root may start one")
     address = f"unix://{folder}/engine.sock"
+    # Of an engine that was killed, and whose end nobody has waited for yet.
+    for stale in ("engine.pid", "exec-root/containerd/containerd.pid"):
+        (folder / stale).unlink(missing_ok=True)
     places = [f"--{name}={folder}/{name}" for name in ("data-root", "exec-root")]
     with open(folder / "engine.log", "wb") as log:
         process = subprocess.Popen(
@@ -54,6 +58,7 @@ def _start(folder: Path) -> list[str]:
                 f"--pidfile={folder}/engine.pid",
                 *places,
                 *_WITHOUT_NETWORK,
+                *options,
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -103,6 +108,9 @@ def main() -> None:
     if shutil.which("docker") is None:
         raise SystemExit("no docker client is installed (Debian: docker.io)")
     client = ["docker"]
+    if "--own" in sys.argv:
+        print(json.dumps(_start(folder, *sys.argv[3:])))
+        return
     print(json.dumps(_start(folder) if _silence(client) else client))
 
 

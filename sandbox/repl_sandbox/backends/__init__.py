@@ -1,1 +1,48 @@
-"""Ways to start a template elsewhere than as a child of this process. Nothing is loaded by name."""
+"""Ways to start a template elsewhere than as a child of this process, loaded when one is used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import IsolationError
+
+if TYPE_CHECKING:
+    from ..container_settings import ContainerSettings
+    from ..zygote.process import Launcher
+
+
+def container(settings: ContainerSettings) -> Launcher:
+    """The launcher of a template in a container.
+
+    Raises:
+        IsolationError: there is no daemon, or no package to talk to it.
+    """
+    try:
+        from .docker import Launcher
+    except ModuleNotFoundError as error:
+        raise _without(error) from error
+    return Launcher(settings)
+
+
+def clean() -> list[str]:
+    """Remove containers that outlived the processes that they were made for; their names.
+
+    Raises:
+        SandboxError: no daemon answers, or it refuses; or there is no package to talk to it.
+    """
+    try:
+        from .leftovers import remove
+    except ModuleNotFoundError as error:
+        raise _without(error) from error
+    return remove()
+
+
+def _without(error: ModuleNotFoundError) -> IsolationError:
+    if error.name is None or error.name.startswith(__name__.partition(".")[0]):
+        raise error
+    return IsolationError(
+        "container",
+        "docker",
+        f"the Python package {error.name} is not installed",
+        "pip install 'repl-env[docker]'",
+    )

@@ -6,7 +6,7 @@ from . import labels
 from .docker import connect, translated
 
 
-def clean() -> list[str]:
+def remove() -> list[str]:
     """Remove such containers; their names.
 
     Raises:
