@@ -62,15 +62,20 @@ def files_of(folder: Path) -> Iterator[Path]:
     """
     for name in (*FILLED, *COPIED, _MANIFEST.name):
         file = folder / name
-        if file.is_symlink() or not file.is_file():
+        if not _is_plain(file):
             raise FileNotFoundError(f"{folder} is no Space: {name} is missing")
         yield file
-    wheels = carried(folder)
+    wheels = list(filter(_is_plain, carried(folder)))
     if not wheels:
         raise FileNotFoundError(f"{folder} is no Space: it carries no wheel")
     if len(wheels) > 1:
         raise ValueError(f"{folder} carries {len(wheels)} wheels: make it anew")
     yield wheels[0]
+
+
+def _is_plain(file: Path) -> bool:
+    """Whether it is a file, and no link to one elsewhere."""
+    return file.is_file() and not file.is_symlink()
 
 
 def _values(plan: Plan, wheel: Path) -> dict[str, str]:

@@ -150,6 +150,8 @@ def _told(repo: str) -> Iterator[None]:
         raise
     except OfflineModeIsEnabled as error:
         raise PushError("HF_HUB_OFFLINE is set: nothing can be pushed") from error
+    except ValueError as error:  # what the hub says of the files
+        raise PushError(f"the hub refuses the files: {error}") from error
     except Exception as error:  # an upload's error is a RuntimeError around the cause
         cause = _cause(error)
         if isinstance(cause, HfHubHTTPError):
@@ -157,8 +159,6 @@ def _told(repo: str) -> Iterator[None]:
         if isinstance(cause, (_HTTP_ERROR, ConnectionError)):
             told = f"the hub was not reached: {str(cause) or type(cause).__name__}"
             raise PushError(told, passing=True) from error
-        if isinstance(error, ValueError):  # what the hub says of the files
-            raise PushError(f"the hub refuses the files: {error}") from error
         raise
 
 

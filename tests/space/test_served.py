@@ -1,0 +1,188 @@
+"""The command of a Space's Dockerfile, with its settings and the wheel that it carries.
+
+There is no container here: what `RUN` installs lies in a folder, or, in the slow form, in a virtual
+environment made by that line itself. The command runs as on the hub, where no user namespaces are
+had (`as_on_the_hub.sh`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from repl_env import AuthenticationFailed, REPLEnv
+from repl_env.space.making import make_space
+from repl_env.space.plan import Plan
+from repl_server.keys import new_key
+from tests.waiting import PATIENCE
+
+AS_ON_THE_HUB = Path(__file__).parent / "as_on_the_hub.sh"
+
+
+@dataclass(frozen=True)
+class Image:
+    """What a Dockerfile says of a container."""
+
+    run: str
+    environment: dict[str, str]
+    command: list[str]
+
+    @classmethod
+    def of(cls, folder: Path) -> Image:
+        text = (folder / "Dockerfile").read_text().replace("\\\n", " ")
+        settings = [
+            each for line in re.findall(r"(?m)^ENV (.*)$", text) for each in shlex.split(line)
+        ]
+        (run,) = (line for line in re.findall(r"(?m)^RUN (.*)$", text) if "pip" in line)
+        (command,) = re.findall(r"(?m)^CMD (.*)$", text)
+        environment = dict(each.split("=", 1) for each in settings)
+        return cls(run.replace("/opt/", f"{folder}/"), environment, json.loads(command))
+
+
+def in_a_folder(image: Image, folder: Path) -> dict[str, str]:
+    """The wheel beside the libraries of the tests: their versions are not its matter."""
+    (wheel,) = re.findall(r'"([^"\[]+)\[server\]"', image.run)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--target",
+        folder,
+        wheel,
+    ]
+    subprocess.run(pip, check=True)
+    return {"PATH": f"{folder}/bin:{os.environ['PATH']}", "PYTHONPATH": str(folder)}
+
+
+def in_an_environment(image: Image, folder: Path) -> dict[str, str]:
+    """As the image has it: a Python with nothing else, and the line of the Dockerfile."""
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    variables = {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-c", image.run], env=os.environ | variables, check=True)
+    return variables
+
+
+@pytest.fixture(
+    scope="module",
+    params=[in_a_folder, pytest.param(in_an_environment, marks=pytest.mark.slow)],
+    ids=lambda place: place.__name__,
+)
+def installed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """What the wheel of a Space is installed in, as variables of a process."""
+    folder = tmp_path_factory.mktemp("installed")
+    make_space(folder / "space", Plan())
+    variables: dict[str, str] = request.param(Image.of(folder / "space"), folder / "site")
+    return variables
+
+
+@pytest.fixture(scope="module")
+def there() -> list[str]:
+    """What a command begins with to run as on the hub."""
+    done = subprocess.run([AS_ON_THE_HUB, "true"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no user 1000 without namespaces can be had here: {done.stderr.strip()}")
+    return [str(AS_ON_THE_HUB)]
+
+
+@contextmanager
+def running(image: Image, there: list[str], variables: dict[str, str]) -> Iterator[str]:
+    """The server's address. Its port is free, not the Space's own."""
+    plain = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
+    environment = plain | image.environment | {"REPL_ENV_PORT": "0"} | variables
+    with subprocess.Popen(
+        [*there, *image.command], env=environment, cwd="/", stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            told = process.stdout.readline()
+            assert told.startswith("repl-env serves on http://0.0.0.0:"), told
+            yield f"http://127.0.0.1:{told.rpartition(':')[2].strip()}"
+        finally:
+            process.terminate()
+            process.wait(PATIENCE)
+
+
+def get(url: str, **headers: str) -> tuple[int, dict[str, str]]:
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            return answer.status, dict(answer.headers)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, dict(error.headers)
+
+
+def episode(url: str, key: str | None = None) -> tuple[float | None, str]:
+    """The reward of a short one, and the tier that held it."""
+    with REPLEnv(url, api_key=key).sync() as env:
+        first = env.reset(context="one two three", expected_answer="3")
+        done = env.execute("FINAL(len(context.split()))")
+    return done.reward, first.metadata["isolation"]["tier"]
+
+
+def test_a_public_space_serves_an_episode(
+    installed: dict[str, str], there: list[str], tmp_path: Path
+) -> None:
+    make_space(tmp_path / "space", Plan())
+    image = Image.of(tmp_path / "space")
+    with running(image, there, installed | {"SPACE_HOST": "ann-repl.hf.space"}) as url:
+        assert get(f"{url}/health")[0] == 200
+        assert episode(url) == (1.0, "confined")
+        framed = {"Host": "ann-repl.hf.space", "Sec-Fetch-Site": "cross-site"}
+        status, headers = get(f"{url}/docs", **framed, **{"Sec-Fetch-Mode": "navigate"})
+        assert status == 200
+        assert headers["content-security-policy"] == "frame-ancestors https://huggingface.co"
+        own = {"Host": "ann-repl.hf.space", "Origin": "https://ann-repl.hf.space"}
+        assert get(f"{url}/schema", **own)[0] == 200
+        assert get(f"{url}/schema", **own | {"Origin": "https://evil.example"})[0] == 403
+
+
+def test_a_keyed_space_serves_those_with_a_key(
+    installed: dict[str, str], there: list[str], tmp_path: Path
+) -> None:
+    make_space(tmp_path / "space", Plan(keyed=True))
+    image = Image.of(tmp_path / "space")
+    key, line = new_key("alice")
+    with running(image, there, installed | {"REPL_ENV_API_KEYS": line}) as url:
+        assert get(f"{url}/health")[0] == 200
+        assert get(f"{url}/schema")[0] == 401
+        assert episode(url, key) == (1.0, "confined")
+        with pytest.raises(AuthenticationFailed):
+            episode(url)
+
+
+def test_a_keyed_space_without_its_secret_does_not_start(
+    installed: dict[str, str], tmp_path: Path
+) -> None:
+    make_space(tmp_path / "space", Plan(keyed=True))
+    image = Image.of(tmp_path / "space")
+    environment = os.environ | image.environment | installed
+    environment.pop("REPL_ENV_API_KEYS", None)
+    done = subprocess.run(
+        image.command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert "repl-env keys" in done.stderr
