@@ -16,7 +16,7 @@ WHEELS = "openenv_repl_env-*.whl"
 
 # Files of a Space that are made of a file `NAME.in` with values, and those that are copied.
 FILLED = ("README.md", "Dockerfile", "pyproject.toml")
-COPIED = ("__init__.py", "client.py", "wheel_backend.py")
+COPIED = ("__init__.py", "client.py", "models.py", "wheel_backend.py")
 
 
 class SpaceFile(Template):

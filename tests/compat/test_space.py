@@ -46,7 +46,7 @@ def test_autoenv_finds_what_the_space_installs(
 ) -> None:
     make_space(tmp_path / "space", Plan())
     site = tmp_path / "site"
-    options = ["--quiet", "--no-deps", "--no-index", "--target", site]
+    options = ["--quiet", "--no-deps", "--no-index", "--target", str(site)]
     subprocess.run(
         [sys.executable, "-m", "pip", "install", *options, tmp_path / "space"], check=True
     )

@@ -22,7 +22,7 @@ from tests.cli.calls import Call, caller
 
 # As `openenv push` wants them, and the wheel with what hands it out.
 FILES = {
-    "Dockerfile", "README.md", "__init__.py", "client.py", "openenv.yaml", "pyproject.toml",
+    "Dockerfile", "README.md", "__init__.py", "client.py", "models.py", "openenv.yaml", "pyproject.toml",
     "openenv_repl_env-0.1.0-py3-none-any.whl", "wheel_backend.py",
 }  # fmt: skip
 
@@ -33,7 +33,7 @@ def make(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     return lambda *arguments: call("make", *map(str, arguments))
 
 
-def front_matter(folder: Path) -> dict:
+def front_matter(folder: Path):
     _, matter, _ = (folder / "README.md").read_text().split("---\n", 2)
     return yaml.safe_load(matter)
 
