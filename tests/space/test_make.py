@@ -22,8 +22,8 @@ from tests.cli.calls import Call, caller
 
 # As `openenv push` wants them, and the wheel with what hands it out.
 FILES = {
-    "Dockerfile", "README.md", "__init__.py", "client.py", "models.py", "openenv.yaml", "pyproject.toml",
-    "openenv_repl_env-0.1.0-py3-none-any.whl", "wheel_backend.py",
+    "Dockerfile", "README.md", "__init__.py", "client.py", "models.py", "openenv.yaml",
+    "openenv_repl_env-0.1.0-py3-none-any.whl", "pyproject.toml", "wheel_backend.py",
 }  # fmt: skip
 
 
