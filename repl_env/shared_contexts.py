@@ -59,7 +59,7 @@ class SharedContexts:
         for number, each in resets.items():
             self._used.pop(number, None)
             identity = given[number]
-            if not (each.get("context") or each.get("contexts")):
+            if each.get("context") is None and each.get("contexts") is None:
                 continue
             if identity not in found:
                 found[identity] = yield from self._planning(number, each, counts[identity])

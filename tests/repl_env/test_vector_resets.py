@@ -108,6 +108,7 @@ async def test_likewise_on_an_event_loop(sandbox: Sandbox) -> None:
         ({"only": [2], "colour": 1}, TypeError, "environment 2: reset takes no colour"),
         ({"only": [2], "max_iterations": 0}, ValueError, "max_iterations"),
         ({"only": [2], "context": 7}, TypeError, "context must be"),
+        ({"only": [2], "context": numpy.arange(2)}, TypeError, "context must be .* not ndarray"),
     ],
 )
 def test_a_bad_argument_is_named_and_no_episode_ends(

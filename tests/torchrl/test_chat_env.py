@@ -8,6 +8,7 @@ import os
 import pickle
 import select
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict, lazy_stack
@@ -233,6 +234,8 @@ def test_bad_rows(make, given, error, told):
         ({"batch_size": ()}, ValueError, "at least one dimension"),
         ({"batch_size": []}, ValueError, "at least one dimension"),
         ({"batch_size": 0}, ValueError, "batch_size"),
+        ({"batch_size": 2.5}, TypeError, "batch_size must be an int"),
+        ({"tokenizer": "a/b", "input_mode": "text"}, TypeError, "not a name"),
         ({"max_prompt_tokens": 10}, ValueError, "max_prompt_tokens needs a tokenizer"),
         ({"systemprompt": "x"}, TypeError, "systemprompt"),
     ],
@@ -244,8 +247,9 @@ def test_bad_arguments(arguments, error, told):
 
 @pytest.mark.parametrize(
     ("given", "shape"),
-    [(None, (1,)), (3, (3,)), ([2], (2,)), (torch.Size([2]), (2,)), ((2, 2), (2, 2))],
-)
+    [(None, (1,)), (3, (3,)), (np.int64(3), (3,)), ([2], (2,)), (torch.Size([2]), (2,)),
+     ((2, 2), (2, 2))],
+)  # fmt: skip
 def test_batch_sizes(make, given, shape):
     env = make(batch_size=given)
     assert env.batch_size == torch.Size(shape)

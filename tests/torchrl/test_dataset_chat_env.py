@@ -6,6 +6,8 @@ import inspect
 import json
 import pickle
 
+import numpy as np
+import pandas
 import pytest
 import torch
 from tensordict import TensorDict, lazy_stack, set_list_to_stack
@@ -75,6 +77,18 @@ def directory(folder):
     return {"dataset": str(folder / "data")}
 
 
+def one_file(folder):
+    (folder / "tasks.json").write_text(json.dumps(TASKS))
+    return {"dataset": folder / "tasks.json"}
+
+
+def loader_of_arrays(folder):
+    def collate(batch):
+        return {name: np.array([row[name] for row in batch]) for name in batch[0]}
+
+    return {"dataset": DataLoader(TASKS, batch_size=2, collate_fn=collate)}
+
+
 def loader_of_rows(folder):
     return {"dataset": DataLoader(TASKS, batch_size=2, collate_fn=list)}
 
@@ -85,8 +99,8 @@ def loader_of_columns(folder):
 
 @pytest.mark.parametrize(
     "source",
-    [lambda _: {"dataset": TASKS}, jsonl, table, on_disk, directory, loader_of_rows,
-     loader_of_columns],
+    [lambda _: {"dataset": TASKS}, jsonl, table, on_disk, directory, one_file, loader_of_rows,
+     loader_of_columns, loader_of_arrays],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # of `datasets`
 def test_sources(make, source, tmp_path, monkeypatch, tokenizer):
@@ -108,6 +122,12 @@ def test_texts_and_splits(make):
     parts = DatasetDict(test=Dataset.from_list(TASKS[3:]), train=Dataset.from_list(TASKS))
     assert numbers(make(parts, split="test", shuffle=False)) == [[3]]
     assert numbers(make(parts, shuffle=False)) == [[0]]
+
+
+def test_lines_of_a_file(make, tmp_path):
+    path = tmp_path / "tasks.jsonl"
+    path.write_bytes('\ufeff{"query": "a\u2028b"}\r\n\r\n"c\x85d"'.encode())
+    assert list(make(path, num_envs=2, shuffle=False).reset()["query"]) == ["a\u2028b", "c\x85d"]
 
 
 def test_the_seed_is_the_order(make):
@@ -215,6 +235,8 @@ def test_columns_are_there_at_each_step(make, tokenizer):
         ({"split": "train"}, ValueError, "split='train': the data set has no such parts"),
         ({"name": "main"}, ValueError, "name='main'"),
         ({"num_envs": 0}, ValueError, "num_envs"),
+        ({"batch_size_dl": 0}, ValueError, "batch_size_dl"),
+        ({"dataset": pandas.DataFrame({"query": ["a"]})}, TypeError, "dataset must be"),
         ({"repeats": 0}, ValueError, "repeats"),
         ({"dataloader_actor_name": "a"}, ValueError, "ray_backend=True"),
         ({"input_mode": "audio"}, ValueError, "input_mode"),
@@ -235,6 +257,7 @@ def test_bad_arguments(make, arguments, error, told):
         ([{"query": 3}], TypeError, "query of row 0 must be text"),
         ([{"query": "a", "context": {1, 2}}], TypeError, "context"),
         ([{"query": "a"}, {"question": "b"}], KeyError, "row 0 has no 'query'"),
+        ([{"query": "a", "context": np.arange(2.0)}, {"query": 3}], TypeError, "query of row"),
         ([{"query": "a " * 500}], ValueError, "tokens longer than the window"),
     ],
 )
@@ -276,8 +299,13 @@ def test_columns_that_some_rows_have(make):
 
 def test_bad_files(make, tmp_path):
     path = tmp_path / "tasks.jsonl"
-    for text, told in (('{"query": "a"}\n{', "line 2: no JSON"), ("[1]\n", "line 1: must be")):
-        path.write_text(text)
+    for text, told in (
+        (b'{"query": "a"}\n{', "line 2: no JSON"),
+        (b"[1]\n", "line 1: must be"),
+        (b'"a"\n"\xe9"', "line 2: no JSON: 'utf-8'"),
+        (b"[" * 10**6, "line 1: no JSON"),
+    ):
+        path.write_bytes(text)
         with pytest.raises(ValueError, match=told):
             make(path)
     with pytest.raises(FileNotFoundError):
@@ -329,6 +357,7 @@ def test_collate_fn_and_data_key(make):
     assert numbers(env, 4) == [[0], [1], [2], [3]]
     assert env.reset()[0]["history"].prompt[0].content == "What is it? xxxx"
     td = TensorDict({"query": ["a", "b"], "context": ["c", "d"]}, batch_size=(2,))
+    assert make(data_key="question", shuffle=False).reset()["question"][0] == "What is it? "
     other = make(collate_fn=lambda batch: td, num_envs=2)
     assert list(other.reset()["query"]) == ["a", "b"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -115,6 +115,8 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
         **arguments: Any,
     ) -> None:
         one_of(input_mode, MODES, "input_mode")
+        if isinstance(tokenizer, str):
+            raise TypeError(f"tokenizer must be a tokenizer, not a name, as {tokenizer!r}")
         if input_mode != "history" and tokenizer is None:
             raise ValueError(f"input_mode={input_mode!r} needs a tokenizer")
         shape = batch_shape(batch_size)
@@ -294,7 +296,8 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
 
 def batch_shape(given: Sequence[int] | int | None) -> torch.Size:
     """The batch size that an argument says; ValueError if it is empty."""
-    sizes = (1,) if given is None else (given,) if isinstance(given, int) else tuple(given)
+    given = (1,) if given is None else given
+    sizes = tuple(given) if isinstance(given, Iterable) else (given,)
     if not sizes:
         raise ValueError("batch_size must have at least one dimension")
     return torch.Size([at_least(size, 1, "batch_size") for size in sizes])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 import torch
 
 from repl_env.chat_text import escaped, template_tokens
-from repl_env.integrations.torchrl.messages import Message, history_of
+from repl_env.integrations.torchrl.messages import history_of
 
 # Stands for a reply while the text behind it is looked for: no template changes or splits it.
 _REPLY = "7dbd6c2e9f5b4a60"
@@ -32,10 +32,10 @@ class ChatTemplate:
         special = set(map(str, getattr(tokenizer, "all_special_tokens", ())))
         self._special = frozenset(special) or _CHATML
 
-    def text(self, messages: Sequence[Message], *, reply_follows: bool = True) -> str:
-        """The conversation as text, which ends where the policy's reply begins."""
-        options = {"add_generation_prompt": reply_follows, **self._options}
-        text: str = history_of(messages).apply_chat_template(tokenizer=self.tokenizer, **options)
+    def text(self, conversation: Any) -> str:
+        """The conversation, a `History`, as text, which ends where the policy's reply begins."""
+        options = {"add_generation_prompt": True, **self._options}
+        text: str = conversation.apply_chat_template(tokenizer=self.tokenizer, **options)
         return text
 
     def ids(self, text: str) -> torch.Tensor:
@@ -64,7 +64,7 @@ class ChatTemplate:
             {"role": self._policy, "content": _REPLY},
             {"role": self._user, "content": message},
         ]
-        _, found, behind = self.text(conversation).partition(_REPLY)
+        _, found, behind = self.text(history_of(conversation)).partition(_REPLY)
         if not found:
             raise ValueError(
                 f"the chat template does not render messages of the role {self._policy!r}"

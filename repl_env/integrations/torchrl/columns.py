@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
 from tensordict import NonTensorData, NonTensorStack, TensorDictBase, is_tensor_collection
 from torch import Tensor
 from torchrl.data import Composite, NonTensor
@@ -65,8 +66,8 @@ def request_of(row: TensorDictBase, columns: Mapping[str, str], query_key: str) 
 def plain(value: Any) -> Any:
     """An entry of one row as a plain value: what was put in before TensorDict wrapped it."""
     if isinstance(value, (NonTensorData, NonTensorStack)):
-        return value.tolist()
-    if isinstance(value, Tensor):
+        value = value.tolist()
+    if isinstance(value, (Tensor, np.ndarray, np.generic)):
         return value.tolist()  # a number, if it has no dimensions
     if is_tensor_collection(value):
         return {key: plain(each) for key, each in value.items()}

@@ -44,7 +44,8 @@ class DatasetREPLChatEnv(TransformedEnv):
         group_repeats: the batch is `num_envs * repeats` rows: the repeats of a row are beside each
             other, and share its context in memory.
         apply_template: accepted as TorchRL does; the modes "text" and "tokens" apply the template.
-        collate_fn: makes a batch of a list of rows; the default renames "text" to "query".
+        collate_fn: makes a batch of a list of rows. The default renames "text" to "query", or to
+            `data_key`, and gives each row of a list the columns of all, None where it has none.
         primers: specs of the columns; default: from the first row.
         ray_backend, dataloader_actor_name: load in an actor, by TorchRL's `RayDataLoadingPrimer`.
         arguments: further ones of `REPLChatEnv`.
@@ -89,6 +90,7 @@ class DatasetREPLChatEnv(TransformedEnv):
             batch_size_dl=batch_size_dl,
             shuffle=shuffle,
             collate_fn=collate_fn,
+            data_key=REPLChatEnv.data_key if data_key is None else data_key,
         )
         self._made(
             dataloader_factory=factory,

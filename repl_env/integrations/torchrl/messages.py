@@ -67,20 +67,25 @@ def queries(
 
 def history_of(messages: Sequence[Message]) -> Any:
     """A `History` of one conversation."""
-    return lazy_stack([Conversation(**message) for message in messages])
+    return lazy_stack(entries_of(messages))
+
+
+def entries_of(messages: Sequence[Message]) -> list[Any]:
+    """Each message as a `History` without dimensions, of which `lazy_stack` makes a conversation.
+
+    To make one takes long beside all else of a step, and so those of a prompt are kept.
+    """
+    return [Conversation(**message) for message in messages]
 
 
 def messages_of(history: Any) -> list[Message]:
     """The messages of one conversation, without those that fill it up."""
     flat = history.reshape(-1) if history.ndim != 1 else history
     found = [
-        {name: plain(getattr(each, name, None)) for name in _FIELDS} for each in flat.unbind(0)
+        {name: told for name, value in each.items() if (told := plain(value)) is not None}
+        for each in flat.unbind(0)
     ]
-    return [
-        {name: value for name, value in message.items() if value is not None}
-        for message in found
-        if message["role"] not in (None, PADDING)
-    ]
+    return [message for message in found if message.get("role") not in (None, PADDING)]
 
 
 def _value(entry: Any) -> Any:

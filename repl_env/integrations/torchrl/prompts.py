@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, lazy_stack
 from torchrl.data import Composite
 from torchrl.modules.llm.policies import ChatHistory, Text
 
@@ -20,11 +20,12 @@ from repl_env.integrations.torchrl.columns import plain
 from repl_env.integrations.torchrl.messages import (
     Conversation,
     Message,
+    entries_of,
     history_of,
     messages_of,
 )
 
-Prompt: TypeAlias = Any  # messages, a text, or `Ids`
+Prompt: TypeAlias = Any  # `Messages`, a text, or `Ids`
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,27 @@ class Reply:
 
     text: str
     so_far: Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Messages, and what `entries_of` makes of them."""
+
+    told: list[Message]
+    entries: list[Any]
+
+    @classmethod
+    def of(cls, told: list[Message]) -> Messages:
+        """These messages."""
+        return cls(told, entries_of(told))
+
+    def with_one(self, message: Message) -> Messages:
+        """The messages with one more at the end."""
+        return Messages([*self.told, message], [*self.entries, *entries_of([message])])
+
+    def history(self) -> Any:
+        """The conversation as a `History`."""
+        return lazy_stack(self.entries)
 
 
 class Prompts(Protocol):
@@ -75,39 +97,39 @@ class HistoryPrompts:
         return Composite(history=prompt, shape=shape), Composite(history=full, shape=shape)
 
     def first(self, messages: list[Message]) -> Prompt:
-        return messages
+        return Messages.of(messages)
 
     def reply(self, row: TensorDictBase, before: Prompt) -> Reply:
         chat = container(row, "history")
-        asked: list[Message] = before
+        asked: Messages = before
         response, full = _history(chat, "response"), _history(chat, "full")
         if response is not None:
             if full is not None and len(full) > len(response):
-                asked = full[: len(full) - len(response)]
+                asked = _kept(asked, full[: len(full) - len(response)])
         elif full is None:
             raise no_action("history")
-        elif list(map(_said, full[: len(asked)])) == list(map(_said, asked)):
-            response = full[len(asked) :]
+        elif _same(full[: len(asked.told)], asked.told):
+            response = full[len(asked.told) :]
         else:  # the caller changed what came before
-            asked, response = full[:-1], full[-1:]
+            asked, response = Messages.of(full[:-1]), full[-1:]
         # Of more messages than one, the others are turns that the policy invented.
         own = next((each for each in response if each["role"] == self._policy), None)
         text = "" if own is None else self._template.cut(own["content"])
         said = {"role": self._policy, "content": self._template.unforged(text)}
-        return Reply(text, [*asked, said])
+        return Reply(text, asked.with_one(said))
 
     def following(self, reply: Reply, message: str) -> Prompt:
-        return [*reply.so_far, {"role": self._user, "content": message}]
+        return reply.so_far.with_one({"role": self._user, "content": message})
 
     def length(self, prompt: Prompt) -> int:
-        return int(self._template.ids(self._template.text(prompt)).numel())
+        return int(self._template.ids(self._template.text(prompt.history())).numel())
 
     def entries(self, prompt: Prompt) -> dict[str, Any]:
-        return {"history": ChatHistory(prompt=history_of(prompt))}
+        return {"history": ChatHistory(prompt=prompt.history())}
 
     def answered(self, row: TensorDictBase, prompt: Prompt) -> bool:
         asked = _history(container(row, "history"), "prompt")
-        return asked is not None and list(map(_said, asked)) == list(map(_said, prompt))
+        return asked is not None and _same(asked, prompt.told)
 
 
 class TextPrompts:
@@ -121,7 +143,7 @@ class TextPrompts:
         return Composite(text=prompt, shape=shape), Composite(text=full, shape=shape)
 
     def first(self, messages: list[Message]) -> Prompt:
-        return self._template.text(messages)
+        return self._template.text(history_of(messages))
 
     def reply(self, row: TensorDictBase, before: Prompt) -> Reply:
         text = container(row, "text")
@@ -166,5 +188,14 @@ def _history(chat: Any, name: str) -> list[Message] | None:
     return None if found is None else messages_of(found)
 
 
-def _said(message: Message) -> tuple[object, object]:
-    return message.get("role"), message.get("content")
+def _kept(messages: Messages, now: list[Message]) -> Messages:
+    """The messages as they are `now`: the same ones where they say the same."""
+    return messages if _same(now, messages.told) else Messages.of(now)
+
+
+def _same(some: list[Message], others: list[Message]) -> bool:
+    """Whether the same roles say the same."""
+    return len(some) == len(others) and all(
+        one.get("role") == other.get("role") and one.get("content") == other.get("content")
+        for one, other in zip(some, others, strict=True)
+    )

@@ -7,30 +7,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase, is_tensor_collection
 from torch.utils.data import DataLoader
 
+from repl_env.arguments import at_least
 from repl_env.integrations.torchrl.columns import plain
 from repl_env.integrations.torchrl.histories import rows_of
 
 JSONL = (".jsonl", ".ndjson")
 
 
-def renamed(row: Any) -> dict[str, Any]:
-    """A row whose column "text" is named "query": TorchRL's prompts are under "text"."""
+def renamed(row: Any, data_key: str) -> dict[str, Any]:
+    """A row whose column "text" is named `data_key`: TorchRL's prompts are under "text"."""
     if isinstance(row, str):
-        return {"query": row}
+        return {data_key: row}
     if not isinstance(row, Mapping):
         raise TypeError(f"a row must be a dict or text, not {type(row).__name__}")
-    if "text" not in row or "query" in row:
+    if "text" not in row or data_key in row:
         return dict(row)
-    return {"query" if name == "text" else name: value for name, value in row.items()}
-
-
-def default_collate(batch: Any) -> Any:
-    """The rows of a batch, with "text" renamed to "query"."""
-    return [renamed(row) for row in batch] if isinstance(batch, list) else renamed(batch)
+    return {data_key if name == "text" else name: value for name, value in row.items()}
 
 
 def loader(
@@ -41,6 +38,7 @@ def loader(
     batch_size_dl: int,
     shuffle: bool,
     collate_fn: Callable[[Any], Any] | None,
+    data_key: str,
 ) -> Iterable[Any]:
     """A loader of the rows of `dataset`, from its beginning; the same seed gives the same order."""
     if isinstance(dataset, DataLoader):
@@ -50,23 +48,23 @@ def loader(
     if len(found) == 0:
         raise ValueError("the data set has no rows")
     if collate_fn is None and isinstance(found, list):
-        found = _filled(found)
+        found = _filled([renamed(row, data_key) for row in found])
     generator = torch.Generator()
     generator.manual_seed(
         int(torch.empty((), dtype=torch.int64).random_()) if seed is None else seed
     )
     made: Iterable[Any] = DataLoader(
         found,
-        batch_size=batch_size_dl,
+        batch_size=at_least(batch_size_dl, 1, "batch_size_dl"),
         shuffle=shuffle,
-        collate_fn=collate_fn or default_collate,
+        collate_fn=collate_fn or list,
         generator=generator,
     )
     return made
 
 
-def endless(loaded: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """The rows of a loader, pass after pass.
+def endless(loaded: Iterable[Any], data_key: str) -> Iterator[dict[str, Any]]:
+    """The rows of a loader, pass after pass, with "text" renamed to `data_key`.
 
     Raises:
         ValueError: a pass has no row.
@@ -76,9 +74,12 @@ def endless(loaded: Iterable[Any]) -> Iterator[dict[str, Any]]:
         for batch in loaded:
             for row in _unbatched(batch):
                 empty = False
-                yield row
+                yield renamed(row, data_key)
         if empty:
-            raise ValueError("the data set has no more rows: a pass over its loader gave none")
+            raise ValueError(
+                "the data set has no more rows: a pass over its loader gave none. An iterator gives "
+                "one pass: use a list or a DataLoader"
+            )
 
 
 def _table(dataset: Any, name: str | None, split: str | None) -> Any:
@@ -89,7 +90,7 @@ def _table(dataset: Any, name: str | None, split: str | None) -> Any:
             _no_parts(name, split)
             return _lines(path)
         dataset = _loaded(dataset, path, name)
-    elif not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+    elif not _has_rows(dataset):
         raise TypeError(
             "dataset must be a name or path, a list of rows or a DataLoader, "
             f"not {type(dataset).__name__}"
@@ -99,15 +100,8 @@ def _table(dataset: Any, name: str | None, split: str | None) -> Any:
         return dataset
     split = "train" if split is None and "train" in dataset else split
     if split not in dataset:
-        raise ValueError(f"split must be one of {sorted(dataset)}, not {split!r}")
+        raise ValueError(f"split must be one of {sorted(map(str, dataset))}, not {split!r}")
     return dataset[split]
-
-
-def _filled(rows: list[Any]) -> list[dict[str, Any]]:
-    """The rows with all columns that one of them has."""
-    named = [renamed(row) for row in rows]
-    names = dict.fromkeys(name for row in named for name in row)
-    return [{**names, **row} for row in named]
 
 
 def _loaded(dataset: Any, path: Path, name: str | None) -> Any:
@@ -115,7 +109,28 @@ def _loaded(dataset: Any, path: Path, name: str | None) -> Any:
 
     if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
         return load_from_disk(str(path))
+    if path.is_file():
+        return load_dataset(str(path.parent), name, data_files=path.name)
     return load_dataset(str(dataset), name)
+
+
+def _has_rows(dataset: Any) -> bool:
+    """Whether it has rows by number; a table with columns by name has none."""
+    if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        return False
+    if isinstance(dataset, Mapping) or len(dataset) == 0:
+        return True
+    try:
+        dataset[0]
+    except (KeyError, IndexError, TypeError):
+        return False
+    return True
+
+
+def _filled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with the columns of all of them, None where a row has none."""
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return [{**columns, **row} for row in rows]
 
 
 def _no_parts(name: str | None, split: str | None) -> None:
@@ -127,12 +142,13 @@ def _no_parts(name: str | None, split: str | None) -> None:
 def _lines(path: Path) -> list[Any]:
     """The rows of a JSONL file."""
     rows = []
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+    # A line ends with a line feed alone: a text in it may hold other characters that end lines.
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except ValueError as error:
+            row = json.loads(line.decode("utf-8-sig"))
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}, line {number}: no JSON: {error}") from None
         if not isinstance(row, (dict, str)):
             raise ValueError(f"{path}, line {number}: must be an object or a text")
@@ -140,18 +156,18 @@ def _lines(path: Path) -> list[Any]:
     return rows
 
 
-def _unbatched(batch: Any) -> Iterator[dict[str, Any]]:
+def _unbatched(batch: Any) -> Iterator[Any]:
     """The rows of what a loader gives: a list of rows, a row, or a mapping of columns."""
     if isinstance(batch, (list, tuple)):
         for row in batch:
-            yield from _unbatched(row) if is_tensor_collection(row) else iter([renamed(row)])
+            yield from _unbatched(row) if is_tensor_collection(row) else iter([row])
     elif is_tensor_collection(batch):
         for row in rows_of(batch, batch.batch_dims):
             yield _of_tensordict(row)
-    elif isinstance(batch, str) or not isinstance(batch, Mapping):
-        yield renamed(batch)
-    else:
+    elif isinstance(batch, Mapping):
         yield from _of_columns(batch)
+    else:
+        yield batch
 
 
 def _of_tensordict(row: TensorDictBase) -> dict[str, Any]:
@@ -165,16 +181,16 @@ def _of_columns(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Rows of columns; a mapping of single values is one row."""
     sizes = {name: _size(value) for name, value in columns.items()}
     if None in sizes.values():
-        yield renamed(columns)
+        yield dict(columns)
         return
     if len(set(sizes.values())) > 1:
         raise ValueError(f"the columns of a batch differ in length: {sizes}")
     for number in range(next(iter(sizes.values())) or 0):
-        yield renamed({name: column[number] for name, column in columns.items()})
+        yield {name: column[number] for name, column in columns.items()}
 
 
 def _size(column: Any) -> int | None:
     """The rows of a column; None for a single value."""
-    if isinstance(column, torch.Tensor):
+    if isinstance(column, (torch.Tensor, np.ndarray)):
         return len(column) if column.ndim else None
     return len(column) if isinstance(column, (list, tuple)) else None

@@ -64,7 +64,7 @@ class TaskPrimer(DataLoadingPrimer):
         return self
 
     def _repeated(self, loaded: Iterable[Any], repeats: int) -> Iterator[dict[str, Any]]:
-        for row in endless(loaded):
+        for row in endless(loaded, self._data_key):
             named = with_task_id(row, self._data_key)
             for _ in range(repeats):
                 yield named

@@ -12,7 +12,7 @@ from torchrl.modules.llm.policies import Masks, Tokens
 
 from repl_env.integrations.torchrl.chat_template import ChatTemplate
 from repl_env.integrations.torchrl.columns import plain
-from repl_env.integrations.torchrl.messages import Message
+from repl_env.integrations.torchrl.messages import Message, history_of
 from repl_env.integrations.torchrl.prompts import Prompt, Reply, container, no_action
 
 
@@ -48,7 +48,7 @@ class TokenPrompts:
         return seen, Composite(tokens=full, shape=shape)
 
     def first(self, messages: list[Message]) -> Prompt:
-        ids = self._template.ids(self._template.text(messages))
+        ids = self._template.ids(self._template.text(history_of(messages)))
         return Ids(ids, torch.zeros_like(ids, dtype=torch.bool))
 
     def reply(self, row: TensorDictBase, before: Prompt) -> Reply:
