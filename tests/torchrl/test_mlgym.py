@@ -391,6 +391,7 @@ def test_shipped_tasks_pay_their_reference_once(name):
         ({"tasks": "blotto"}, "must be a list"),
         ({"task": "blotto", "max_steps": 0}, "max_steps"),
         ({"task": "blotto", "reward_wrong_format": float("nan")}, "reward_wrong_format"),
+        ({"task": "blotto", "reward_wrong_format": "1"}, "reward_wrong_format must be a number"),
     ],
 )
 def test_arguments_that_cannot_be(arguments, told):

@@ -77,8 +77,8 @@ def endless(loaded: Iterable[Any], data_key: str) -> Iterator[dict[str, Any]]:
                 yield renamed(row, data_key)
         if empty:
             raise ValueError(
-                "the data set has no more rows: a pass over its loader gave none, as of an iterator "
-                "that was read once"
+                "the data set has no more rows: a pass over its loader gave none; an iterator "
+                "has rows for one pass"
             )
 
 

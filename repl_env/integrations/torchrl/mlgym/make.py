@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from torchrl.envs import TransformedEnv
 
+from repl_env.arguments import finite
 from repl_env.integrations.torchrl.mlgym.actions import ConditionalSkip, IsolateCodeBlock
 from repl_env.integrations.torchrl.mlgym.chat import TemplateTransform
 from repl_env.integrations.torchrl.mlgym.config import AgentConfig, get_args
@@ -62,8 +62,8 @@ def make_mlgym(
         raise ValueError(f"give exactly one of task and tasks, not {task=} and {tasks=}")
     if isinstance(tasks, (str, os.PathLike, Task)):
         raise TypeError(f"tasks must be a list, not {tasks!r}; one task is given as task")
-    if reward_wrong_format is not None and not math.isfinite(reward_wrong_format):
-        raise ValueError(f"reward_wrong_format must be finite, not {reward_wrong_format}")
+    if reward_wrong_format is not None:
+        reward_wrong_format = finite(reward_wrong_format, "reward_wrong_format")
     given = [task] if tasks is None else list(tasks)
     environments = Environments(given, max_steps, config, arguments)
     names = list(environments.names)
