@@ -22,6 +22,7 @@ from . import (
     branches,
     cells,
     chats,
+    containers,
     endpoints,
     many,
     peers,
@@ -60,6 +61,7 @@ FIGURES: tuple[Measure, ...] = (
     runs.children,
     runs.trees,
     chats.chats,
+    containers.containers,
 )
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 

@@ -65,6 +65,10 @@ GOALS: dict[str, Goal] = {
     "chat_group_memory": Goal(
         "value", "at most", 60e6, "the context once, and 5 MB for each session"
     ),
+    "container_session": Goal("ratio", "at most", 1.3, "a fork in the container, as outside"),
+    "container_step": Goal(
+        "ratio", "at most", 1.2, "the same sockets; the daemon has no part in it"
+    ),
     "branches": Goal("value", "at most", 292e6, "the 100 MB once, and 3 MB for each branch"),
     # Four times and one and a half times 889, which OpenEnv's REPL server was measured at before.
     "server_rate_8": Goal("value", "at least", 3556, "its steps run in the server's own process"),

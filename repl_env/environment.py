@@ -51,8 +51,8 @@ class REPLEnvironment(AssignableEnvironment):
     """Episodes of a policy that writes Python code, each in a session of its own.
 
     The positional arguments are OpenEnv's. The session comes from `sandbox`, or from one that
-    equal environments share, started at the first reset with `isolation`, `require`, `limits`,
-    `policy` and `preload` (see `repl_sandbox.Sandbox`).
+    equal environments share, started at the first reset with `isolation`, `require`, `image`,
+    `limits`, `policy` and `preload` (see `repl_sandbox.Sandbox`).
 
     Args:
         context: the context of episodes whose reset names none.
@@ -100,6 +100,7 @@ class REPLEnvironment(AssignableEnvironment):
         sandbox: Sandbox | AsyncSandbox | None = None,
         isolation: str = "auto",
         require: str | None = None,
+        image: str | None = None,
         limits: Limits | None = None,
         policy: Policy | None = None,
         preload: Sequence[str] = (),
@@ -134,7 +135,8 @@ class REPLEnvironment(AssignableEnvironment):
             prices=prices,
         )
         self._sandboxes = sandboxes.Source(
-            sandbox, sandboxes.SandboxSettings.of(isolation, require, limits, preload, policy)
+            sandbox,
+            sandboxes.SandboxSettings.of(isolation, require, limits, preload, policy, image),
         )
         self._current, self._at_reset = None, at_one_reset()
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from repl_env.arguments import of_public_kind
-from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox, arguments, tiers
+from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox, arguments, container_settings, tiers
 from repl_sandbox.arguments import RecoveryMode
 from repl_sandbox.errors import SandboxClosed
 
@@ -36,6 +36,7 @@ class SandboxSettings:
     history: int = 1
     yielding: bool = False
     mounts: tuple[tuple[str, str], ...] = ()  # pairs of a path inside and one of the host
+    image: str | None = None
 
     @classmethod
     def of(
@@ -45,6 +46,7 @@ class SandboxSettings:
         limits: Limits | None,
         preload: Sequence[str],
         policy: Policy | None = None,
+        image: str | None = None,
     ) -> SandboxSettings:
         """Settings from arguments as they are given.
 
@@ -52,13 +54,14 @@ class SandboxSettings:
             TypeError, ValueError: naming the one that is not what it must be.
         """
         tiers.named(isolation, require)
+        container_settings.check(isolation, image)
         modules = tuple(arguments.check_preload(preload))
         if limits is not None:
             of_public_kind(limits, Limits, "limits")
         if policy is not None:
             of_public_kind(policy, Policy, "policy")
         arguments.check_policy(policy)
-        return cls(isolation, require, limits, modules, policy)
+        return cls(isolation, require, limits, modules, policy, image=image)
 
     def arguments(self) -> dict[str, Any]:
         """The arguments for a new sandbox."""
@@ -73,6 +76,7 @@ class SandboxSettings:
             "history": self.history,
             "yielding": self.yielding,
             "mounts": dict(self.mounts),
+            "image": self.image,
         }
 
 
@@ -135,7 +139,7 @@ class Source:
             of_public_kind(self.given, Sandbox, "sandbox")
         if self.settings != SandboxSettings():
             raise TypeError(
-                "sandbox goes without isolation, require, limits, policy and preload: "
+                "sandbox goes without isolation, require, image, limits, policy and preload: "
                 "it has its own"
             )
 

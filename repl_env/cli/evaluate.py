@@ -24,6 +24,7 @@ from .run_options import (
 )
 from .session_options import (
     CellTimeout,
+    ImageOption,
     Isolation,
     IsolationOption,
     Memory,
@@ -96,6 +97,7 @@ def evaluate(
     price: Prices = None,
     isolation: IsolationOption = Isolation.AUTO,
     require: RequireOption = None,
+    image: ImageOption = None,
     preload: Preload = None,
     timeout: CellTimeout = 30.0,
     memory: Memory = "1GiB",
@@ -126,6 +128,7 @@ def evaluate(
             blocks=blocks.value,
             isolation=isolation.value,
             require=None if require is None else require.value,
+            image=image,
             preload=modules_of(preload),
             limits=limits,
         )

@@ -14,6 +14,7 @@ import typer
 from .context_files import STDIN, ContextFiles, contexts_from, loaded
 from .session_options import (
     CellTimeout,
+    ImageOption,
     Isolation,
     IsolationOption,
     Language,
@@ -43,6 +44,7 @@ def mcp(
     context: ContextFiles = None,
     isolation: IsolationOption = Isolation.AUTO,
     require: RequireOption = None,
+    image: ImageOption = None,
     preload: Preload = None,
     timeout: CellTimeout = 30.0,
     max_timeout: Annotated[
@@ -67,7 +69,7 @@ def mcp(
     values = loaded(contexts_from(context or ()))
     with opening():
         environment = _environment(
-            isolation, require, modules_of(preload), timeout, memory, language
+            isolation, require, image, modules_of(preload), timeout, memory, language
         )
     _check_library()
     if sys.stdin.isatty():
@@ -102,6 +104,7 @@ def _check_library() -> None:
 def _environment(
     isolation: Isolation,
     require: Require | None,
+    image: str | None,
     preload: tuple[str, ...],
     timeout: float,
     memory: str,
@@ -113,6 +116,7 @@ def _environment(
     return REPLEnvironment(
         isolation=isolation.value,
         require=None if require is None else require.value,
+        image=image,
         preload=preload,
         limits=Limits(memory=memory, timeout=timeout),
         policy=policy_of(language),

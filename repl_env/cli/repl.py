@@ -13,6 +13,7 @@ import typer
 from .context_files import STDIN, ContextFiles, contexts_from, loaded
 from .session_options import (
     CellTimeout,
+    ImageOption,
     Isolation,
     IsolationOption,
     Language,
@@ -40,6 +41,7 @@ def repl(
     context: ContextFiles = None,
     isolation: IsolationOption = Isolation.AUTO,
     require: RequireOption = None,
+    image: ImageOption = None,
     preload: Preload = None,
     timeout: CellTimeout = 30.0,
     memory: Memory = "1GiB",
@@ -63,7 +65,9 @@ def repl(
     from .shell import Shell
 
     with opening():
-        sandbox = _sandbox(isolation, require, modules_of(preload), timeout, memory, language, undo)
+        sandbox = _sandbox(
+            isolation, require, image, modules_of(preload), timeout, memory, language, undo
+        )
     memory_limit = int(sandbox.limits.memory)
     screen = JSONScreen() if as_json else TextScreen(memory=memory_limit)
     with sandbox:
@@ -82,6 +86,7 @@ def repl(
 def _sandbox(
     isolation: Isolation,
     require: Require | None,
+    image: str | None,
     preload: tuple[str, ...],
     timeout: float,
     memory: str,
@@ -93,6 +98,7 @@ def _sandbox(
     return Sandbox(
         isolation=isolation.value,
         require=None if require is None else require.value,
+        image=image,
         preload=preload,
         limits=Limits(memory=memory, timeout=timeout),
         policy=policy_of(language),

@@ -26,6 +26,7 @@ from .run_options import (
 )
 from .session_options import (
     CellTimeout,
+    ImageOption,
     Isolation,
     IsolationOption,
     Memory,
@@ -72,6 +73,7 @@ def run(
     ] = None,
     isolation: IsolationOption = Isolation.AUTO,
     require: RequireOption = None,
+    image: ImageOption = None,
     preload: Preload = None,
     timeout: CellTimeout = 30.0,
     memory: Memory = "1GiB",
@@ -101,6 +103,7 @@ def run(
         blocks=blocks.value,
         isolation=isolation.value,
         require=None if require is None else require.value,
+        image=image,
         preload=modules_of(preload),
         limits=limits,
     )

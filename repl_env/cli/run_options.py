@@ -67,6 +67,7 @@ class Runs:
     blocks: str
     isolation: str
     require: str | None
+    image: str | None
     preload: tuple[str, ...]
     limits: Limits
 
@@ -91,6 +92,7 @@ class Runs:
             "prices": self.prices,
             "isolation": self.isolation,
             "require": self.require,
+            "image": self.image,
             "preload": self.preload,
             "limits": self.limits,
             "model": model_from(self.model),

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 
 class Isolation(StrEnum):
-    """The tiers by name, and the strongest of the first two that works."""
+    """The tiers by name, and the strongest of `jailed` and `confined` that works."""
 
     AUTO = "auto"
     JAILED = "jailed"
+    CONTAINER = "container"
     CONFINED = "confined"
     PROCESS = "process"
 
@@ -28,6 +29,7 @@ class Require(StrEnum):
     """The weakest tier to accept."""
 
     JAILED = "jailed"
+    CONTAINER = "container"
     CONFINED = "confined"
     PROCESS = "process"
 
@@ -46,6 +48,10 @@ IsolationOption: TypeAlias = Annotated[
 RequireOption: TypeAlias = Annotated[
     Require | None,
     typer.Option("--require", help="The weakest tier to accept.", show_default="confined"),
+]
+ImageOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--image", metavar="IMAGE", help="The image of the container, in tier container."),
 ]
 Preload: TypeAlias = Annotated[
     list[str] | None,

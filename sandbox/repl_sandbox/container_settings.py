@@ -66,8 +66,8 @@ class ContainerSettings:
 def check(
     isolation: str,
     image: str | None,
-    runtime: str | None,
-    limits: ContainerLimits | None,
+    runtime: str | None = None,
+    limits: ContainerLimits | None = None,
 ) -> None:
     """See that the arguments for a container are given for one, and that they can be meant.
 

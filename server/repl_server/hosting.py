@@ -332,6 +332,7 @@ def _sandbox_settings(settings: Settings) -> SandboxSettings:
     return SandboxSettings(
         isolation=settings.isolation,
         require=settings.require,
+        image=settings.image,
         limits=settings.limits,
         preload=settings.preload,
         policy=settings.policy,

@@ -92,6 +92,9 @@ IsolationOption: TypeAlias = Annotated[
     Isolation, option("--isolation", "The tier that holds the code.")
 ]
 RequireOption: TypeAlias = Annotated[Require, option("--require", "The weakest to accept.")]
+ImageOption: TypeAlias = Annotated[
+    str | None, option("--image", "Of the container, in tier container.", metavar="IMAGE")
+]
 RecoveryOption: TypeAlias = Annotated[
     Recovery, option("--recovery", "Where a session goes on whose process dies.")
 ]
@@ -197,6 +200,7 @@ def settings(
     trusted_proxy: TrustedProxies = None,
     isolation: IsolationOption = Isolation.AUTO,
     require: RequireOption = Require.JAILED,
+    image: ImageOption = None,
     recovery: RecoveryOption = Recovery.SNAPSHOT,
     preload: Preload = None,
     memory: Memory = "1GiB",
@@ -255,6 +259,7 @@ def settings(
             trusted_proxies=tuple(trusted_proxy or ()),
             isolation=isolation.value,
             require=require.value,
+            image=image,
             recovery=recovery.value,
             preload=modules_of(preload),
             limits=Limits(memory=memory, output=output, timeout=timeout),

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from repl_env.cli.main import build
 from repl_sandbox import IsolationError, Sandbox, SandboxClosed, SandboxError
-from tests.containers.conftest import ENGINE, IMAGE, run
+from tests.containers.ready import ENGINE, IMAGE, run
 
 pytest.importorskip("docker.client")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from repl_env import LocalREPLEnv
 from repl_sandbox import (
     ContainerLimits,
     IsolationError,
@@ -23,7 +24,7 @@ from repl_sandbox import (
     SandboxError,
 )
 from repl_sandbox.conformance.runner import run as conform
-from tests.containers.conftest import IMAGE, run
+from tests.containers.ready import IMAGE, run
 from tests.security.abuse import run as corpus
 from tests.security.abuse.case import FILES
 
@@ -157,6 +158,14 @@ def test_a_workspace_over_its_quota_ends_the_worker(client: list[str]) -> None:
             "time.sleep(50)"
         )
     assert isinstance(outcome, Killed) and outcome.reason == "workspace"
+
+
+def test_an_episode_in_a_container() -> None:
+    with LocalREPLEnv(isolation="container", image=IMAGE, limits=LIMITS) as env:
+        env.reset(context="three words here")
+        result = env.execute("FINAL(len(context.split()))")
+    assert result.done and result.metadata["final_answer"] == "3"
+    assert result.metadata["isolation"]["tier"] == "container"
 
 
 HOST = """

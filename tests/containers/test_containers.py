@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers.conftest import IMAGE, run
+from tests.containers.ready import IMAGE, run
 
 HERE = Path(__file__).parent
 

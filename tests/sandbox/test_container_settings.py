@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from repl_env import LocalREPLEnv
 from repl_sandbox import ContainerLimits, IsolationError, Sandbox
 
 
@@ -46,6 +47,19 @@ def test_what_cannot_be_meant_is_refused(
 ) -> None:
     with pytest.raises(error, match=named):
         Sandbox(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"isolation": "container"}, "image must be given"),
+        ({"image": "python"}, "image is for isolation='container'"),
+        ({"isolation": "container", "image": "p", "require": "jailed"}, "require"),
+    ],
+)
+def test_an_environment_refuses_it_when_it_is_made(arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        LocalREPLEnv(**arguments)
 
 
 @pytest.mark.parametrize(
