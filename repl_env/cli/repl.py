@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from repl_env import __version__
 
 from .context_files import STDIN, ContextFiles, contexts_from, loaded
 from .session_options import (
@@ -131,6 +132,6 @@ def _banner(shell: Shell, memory: str) -> str:
     tier = shell.session.isolation.tier
     held = "NOT ISOLATED (tier process)" if tier == Isolation.PROCESS else f"tier {tier}"
     return (
-        f"repl-env {version('repl-env')} · Python {platform.python_version()} · {held} · "
+        f"repl-env {__version__} · Python {platform.python_version()} · {held} · "
         f"{memory} · cells end after {shell.timeout:g} s · :help"
     )

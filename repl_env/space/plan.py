@@ -22,7 +22,7 @@ class Plan:
         title: as the hub shows it.
         keyed: ask every request for a key; else anybody may use it, within quotas.
         repo: the Space, as OWNER/NAME, that the README names; None: not known yet.
-        base: the image that the Space's is built from; it has CPython of at least 3.11 and pip.
+        base: the image that the Space's is built on; one of Debian with CPython of at least 3.11.
 
     Raises:
         ValueError: naming the field that is wrong.

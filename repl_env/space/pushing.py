@@ -1,8 +1,9 @@
-"""`push_space`: the folder of a Space to the hub, by `huggingface_hub` (extra `hf`)."""
+"""`push_space`: the files of a Space to the hub, by `huggingface_hub` (extra `hf`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,8 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from .contents import WHEELS, Files
 from .credentials import credential_in
-from .making import WHEELS, files_of
 from .plan import subdomain
 
 # The variable that a server reads hashes of keys from; a Space has it as a secret.
@@ -51,7 +52,7 @@ class Pushed:
 
 
 def push_space(
-    folder: Path,
+    files: Files,
     repo: str,
     *,
     token: str,
@@ -60,13 +61,13 @@ def push_space(
     keys: str | None = None,
     replace: bool = False,
 ) -> Pushed:
-    """Upload the files of a Space, and nothing else of `folder`, in one commit.
+    """Upload the files of a Space in one commit.
 
     A Space that is there is updated: files that are the same are not sent, and wheels of other
     versions go.
 
     Args:
-        folder: made by `make_space`.
+        files: by `space_files` or `read_space`.
         repo: OWNER/NAME.
         token: with the right to write; in no message and no file.
         endpoint: of the hub; None: as `huggingface_hub` has it.
@@ -76,10 +77,8 @@ def push_space(
 
     Raises:
         PushError: the hub refuses it, cannot be reached, or a file has a credential in it.
-        FileNotFoundError, ValueError: `folder` is no Space.
-        OSError: a file cannot be read.
     """
-    files = _checked(folder, (token, *(keys or "").split()))
+    _check(files, (token, *(keys or "").split(",")))
     with _told(repo):
         api = HfApi(endpoint=endpoint, token=token)
         api.whoami()
@@ -104,13 +103,10 @@ def push_space(
     )
 
 
-def _checked(folder: Path, known: tuple[str, ...]) -> dict[str, bytes]:
-    """The files as they are uploaded: read once, so that what was looked at is what is sent."""
-    files = {file.name: file.read_bytes() for file in files_of(folder)}
+def _check(files: Files, known: Iterable[str]) -> None:
     for name, data in files.items():
         if found := credential_in(name, data, known):
             raise PushError(f"{name} has {found}: everybody can read the files of a Space")
-    return files
 
 
 def _files_there(api: HfApi, repo: str) -> set[str] | None:
@@ -123,7 +119,7 @@ def _files_there(api: HfApi, repo: str) -> set[str] | None:
         return None
 
 
-def _commit(api: HfApi, repo: str, files: dict[str, bytes], there: set[str]) -> str:
+def _commit(api: HfApi, repo: str, files: Files, there: set[str]) -> str:
     old = [name for name in there - files.keys() if _is_wheel(name)]
     made = api.create_commit(
         repo,
@@ -150,6 +146,9 @@ def _told(repo: str) -> Iterator[None]:
         raise
     except OfflineModeIsEnabled as error:
         raise PushError("HF_HUB_OFFLINE is set: nothing can be pushed") from error
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        told = "what answers is no hub: its answer is not understood"
+        raise PushError(told, passing=True) from error
     except ValueError as error:  # what the hub says of the files
         raise PushError(f"the hub refuses the files: {error}") from error
     except Exception as error:  # an upload's error is a RuntimeError around the cause

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -38,25 +39,32 @@ class PackingError(Exception):
 def pack_wheel(folder: Path) -> Path:
     """Write the wheel into `folder`, replacing one of the same version; its path.
 
-    The same packages give the same bytes.
+    Raises:
+        PackingError: as `packed`.
+        OSError: a file cannot be read or written.
+    """
+    name, data = packed()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(data)
+    return folder / name
+
+
+def packed() -> tuple[str, bytes]:
+    """The name of the wheel and its bytes, which are the same for the same packages.
 
     Raises:
         PackingError: a package is not here, or is not pure Python.
-        OSError: a file cannot be read or written.
+        OSError: a file cannot be read.
     """
     installed = _installed()
-    version = installed.version
-    stem = f"{NAME.replace('-', '_')}-{version}"
-    members = {name: data for package in PACKAGES for name, data in _package(package)}
+    stem = f"{NAME.replace('-', '_')}-{installed.version}"
     metadata = dict(_metadata(installed))
     if "METADATA" not in metadata:
         raise PackingError("the installed repl-env lists none of its files")
+    members = {name: data for package in PACKAGES for name, data in _package(package)}
     members |= {f"{stem}.dist-info/{name}": data for name, data in metadata.items()}
     members[f"{stem}.dist-info/RECORD"] = _record(members, f"{stem}.dist-info/RECORD")
-    file = folder / f"{stem}-{_PURE}.whl"
-    folder.mkdir(parents=True, exist_ok=True)
-    _write(file, members)
-    return file
+    return f"{stem}-{_PURE}.whl", _zipped(members)
 
 
 def _installed() -> Distribution:
@@ -111,10 +119,12 @@ def _record(members: Mapping[str, bytes], own: str) -> bytes:
     return "".join([*rows, f"{own},,\n"]).encode()
 
 
-def _write(file: Path, members: Mapping[str, bytes]) -> None:
+def _zipped(members: Mapping[str, bytes]) -> bytes:
+    file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for name, data in members.items():
             entry = zipfile.ZipInfo(name, _TIME)
             entry.external_attr = _MODE
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, data)
+    return file.getvalue()

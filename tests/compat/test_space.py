@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import repl_env
-from repl_env.space.making import make_space
+from repl_env.space.folder import make_space
 from repl_env.space.plan import Plan
 from tests.compat.environments import ADAPTED, NEWEST, run, told, wanted
 

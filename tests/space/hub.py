@@ -42,7 +42,10 @@ class Refused(Exception):
 
 
 class Hub(ThreadingHTTPServer):
-    """The hub. `failing`: answers by a part of the path, instead of what would be done."""
+    """The hub. `failing`: answers by a part of the path, instead of what would be done.
+
+    An answer is a status and an error's message; of status 200, the text that is answered.
+    """
 
     daemon_threads = True
 
@@ -81,7 +84,7 @@ class Handler(BaseHTTPRequestHandler):
         with hub.lock:
             hub.asked.append(f"{self.command} {path}")
             status, told = self.outcome(path, body)
-        data = json.dumps(told).encode()
+        data = told.encode() if isinstance(told, str) else json.dumps(told).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
@@ -95,7 +98,8 @@ class Handler(BaseHTTPRequestHandler):
     def outcome(self, path: str, body: bytes) -> tuple[int, Any]:
         for part, (status, message) in self.server.failing.items():
             if part in path:
-                return status, {"error": message, "errors": [{"message": message}]}
+                told = {"error": message, "errors": [{"message": message}]}
+                return status, message if status == 200 else told
         try:
             for pattern, method, handle in ROUTES:
                 if self.command == method and (found := re.fullmatch(pattern, path)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import resource
 import subprocess
 import sys
 import tomllib
@@ -15,7 +16,7 @@ import pytest
 import yaml
 
 import repl_env
-from repl_env.space.making import make_space
+from repl_env.space.folder import make_space
 from repl_env.space.plan import Plan
 from repl_server import options
 from tests.cli.calls import Call, caller
@@ -124,6 +125,20 @@ def test_where_nothing_can_be_written_it_says_so(make: Call, tmp_path: Path, pla
 
     assert done.returncode in (1, 2)
     assert place in done.stderr and "Traceback" not in done.stderr
+
+
+def test_what_could_not_be_written_whole_is_not_left(make: Call, tmp_path: Path) -> None:
+    """As on a full disk: the wheel does not fit."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        done = make(tmp_path / "space")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert done.returncode == 1, done.stderr
+    assert "space" in done.stderr and "Traceback" not in done.stderr
+    assert not list((tmp_path / "space").iterdir())
 
 
 def test_pip_installs_the_wheel_of_the_space(tmp_path: Path) -> None:

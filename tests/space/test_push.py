@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from repl_env.space.credentials import credential_in
-from repl_env.space.making import make_space
+from repl_env.space.folder import make_space
 from repl_env.space.plan import Plan
 from tests.cli.calls import Call, caller
 from tests.space.hub import TOKEN, Hub, Space
@@ -149,7 +149,7 @@ def test_keys_become_a_secret_and_nothing_else(hub: Hub, push: Call, tmp_path: P
 
     assert done.returncode == 0, done.stderr
     space = hub.spaces["ann/repl"]
-    assert space.secrets == {"REPL_ENV_API_KEYS": f"{HASH}\nbob:{'1b' * 32}"}
+    assert space.secrets == {"REPL_ENV_API_KEYS": f"{HASH},bob:{'1b' * 32}"}
     assert b"REPL_ENV_NO_AUTH" not in space.files["Dockerfile"]
     assert not any(HASH.encode() in data for data in space.files.values())
 
@@ -259,12 +259,35 @@ def test_a_foreign_owner_is_told_as_such(hub: Hub, push: Call) -> None:
     assert not hub.spaces["bob/repl"].commits
 
 
-def test_a_hub_that_is_not_there_is_told(push: Call, hub: Hub, monkeypatch) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    done = push("ann/repl")
+@pytest.mark.parametrize(
+    ("endpoint", "status", "told"),
+    [
+        ("http://127.0.0.1:9", 5, "not reached"),
+        ("http://no-such-host.invalid", 5, "not reached"),
+        ("huggingface.co", 2, "HF_ENDPOINT"),
+        ("http://[::1", 2, "HF_ENDPOINT"),
+        ("http://127.0.0.1:port", 2, "HF_ENDPOINT"),
+        ("file:///etc/passwd", 2, "HF_ENDPOINT"),
+        ("https://a.example/?x", 2, "HF_ENDPOINT"),
+    ],
+)
+def test_a_hub_that_is_not_there_is_told(
+    push: Call, hub: Hub, made: Path, monkeypatch, endpoint, status, told
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    done = push("ann/repl", "--folder", str(made))
 
-    assert done.returncode == 5
-    assert "not reached" in done.stderr
+    assert done.returncode == status, done.stderr
+    assert told in done.stderr
+
+
+@pytest.mark.parametrize("answer", ["<html>Sign in to this network</html>", "[]", "{}", "null"])
+def test_what_answers_otherwise_is_no_hub(hub: Hub, push: Call, made: Path, answer: str) -> None:
+    hub.failing["/api/"] = (200, answer)
+    done = push("ann/repl", "--folder", str(made))
+
+    assert done.returncode == 5, done.stderr
+    assert "no hub" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -300,10 +323,11 @@ def test_half_a_space_is_not_pushed(hub: Hub, push: Call, folder: Path, missing:
     assert not hub.asked
 
 
-def test_without_a_token_nothing_is_asked(hub: Hub, push: Call, monkeypatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", "")
+@pytest.mark.parametrize("token", ["", " ", "hf_ä", "hf_a b", "hf_a\nX-Y: z"])
+def test_without_a_token_nothing_is_asked(hub: Hub, push: Call, monkeypatch, token: str) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
     done = push("ann/repl")
 
     assert done.returncode == 2
-    assert "HF_TOKEN" in done.stderr
+    assert "token" in done.stderr and "hf_" not in done.stderr
     assert not hub.asked

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import pytest
 
-from repl_env import AuthenticationFailed, REPLEnv
-from repl_env.space.making import make_space
+from repl_env import AuthenticationFailed, REPLEnv, __version__
+from repl_env.space.folder import make_space
 from repl_env.space.plan import Plan
 from repl_server.keys import new_key
 from tests.waiting import PATIENCE
@@ -135,6 +135,15 @@ def episode(url: str, key: str | None = None) -> tuple[float | None, str]:
         first = env.reset(context="one two three", expected_answer="3")
         done = env.execute("FINAL(len(context.split()))")
     return done.reward, first.metadata["isolation"]["tier"]
+
+
+def test_what_is_installed_knows_its_version(installed: dict[str, str]) -> None:
+    command = ["repl-env", "--version"]
+    done = subprocess.run(
+        command, env=os.environ | installed, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == f"repl-env {__version__}\n"
 
 
 def test_a_public_space_serves_an_episode(

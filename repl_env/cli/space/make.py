@@ -30,20 +30,20 @@ def make(
     as_json: AsJSON = False,
 ) -> None:
     """Write a complete Space: a server with the installed version of repl-env in a wheel."""
-    from repl_env.space.making import files_of, make_space
+    from repl_env.space.folder import make_space
 
     plan = plan_from(keyed=keyed, title=title, base=base, repo=repo)
     if folder.exists() and not folder.is_dir():
         raise typer.BadParameter(f"{folder} is no folder", param_hint="'DIR'")
     with failures_told():
         try:
-            make_space(folder, plan, replace=replace)
+            files = make_space(folder, plan, replace=replace)
         except FileExistsError as error:
             told = f"{folder} is not empty: --replace writes the files of a Space anew there"
             raise typer.BadParameter(told, param_hint="'DIR'") from error
-        files = sorted(file.name for file in files_of(folder))
+    names = sorted(file.name for file in files)
     if as_json:
-        typer.echo(json.dumps({"folder": str(folder), "keyed": keyed, "files": files}))
+        typer.echo(json.dumps({"folder": str(folder), "keyed": keyed, "files": names}))
         return
-    for name in files:
+    for name in names:
         typer.echo(folder / name)

@@ -21,7 +21,10 @@ Title: TypeAlias = Annotated[
 ]
 Base: TypeAlias = Annotated[
     str | None,
-    typer.Option(help="The image to build on, with Python 3.11 or newer and pip.", metavar="IMAGE"),
+    typer.Option(
+        help="The image to build on: one of Debian with Python of at least 3.11 and pip.",
+        metavar="IMAGE",
+    ),
 ]
 AsJSON: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -19,6 +17,7 @@ from repl_env.cli.status import Status
 from .plan_options import AsJSON, Base, Keyed, Title, failures_told, plan_from
 
 if TYPE_CHECKING:
+    from repl_env.space.contents import Files
     from repl_env.space.plan import Plan
     from repl_env.space.pushing import Pushed
 
@@ -65,8 +64,8 @@ def push(
     _check_library()
     keys = None if api_keys is None else _lines(api_keys)
     token = _token(login)
-    with _space(folder, plan) as space:
-        done = _pushed(space, repo, token=token, private=private, keys=keys, replace=replace)
+    files = _files(folder, plan)
+    done = _pushed(files, repo, token=token, private=private, keys=keys, replace=replace)
     if as_json:
         typer.echo(json.dumps(asdict(done)))
         return
@@ -93,14 +92,31 @@ def _token(login: bool) -> str:
         from huggingface_hub import get_token
 
         token = get_token() or ""
+    if not (token.isascii() and token.isprintable() and " " not in token):
+        raise typer.BadParameter("the token has characters that no token has")  # it is not repeated
     if not token:
         told = "no token: set HF_TOKEN to one that may write"
         raise typer.BadParameter(f"{told}, or run `hf auth login` and say --login")
     return token
 
 
+def _endpoint() -> str | None:
+    """Where the hub is, None for its own address."""
+    given = os.environ.get("HF_ENDPOINT", "").strip()
+    if not given:
+        return None
+    try:
+        url = urlsplit(given)
+        good = url.scheme in ("http", "https") and url.hostname and url.port != 0
+    except ValueError:  # half an address, or no port
+        good = False
+    if not good or url.query or url.fragment:
+        raise typer.BadParameter("HF_ENDPOINT is no address of a hub, as https://huggingface.co")
+    return given
+
+
 def _lines(file: Path) -> str:
-    """The lines of a key file, without what is for people."""
+    """The lines of a key file in one, without what is for people."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -111,35 +127,34 @@ def _lines(file: Path) -> str:
         # The line is not repeated: it may be a key.
         told = f"{file} is no file of `repl-env keys`: it has lines NAME:HASH"
         raise typer.BadParameter(told, param_hint="--api-keys")
-    return "\n".join(entries)
+    return ",".join(entries)
 
 
-@contextmanager
-def _space(folder: Path | None, plan: Plan) -> Iterator[Path]:
-    """The folder that was given, or one that is made for now."""
-    from repl_env.space.making import make_space
+def _files(folder: Path | None, plan: Plan) -> Files:
+    """The files of the folder that was given, or of a Space that is made now."""
+    from repl_env.space.contents import space_files
+    from repl_env.space.folder import read_space
 
-    if folder is not None:
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(prefix="repl-env-space-") as made:
-        with failures_told():
-            make_space(Path(made), plan)
-        yield Path(made)
+    with failures_told():
+        if folder is None:
+            return space_files(plan)
+        try:
+            return read_space(folder)
+        except (FileNotFoundError, ValueError) as error:
+            raise typer.BadParameter(str(error), param_hint="--folder") from error
 
 
 def _pushed(
-    folder: Path, repo: str, *, token: str, private: bool, keys: str | None, replace: bool
+    files: Files, repo: str, *, token: str, private: bool, keys: str | None, replace: bool
 ) -> Pushed:
     from repl_env.space.pushing import PushError, push_space
 
-    endpoint = os.environ.get("HF_ENDPOINT") or None
     try:
         return push_space(
-            folder,
+            files,
             repo,
             token=token,
-            endpoint=endpoint,
+            endpoint=_endpoint(),
             private=private,
             keys=keys,
             replace=replace,
@@ -147,5 +162,3 @@ def _pushed(
     except PushError as error:
         typer.echo(f"repl-env space push: {error}", err=True)
         raise typer.Exit(Status.INFRASTRUCTURE if error.passing else Status.FAILED) from error
-    except (FileNotFoundError, ValueError) as error:
-        raise typer.BadParameter(str(error), param_hint="--folder") from error
