@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repl_env import __version__
-
 from .context_files import STDIN, ContextFiles, contexts_from, loaded
 from .session_options import (
     CellTimeout,
@@ -129,6 +127,8 @@ def _serve(shell: Shell) -> int:
 
 
 def _banner(shell: Shell, memory: str) -> str:
+    from repl_env import __version__
+
     tier = shell.session.isolation.tier
     held = "NOT ISOLATED (tier process)" if tier == Isolation.PROCESS else f"tier {tier}"
     return (
