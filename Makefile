@@ -7,12 +7,15 @@ PEERS := benchmarks/.venv-peers
 SERVERS := benchmarks/.venv-openenv
 OLDER := .venv-older
 LOCK  := .venv-lock
+# The engine that builds images, and the image that they are built on.
+DOCKER := docker
+BASE  := python:3.13-slim
 TORCHRL := .venv-torchrl
 # OpenEnv's clients, each generation with its own dependencies.
 COMPAT  := .venv-compat
 OPENENV := openenv-0.10.0 openenv-0.4.1 openenv-core-0.3.0
 
-.PHONY: demo serve test test-slow test-older test-compat test-torchrl test-security test-containers test-aarch64 soak soak-server check fix bench bench-server lock clean
+.PHONY: demo serve test test-slow test-older test-compat test-torchrl test-security test-containers test-aarch64 soak soak-server check fix dist wheelhouse images bench bench-server lock clean
 
 demo: $(DEV)/.ready            ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
@@ -66,10 +69,24 @@ bench: $(BENCH)/.ready $(PEERS)/.ready $(TORCHRL)/.ready   ## measure against fl
 bench-server: $(BENCH)/.ready $(SERVERS)/.ready   ## the same of the server, beside OpenEnv's; likewise BENCH_ARGS
 	$(BENCH)/bin/python -m benchmarks.server --peers $(SERVERS)/bin/python $(BENCH_ARGS)
 
-lock: $(LOCK)/.ready           ## requirements.lock anew, from the newest releases that pyproject.toml admits
+dist: $(DEV)/.ready            ## sdist, wheels and constraints.txt into dist/; each wheel is installed alone, and its demo runs
+	$(DEV)/bin/python -m distributions
+
+wheelhouse: $(DEV)/.ready      ## all wheels of the images into dist/wheelhouse, for the Python of BASE=python:3.13-slim
+	about="$$($(DOCKER) run --rm -i --network none --entrypoint python3 $(BASE) - < distributions/about.py)" && \
+		$(DEV)/bin/python -m distributions.wheelhouse dist/wheelhouse $$about
+
+images: wheelhouse             ## images repl-env and repl-env-session, on BASE=python:3.13-slim; DOCKER=podman for another engine
+	$(DOCKER) build --network none --build-arg BASE=$(BASE) --tag repl-env --file docker/Dockerfile .
+	$(DOCKER) build --network none --build-arg BASE=$(BASE) --tag repl-env-session --file docker/Dockerfile.session .
+
+lock: $(LOCK)/.ready           ## requirements.lock and docker/session.lock anew, from the newest releases that are admitted
 	$(LOCK)/bin/uv pip compile pyproject.toml --extra openai --extra hf --extra server --universal \
 		--python-version 3.11 --generate-hashes --upgrade --quiet --no-config \
 		--custom-compile-command 'make lock' --output-file requirements.lock
+	$(LOCK)/bin/uv pip compile docker/session.in --constraint requirements.lock --universal \
+		--python-version 3.11 --generate-hashes --upgrade --quiet --no-config \
+		--custom-compile-command 'make lock' --output-file docker/session.lock
 
 clean:                         ## remove the virtual environments and caches
 	rm -rf $(DEV) $(OLDER) $(LOCK) $(TORCHRL) $(COMPAT) $(BENCH) $(PEERS) $(SERVERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .import_linter_cache

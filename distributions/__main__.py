@@ -1,0 +1,71 @@
+"""`make dist`: the sdist, all wheels and constraints.txt, and each wheel tried where it is alone."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from .building import ROOT, build
+from .locks import constraints
+
+DIST = ROOT / "dist"
+DEMO = ROOT / "examples" / "demo.py"
+
+
+def main() -> int:
+    """Fill dist/; what an earlier call left there goes first, but for the wheelhouse."""
+    DIST.mkdir(exist_ok=True)
+    for pattern in ("*.whl", "*.tar.gz", "constraints.txt"):
+        for file in DIST.glob(pattern):
+            file.unlink()
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    (DIST / "constraints.txt").write_text(constraints(lock), encoding="utf-8")
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            _fill(Path(scratch))
+    except subprocess.CalledProcessError as error:
+        print(f"failed: {' '.join(map(str, error.cmd))}", file=sys.stderr)
+        return 1
+    for file in sorted(path.name for path in DIST.iterdir() if path.is_file()):
+        print(f"dist/{file}")
+    return 0
+
+
+def _fill(scratch: Path) -> None:
+    build("sdist", DIST)
+    (sdist,) = DIST.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(scratch, filter="data")
+    # Of the sdist: one that lacks a file would show here, and not where somebody builds from it.
+    build("wheel", DIST, scratch / sdist.name.removesuffix(".tar.gz"))
+    (wheel,) = DIST.glob("repl_env-*.whl")
+    python = _tried(wheel, scratch / "repl-env")
+    _run([python, ROOT / "distributions" / "pack.py", DIST], scratch)
+    (packed,) = DIST.glob("openenv_repl_env-*.whl")
+    _tried(packed, scratch / "openenv-repl-env")
+
+
+def _tried(wheel: Path, folder: Path) -> Path:
+    """The Python of a new environment that has the wheel, and in which its demo has run."""
+    _run([sys.executable, "-m", "venv", folder], folder.parent)
+    python = folder / "bin" / "python"
+    install = ("-m", "pip", "--quiet", "--disable-pip-version-check", "install")
+    _run([python, *install, "--constraint", DIST / "constraints.txt", wheel], folder)
+    _run([python, "-m", "pip", "--disable-pip-version-check", "check"], folder)
+    _run([folder / "bin" / "repl-env", "--version"], folder)
+    # A copy: the folder of a program is on its path, and the checkout must not be.
+    _run([python, shutil.copy(DEMO, folder)], folder)
+    return python
+
+
+def _run(command: Sequence[str | Path], folder: Path) -> None:
+    subprocess.run(command, cwd=folder, check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
