@@ -1,4 +1,4 @@
-"""`make dist`: the sdist, all wheels and constraints.txt, and each wheel tried where it is alone."""
+"""`make dist`: sdist, wheels and constraints.txt into dist/; each wheel is tried by itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as scratch:
             _fill(Path(scratch))
     except subprocess.CalledProcessError as error:
-        print(f"failed: {' '.join(map(str, error.cmd))}", file=sys.stderr)
+        print(f"{error.output or ''}failed: {' '.join(map(str, error.cmd))}", file=sys.stderr)
         return 1
     for file in sorted(path.name for path in DIST.iterdir() if path.is_file()):
         print(f"dist/{file}")
@@ -44,13 +44,13 @@ def _fill(scratch: Path) -> None:
     # Of the sdist: one that lacks a file would show here, and not where somebody builds from it.
     build("wheel", DIST, scratch / sdist.name.removesuffix(".tar.gz"))
     (wheel,) = DIST.glob("repl_env-*.whl")
-    python = _tried(wheel, scratch / "repl-env")
+    python = _installed(wheel, scratch / "repl-env")
     _run([python, ROOT / "distributions" / "pack.py", DIST], scratch)
     (packed,) = DIST.glob("openenv_repl_env-*.whl")
-    _tried(packed, scratch / "openenv-repl-env")
+    _installed(packed, scratch / "openenv-repl-env")
 
 
-def _tried(wheel: Path, folder: Path) -> Path:
+def _installed(wheel: Path, folder: Path) -> Path:
     """The Python of a new environment that has the wheel, and in which its demo has run."""
     _run([sys.executable, "-m", "venv", folder], folder.parent)
     python = folder / "bin" / "python"
@@ -59,12 +59,16 @@ def _tried(wheel: Path, folder: Path) -> Path:
     _run([python, "-m", "pip", "--disable-pip-version-check", "check"], folder)
     _run([folder / "bin" / "repl-env", "--version"], folder)
     # A copy: the folder of a program is on its path, and the checkout must not be.
-    _run([python, shutil.copy(DEMO, folder)], folder)
+    demo = folder / DEMO.name
+    shutil.copy(DEMO, demo)
+    _run([python, demo], folder)
     return python
 
 
 def _run(command: Sequence[str | Path], folder: Path) -> None:
-    subprocess.run(command, cwd=folder, check=True)
+    subprocess.run(
+        command, cwd=folder, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
 
 
 if __name__ == "__main__":

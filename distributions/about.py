@@ -1,4 +1,4 @@
-"""Run by an image's Python: print its version and its kind of machine, as distributions.wheelhouse wants."""
+"""Run by an image's Python: print the arguments of distributions.wheelhouse for it."""
 
 import platform
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from packaging.requirements import Requirement
 
 HEAD = """\
-# The versions that repl-env is tested with, for pip's --constraint. `make dist` writes this file from
-# requirements.lock, which has the hashes too.
+# The versions that repl-env is tested with, for pip's --constraint. `make dist` writes this file
+# from requirements.lock, which has the hashes too.
 """
 
 
