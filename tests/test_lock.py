@@ -1,4 +1,4 @@
-"""requirements.lock: versions and hashes of everything that a server and its models need."""
+"""The locks: versions and hashes of what a server and its models need, and of the session image."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from distributions.locks import constraints, entries, needed
+
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "requirements.lock"
+SESSION_LOCK = ROOT / "docker" / "session.lock"
 EXTRAS = ("openai", "hf", "server", "mcp")  # `server` names `mcp`
 PIP = ("-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", str(LOCK))
 
 
-def pinned() -> dict[str, str]:
+def pinned(lock: Path = LOCK) -> dict[str, str]:
     """Versions by normalised names."""
-    rows = re.findall(r"^([\w.-]+)==([^\s;]+)", LOCK.read_text(), re.MULTILINE)
+    rows = re.findall(r"^([\w.-]+)==([^\s;]+)", lock.read_text(), re.MULTILINE)
     return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in rows}
 
 
@@ -38,11 +41,64 @@ def test_the_lock_admits_what_the_project_asks_for(requirement: Requirement) -> 
     assert requirement.specifier.contains(version), "run `make lock`"
 
 
-def test_every_pinned_version_has_a_hash_and_no_address() -> None:
-    entries = re.split(r"^(?=[\w.-]+==)", LOCK.read_text(), flags=re.MULTILINE)[1:]
+@pytest.mark.parametrize("lock", [LOCK, SESSION_LOCK], ids=lambda each: each.name)
+def test_every_pinned_version_has_a_hash_and_no_address(lock: Path) -> None:
+    pins = re.split(r"^(?=[\w.-]+==)", lock.read_text(), flags=re.MULTILINE)[1:]
 
-    assert all("--hash=sha256:" in entry for entry in entries)
-    assert "://" not in LOCK.read_text()
+    assert all("--hash=sha256:" in pin for pin in pins)
+    assert "://" not in lock.read_text()
+
+
+def test_the_session_lock_pins_what_its_image_names_at_the_versions_of_the_server() -> None:
+    named = re.findall(r"^[\w.-]+", (ROOT / "docker" / "session.in").read_text(), re.MULTILINE)
+    server, session = pinned(), pinned(SESSION_LOCK)
+
+    assert {name.lower() for name in named} <= session.keys()
+    assert {name: server[name] for name in server.keys() & session.keys()} == {
+        name: session[name] for name in server.keys() & session.keys()
+    }, "run `make lock`"
+
+
+def test_constraints_are_the_versions_of_the_lock(tmp_path: Path) -> None:
+    rows = [row for row in constraints(LOCK.read_text()).splitlines() if not row.startswith("#")]
+
+    assert [Requirement(row) for row in rows] == [each for each, _ in entries(LOCK.read_text())]
+    assert len(rows) == len(pinned()) and not any("--hash" in row for row in rows)
+
+
+LOCK_OF_MANY = """\
+# by a tool
+bare==1.0 \\
+    --hash=sha256:aa \\
+    --hash=sha256:bb
+    # via other
+older==1.0 ; python_full_version < '3.11.5' \\
+    --hash=sha256:cc
+newer==2.0 ; python_full_version >= '3.11.5' \\
+    --hash=sha256:dd
+minor==2.0 ; python_version >= '3.13' \\
+    --hash=sha256:ee
+windows==1 ; sys_platform == 'win32' \\
+    --hash=sha256:ff
+arm==1 ; platform_machine == 'aarch64' and implementation_name == 'cpython' \\
+    --hash=sha256:00
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "machine", "names"),
+    [
+        ("3.11.2", "x86_64", "bare older"),
+        ("3.11.5", "x86_64", "bare newer"),
+        ("3.13.0", "x86_64", "bare newer minor"),
+        ("3.14.1", "aarch64", "bare newer minor arm"),
+    ],
+)
+def test_a_wheelhouse_is_for_the_python_of_its_image(version, machine, names) -> None:
+    rows = list(needed(LOCK_OF_MANY, version, machine))
+
+    assert [row.partition("==")[0] for row in rows] == names.split()
+    assert rows[0] == "bare==1.0 --hash=sha256:aa --hash=sha256:bb\n"
 
 
 def test_the_server_installs_from_the_lock_and_the_wheel(wheel_file: Path, tmp_path: Path) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from distributions.building import build
 
 ROOT = Path(__file__).parents[1]
 SOURCES = {
@@ -43,6 +47,30 @@ def test_the_wheel_holds_every_file_of_a_package(wheel: zipfile.ZipFile, package
 
     assert files == {name for name in wheel.namelist() if name.startswith(f"{package}/")}
     assert f"{package}/py.typed" in files
+
+
+def test_the_sdist_builds_the_same_wheel(wheel_file: Path, tmp_path: Path) -> None:
+    build("sdist", tmp_path)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    build("wheel", tmp_path, tmp_path / sdist.name.removesuffix(".tar.gz"))
+    (wheel,) = tmp_path.glob("*.whl")
+
+    assert wheel.read_bytes() == wheel_file.read_bytes()
+
+
+@pytest.mark.slow
+def test_all_distributions_are_built_installed_alone_and_run() -> None:
+    subprocess.run([sys.executable, "-m", "distributions"], cwd=ROOT, check=True)
+
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert {path.name for path in (ROOT / "dist").iterdir() if path.is_file()} == {
+        "constraints.txt",
+        f"openenv_repl_env-{version}-py3-none-any.whl",
+        f"repl_env-{version}-py3-none-any.whl",
+        f"repl_env-{version}.tar.gz",
+    }
 
 
 def test_the_wheel_declares_the_command_and_its_group(wheel: zipfile.ZipFile) -> None:
