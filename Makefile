@@ -41,7 +41,7 @@ test-torchrl: $(TORCHRL)/.ready ## the integration of TorchRL, with a tiny model
 test-security: $(DEV)/.ready   ## the corpus of abuse, every case; CORPUS=FILE of cases, TIER=name
 	$(DEV)/bin/python -m tests.security.abuse $(if $(CORPUS),--corpus $(CORPUS)) $(if $(TIER),--tier $(TIER))
 
-test-containers: $(DEV)/.ready ## tier confined in containers, where an engine answers or can be started
+test-containers: $(DEV)/.ready ## containers: the tiers in them, the images, Compose; where an engine answers or can be started
 	REPL_TEST_CONTAINERS=1 $(DEV)/bin/python -m pytest tests/containers
 
 test-aarch64: $(DEV)/.ready    ## tests of the engine on an emulated aarch64 machine, as root (half an hour); ARGS=... of pytest

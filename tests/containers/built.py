@@ -51,6 +51,12 @@ class Engine:
         self(*command, DOCKER_BUILDKIT=str(int(kit)))
         return name
 
+    def has_kit(self) -> bool:
+        """Whether this client can build by BuildKit: newer ones need a plugin for it."""
+        command = [*self.client, "build", "--help"]
+        env = {**os.environ, "DOCKER_BUILDKIT": "1"}
+        return subprocess.run(command, capture_output=True, check=False, env=env).returncode == 0
+
     def program(self, image: str, file: Path, *arguments: str) -> str:
         """What a program prints that the image's Python runs, without network."""
         command = ("run", "--rm", "--interactive", "--network=none", "--entrypoint=python3")
