@@ -31,8 +31,8 @@ def main() -> int:
     except subprocess.CalledProcessError as error:
         print(f"{error.output or ''}failed: {' '.join(map(str, error.cmd))}", file=sys.stderr)
         return 1
-    for file in sorted(path.name for path in DIST.iterdir() if path.is_file()):
-        print(f"dist/{file}")
+    for name in sorted(path.name for path in DIST.iterdir() if path.is_file()):
+        print(f"dist/{name}")
     return 0
 
 

@@ -78,8 +78,9 @@ def engine(client: tuple[str, ...], base: str, folder: Path) -> Engine:
     shutil.copy(ROOT / ".dockerignore", context)
     made = Engine(client, base, context)
     about = made.program(base, ROOT / "distributions" / "about.py").split()
-    command = [sys.executable, "-m", "distributions.wheelhouse", context / "dist" / "wheelhouse"]
-    done = subprocess.run([*command, *about], cwd=ROOT, capture_output=True, text=True, check=False)
+    folder = context / "dist" / "wheelhouse"
+    command = [sys.executable, "-m", "distributions.wheelhouse", str(folder), *about]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         pytest.skip(f"no wheels for {base}: {done.stderr.strip()[-500:]}")
     return made

@@ -5,4 +5,4 @@ import urllib.request
 
 with urllib.request.urlopen("http://127.0.0.1:9090/api/v1/targets") as answer:
     targets = json.load(answer)["data"]["activeTargets"]
-print(json.dumps(sorted((each["labels"]["instance"], each["health"]) for each in targets)))
+print(", ".join(sorted(f"{each['labels']['instance']} {each['health']}" for each in targets)))
