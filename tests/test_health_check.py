@@ -1,4 +1,4 @@
-"""docker/healthy.py, by which the server's image tells whether the server answers."""
+"""docker/inside/healthy.py, by which the server's image tells whether the server answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).parents[1] / "docker" / "healthy.py"
+PROGRAM = Path(__file__).parents[1] / "docker" / "inside" / "healthy.py"
 
 
 class Server(ThreadingHTTPServer):
