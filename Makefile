@@ -29,8 +29,8 @@ test: $(DEV)/.ready            ## the test suite, in two processes at once
 test-slow: $(DEV)/.ready       ## what tests show with larger numbers: 1,000 sessions, 500 trees, longer soaks
 	$(DEV)/bin/python -m pytest -m slow
 
-test-older: $(OLDER)/.ready    ## tests of models with the older majors of openai and huggingface_hub
-	$(OLDER)/bin/python -m pytest tests/rlm
+test-older: $(OLDER)/.ready    ## tests of models and of the hub with the older majors of openai and huggingface_hub
+	$(OLDER)/bin/python -m pytest tests/rlm tests/space/test_push.py
 
 test-compat: $(DEV)/.ready $(OPENENV:%=$(COMPAT)/%/.ready) ## OpenEnv's clients and checks, of three generations
 	REPL_TEST_COMPAT=$(COMPAT) $(DEV)/bin/python -m pytest tests/compat

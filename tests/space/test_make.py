@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import resource
 import subprocess
 import sys
@@ -18,8 +17,13 @@ import yaml
 import repl_env
 from repl_env.space.folder import make_space
 from repl_env.space.plan import Plan
-from repl_server import options
+from repl_server.options import of_variables
+from repl_server.options import settings as options
+from repl_server.proxies import Proxies
 from tests.cli.calls import Call, caller
+from tests.space.image import Image
+
+GIB = 1 << 30
 
 # As `openenv push` wants them, and the wheel with what hands it out.
 FILES = {
@@ -163,12 +167,32 @@ def test_a_clone_without_git_lfs_says_what_is_missing(tmp_path: Path) -> None:
     assert "git-lfs" in done.stderr + done.stdout
 
 
-def test_every_setting_of_the_dockerfile_is_an_option_of_the_server(tmp_path: Path) -> None:
-    known = inspect.signature(options.settings).parameters
-    for keyed in (False, True):
-        make_space(tmp_path, Plan(keyed=keyed), replace=True)
-        used = re.findall(r"REPL_ENV_(\w+)=", (tmp_path / "Dockerfile").read_text())
-        assert {name.lower() for name in used} <= known.keys()
+@pytest.mark.parametrize("keyed", [False, True])
+def test_the_settings_are_the_server_s_and_fit_a_free_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keyed: bool
+) -> None:
+    make_space(tmp_path, Plan(keyed=keyed))
+    image = Image.of(tmp_path)
+    for name, value in image.environment.items():
+        monkeypatch.setenv(name, value)
+    settings = of_variables("127.0.0.1")
+
+    assert image.environment.keys() <= {
+        f"REPL_ENV_{name.upper()}" for name in inspect.signature(options).parameters
+    }
+    assert (settings.host, settings.port, settings.no_auth) == ("0.0.0.0", 8000, not keyed)
+    assert (settings.isolation, settings.require) == ("auto", "confined")
+    assert settings.frame_ancestors == ("https://huggingface.co",)
+    assert Proxies(settings.trusted_proxies).trusts("10.16.3.80")
+    memory, quota = settings.limits.memory, settings.quota
+    assert isinstance(memory, int) and quota is not None and quota.sessions is not None
+    sessions = 2 * settings.max_sessions * memory
+    assert sessions + settings.uploads_bytes + settings.inbound_bytes + GIB < 16e9
+    assert quota.sessions < settings.max_sessions
+    told = (tmp_path / "README.md").read_text()
+    assert f"{settings.max_sessions} sessions of 512 MiB" in told
+    if not keyed:
+        assert f"{quota.sessions} sessions, {quota.cpu_seconds_per_hour:g} seconds of CPU" in told
 
 
 def test_the_wheel_holds_what_makes_the_next_space(tmp_path: Path) -> None:

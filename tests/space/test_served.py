@@ -7,17 +7,14 @@ had (`as_on_the_hub.sh`).
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -26,29 +23,10 @@ from repl_env import AuthenticationFailed, REPLEnv, __version__
 from repl_env.space.folder import make_space
 from repl_env.space.plan import Plan
 from repl_server.keys import new_key
+from tests.space.image import Image
 from tests.waiting import PATIENCE
 
 AS_ON_THE_HUB = Path(__file__).parent / "as_on_the_hub.sh"
-
-
-@dataclass(frozen=True)
-class Image:
-    """What a Dockerfile says of a container."""
-
-    run: str
-    environment: dict[str, str]
-    command: list[str]
-
-    @classmethod
-    def of(cls, folder: Path) -> Image:
-        text = (folder / "Dockerfile").read_text().replace("\\\n", " ")
-        settings = [
-            each for line in re.findall(r"(?m)^ENV (.*)$", text) for each in shlex.split(line)
-        ]
-        (run,) = (line for line in re.findall(r"(?m)^RUN (.*)$", text) if "pip" in line)
-        (command,) = re.findall(r"(?m)^CMD (.*)$", text)
-        environment = dict(each.split("=", 1) for each in settings)
-        return cls(run.replace("/opt/", f"{folder}/"), environment, json.loads(command))
 
 
 def in_a_folder(image: Image, folder: Path) -> dict[str, str]:
