@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import secrets
 import shutil
 import socket
@@ -22,7 +23,8 @@ import docker.errors
 import requests.exceptions
 from docker.client import DockerClient
 from docker.models.containers import Container
-from docker.types import LogConfig, Mount
+from docker.types import LogConfig, Mount, Ulimit
+from docker.utils import parse_repository_tag
 from docker.utils.socket import frames_iter
 
 from ..container_settings import ContainerLimits, ContainerSettings
@@ -50,6 +52,11 @@ _CONNECT_SECONDS = 5.0
 _START_SECONDS = 60.0
 # A daemon that maps the users of its containers has so many of them.
 _MAPPED_USERS = range(20_000, 60_000)
+# Open files of the template; processes of its user, which the container has a limit of its own for.
+_ULIMITS = {
+    "nofile": (resource.RLIMIT_NOFILE, 1 << 20),
+    "nproc": (resource.RLIMIT_NPROC, 1 << 15),
+}
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 _NO_SPACE = "no space left on device"
 
@@ -133,8 +140,8 @@ class Launcher:
         try:
             image = self._client.images.get(name)
         except docker.errors.ImageNotFound:
-            pulled = self._client.images.pull(name)
-            image = pulled[0] if isinstance(pulled, list) else pulled
+            self._pull(name)
+            image = self._client.images.get(name)
         found = image.attrs.get("Architecture", ""), image.attrs.get("Os", "linux")
         machine = _MACHINES.get(found[0], found[0])
         if found[1] != "linux" or (machine and machine != platform.machine()):
@@ -142,6 +149,13 @@ class Launcher:
                 f"image {name} is for {found[1]} on {found[0]}, and this machine is Linux on "
                 f"{platform.machine()}"
             )
+
+    def _pull(self, name: str) -> None:
+        """Have the daemon pull an image; the end of a pull that fails is told on its way."""
+        repository, tag = parse_repository_tag(name)
+        for told in self._client.api.pull(repository, tag or "latest", stream=True, decode=True):
+            if "error" in told:
+                raise _refusal(name, str(told["error"]))
 
     def _create(self, meeting: Meeting, facts: dict[str, Any], hash_seed: int | None) -> Container:
         settings, (flags, seeded) = self._settings, process.flags_of(hash_seed)
@@ -175,6 +189,7 @@ class Launcher:
             mem_limit=memory,
             memswap_limit=memory,
             nano_cpus=int((limits.cpus or int(facts["NCPU"])) * 1_000_000_000),
+            ulimits=_ulimits(),
             runtime=settings.runtime,
             auto_remove=True,
             init=False,
@@ -328,6 +343,16 @@ def _user(options: Sequence[str]) -> str:
     else:
         number = own_id(secrets.randbelow(SLOTS))
     return f"{number}:{number}"
+
+
+def _ulimits() -> list[Ulimit]:
+    """At most this process's own limits: those of an engine may be more than it may give."""
+    limits = []
+    for name, (number, enough) in _ULIMITS.items():
+        _, most = resource.getrlimit(number)
+        most = enough if most == resource.RLIM_INFINITY else min(most, enough)
+        limits.append(Ulimit(name=name, soft=most, hard=most))
+    return limits
 
 
 def _bound(inside: str, outside: str, *, read_only: bool = True) -> Mount:
