@@ -14,7 +14,7 @@ import pytest
 from repl_server.keys import new_key
 from tests.containers import built, web
 from tests.containers.built import ROOT, Engine
-from tests.containers.conftest import IMAGE
+from tests.containers.ready import IMAGE, address_of
 from tests.waiting import eventually
 
 HERE = Path(__file__).parent
@@ -80,8 +80,8 @@ def stack(client: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "PROMETHEUS_IMAGE": prometheus,
         "COMPOSE_PROJECT_NAME": PROJECT,
     }
-    if "--host" in client:
-        env["DOCKER_HOST"] = client[client.index("--host") + 1]
+    if (address := address_of(client)) is not None:
+        env["DOCKER_HOST"] = address
     files = (folder / "docker" / "compose.yaml", HERE / "no_bridge.yaml")
 
     def compose(*arguments: str) -> str:
@@ -127,7 +127,7 @@ def test_each_owner_has_one_server_and_the_example_passes_on_both(stack: Stack) 
     assert used.keys() == set(SERVERS)
 
     for server, owner in used.items():
-        address = ("http://127.0.0.1:8000", "60")
+        address = ("http://127.0.0.1:8000", "20")
         said = stack.ask(ROOT / "examples" / "remote.py", *address, owner=owner)
         assert "150000 lines" in said and "reward 1.0" in said
         assert stack.holding(owner) == {server}

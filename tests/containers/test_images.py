@@ -12,7 +12,7 @@ import pytest
 
 from tests.containers import built
 from tests.containers.built import ROOT, SERVER, SESSION, Engine
-from tests.containers.conftest import IMAGE
+from tests.containers.ready import IMAGE
 from tests.waiting import eventually
 
 HERE = Path(__file__).parent
@@ -102,7 +102,7 @@ def test_a_server_is_healthy_confines_sessions_and_drains(engine: Engine, server
         with (HERE / "asking.py").open("rb") as program:
             asked = engine("exec", "--interactive", name, "python", "-", stdin=program)
         with (ROOT / "examples" / "remote.py").open("rb") as example:
-            address = ("-", "http://127.0.0.1:8000", "60")
+            address = ("-", "http://127.0.0.1:8000", "20")
             engine("exec", "--interactive", name, "python", *address, stdin=example)
         engine("stop", "--time=100", name)
 
