@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 _FORMS = {
     "a token of Hugging Face": rb"\bhf_[A-Za-z0-9]{30,}",
     "a key of repl-env": rb"\brepl_[A-Za-z0-9_-]{43}\b",
+    # Of no use to whoever reads it, but whose keys a server knows is nobody's business.
+    "a line of a key file": rb"(?:^|[^\w.@-])(?!sha256:)[A-Za-z0-9][\w.-]{0,63}:[0-9a-fA-F]{64}\b",
     "a private key": rb"-----BEGIN [A-Z ]*PRIVATE KEY-----",
     "a key of a model's endpoint": rb"\bsk-[A-Za-z0-9_-]{20,}",
     "a token of GitHub": rb"\b(gh[opusr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{22,})",

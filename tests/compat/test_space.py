@@ -12,8 +12,11 @@ import repl_env
 from repl_env.space.folder import make_space
 from repl_env.space.plan import Plan
 from tests.compat.environments import ADAPTED, NEWEST, run, told, wanted
+from tests.space.hub import TOKEN, Hub
 
 pytestmark = wanted
+
+OLDER = ADAPTED[1]
 
 
 @pytest.mark.parametrize("keyed", [False, True])
@@ -26,18 +29,29 @@ def test_its_static_check_passes(tmp_path: Path, keyed: bool) -> None:
     assert "Verdict: PASS" in done.stdout
 
 
-@pytest.mark.parametrize("generation", ADAPTED)
-def test_its_push_finds_all_that_it_wants(tmp_path: Path, generation: str) -> None:
+def test_openenv_s_own_push_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_space(tmp_path / "space", Plan())
+    with Hub() as hub:
+        for name, value in {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+        done = run(NEWEST, "openenv", "push", str(tmp_path / "space"), "--repo-id", "ann/repl")
+        ours = {file.name for file in (tmp_path / "space").iterdir()}
+
+    assert done.returncode == 0, done.stdout
+    assert hub.spaces["ann/repl"].files.keys() == ours | {".gitattributes"}
+
+
+def test_an_older_push_finds_all_that_it_wants(tmp_path: Path) -> None:
     make_space(tmp_path, Plan())
     program = (
         "import sys, pathlib\n"
         "from openenv.cli._cli_utils import validate_env_structure\n"
-        "print(validate_env_structure(pathlib.Path(sys.argv[1])))"
+        "validate_env_structure(pathlib.Path(sys.argv[1]))"
     )
-    done = run(generation, "python", "-c", program, str(tmp_path))
+    done = run(OLDER, "python", "-c", program, str(tmp_path))
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() in ("[]", "['Recommended directory missing: outputs/']")
 
 
 @pytest.mark.parametrize("generation", ADAPTED)

@@ -191,6 +191,8 @@ def test_only_the_files_of_a_space_are_uploaded(hub: Hub, push: Call, folder: Pa
         ("Dockerfile", 'ENV DB_PASSWORD="correct-horse-battery"'),
         ("README.md", "key: repl_" + "k" * 43),
         ("README.md", "github_pat_" + "A1" * 20),
+        ("Dockerfile", f"ENV REPL_ENV_API_KEYS={HASH}"),
+        ("README.md", f"\n{HASH}"),
         ("client.py", 'KEY = "AKIA' + "Q7" * 8 + '"'),
         ("pyproject.toml", "-----BEGIN OPENSSH PRIVATE KEY-----"),
         ("__init__.py", "AIza" + "b" * 35),
@@ -207,6 +209,20 @@ def test_a_file_with_a_credential_stops_the_upload(
     assert done.returncode == 1
     assert name in done.stderr and text[-12:] not in done.stderr
     assert not hub.asked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FROM python@sha256:" + "0a" * 32,
+        "RUN pip install x --hash=sha256:" + "0a" * 32,
+        "ENV HF_TOKEN=$(cat /run/secrets/token)",
+        'REPLEnv(url, api_key="KEY")',
+        "the token=that they have; hf_transfer, sk-learn, repl_env",
+    ],
+)
+def test_what_only_looks_like_one_does_not(text: str) -> None:
+    assert credential_in("Dockerfile", text.encode(), [TOKEN]) is None
 
 
 def test_a_credential_in_the_wheel_stops_it_too(made: Path) -> None:
