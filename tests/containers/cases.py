@@ -34,7 +34,7 @@ def main() -> None:
     secret = os.path.join(os.path.expanduser("~"), "secret")
     with open(secret, "w", encoding="utf-8") as file:
         file.write("of the host")
-    limits = Limits(memory="64MiB", timeout=20)
+    limits = Limits(memory="64MiB", timeout=120)
     with Sandbox(limits=limits) as sandbox, sandbox.session() as session:
         session.set("SECRET", secret)
         session.set("HOST", os.getpid())

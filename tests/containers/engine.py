@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-_START_SECONDS = 30.0
+_START_SECONDS = 180.0
 # Seconds in which an engine ends its containers and itself; it gives each container 10.
 _STOP_SECONDS = 60.0
 # Containers of these tests have no network. So the engine needs none, and starts where it may also
@@ -30,9 +30,9 @@ def _silence(client: list[str]) -> str:
     """Why no engine answers; "" if one does."""
     command = [*client, "info", "--format", "{{.ServerVersion}}"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except subprocess.TimeoutExpired:
-        return "the engine does not answer within 20 s"
+        return "the engine does not answer within 60 s"
     # Old clients end with 0 and an empty version where they reach nobody.
     if done.returncode == 0 and done.stdout.strip():
         return ""

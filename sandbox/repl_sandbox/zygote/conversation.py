@@ -23,7 +23,10 @@ class Gone(SandboxClosed):
     """There is no zygote any more, and so none of its sessions: whoever can, starts another."""
 
     def __init__(self) -> None:
-        super().__init__("the zygote is gone; its standard error says why")
+        super().__init__(
+            "the zygote is gone, as after an end of its process or its container from outside; "
+            "its standard error says why"
+        )
 
 
 class Conversation:

@@ -24,12 +24,15 @@ LIMITS = Limits(
     host_timeout=60,
 )
 
+# As tests/containers has it, of which other users of these modules have no copy.
+_IMAGE = "python:3.11-slim"
+
 # What each tier of the corpus asks of the engine. `policy` is a language policy on top of whatever
 # isolation there is.
 TIERS: dict[str, dict[str, Any]] = {
     "jailed": {"isolation": "jailed"},
     "confined": {"isolation": "confined"},
-    "container": {"isolation": "container", "image": os.environ.get("REPL_TEST_IMAGE")},
+    "container": {"isolation": "container", "image": os.environ.get("REPL_TEST_IMAGE", _IMAGE)},
     "process": {"isolation": "process"},
     "policy": {"policy": Policy("restricted")},
     "gvisor": {"isolation": "gvisor"},
