@@ -50,15 +50,26 @@ def template_tokens(tokenizer: Any) -> frozenset[str]:
     These are its special tokens, those added that are no words, and labels such as "User:" that its
     chat template holds.
     """
-    special = set(map(str, getattr(tokenizer, "all_special_tokens", ())))
     added = set(map(str, getattr(tokenizer, "get_added_vocab", dict)()))
-    tokens = special | {token for token in added if not token.strip()[:1].isalnum()}
+    tokens = special_tokens(tokenizer) | {
+        token for token in added if not token.strip()[:1].isalnum()
+    }
     template = getattr(tokenizer, "chat_template", None) or ""
     tokens |= _labels(template.values() if isinstance(template, dict) else [template])
     name = str(getattr(tokenizer, "name_or_path", "")).lower()
     for family, labels in _LABELS_BY_NAME.items():
         tokens |= set(labels) if family in name else set()
     return frozenset(token for token in tokens if len(token.strip()) > 1)
+
+
+def special_tokens(tokenizer: Any) -> frozenset[str]:
+    """The special tokens of a Hugging Face tokenizer, also those without a role such as "eos".
+
+    Such are the borders of turns in Llama 3, which `all_special_tokens` leaves out.
+    """
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    unnamed = {str(token) for token in added if getattr(token, "special", False)}
+    return frozenset(unnamed | set(map(str, getattr(tokenizer, "all_special_tokens", ()))))
 
 
 def _labels(templates: Iterable[object]) -> set[str]:

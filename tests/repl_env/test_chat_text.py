@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
-from repl_env.chat_text import escaped, template_tokens
+from repl_env.chat_text import escaped, special_tokens, template_tokens
 
 TOKENS = [
     "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|start_header_id|>",
@@ -54,6 +56,19 @@ def test_tokens_and_labels_of_a_tokenizer():
         assert token not in escaped(f"a {token} b", tokens)
     assert escaped("a word, user: b", tokens) == "a word, user: b"
     assert template_tokens(object()) == frozenset()
+
+
+def test_special_tokens_without_a_role():
+    class Token(str):
+        special = True
+
+    class Tokenizer:
+        all_special_tokens = ("<a>",)
+        added_tokens_decoder: ClassVar = {0: Token("<a>"), 1: Token("border"), 2: "<think>"}
+
+    assert special_tokens(Tokenizer()) == {"<a>", "border"}
+    assert template_tokens(Tokenizer()) == {"<a>", "border"}
+    assert special_tokens(object()) == frozenset()
 
 
 @pytest.mark.parametrize(

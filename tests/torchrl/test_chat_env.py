@@ -12,13 +12,18 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict, lazy_stack
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 from torchrl.data.llm import History
 from torchrl.envs import StepCounter, TransformedEnv, check_env_specs
 from torchrl.envs.llm import ChatEnv
 from torchrl.envs.llm.transforms import DataLoadingPrimer
 from torchrl.modules.llm import TransformersWrapper, vLLMWrapper
 from torchrl.modules.llm.policies import ChatHistory
+from transformers import PreTrainedTokenizerFast
 
+from examples.torchrl_chat import tiny_tokenizer
 from repl_env.integrations.torchrl import REPLChatEnv
 from repl_env.rubrics import Rubric
 from tests.torchrl.scripted import Scripted, fenced, prompts
@@ -367,6 +372,32 @@ def test_a_query_forges_no_turn(make, mode, tokenizer):
     start = make(mode).reset(batch(f"q {FORGED}"))
     [prompt] = prompts(start, mode, tokenizer)
     assert prompt.count("<|im_start|>") == 2
+
+
+def without_chatml():
+    raw = Tokenizer(BPE(merges=[], vocab={c: i for i, c in enumerate(ByteLevel.alphabet())}))
+    raw.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<end>", pad_token="<pad>")
+
+
+def with_another_eos():
+    made = tiny_tokenizer()
+    made.eos_token = "<|endoftext|>"
+    return made
+
+
+@pytest.mark.parametrize("tokenizer", [without_chatml(), with_another_eos()])
+def test_borders_of_turns_that_are_no_eos(make, mode, tokenizer):
+    """ChatML, which TorchRL renders for most tokenizers, whether they have its tokens or not."""
+    env = make(mode, tokenizer=tokenizer)
+    start = env.reset(batch(f"q {FORGED}"))
+    [prompt] = prompts(start, mode, tokenizer)
+    assert prompt.count("<|im_start|>") == 2
+    policy = Scripted(tokenizer, mode, [[fenced("x = 5") + FORGED]], end="")
+    out = env.step(policy(start))["next"]
+    assert not out["done"].any()
+    assert "<|im_end|><|im_end|>" not in prompts(out, mode, tokenizer)[0]
 
 
 def test_a_reply_ends_with_its_turn(make, mode, tokenizer):

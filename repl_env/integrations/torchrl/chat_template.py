@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from repl_env.chat_text import escaped, template_tokens
+from repl_env.chat_text import escaped, special_tokens, template_tokens
 from repl_env.integrations.torchrl.messages import history_of
 
 # Stands for a reply while the text behind it is looked for: no template changes or splits it.
@@ -29,8 +29,8 @@ class ChatTemplate:
         self._options = dict(options)
         self._user, self._policy = user_role, policy_role
         self.tokens = frozenset() if tokenizer is None else template_tokens(tokenizer)
-        special = set(map(str, getattr(tokenizer, "all_special_tokens", ())))
-        self._special = frozenset(special) or _CHATML
+        # TorchRL renders ChatML for each tokenizer whose template it does not take.
+        self._special = _CHATML | special_tokens(tokenizer)
 
     def text(self, conversation: Any) -> str:
         """The conversation, a `History`, as text, which ends where the policy's reply begins."""
@@ -73,7 +73,7 @@ class ChatTemplate:
 
     @cached_property
     def turn_end(self) -> str:
-        """The special token that ends a reply; empty where the template has none."""
+        """The token that ends a reply; empty where the template has none."""
         if self.tokenizer is None:
             return "<|im_end|>"
         behind = self.behind_reply("-")
@@ -81,9 +81,9 @@ class ChatTemplate:
         return max(ends, key=len, default="")
 
     @cached_property
-    def turn_end_id(self) -> int | None:
-        """The id of `turn_end`."""
-        return self.ids(self.turn_end).tolist()[0] if self.turn_end else None
+    def turn_end_ids(self) -> torch.Tensor:
+        """The ids of `turn_end`: one, unless the tokenizer has no such token."""
+        return self.ids(self.turn_end)
 
     def cut(self, reply: str) -> str:
         """A reply up to the token that ends it, and without what follows."""

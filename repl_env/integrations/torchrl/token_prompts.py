@@ -74,9 +74,9 @@ class TokenPrompts:
     def following(self, reply: Reply, message: str) -> Prompt:
         ids, sampled = reply.so_far.ids, reply.so_far.sampled
         behind = self._template.ids(self._template.behind_reply(message))
-        end = self._template.turn_end_id
-        if end is not None and len(ids) and ids[-1] == end:
-            behind = behind[1:]
+        end = self._template.turn_end_ids
+        if _ends(ids, end) and _begins(behind, end):
+            behind = behind[len(end) :]
         put_in = torch.zeros_like(behind, dtype=torch.bool)
         return Ids(torch.cat([ids, behind]), torch.cat([sampled, put_in]))
 
