@@ -30,7 +30,7 @@ _ANY = {kind: re.compile(form) for kind, form in _FORMS.items()}
 
 
 def credential_in(name: str, data: bytes, known: Iterable[str] = ()) -> str | None:
-    """Which credential a file has in it, and where; None if it has none.
+    """The kind of credential that a file has in it, for people; None if it has none.
 
     `known`: secrets of this process, which no file may hold whatever they look like.
     """

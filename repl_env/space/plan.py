@@ -1,4 +1,4 @@
-"""`Plan`: what a Space is to be, checked."""
+"""`Plan`: the choices for a Space, checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REPO = re.compile(rf"{_NAME}/{_NAME}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a Space is to be.
+    """The choices for a Space.
 
     Args:
         title: as the hub shows it.

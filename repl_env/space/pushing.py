@@ -23,9 +23,9 @@ from .plan import subdomain
 
 # The variable that a server reads hashes of keys from; a Space has it as a secret.
 KEYS = "REPL_ENV_API_KEYS"
-# What the hub puts into a Space that somebody made on its pages.
+# The files of a Space that somebody made on the pages of the hub and did not use.
 _EMPTY = {".gitattributes", "README.md"}
-# What failed requests have in common, whatever library of HTTP `huggingface_hub` uses.
+# The base of failed requests, in either library of HTTP that `huggingface_hub` may use.
 _HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
 
 

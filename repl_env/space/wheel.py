@@ -20,11 +20,11 @@ from pathlib import Path, PurePosixPath
 
 NAME = "openenv-repl-env"
 PACKAGES = ("repl_env", "repl_sandbox", "repl_server")
-# Whichever is installed; both hold the same packages.
+# Either may be installed; both hold the same packages.
 _SOURCES = ("repl-env", NAME)
-# Of the folder of its metadata: the rest says how and where pip installed it.
+# Files of the metadata: the others say how and where pip installed the distribution.
 _KEPT = ("METADATA", "WHEEL", "entry_points.txt", "licenses/*")
-# A folder of a checkout may hold more than the package: caches, and what somebody left there.
+# A folder of a checkout may hold more than the package: caches, settings, keys.
 _LEFT_OUT = (".*", "__pycache__", "*.pyc", "*.env", "*.pem", "*.key", "*.orig", "*.rej", "*~")
 _PURE = "py3-none-any"
 # The earliest time that a zip can say: the same files make the same bytes.

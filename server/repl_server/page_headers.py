@@ -1,7 +1,8 @@
-"""`PageHeaders`: what browsers are told to do with each answer, as bare ASGI.
+"""`PageHeaders`: headers of each answer that browsers obey, as bare ASGI.
 
-No page of another site may show an answer in a frame, and have its visitor press buttons there,
-unless the operator named that site; no browser may take an answer for another type than it has.
+No page of another site may show an answer in a frame, where its visitor could be led to press
+buttons, unless the operator named that site. No browser may take an answer for a type other than
+its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Options that say what a Space is to be, and errors of making one."""
+"""Options of a Space to be made, and errors of making one."""
 
 from __future__ import annotations
 

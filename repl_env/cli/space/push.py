@@ -101,7 +101,7 @@ def _token(login: bool) -> str:
 
 
 def _endpoint() -> str | None:
-    """Where the hub is, None for its own address."""
+    """The address of the hub that the environment names, None for its own."""
     given = os.environ.get("HF_ENDPOINT", "").strip()
     if not given:
         return None

@@ -11,7 +11,7 @@ from .plan_options import failures_told
 
 
 def wheel(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the wheel.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder for the wheel.")],
 ) -> None:
     """Write the wheel of openenv-repl-env: the installed version, named as AutoEnv finds it."""
     from repl_env.space.wheel import pack_wheel
