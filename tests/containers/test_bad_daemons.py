@@ -86,6 +86,15 @@ def test_an_image_that_cannot_run_here(
     assert owned(client) == []
 
 
+@pytest.mark.usefixtures("daemon")
+def test_a_daemon_that_does_not_see_this_process_s_files(tmp_path: Path) -> None:
+    program = "import sys, repl_sandbox as r; r.Sandbox(isolation='container', image=sys.argv[1])"
+    mounted = 'mount -t tmpfs none "$1" && TMPDIR="$1" exec "$2" -c "$3" "$4"'
+    script = ["sh", "-c", mounted, "sh", str(tmp_path), sys.executable, program, IMAGE]
+    done = run("unshare", "--mount", *script)
+    assert "does not see this process's files" in done.stderr
+
+
 class Registry(http.server.BaseHTTPRequestHandler):
     """A registry that wants a login."""
 

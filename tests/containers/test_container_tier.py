@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -133,6 +134,24 @@ def test_mounts_are_shown_read_only_at_any_path(tmp_path: Path) -> None:
         assert session.run("open('/data/data.txt').read()").value == "'shown'"
         refused = session.run("open('/data/data.txt', 'w')").error.type
         assert refused in ("OSError", "PermissionError")
+
+
+def test_settings_of_a_template_hold_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a folder, too, whose path no socket's address has room for."""
+    place = tmp_path / ("long" * 30)
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    code = "import sys; [hash('a'), 'json' in sys.modules]"
+    given = {"hash_seed": 7, "preload": ["json.tool"], "python": "python3.11"}
+    answers = []
+    for _ in range(2):
+        with sandbox(**given) as made, made.session() as session:
+            answers.append(session.run(code).value)
+    assert answers[0] == answers[1]
+    assert answers[0].endswith("True]")
+    assert list(place.iterdir()) == []
 
 
 def test_shared_objects_branches_and_files(shared: Sandbox) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import repl_sandbox
 from repl_env import LocalREPLEnv
 from repl_sandbox import ContainerLimits, IsolationError, Sandbox
 
@@ -106,10 +110,23 @@ def test_a_daemon_that_cannot_be_reached(
 def test_without_the_package_the_error_names_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import sys
-
     monkeypatch.delitem(sys.modules, "repl_sandbox.backends.docker", raising=False)
     monkeypatch.setitem(sys.modules, "docker", None)
     monkeypatch.setitem(sys.modules, "docker.errors", None)
     with pytest.raises(IsolationError, match=r"repl-env\[docker\]"):
         Sandbox(isolation="container", image="python")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("version_info", (3, 10, 4)), ("version_info", (2, 7))]
+)
+def test_an_older_interpreter_says_what_is_needed(name: str, value: object) -> None:
+    boot = Path(repl_sandbox.__file__).parent / "zygote" / "boot.py"
+    program = (
+        f"import runpy, sys; sys.{name} = {value!r}; sys.argv = ['', '0', 'confined'];"
+        f"runpy.run_path({str(boot)!r}, run_name='__main__')"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("sessions need CPython 3.11 or later, and this is")

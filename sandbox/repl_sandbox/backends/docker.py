@@ -326,6 +326,11 @@ def _refusal(image: str, told: str) -> SandboxError:
             f"image {image}: the registry lets nobody have it without a login (docker login), or "
             f"has no such image: {told}"
         )
+    if "bind source path does not exist" in lower:
+        return SandboxError(
+            "the daemon does not see this process's files, as where a service has its own /tmp "
+            f"(set TMPDIR to a directory that both see): {told}"
+        )
     if "executable file not found" in lower or "no such file or directory" in lower:
         return SandboxError(
             f"image {image} has no such program, or lacks what is to be mounted; python= names the "

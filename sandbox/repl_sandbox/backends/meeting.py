@@ -23,6 +23,15 @@ _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 _NAME = "zygote"
 
 
+def _bind(listener: socket.socket, folder: str) -> None:
+    """Bind in `folder`, whose path may be longer than an address can be: unix(7)."""
+    way = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        listener.bind(f"/proc/self/fd/{way}/{_NAME}")
+    finally:
+        os.close(way)
+
+
 class Meeting:
     """A context manager, which removes the folder. `shown`: what to mount; `inside`: at which path.
 
@@ -39,7 +48,7 @@ class Meeting:
             os.mkdir(self.shown)
             os.chmod(self.shown, 0o755)
             self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._listener.bind(f"{self.shown}/{_NAME}")
+            _bind(self._listener, self.shown)
             os.chmod(f"{self.shown}/{_NAME}", 0o666)
             self._listener.listen(1)
         except BaseException:
