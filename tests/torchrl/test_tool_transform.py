@@ -12,7 +12,7 @@ from torchrl.data.llm import History
 from torchrl.envs import StepCounter, TransformedEnv
 from torchrl.envs.llm import ChatEnv
 
-from repl_env.integrations.torchrl import REPLToolTransform
+from repl_env.integrations.torchrl import REPLChatEnv, REPLToolTransform
 from repl_env.rubrics import REPLRubric
 from repl_sandbox.errors import SandboxError
 from tests.torchrl.policies import Scripted, asked, block, replied, roles, texts
@@ -423,6 +423,18 @@ def test_other_modes_are_refused(tokenizer, mode):
     env = TransformedEnv(env, REPLToolTransform())
     with pytest.raises(RuntimeError, match="must be used with a ChatEnv in history mode"):
         env.reset(asked("q"))
+
+
+def test_environments_that_run_code_themselves_are_refused():
+    env = TransformedEnv(REPLChatEnv(), REPLToolTransform())
+    with pytest.raises(RuntimeError, match="a REPLChatEnv runs code itself"):
+        env.reset(asked("q"))
+
+
+def test_a_policy_without_a_reply(env):
+    td = env.reset(asked("q", "q"))
+    with pytest.raises(ValueError, match=r"the policy must write \('history', 'full'\)"):
+        env.step(td)
 
 
 def test_arguments_are_checked_where_they_are_given():

@@ -11,6 +11,7 @@ from torchrl.data import Composite
 from torchrl.envs.llm.transforms.tools import ToolTransformBase
 
 from repl_env.chat_text import template_tokens
+from repl_env.integrations.torchrl.chat import REPLChatEnv
 from repl_env.integrations.torchrl.columns import (
     LABELS,
     columns_of,
@@ -132,6 +133,8 @@ class REPLToolTransform(ToolTransformBase):
         rows = self._rows_for(next_tensordict.batch_size.numel())
         dims = next_tensordict.batch_dims
         history = next_tensordict["history"].prompt
+        if history is None:
+            raise ValueError("the policy must write ('history', 'full')")
         taken = tensordict.get("_step", None)
         going = [True] * len(rows) if taken is None else _flags(taken, rows)
         replies = [
@@ -152,11 +155,13 @@ class REPLToolTransform(ToolTransformBase):
         return next_tensordict.to_lazystack(0)
 
     def _chat_env(self) -> Any:
-        """The environment below; RuntimeError if it is no chat in history mode."""
+        """The environment below; RuntimeError if it is no chat of TorchRL's in history mode."""
         name = type(self).__name__
         parent = self.parent
         if parent is None:
             raise RuntimeError(f"{name} must be used with a ChatEnv")
+        if isinstance(parent.base_env, REPLChatEnv):
+            raise RuntimeError(f"{name} is for TorchRL's ChatEnv: a REPLChatEnv runs code itself")
         if getattr(parent.base_env, "input_mode", None) != "history":
             raise RuntimeError(f"{name} must be used with a ChatEnv in history mode")
         return parent.base_env
