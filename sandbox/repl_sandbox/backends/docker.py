@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
-import secrets
 import shutil
-import socket
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 import docker.errors
 import requests.exceptions
@@ -29,18 +25,17 @@ from docker.utils.socket import frames_iter
 
 from ..container_settings import ContainerLimits, ContainerSettings
 from ..errors import IsolationError, SandboxError
-from ..jail.users import SLOTS, own_id
 from ..zygote import process
 from ..zygote.control import Lifeline
 from ..zygote.nested_handle import ForkedProcess
 from ..zygote.outside import Enclosure, Outside
-from . import enclosures, labels
+from . import daemon_socket, enclosures, labels, profile
 from .meeting import Meeting
+from .refusals import refusal
 
 TIER = "container"
 # The tier of the sessions inside: the container's profile denies what a nested jail is made of.
 _INSIDE = "confined"
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Where the package is inside, below nothing that an image is likely to have.
 _MOUNTED = "/opt/repl-env/repl_sandbox"
 _PLACE = "/tmp"
@@ -48,17 +43,8 @@ _PYTHON = "python3"
 # Docker 19.03: the oldest whose API has all that is asked for here.
 _LEAST_API = (1, 40)
 _SECONDS = 60.0
-_CONNECT_SECONDS = 5.0
 _START_SECONDS = 60.0
-# A daemon that maps the users of its containers has so many of them.
-_MAPPED_USERS = range(20_000, 60_000)
-# Open files of the template; processes of its user, which the container has a limit of its own for.
-_ULIMITS = {
-    "nofile": (resource.RLIMIT_NOFILE, 1 << 20),
-    "nproc": (resource.RLIMIT_NPROC, 1 << 15),
-}
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-_NO_SPACE = "no space left on device"
 
 
 class Launcher:
@@ -155,19 +141,19 @@ class Launcher:
         repository, tag = parse_repository_tag(name)
         for told in self._client.api.pull(repository, tag or "latest", stream=True, decode=True):
             if "error" in told:
-                raise _refusal(name, str(told["error"]))
+                raise refusal(name, str(told["error"]))
 
     def _create(self, meeting: Meeting, facts: dict[str, Any], hash_seed: int | None) -> Container:
         settings, (flags, seeded) = self._settings, process.flags_of(hash_seed)
         limits = settings.limits or ContainerLimits()
         memory = int(limits.memory or int(facts["MemTotal"]) * 3 // 4)
-        user = _user(facts.get("SecurityOptions") or ())
-        shown = {meeting.inside: meeting.shown, _MOUNTED: _PACKAGE, **settings.mounts}
+        user = profile.user(facts.get("SecurityOptions") or ())
+        shown = {meeting.inside: meeting.shown, _MOUNTED: profile.PACKAGE, **settings.mounts}
         mounts = [_bound(inside, outside) for inside, outside in shown.items()]
         if self._scratch:
             mounts.append(_bound(_PLACE, self._scratch, read_only=False))
         else:
-            _check_readable()
+            profile.check_readable()
         scratch = {} if self._scratch else {_PLACE: "rw,exec,nosuid,nodev,mode=1777"}
         return self._client.containers.create(
             settings.image,
@@ -189,7 +175,7 @@ class Launcher:
             mem_limit=memory,
             memswap_limit=memory,
             nano_cpus=int((limits.cpus or int(facts["NCPU"])) * 1_000_000_000),
-            ulimits=_ulimits(),
+            ulimits=[Ulimit(name=name, soft=most, hard=most) for name, most in profile.limits()],
             runtime=settings.runtime,
             auto_remove=True,
             init=False,
@@ -257,16 +243,7 @@ def connect() -> DockerClient:
     Raises:
         IsolationError: there is none, this user may not talk to it, or it is too old.
     """
-    address = urlsplit(os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock")
-    if address.scheme not in ("unix", "http+unix"):
-        raise IsolationError(
-            TIER,
-            "daemon",
-            f"DOCKER_HOST is {address.geturl()}, and the daemon must be on this system",
-            "Set DOCKER_HOST to the daemon's socket: unix:///path",
-        )
-    path = address.netloc + address.path
-    _check_socket(path)
+    path = daemon_socket.find()
     try:
         client = DockerClient(f"unix://{path}", version="auto", timeout=int(_SECONDS))
     except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
@@ -280,27 +257,6 @@ def connect() -> DockerClient:
     return client
 
 
-def _check_socket(path: str) -> None:
-    with socket.socket(socket.AF_UNIX) as trial:
-        trial.settimeout(_CONNECT_SECONDS)
-        try:
-            trial.connect(path)
-        except PermissionError as error:
-            raise IsolationError(
-                TIER,
-                "daemon",
-                f"this user may not use its socket {path}",
-                "Run as a user of the socket's group, usually docker, which is as good as root",
-            ) from error
-        except OSError as error:
-            raise IsolationError(
-                TIER,
-                "daemon",
-                f"none answers at {path}: {error.strerror or error}",
-                "Start Docker, or set DOCKER_HOST to the socket of one that runs, or of Podman",
-            ) from error
-
-
 @contextmanager
 def translated(image: str = "") -> Iterator[None]:
     """Have what the daemon refuses, and its end, raised as errors of this package."""
@@ -308,7 +264,7 @@ def translated(image: str = "") -> Iterator[None]:
         yield
     except docker.errors.APIError as error:
         told = " ".join(str(error.explanation or error).split())
-        raise _refusal(image, told) from error
+        raise refusal(image, told) from error
     except docker.errors.DockerException as error:
         raise SandboxError(f"container of image {image}: {error}") from error
     except requests.exceptions.RequestException as error:
@@ -317,62 +273,8 @@ def translated(image: str = "") -> Iterator[None]:
         raise SandboxError(f"container of image {image}: {error}") from error
 
 
-def _refusal(image: str, told: str) -> SandboxError:
-    lower = told.lower()
-    if _NO_SPACE in lower:
-        return SandboxError(f"the daemon's disk is full: {told}")
-    if any(each in lower for each in ("pull access denied", "unauthorized", "no basic auth")):
-        return SandboxError(
-            f"image {image}: the registry lets nobody have it without a login (docker login), or "
-            f"has no such image: {told}"
-        )
-    if "bind source path does not exist" in lower:
-        return SandboxError(
-            "the daemon does not see this process's files, as where a service has its own /tmp "
-            f"(set TMPDIR to a directory that both see): {told}"
-        )
-    if "executable file not found" in lower or "no such file or directory" in lower:
-        return SandboxError(
-            f"image {image} has no such program, or lacks what is to be mounted; python= names the "
-            f"image's interpreter: {told}"
-        )
-    return SandboxError(f"image {image}: the daemon refuses: {told}")
-
-
-def _user(options: Sequence[str]) -> str:
-    """The container's user and group: this process's where that is not root, else nobody's."""
-    if os.geteuid() != 0:
-        return f"{os.geteuid()}:{os.getegid()}"
-    if any("userns" in option or "rootless" in option for option in options):
-        number = secrets.choice(_MAPPED_USERS)
-    else:
-        number = own_id(secrets.randbelow(SLOTS))
-    return f"{number}:{number}"
-
-
-def _ulimits() -> list[Ulimit]:
-    """At most this process's own limits: those of an engine may be more than it may give."""
-    limits = []
-    for name, (number, enough) in _ULIMITS.items():
-        _, most = resource.getrlimit(number)
-        most = enough if most == resource.RLIM_INFINITY else min(most, enough)
-        limits.append(Ulimit(name=name, soft=most, hard=most))
-    return limits
-
-
 def _bound(inside: str, outside: str, *, read_only: bool = True) -> Mount:
     return Mount(inside, outside, type="bind", read_only=read_only)
-
-
-def _check_readable() -> None:
-    for path, wanted in ((_PACKAGE, 0o005), (f"{_PACKAGE}/zygote/boot.py", 0o004)):
-        if os.stat(path).st_mode & wanted != wanted:
-            raise IsolationError(
-                TIER,
-                "package",
-                f"{path} cannot be read by the container's user",
-                f"chmod -R o+rX {_PACKAGE}",
-            )
 
 
 def _remove(container: Container) -> None:
