@@ -25,6 +25,8 @@ from transformers import PreTrainedTokenizerFast
 
 from examples.torchrl_chat import tiny_tokenizer
 from repl_env.integrations.torchrl import REPLChatEnv
+from repl_env.integrations.torchrl import prompts as prompts_module
+from repl_env.integrations.torchrl.messages import entries_of
 from repl_env.rubrics import Rubric
 from tests.torchrl.scripted import Scripted, fenced, prompts
 
@@ -528,6 +530,23 @@ def test_upstreams_step_by_hand(make, mode, tokenizer):
         "<|im_start|>system\nI'm system.<|im_end|>\n<|im_start|>user\nI'm the user.<|im_end|>\n"
         f"<|im_start|>assistant\n{said}<|im_end|>\n<|im_start|>user\n"
     )
+
+
+def test_a_step_makes_entries_of_its_own_messages(make, tokenizer, monkeypatch):
+    """Those of the conversation before are kept, however long it is."""
+    made = []
+
+    def counted(messages):
+        made.append(len(messages))
+        return entries_of(messages)
+
+    env = make(max_iterations=9)
+    policy = Scripted(tokenizer, "history", [[fenced("1")]])
+    start = env.reset(batch("q"))
+    monkeypatch.setattr(prompts_module, "entries_of", counted)
+    out = env.rollout(4, policy, auto_reset=False, tensordict=start)
+    assert made == [1] * 8
+    assert len(out[0, -1]["next", "history"].prompt) == 9
 
 
 def test_history_of_full_alone(make):

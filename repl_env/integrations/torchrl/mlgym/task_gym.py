@@ -180,9 +180,7 @@ class TaskGym(gymnasium.Env):
     def _step(self, action: REPLAction) -> tuple[str, float, bool, bool, dict[str, Any]]:
         try:
             result = self._tasks.step(action)
-        except EpisodeAborted:
-            return self._lost()
-        except SandboxError:
+        except (EpisodeAborted, SandboxError):
             return self._lost()
         self._over = result.done
         return _shown(result.observation), 0.0, result.terminated, result.truncated, _info(result)
