@@ -236,6 +236,8 @@ def test_columns_are_there_at_each_step(make, tokenizer):
         ({"name": "main"}, ValueError, "name='main'"),
         ({"num_envs": 0}, ValueError, "num_envs"),
         ({"batch_size_dl": 0}, ValueError, "batch_size_dl"),
+        ({"seed": "1"}, TypeError, "seed must be an int, not str"),
+        ({"dataset": {"test": TASKS}}, ValueError, "split must be one of .*'test'.*, not None"),
         ({"dataset": pandas.DataFrame({"query": ["a"]})}, TypeError, "dataset must be"),
         ({"repeats": 0}, ValueError, "repeats"),
         ({"dataloader_actor_name": "a"}, ValueError, "ray_backend=True"),

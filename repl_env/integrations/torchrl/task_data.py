@@ -50,9 +50,9 @@ def loader(
     if collate_fn is None and isinstance(found, list):
         found = _filled([renamed(row, data_key) for row in found])
     generator = torch.Generator()
-    generator.manual_seed(
-        int(torch.empty((), dtype=torch.int64).random_()) if seed is None else seed
-    )
+    if seed is None:
+        seed = int(torch.empty((), dtype=torch.int64).random_())
+    generator.manual_seed(at_least(seed, -(2**63), "seed"))
     made: Iterable[Any] = DataLoader(
         found,
         batch_size=at_least(batch_size_dl, 1, "batch_size_dl"),
@@ -100,7 +100,8 @@ def _table(dataset: Any, name: str | None, split: str | None) -> Any:
         return dataset
     split = "train" if split is None and "train" in dataset else split
     if split not in dataset:
-        raise ValueError(f"split must be one of {sorted(map(str, dataset))}, not {split!r}")
+        known = sorted(map(str, dataset))
+        raise ValueError(f"split must be one of those of the data set, {known}, not {split!r}")
     return dataset[split]
 
 
