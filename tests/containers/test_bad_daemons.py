@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.server
-import io
 import json
 import os
-import platform
 import signal
 import socketserver
-import subprocess
 import sys
-import tarfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,43 +19,12 @@ from typer.testing import CliRunner
 from repl_env.cli.main import build
 from repl_sandbox import IsolationError, Sandbox, SandboxClosed, SandboxError
 from tests.containers.ready import ENGINE, IMAGE, run
+from tests.containers.small_image import HERE, loaded
 
 pytest.importorskip("docker.client")
 
 EMPTY = "repl-env-test/empty"
 FOREIGN = "repl-env-test/foreign"
-HERE = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
-
-
-def loaded(client: list[str], name: str, architecture: str) -> None:
-    """Give the engine an image that holds one empty file."""
-    layer = archive({"nothing": b""})
-    digest = f"sha256:{hashlib.sha256(layer).hexdigest()}"
-    config = {
-        "architecture": architecture,
-        "os": "linux",
-        "config": {},
-        "rootfs": {"type": "layers", "diff_ids": [digest]},
-    }
-    manifest = [{"Config": "config.json", "RepoTags": [f"{name}:latest"], "Layers": ["layer.tar"]}]
-    whole = archive(
-        {
-            "config.json": json.dumps(config).encode(),
-            "manifest.json": json.dumps(manifest).encode(),
-            "layer.tar": layer,
-        }
-    )
-    subprocess.run([*client, "load"], input=whole, check=True, capture_output=True)
-
-
-def archive(files: dict[str, bytes]) -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as tar:
-        for name, content in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            tar.addfile(entry, io.BytesIO(content))
-    return made.getvalue()
 
 
 def owned(client: list[str]) -> list[str]:
