@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from repl_sandbox import Finished, Sandbox
 from tests.containers import built
 from tests.containers.built import ROOT, SERVER, SESSION, Engine
 from tests.containers.ready import IMAGE
@@ -119,6 +120,14 @@ def test_the_health_check_fails_where_nothing_answers(engine: Engine, server: st
 
 def test_the_session_image_has_what_it_names(engine: Engine, session: str) -> None:
     engine.program(session, HERE / "imports.py", *IMPORTED)
+
+
+def test_a_host_outside_uses_the_session_image(daemon: None, session: str) -> None:
+    with Sandbox(isolation="container", image=session) as sandbox, sandbox.session() as inside:
+        outcome = inside.run("import pandas; int(pandas.Series([40, 2]).sum())", timeout=100)
+
+        assert isinstance(outcome, Finished) and outcome.value == "42"
+        assert inside.isolation.tier == "container"
 
 
 def test_a_server_on_the_session_image_has_its_modules(engine: Engine, session: str) -> None:
