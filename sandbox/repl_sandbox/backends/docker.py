@@ -223,10 +223,10 @@ class Launcher:
     def _let_output_go(self) -> None:
         output, self._output = self._output, None
         if output is not None:
-            # The package has no call that closes the socket below the file.
-            below = getattr(output, "_sock", output)
-            output.close()
-            below.close()
+            # The package has no call that closes the answer, its file and the socket below.
+            below, answer = getattr(output, "_sock", output), getattr(output, "_response", output)
+            for each in (answer, output, below):
+                each.close()
 
     def _forget(self, container: Container) -> None:
         """The zygote has ended, and the container with it."""
