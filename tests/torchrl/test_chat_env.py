@@ -130,6 +130,24 @@ def test_masks_of_a_whole_conversation(make, tokenizer):
         assert torch.equal(step["masks"].all_assistant_mask, mask[: len(full)])
 
 
+def test_actions_where_the_end_of_a_turn_is_the_padding(make, model):
+    """TorchRL's wrapper drops these ids from the conversation, and not from its reply's prompt."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.pad_token = tokenizer.eos_token
+    generate = {"max_new_tokens": 6, "do_sample": True}
+    policy = TransformersWrapper(
+        model, tokenizer=tokenizer, input_mode="tokens", pad_output=False, generate_kwargs=generate
+    )
+    env = TransformedEnv(make("tokens", batch_size=2, tokenizer=tokenizer))
+    start = env.reset(batch("a", "b c d"))
+    for step in env.rollout(2, policy, auto_reset=False, tensordict=start).reshape(-1).unbind(0):
+        tokens, masks = step["tokens"], step["masks"]
+        assert torch.equal(tokens.full, torch.cat([tokens.prompt, tokens.response]))
+        assert masks.all_assistant_mask[len(tokens.prompt) :].all()
+        assert masks.all_attention_mask.all()
+        assert len(masks.all_assistant_mask) == len(masks.all_attention_mask) == len(tokens.full)
+
+
 @pytest.mark.parametrize("pad_output", [False, True])
 def test_transformers_wrapper_runs_unchanged(make, mode, pad_output, tokenizer, model):
     env = make(mode, batch_size=2, system_prompt="Write code.", max_iterations=3)

@@ -267,7 +267,7 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
     def _post_step_mdp_hooks(
         self, tensordict: TensorDictBase, next_tensordict: TensorDictBase
     ) -> tuple[TensorDictBase, TensorDictBase]:
-        """In a rollout, give the mask of sampled tokens to the action too: the policy has none."""
+        """In a rollout, put the ids and the mask of sampled ids of the action right."""
         if self.input_mode == "tokens":
             for row in self._split(tensordict):
                 mark_sampled(row)

@@ -113,11 +113,22 @@ class TokenPrompts:
 
 
 def mark_sampled(row: TensorDictBase) -> None:
-    """Set `("masks", "all_assistant_mask")` of an action from the prompt that follows it."""
-    full, following = row.get(("tokens", "full"), None), row.get(("next", "tokens", "prompt"))
-    if full is None or not _begins(following, full):
+    """Set `tokens.full` of an action and its masks from the prompt that follows it.
+
+    TorchRL's wrapper leaves ids equal to the padding out of `full`, which are the ends of all turns
+    where the end of a turn is the padding.
+    """
+    tokens, following = row["tokens"], row["next", "tokens"].prompt
+    prompt, response = tokens.get("prompt", None), tokens.get("response", None)
+    both = None if prompt is None or response is None else torch.cat([prompt, response])
+    for whole in (both, tokens.get("full", None)):
+        if whole is not None and _begins(following, whole):
+            break
+    else:
         return
-    row.set(("masks", "all_assistant_mask"), row["next", "masks"].all_assistant_mask[: len(full)])
+    row.set(("tokens", "full"), whole)
+    for name in ("all_assistant_mask", "all_attention_mask"):
+        row.set(("masks", name), row["next", "masks"].get(name)[: len(whole)])
 
 
 def _ids(tokens: Any, name: str) -> torch.Tensor | None:
