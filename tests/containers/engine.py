@@ -92,9 +92,18 @@ def _end(pid: int) -> None:
         os.close(engine)
 
 
+def _mounts_below(folder: Path) -> list[str]:
+    """The mounts that an engine leaves which was killed; the innermost first."""
+    with open("/proc/self/mounts", encoding="utf-8") as file:
+        places = [line.split()[1] for line in file]
+    return sorted((place for place in places if place.startswith(f"{folder}/")), reverse=True)
+
+
 def _stop(folder: Path) -> None:
     if (folder / "engine.pid").exists():
         _end(int((folder / "engine.pid").read_text()))
+    for mounted in _mounts_below(folder):
+        subprocess.run(["umount", "--lazy", mounted], check=False)
     for name in ("data-root", "exec-root"):  # images are large
         shutil.rmtree(folder / name, ignore_errors=True)
 
