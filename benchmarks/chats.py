@@ -41,16 +41,21 @@ def chats() -> Iterator[Figure]:
             Samples(tuple(taken["theirs"])),
             "TorchRL's PythonInterpreter, persistent",
         )
-        one, both = (_memory(process) for _ in range(2))
+        alone, group, alone_kept, group_kept = (_memory(process) for _ in range(4))
     if os.geteuid() == 0:
-        yield Figure(
-            "chat_group_memory",
-            f"memory (PSS) that {CHAT_GROUP} TorchRL rows on one 20 MB context add",
-            "MB",
-            Samples((both - one,)),
-            Samples((_CONTEXT,)),
-            "the context once",
-        )
+        yield _memory_of("chat_group_memory", "no recovery", group - alone)
+        yield _memory_of("chat_group_memory_kept", "with recovery", group_kept - alone_kept)
+
+
+def _memory_of(key: str, which: str, added: float) -> Figure:
+    return Figure(
+        key,
+        f"memory (PSS) that {CHAT_GROUP} TorchRL rows on one 20 MB context add, {which}",
+        "MB",
+        Samples((added,)),
+        Samples((_CONTEXT,)),
+        "the context once",
+    )
 
 
 def _memory(process: subprocess.Popen[str]) -> float:

@@ -2,8 +2,9 @@
 
     python -m benchmarks.torchrl_chats
 
-Runs where TorchRL is installed. Prints the seconds of the rollouts as JSON; then "one" while one
-row has a session, and "group" while a group of rows beside it has, each until a line comes in.
+Runs where TorchRL is installed. Prints the seconds of the rollouts as JSON; then, without
+recovery and with it, "one" while one row has a session, and "group" while a group of rows beside it
+has, each until a line comes in.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torchrl.envs.llm import ChatEnv
 from torchrl.envs.llm.transforms import PythonInterpreter
 
 from repl_env.integrations.torchrl import REPLToolTransform
+from repl_sandbox import Sandbox
 
 from .samples import Samples, interleave
 from .work import CHAT_GROUP, CHAT_ROWS, CHAT_TURNS, TEXT_LINE
@@ -72,12 +74,14 @@ def rollouts() -> dict[str, Samples]:
     return taken
 
 
-def looking(rows: int, context: str) -> Any:
-    """An environment whose rows have one context, and have looked at it."""
-    env = ChatEnv(batch_size=(rows,)).append_transform(REPLToolTransform())
+def looking(rows: int, context: str, sandbox: Sandbox) -> Any:
+    """An environment whose rows have one context, and have looked at it `CHAT_TURNS` times."""
+    env = ChatEnv(batch_size=(rows,)).append_transform(REPLToolTransform(sandbox=sandbox))
     data = {"query": ["a question"] * rows, "context": [context] * rows}
-    td = env.step(_replied(env.reset(TensorDict(data, batch_size=(rows,))), _LOOK))
-    shown = td["next", "history"].prompt[0, -1].content
+    td = env.reset(TensorDict(data, batch_size=(rows,)))
+    for _ in range(CHAT_TURNS):
+        td = env.step_mdp(env.step(_replied(td, _LOOK)))
+    shown = td["history"].prompt[0, -1].content
     if str(len(context)) not in shown:
         raise RuntimeError(f"the context did not arrive: {shown}")
     return env
@@ -90,19 +94,21 @@ def hold(told: str) -> None:
 
 
 def main() -> None:
-    """Measure, tell, then hold one row for a comparison, and a group beside it."""
+    """Measure, tell, then hold one row for a comparison, and a group beside it, twice."""
     warnings.simplefilter("ignore")
     torchrl_logger.setLevel("ERROR")  # it writes to stdout
     set_list_to_stack(True).set()
     taken = rollouts()
     print(json.dumps({name: samples.values for name, samples in taken.items()}), flush=True)
-    one = looking(1, "a short text")
-    hold("one")
     text = (TEXT_LINE * (_20_MB // len(TEXT_LINE) + 1))[:_20_MB]
-    group = looking(CHAT_GROUP, text)
-    hold("group")
-    group.close()
-    one.close()
+    with Sandbox(recovery="restart") as plain, Sandbox() as recovering:
+        for sandbox in (plain, recovering):
+            one = looking(1, "a short text", sandbox)
+            hold("one")
+            group = looking(CHAT_GROUP, text, sandbox)
+            hold("group")
+            group.close()
+            one.close()
 
 
 def _replied(td: Any, text: str) -> Any:
