@@ -18,7 +18,13 @@ from tests.waiting import eventually
 
 HERE = Path(__file__).parent
 # What compose.yaml gives its servers.
-CONFINED = ("--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "--security-opt=no-new-privileges")
+CONFINED = (
+    "--init",
+    "--read-only",
+    "--tmpfs=/tmp",
+    "--cap-drop=ALL",
+    "--security-opt=no-new-privileges",
+)
 IMPORTED = (
     *("numpy", "pandas", "scipy.stats", "sklearn.linear_model", "statsmodels.api", "sympy"),
     *("matplotlib.pyplot", "PIL.Image", "networkx", "lxml.etree", "bs4", "openpyxl", "yaml"),
@@ -110,6 +116,17 @@ def test_a_server_is_healthy_confines_sessions_and_drains(engine: Engine, server
         assert json.loads(asked) == {"tier": "confined", "uid": 10001, "value": "42"}
         assert engine("inspect", "--format={{.State.ExitCode}}", name).strip() == "0"
         assert "server_stopped" in engine("logs", name)
+
+
+def test_a_server_that_starts_can_be_stopped(engine: Engine, server: str) -> None:
+    name = engine("run", "--detach", "--init", "--network=none", server, "serve", "--no-auth")
+    name = name.split()[-1]
+    try:
+        engine("stop", "--time=100", name)
+        # 137 is that of SIGKILL, at the end of the time.
+        assert engine("inspect", "--format={{.State.ExitCode}}", name).strip() in {"0", "143"}
+    finally:
+        engine("rm", "--force", name)
 
 
 def test_the_health_check_fails_where_nothing_answers(engine: Engine, server: str) -> None:
