@@ -25,6 +25,7 @@ RUNS = Runs(
     blocks="all",
     isolation="auto",
     require=None,
+    image=None,
     preload=(),
     limits=Limits(),
 )
