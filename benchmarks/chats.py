@@ -1,4 +1,4 @@
-"""What a chat of TorchRL's costs whose code runs in sessions, beside TorchRL's own interpreter.
+"""Costs of a TorchRL chat whose code runs in sessions, beside TorchRL's own interpreter.
 
 TorchRL has an environment of its own, `.venv-torchrl`, in which `benchmarks.torchrl_chats` runs;
 where that is not, these rows are left out.

@@ -12,7 +12,7 @@ from repl_env.models import CodeBlockResult, REPLAction, REPLObservation, give, 
 from repl_env.observations import on_new_line
 from repl_env.prompts import shown_result
 
-# What adds up over the cells of a step, in its metadata and in its usage.
+# Entries that add up over the cells of a step, in its metadata and in its usage.
 _SUMS = ("execution_time", "waiting_time")
 _USAGE = ("execution_seconds", "waiting_seconds", "cpu_seconds")
 

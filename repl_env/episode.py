@@ -157,7 +157,7 @@ class Episode:
             return error
 
     def ran(self, outcome: AnyOutcome, verdict: Verdict, *, counts: bool = True) -> REPLObservation:
-        """What a cell came to, whose answers came to `verdict`; `counts`: as a step.
+        """The observation of a cell whose answers came to `verdict`; `counts`: as a step.
 
         If none came in the last iteration, `give_up` must follow.
         """

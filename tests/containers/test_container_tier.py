@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from repl_sandbox import (
 )
 from repl_sandbox.conformance.runner import run as conform
 from tests.containers.ready import IMAGE, run
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("daemon")
 
@@ -208,10 +208,7 @@ def test_a_container_ends_with_its_host_however_that_ends(client: list[str]) -> 
         assert host.stdout.readline() == "42\n"
         assert len(set(containers(client)) - before) == 1
         host.send_signal(signal.SIGKILL)
-    until = time.monotonic() + 60
-    while (left := set(containers(client)) - before) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert left == set()
+    eventually(lambda: set(containers(client)) <= before)
 
 
 def test_a_container_that_somebody_removes(client: list[str]) -> None:

@@ -12,22 +12,22 @@ from repl_env.integrations.torchrl.first_use import needing_torchrl
 if TYPE_CHECKING:
     from repl_env.integrations.torchrl.chat import REPLChatEnv
     from repl_env.integrations.torchrl.dataset_chat import DatasetREPLChatEnv
-    from repl_env.integrations.torchrl.mlgym.actions import ConditionalSkip, IsolateCodeBlock
-    from repl_env.integrations.torchrl.mlgym.base import MLGymBaseTransform
-    from repl_env.integrations.torchrl.mlgym.chat import TemplateTransform
-    from repl_env.integrations.torchrl.mlgym.config import get_args
-    from repl_env.integrations.torchrl.mlgym.make import make_mlgym
-    from repl_env.integrations.torchrl.mlgym.messages import (
-        MessageToHistory,
-        ReadState,
-        StateToMessage,
-    )
-    from repl_env.integrations.torchrl.mlgym.resets import ResetModule, TaskSampler
-    from repl_env.integrations.torchrl.mlgym.rewards import (
+    from repl_env.integrations.torchrl.mlgym import (
+        ConditionalSkip,
         EvaluationOutputParser,
+        IsolateCodeBlock,
+        MessageToHistory,
+        MLGymBaseTransform,
         MLGymRewardAssignment,
+        MLGymWrapper,
+        ReadState,
+        ResetModule,
+        StateToMessage,
+        TaskSampler,
+        TemplateTransform,
+        get_args,
+        make_mlgym,
     )
-    from repl_env.integrations.torchrl.mlgym.wrapper import MLGymWrapper
     from repl_env.integrations.torchrl.task_primer import TaskPrimer
     from repl_env.integrations.torchrl.tool_transform import REPLToolTransform
 
@@ -36,15 +36,22 @@ _MODULES = {
     "dataset_chat": ["DatasetREPLChatEnv"],
     "task_primer": ["TaskPrimer"],
     "tool_transform": ["REPLToolTransform"],
-    "mlgym.actions": ["ConditionalSkip", "IsolateCodeBlock"],
-    "mlgym.base": ["MLGymBaseTransform"],
-    "mlgym.chat": ["TemplateTransform"],
-    "mlgym.config": ["get_args"],
-    "mlgym.make": ["make_mlgym"],
-    "mlgym.messages": ["MessageToHistory", "ReadState", "StateToMessage"],
-    "mlgym.resets": ["ResetModule", "TaskSampler"],
-    "mlgym.rewards": ["EvaluationOutputParser", "MLGymRewardAssignment"],
-    "mlgym.wrapper": ["MLGymWrapper"],
+    "mlgym": [
+        "ConditionalSkip",
+        "IsolateCodeBlock",
+        "MLGymBaseTransform",
+        "TemplateTransform",
+        "get_args",
+        "make_mlgym",
+        "MessageToHistory",
+        "ReadState",
+        "StateToMessage",
+        "ResetModule",
+        "TaskSampler",
+        "EvaluationOutputParser",
+        "MLGymRewardAssignment",
+        "MLGymWrapper",
+    ],
 }
 
 __all__ = [

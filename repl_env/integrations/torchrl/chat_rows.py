@@ -15,7 +15,7 @@ from repl_env.integrations.torchrl.messages import Message
 from repl_env.integrations.torchrl.prompts import Prompt
 
 TASK_COLUMNS = (*ARGUMENTS, *LABELS)
-# What tells tasks of one query apart.
+# Columns that tell tasks of one query apart.
 _TELLING = ("context", "contexts", "files", "task_prompt", "expected_answer")
 _NOT_OF_A_TASK = frozenset(
     {"done", "terminated", "truncated", "reward", "task_reward", "masked", "next"}

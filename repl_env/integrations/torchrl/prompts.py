@@ -79,7 +79,7 @@ class Prompts(Protocol):
         """A prompt as entries of a row's tensordict."""
 
     def answered(self, row: TensorDictBase, prompt: Prompt) -> bool:
-        """Whether an action says that it answers this prompt."""
+        """True if an action says that it answers this prompt."""
 
 
 class HistoryPrompts:
@@ -194,7 +194,7 @@ def _kept(messages: Messages, now: list[Message]) -> Messages:
 
 
 def _same(some: list[Message], others: list[Message]) -> bool:
-    """Whether the same roles say the same."""
+    """True if the same roles say the same."""
     return len(some) == len(others) and all(
         one.get("role") == other.get("role") and one.get("content") == other.get("content")
         for one, other in zip(some, others, strict=True)

@@ -1,4 +1,4 @@
-"""What the rows of a step come to, as entries of a tensordict, and the specs of these entries.
+"""Results of the rows of a step, as entries of a tensordict, and the specs of these entries.
 
 `reward` and `task_reward` (the task's part of it) are float32, `done`, `terminated`, `truncated`
 and `masked` bool, all of shape (*batch, 1). `masked` is True where a failure of the infrastructure

@@ -83,7 +83,7 @@ def endless(loaded: Iterable[Any], data_key: str) -> Iterator[dict[str, Any]]:
 
 
 def _table(dataset: Any, name: str | None, split: str | None) -> Any:
-    """What has the rows, by number."""
+    """The object that has the rows, by number."""
     if isinstance(dataset, (str, Path)):
         path = Path(dataset)
         if path.suffix in JSONL:

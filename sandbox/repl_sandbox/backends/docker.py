@@ -12,7 +12,7 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 import docker.errors
@@ -72,7 +72,7 @@ class Launcher:
             facts = self._client.info()
             self._check_daemon(facts)
             self._check_image(facts)
-            meeting = undo.enter_context(Meeting())
+            meeting = undo.enter_context(closing(Meeting()))
             if os.geteuid() != 0:
                 self._scratch = tempfile.mkdtemp(prefix="repl-env-container-")
                 undo.callback(shutil.rmtree, self._scratch, ignore_errors=True)

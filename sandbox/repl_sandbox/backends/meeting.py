@@ -14,8 +14,6 @@ import socket
 import struct
 import tempfile
 import time
-from types import TracebackType
-from typing import Self
 
 from ..zygote.control import Lifeline
 
@@ -88,14 +86,3 @@ class Meeting:
 
     def _remove(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -74,7 +74,7 @@ class MLGymBaseTransform(Transform):
 
 
 def goes_on(tensordict: TensorDictBase | None) -> bool:
-    """Whether a reset with this tensordict leaves the episode as it is: its `_reset` is False."""
+    """True if a reset with this tensordict leaves the episode as it is: its `_reset` is False."""
     mask = None if tensordict is None else tensordict.get("_reset", None)
     return mask is not None and not bool(mask.any())
 

@@ -1,4 +1,4 @@
-"""What an agent is told and has: templates, commands, environment variables, the state command."""
+"""Settings of an agent: templates, commands, environment variables, the state command."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class AgentArguments:
 
 @dataclass(frozen=True, slots=True)
 class TaskArguments:
-    """What templates may say about a task; `description` is its whole prompt."""
+    """Fields of templates about a task; `description` is its whole prompt."""
 
     id: str
     name: str

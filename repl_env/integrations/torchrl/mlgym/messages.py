@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from typing import Any
 
 from tensordict import NonTensorData, TensorDictBase
@@ -25,8 +26,9 @@ class _After(MLGymBaseTransform):
     It reads what the step led to, never what was before it.
     """
 
+    @abstractmethod
     def _write(self, tensordict: TensorDictBase) -> TensorDictBase:
-        raise NotImplementedError
+        """Write what the transform is for."""
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         return self._write(next_tensordict)

@@ -120,7 +120,7 @@ class TaskGym(gymnasium.Env):
         return self._step(REPLAction(format_error=error))
 
     def communicate(self, code: str) -> str:
-        """What `code` prints in the session; no step of the episode, and `returncode` tells 0 or 1.
+        """The output of `code`, run in the session and no step; `returncode` tells 0 or 1.
 
         Once the episode is over nothing is run, and the text is empty.
         """
