@@ -74,7 +74,7 @@ def rollouts() -> dict[str, Samples]:
     return taken
 
 
-def looking(rows: int, context: str, sandbox: Sandbox) -> Any:
+def looking(rows: int, context: str, sandbox: Sandbox | None) -> Any:
     """An environment whose rows have one context, and have looked at it `CHAT_TURNS` times."""
     env = ChatEnv(batch_size=(rows,)).append_transform(REPLToolTransform(sandbox=sandbox))
     data = {"query": ["a question"] * rows, "context": [context] * rows}
@@ -101,8 +101,8 @@ def main() -> None:
     taken = rollouts()
     print(json.dumps({name: samples.values for name, samples in taken.items()}), flush=True)
     text = (TEXT_LINE * (_20_MB // len(TEXT_LINE) + 1))[:_20_MB]
-    with Sandbox(recovery="restart") as plain, Sandbox() as recovering:
-        for sandbox in (plain, recovering):
+    with Sandbox(recovery="restart") as plain:
+        for sandbox in (plain, None):  # None: as an environment has it by default
             one = looking(1, "a short text", sandbox)
             hold("one")
             group = looking(CHAT_GROUP, text, sandbox)

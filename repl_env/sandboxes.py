@@ -33,7 +33,7 @@ class SandboxSettings:
     policy: Policy | None = None
     recovery: RecoveryMode = "snapshot"
     ready: int = 0
-    history: int = 1
+    history: int = 0  # no episode undoes a cell; each kept state would be one more copy of it
     yielding: bool = False
     mounts: tuple[tuple[str, str], ...] = ()  # pairs of a path inside and one of the host
     image: str | None = None

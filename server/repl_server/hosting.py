@@ -338,7 +338,5 @@ def _sandbox_settings(settings: Settings) -> SandboxSettings:
         policy=settings.policy,
         recovery=settings.recovery,
         ready=settings.ready,
-        # No request goes back a cell; a process less for each session.
-        history=0,
         yielding=settings.yielding,
     )
