@@ -91,7 +91,6 @@ class Core(Steps):
     def run(self) -> Generator[float, Ready_, AnyOutcome]:
         """Run the cell that was begun to its outcome."""
         state: State = "kept"
-        self._settled = False
         clocks = self._clocks or self._follow_clocks()
         if not self._begun:
             # The worker died between cells, so this one has not begun: give it a new worker.
@@ -319,7 +318,6 @@ class Core(Steps):
 
     def close(self) -> None:
         """Drop what belongs to the host; the links are the sandbox's to end."""
-        self.lane = None
         self._calls.close()
         self.output.forget()
         if self.waiting is not None:

@@ -9,19 +9,18 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from ..errors import SandboxError
-from ..types import AnyOutcome, KillReason, Limits
+from ..types import KillReason, Limits
 from ..wire.messages import (
     MAX_DEPTH,
     MAX_DIGITS,
     Assign,
     Configure,
     HostMessage,
-    Reply,
     WorkerMessage,
 )
 from ..zygote import control
@@ -30,8 +29,6 @@ from .lending import Lending
 from .outbox import Outbox
 
 Ready_: TypeAlias = "list[tuple[int, int]]"
-# A cell with this code, which may take so many seconds, to what `Steps.at_once` returns.
-Lane: TypeAlias = "Callable[[bytes, float], AnyOutcome | None]"
 
 # A worker dies within microseconds of its socket; init's notice follows. Longer means that code of
 # the session closed the socket and lives on, or that the machine has no time for either.
@@ -89,7 +86,6 @@ class Exchange:
         self._begun_with = 0  # bytes of variables in that
         self.outbox = Outbox(links.worker)
         self.most_read = READ
-        self._to_ring = False  # whether a worker is to be told of what is in the outbox still
         self._lending = Lending()
         # That of the worker's socket: of what drivers wait for, the one that the outbox says
         # what to wait for at.
@@ -115,11 +111,6 @@ class Exchange:
         self._revived: control.Message | None = None
         self._branched: bool | None = None
         self._branches = 0  # that were asked for
-        # Whether a step that ended plainly was the last thing to be done, so that nothing that
-        # came, or is to be told, is left of anything before it.
-        self._settled = False
-        # A step in one function, while what is waited for stays the same (`Steps.open_lane`).
-        self.lane: Lane | None = None
         self._name_descriptors()
 
     # ── what a cell adds ──────────────────────────────────────────────────────────────────────
@@ -143,16 +134,10 @@ class Exchange:
     # ── what drivers need ─────────────────────────────────────────────────────────────────────
 
     def _name_descriptors(self) -> None:
-        """What a driver waits for; the first is where the worker speaks, as a rule."""
+        """What a driver waits for; the first is where the worker speaks."""
         links = self.links
         others = self._control_fd, links.stdout, links.stderr, *self._wakes
-        if links.shortcut is None:
-            self._first = self.worker_fd
-            self.descriptors: tuple[int, ...] = (self._first, *others)
-        else:
-            self._first = links.shortcut.results
-            self.descriptors = (self._first, self.worker_fd, *others)
-        self.lane = None
+        self.descriptors: tuple[int, ...] = (self.worker_fd, *others)
 
     def _wait_also_for(self, wakes: tuple[int, ...]) -> None:
         if wakes != self._wakes:
@@ -184,27 +169,6 @@ class Exchange:
         if not data:
             self._eof = True
         return data
-
-    def _read_first(self) -> bytes:
-        """What came where the worker speaks as a rule, as of `_read_worker`."""
-        shortcut = self.links.shortcut
-        if shortcut is None:
-            return self._read_worker()
-        try:
-            data = shortcut.read()
-        except BlockingIOError:
-            return b""
-        except OSError:
-            data = b""
-        if not data:
-            # The end of the worker's socket says that it is gone, and is read after all it said.
-            self._drop_shortcut()
-        return data
-
-    def _drop_shortcut(self) -> None:
-        if self.links.shortcut is not None:
-            self.links.drop_shortcut()
-            self._name_descriptors()
 
     def _read_control(self) -> None:
         try:
@@ -273,20 +237,6 @@ class Exchange:
     def _send(self, message: HostMessage, descriptors: Sequence[int] = ()) -> None:
         if not self.outbox.send(self.links.connection.send(message), descriptors):
             self._eof = True
-        elif type(message) is not Reply:
-            self._ring()
-
-    def _send_aside(self, frame: bytes) -> bool:
-        """Send a cell, or work of ours, by the socket; False if the worker is gone."""
-        said = self.outbox.send(frame)
-        self._ring()
-        return said
-
-    def _ring(self) -> None:
-        """Have a worker that waits look at its socket, and again when more of that is there."""
-        self._to_ring = bool(self.outbox)
-        if self.links.shortcut is not None:
-            self.links.shortcut.ring()
 
     def withdraw(self) -> None:
         """Lend the worker nothing any more: who lent it takes it back."""
@@ -351,9 +301,7 @@ class Exchange:
 
     def _turn_from_worker(self) -> None:
         """Wait no more for a dead one: its socket is readable for ever, and a wait would spin."""
-        self._drop_shortcut()
         self.descriptors = tuple(fd for fd in self.descriptors if fd != self.worker_fd)
-        self.lane = None
         self.outbox = Outbox(self.links.worker)
         self._lending.forget()
 

@@ -11,7 +11,6 @@ from ..errors import RemoteProtocolError
 from ..types import Limits
 from ..wire.messages import (
     MEMFD,
-    PIPES,
     STREAMS,
     Answered,
     Call,
@@ -22,7 +21,6 @@ from ..wire.messages import (
 )
 from ..zygote.ends import write_end
 from ..zygote.links import Links
-from ..zygote.shortcut import Shortcut
 from .answers import Accept, AnswersOfCell
 from .branching import Branching
 from .calls import Calls
@@ -69,7 +67,6 @@ class Incoming(Branching):
         self._begin_cell()
 
     def _begin_cell(self) -> None:
-        self._settled = False
         self._quiet = False
         self._result: Result | None = None
         self._clocks: Clocks | None = None
@@ -77,54 +74,38 @@ class Incoming(Branching):
             self._answers = AnswersOfCell()
 
     def _receive(self, ready: Ready_) -> None:
-        self._settled = False
-        if len(ready) == 1 and ready[0][0] == self._first and not self.outbox:
+        if len(ready) == 1 and ready[0][0] == self.worker_fd and not self.outbox:
             # What the cell wrote before its result was in the pipes before this was said. If that
             # was seen first, and nothing in the pipes after it, then nothing is there.
-            self._quiet = self._take_first(self._read_first()) and self.worker_first
+            self._quiet = self._take_all(self._read_worker()) and self.worker_first
             return
         for fd, _ in ready:
             if fd == self.worker_fd:
                 if self.outbox and not self.outbox.flush():
                     self._eof = True
-                if self._to_ring:
-                    self._ring()
                 self._lend()
                 if self.outbox.interest & select.POLLIN:
                     self._take_all(self._read_worker())
-            elif fd == self._first:
-                self._take_first(self._read_first())
             elif fd == self._control_fd:
                 self._read_control()
             elif not self.output.read(fd):
                 self._reply()
 
-    def _take_all(self, data: bytes, *, short: bool = False) -> bool:
-        """Take in what the worker sent; whether that was the result and nothing before it.
-
-        `short`: by the shortcut, by which nothing else may come.
-        """
+    def _take_all(self, data: bytes) -> bool:
+        """Take in what the worker sent; whether that was the result and nothing before it."""
         if not data:
             return False
         connection = self.links.connection
         whole = connection.between_messages
         try:
             for message in connection.receive(data):
-                if short and type(message) is not Result:
-                    raise RemoteProtocolError("what is no result came by the shortcut")
                 self._take(message)
                 whole = whole and self._result is not None
-            if short and not (whole and connection.between_messages):
-                raise RemoteProtocolError("a part of a result came by the shortcut")
         except RemoteProtocolError:
             self._breach = "protocol"
             self._eof = True
             self._kill_worker()
         return whole
-
-    def _take_first(self, data: bytes) -> bool:
-        """As `_take_all`, what came where the worker speaks as a rule."""
-        return self._take_all(data, short=self.links.shortcut is not None)
 
     def _take(self, message: WorkerMessage) -> None:
         kind = type(message)
@@ -144,9 +125,6 @@ class Incoming(Branching):
         if call.name == MEMFD:
             self._lending.ask(call)
             self._lend()
-            return
-        if call.name == PIPES:
-            self._shorten(call)
             return
         if call.name == STREAMS:
             self._give_streams(call)
@@ -175,25 +153,6 @@ class Incoming(Branching):
         if not self.outbox and (lent := self._lending.reply()) is not None:
             reply, descriptor = lent
             self._send(reply, () if descriptor is None else (descriptor,))
-
-    def _shorten(self, call: Call) -> None:
-        """Give the worker the pipes of a shortcut, which it asks for: it is stepped fast."""
-        links = self.links
-        if links.shortcut is not None:
-            raise RemoteProtocolError(f"{PIPES} is called twice")
-        late = call.cell != self.cell or self._result is not None
-        if self.keeps or late or self.outbox:
-            self._send(refusal(call.call, "Cancelled", "there is no shortcut now"))
-            return
-        try:
-            shortcut = Shortcut()
-        except OSError as error:
-            self._send(refusal(call.call, "OSError", f"{error.strerror}"))
-            return
-        links.shortcut = shortcut
-        self._name_descriptors()
-        self._send(Reply(call.call, True, b"null"), shortcut.theirs)
-        shortcut.close_theirs()
 
     def _give_streams(self, call: Call) -> None:
         """Give the worker its standard output and error, which code has closed.

@@ -253,7 +253,6 @@ class Revival(Exchange):
 
     def _adopt(self, worker: socket.socket) -> None:
         """Speak with another worker from now on, which has not said anything yet."""
-        self.links.drop_shortcut()
         self.links.worker.close()
         self.links.worker, self.links.connection = worker, HostConnection()
         self.links.worker_pid = 0

@@ -9,17 +9,12 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from ..types import AnyOutcome, Finished, Usage
 from ..wire.messages import HostMessage, Result
-from ..wire.shortcut import MOST
 from .clocks import Clocks
 from .exchange import Ready_
 from .incoming import Incoming
-
-if TYPE_CHECKING:
-    from .waiting import Waiting
 
 # The kernel's counts take microseconds to read. No process is made, filled and ended for its memory
 # in less than this; what a shorter cell leaves is in the counts when the next is looked at.
@@ -39,8 +34,6 @@ _AS_NEW = 0.005
 _NOT_WORTH_A_READING = 0.0001
 # The number of work of ours that is held as a cell is. Cells count from 1, and are never so many.
 _ERRAND = (1 << 53) - 1
-# Bytes of code that go by a shortcut, with what is before them in its message.
-_MOST_CODE = MOST - 64
 
 _monotonic = time.monotonic
 _new = object.__new__
@@ -117,18 +110,7 @@ class Steps(Incoming):
 
     def _carry(self, frame: bytes) -> None:
         """Send what says the cell."""
-        shortcut = self.links.shortcut
-        if shortcut is not None and len(frame) <= MOST and self.outbox.interest == _POLLIN:
-            try:
-                shortcut.write(frame)
-            except OSError:
-                # A worker that has closed its end hears by the socket; one that does not read
-                # meets the end of the pipe, and ends.
-                self._drop_shortcut()
-            else:
-                self._begun = True
-                return
-        self._begun = self._send_aside(frame)
+        self._begun = self.outbox.send(frame)
         if not self._begun:
             self._eof = True
 
@@ -137,11 +119,11 @@ class Steps(Incoming):
 
         So it is with most steps, and what costs time here is paid by each.
         """
-        if len(ready) != 1 or ready[0][0] != self._first or self.outbox.interest != _POLLIN:
+        if len(ready) != 1 or ready[0][0] != self.worker_fd or self.outbox.interest != _POLLIN:
             self._follow_clocks()
             self._receive(ready)
             return None
-        data = self._read_first()
+        data = self._read_worker()
         now = _monotonic()
         peak = self.links.connection.empty_result(data, self.cell)
         if peak is None:
@@ -151,7 +133,7 @@ class Steps(Incoming):
     def _told(self, data: bytes, now: float) -> AnyOutcome | None:
         """As `at_once`, where `data` has come and is no empty result."""
         self._follow_clocks()
-        self._quiet = self._take_first(data) and self.worker_first
+        self._quiet = self._take_all(data) and self.worker_first
         result = self._result
         if self._quiet and result is not None and result.error is None:
             return self._ended_plainly(result, result.peak_memory, now)
@@ -182,7 +164,6 @@ class Steps(Incoming):
             or not self.worker_first
         ):
             return None
-        self._settled = not output.told
         return self._finished(result, peak, now)
 
     def _is_worth_a_look(self, took: float, now: float) -> bool:
@@ -224,56 +205,3 @@ class Steps(Incoming):
         add = self._past.add
         add(self.cell)
         return outcome
-
-    def open_lane(self, waiting: Waiting) -> None:
-        """Have a lane, if there is a shortcut: `begin`, a wait and `at_once` in one function.
-
-        What these look up for each cell, since it may differ, is bound once: it is the same for as
-        long as `waiting` follows the same. A call or a look-up takes longer than one would think,
-        as the worker has had the processor's caches meanwhile.
-        """
-        links = self.links
-        if links.shortcut is None or waiting.interest != _POLLIN:
-            return
-        execute, empty_result = links.connection.execute, links.connection.empty_result
-        write, read = links.shortcut.write, links.shortcut.read
-        poll, first = waiting.poll, self._first
-
-        def step(code: bytes, timeout: float) -> AnyOutcome | None:
-            if (
-                not self._settled
-                or self._clocks is not None
-                or len(code) > _MOST_CODE
-                or timeout != waiting.seconds
-            ):
-                self.begin(code, timeout, None)
-                return self.at_once(waiting.wait(self, timeout))
-            self.cell = cell = self.cell + 1
-            self._code, self._timeout, self._begun = code, timeout, True
-            began = self.running_since = _monotonic()
-            recent = began - self._ended_at < _AS_NEW
-            self._cpu_begun = self._cpu_ended if recent else self.cpu_seconds()
-            frame = execute(cell, code)
-            try:
-                write(frame)
-            except OSError:
-                self._carry(frame)
-                return self.at_once(waiting.wait(self, timeout))
-            ready = poll(waiting.milliseconds)
-            if len(ready) != 1 or ready[0][0] != first:
-                return self.at_once(waiting.whole(ready))
-            try:
-                data = read()
-            except OSError:
-                return self.at_once(ready)
-            now = _monotonic()
-            peak = empty_result(data, cell)
-            if peak is None:
-                return self._told(data, now)
-            if now - began > _WORTH_A_LOOK and self._is_worth_a_look(now - began, now):
-                return self._told_nothing(peak)
-            if self._unacknowledged:
-                return self._told_nothing(peak)
-            return self._finished(None, peak, now)
-
-        self.lane = step

@@ -62,12 +62,8 @@ class Session(Handle):
                 try:
                     self._enter()
                     try:
-                        lane = core.lane
-                        if lane is not None and on_output is None:
-                            outcome = lane(data, seconds)
-                        else:
-                            core.begin(data, seconds, on_output)
-                            outcome = core.at_once(self._waiting.wait(core, seconds))
+                        core.begin(data, seconds, on_output)
+                        outcome = core.at_once(self._waiting.wait(core, seconds))
                         return outcome or self._wait(core.run())
                     except BaseException:
                         self._leave()

@@ -23,18 +23,13 @@ class Waiting:
 
     The others are behind one, an epoll(7), as each that poll(2) looks at takes a step half a
     microsecond. It has what became ready before the worker spoke, for it is looked at after that.
-
-    Attributes:
-        descriptors, interest: what `poll` waits for, as `follow` was told.
-        poll: as that of `select.poll`; what it returns is made `whole`.
-        seconds, milliseconds: how long was waited last at most, and that for `poll`.
     """
 
     def __init__(self) -> None:
-        self.descriptors: tuple[int, ...] = ()
-        self.interest = 0
-        self.seconds, self.milliseconds = 0.0, 0
-        self.poll = select.poll().poll
+        self._descriptors: tuple[int, ...] = ()  # what `_poll` waits for, with `_interest`
+        self._interest = 0
+        self._seconds, self._milliseconds = 0.0, 0  # how long was waited last at most
+        self._poll = select.poll().poll
         self._behind: set[int] = set()  # what the epoll may have
         try:
             self._epoll: select.epoll | None = select.epoll()
@@ -51,22 +46,18 @@ class Waiting:
             poller.register(fd, interest if fd == worker else select.POLLIN)
         for fd in self._put_behind(descriptors[direct:]):
             poller.register(fd, select.POLLIN)
-        self.poll = poller.poll
-        self.descriptors, self.interest = descriptors, interest
+        self._poll = poller.poll
+        self._descriptors, self._interest = descriptors, interest
 
     def wait(self, core: Steps, seconds: float) -> Ready_:
         """Wait so long at most, rounded up: waking early would spin. What is ready, or nothing."""
         descriptors, interest = core.descriptors, core.outbox.interest
-        if self.descriptors is not descriptors or self.interest != interest:
+        if self._descriptors is not descriptors or self._interest != interest:
             self.follow(descriptors, core.worker_fd, interest)
-            core.open_lane(self)
-        if seconds != self.seconds:
-            self.milliseconds = math.ceil(min(seconds * 1000, LONGEST_WAIT))
-            self.seconds = seconds
-        return self.whole(self.poll(self.milliseconds))
-
-    def whole(self, ready: Ready_) -> Ready_:
-        """What `poll` returned, with those behind `others` themselves."""
+        if seconds != self._seconds:
+            self._milliseconds = math.ceil(min(seconds * 1000, LONGEST_WAIT))
+            self._seconds = seconds
+        ready: Ready_ = self._poll(self._milliseconds)
         if ready and ready[-1][0] == self.others and self._epoll is not None:
             ready[-1:] = self._epoll.poll(0)
         return ready

@@ -57,8 +57,6 @@ MAX_ANSWER = 8 << 20
 MAX_ANSWER_VALUES = 1 << 18
 # The function by which a worker asks for the file in memory that goes with what it was told.
 MEMFD = "_memfd"
-# That by which it asks for the pipes of the shortcut.
-PIPES = "_pipes"
 # That by which it asks for its standard output and error, which its code has closed.
 STREAMS = "_streams"
 # Digits of a number, CPython's own limit for reading one (int's "max_str_digits").

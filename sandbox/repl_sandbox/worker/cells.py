@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import _signal  # the public module's enums are a hundred pages to copy in each session
-import _thread
 import builtins
 import os
 import resource
@@ -21,8 +19,6 @@ from .branching import Branching
 from .cell import NOTHING, Ran, run_cell
 from .changes import Changes
 from .channel import Channel
-from .claim import Claim
-from .copies import ALL_SIGNALS
 from .figures import take_figures
 from .host_calls import HostCalls
 from .interrupts import Interrupts
@@ -36,7 +32,7 @@ if TYPE_CHECKING:
     from ..policies.rules import Rules
 
 _exit = os._exit
-_thread_count = _thread._count  # as the tests of threading use it
+_getpid = os.getpid
 _getrusage, _SELF = resource.getrusage, resource.RUSAGE_SELF
 _gettrace, _settrace = sys.gettrace, sys.settrace
 _getprofile, _setprofile = sys.getprofile, sys.setprofile
@@ -50,25 +46,19 @@ _SHORT = 0.001
 # Seconds between two cells, below which what the second one writes is worth to be copied before.
 # That spares it some 0.3 ms; a model thinks for longer.
 _HURRY = 0.1
-# So many cells in a row that come so soon are worth a shortcut, which costs what 20 of them save.
-_FAST = 8
 
 
 class Cells:
     """A namespace, what is said about it, and what its code may call."""
 
     def __init__(self, rules: Rules | None = None) -> None:
-        self._claim = Claim()
+        self._pid = 0  # of the session's worker
         self._peak = 0
         self._copies: Branching | None = None
         self._used = False  # whether code of the session has run
         self._answered = 0.0  # when the last cell ended
         self._known = 0.0  # when its peak of memory was known last: as that ended, or it began
         self._hurried = False  # with copies: whether it had come soon after the one before it
-        self._steps = 0  # without: in a row, that ended soon after the one before them
-        # Whether it asks for the shortcut if it is stepped fast. Who copies it has it do without: a
-        # copy would have two more descriptors to let go of, and costs many times what is gained.
-        self.seeks_shortcut = False
         self._interrupts = Interrupts()
         self._channel = Channel(self._interrupts)
         self._calls = HostCalls(self._channel)
@@ -112,7 +102,7 @@ class Cells:
             ran = Ran(None, ErrorInfo("KeyboardInterrupt", "", "KeyboardInterrupt\n", None))
         finally:
             self._interrupts.armed = False
-        if not self._claim.page[0]:
+        if self._is_a_child():
             self._end_child(ran)
         if _gettrace() is not None or _getprofile() is not None:
             _settrace(None)
@@ -126,8 +116,6 @@ class Cells:
         self._streams.tidy(look=look)
         if self._copies is not None and not self._copies.is_connected():
             self._give_up()
-        if self.seeks_shortcut:
-            self._seek_shortcut()
         self._calls.cell = 0
         changes = self._changes.since_last()
         now = _monotonic()
@@ -143,24 +131,10 @@ class Cells:
 
     def _begin(self) -> None:
         """Be the worker of a session, from here on."""
-        self._claim.take()
+        self._pid = _getpid()
         MODULES.begin()
         if self._peak:
             self._known = _monotonic()
-
-    def _seek_shortcut(self) -> None:
-        """At the end of a cell: ask for the shortcut, if this is stepped fast."""
-        self._steps = self._steps + 1 if _monotonic() - self._answered < _HURRY else 0
-        if self._steps >= _FAST and _thread_count() == 0:
-            self.seeks_shortcut = False
-            before = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
-            try:
-                _signal.pthread_sigmask(_signal.SIG_BLOCK, ALL_SIGNALS)
-                self._channel.shorten(*self._calls.pipes())
-            except OSError:
-                pass  # there is no room for it, here or on the host
-            finally:
-                _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
 
     def _touch_pages(self) -> None:
         """Run a cell that does nothing, and send no result.
@@ -198,6 +172,11 @@ class Cells:
         """Die, so that the session goes back to the state before the cell; no copy was possible."""
         os.write(2, b"the cell closed descriptors of the session itself\n")
         _exit(1)
+
+    def _is_a_child(self) -> bool:
+        """Whether this process is a child that the session's code forked."""
+        # The kernel says so in any case: C code forks without running the hooks of Python.
+        return _getpid() != self._pid
 
     def _end_child(self, ran: Ran = NOTHING) -> NoReturn:
         """A child that the cell forked has come to the cell's end: it must not answer for it.

@@ -14,14 +14,11 @@ import select
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
 
 from ..wire.connection import WorkerConnection
 from ..wire.messages import Answered, Call, HostMessage, Reply, WorkerMessage
-from ..wire.shortcut import BELL, MOST, READ
 from ..wire.state import Phase
 from .interrupts import Interrupts
-from .shortcut import Shortcut
 
 # As large as a socket buffer usually is: fewer reads for a large cell, no cost for a small one.
 _CHUNK = 1 << 16
@@ -29,7 +26,7 @@ _get_ident = _thread.get_ident
 _thread_count = _thread._count  # as the tests of threading use it
 _SOL_SOCKET, _SCM_RIGHTS = socket.SOL_SOCKET, socket.SCM_RIGHTS
 _CUT = int(socket.MSG_CTRUNC)  # `&` with a member of an enum runs five functions, in each step
-_FD_SPACE = socket.CMSG_SPACE(2 * array.array("i").itemsize)  # those of a shortcut are two
+_FD_SPACE = socket.CMSG_SPACE(2 * array.array("i").itemsize)  # standard output and error
 
 
 class _Beginning:
@@ -68,7 +65,6 @@ class Channel:
     def __init__(self, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
         self.polls = False
-        self._shortcut: Shortcut | None = None
         self._next: _Beginning | None = None
         self.renew()
         self._next = _Beginning()
@@ -89,8 +85,6 @@ class Channel:
         self._lock, self._turn = beginning.lock, beginning.turn
         self._sending = beginning.sending
         self._leading = 0  # who reads for all: of a call its number and one, else below 0
-        # Whether the socket may have something that was said after the last result in it.
-        self._spoke = False
         self._commands = beginning.commands
         self._replies = beginning.replies
         self._awaited = beginning.awaited
@@ -108,8 +102,6 @@ class Channel:
     def close(self) -> None:
         """Let go of the socket: this process is a child that the session's code forked."""
         self._socket.close()
-        if self._shortcut is not None:
-            self._shortcut.close()
 
     def waits(self, milliseconds: int) -> bool:
         """Whether the host says something within that time. Only the main thread, between cells."""
@@ -122,7 +114,6 @@ class Channel:
 
     def send(self, message: WorkerMessage, *, after: bytes = b"") -> None:
         """Send one message whole, `after` what was `said`."""
-        self._spoke = True
         main = _get_ident() == self._main
         with self._sending:
             if main:
@@ -141,27 +132,14 @@ class Channel:
 
     def end_cell(self, result: bytes) -> None:
         """Send the result of a cell, which was `said`; the main thread, between cells."""
-        alone = _thread_count() == 0  # then nobody else is sending
         try:
-            if alone and self._shortcut is not None and not self._spoke and len(result) <= MOST:
-                self._shortcut.write(result)
-            elif alone:
+            if _thread_count() == 0:  # then nobody else is sending
                 self._socket.sendall(result)
-                self._spoke = False
             else:
                 with self._sending:
                     self._socket.sendall(result)
-                    self._spoke = True
         except OSError as error:
             raise _told_by(error) from None
-
-    def shorten(self, commands: int, results: int) -> None:
-        """Have cells and results go by these pipes from here on.
-
-        OSError: this process may have no more descriptors; both are closed.
-        """
-        self._shortcut = Shortcut(commands, results)
-        self._poller.register(self._shortcut.commands, select.POLLIN)
 
     def next_command(self) -> HostMessage | tuple[int, bytes]:
         """Wait for what the host wants next; a cell may come as its number and code.
@@ -170,7 +148,7 @@ class Channel:
         """
         # With no other thread there is nobody to share the lead with.
         try:
-            while self._shortcut is None and self._is_alone():
+            while self._is_alone():
                 if self.polls:
                     self._command_poller.poll()
                 # No descriptor can come here: one is sent only to who asked for it.
@@ -194,38 +172,6 @@ class Channel:
     def _is_alone(self) -> bool:
         """Whether the main thread is the only one, and nothing has come that it has not taken."""
         return _thread_count() == 0 and not self._leading and not self._commands
-
-    def obey_shortcut(self, execute: Callable[[int, bytes], bytes]) -> None:
-        """Have cells executed as they come by the shortcut, for as long as nothing else comes.
-
-        Only the main thread, between cells. Without a shortcut it returns at once. `execute` is
-        given a cell and its code, and returns its result, which was `said`.
-        """
-        if self._shortcut is None:
-            return
-        # Bound once: what is looked up or called for each cell takes a step longer than one would
-        # think, as the host has had the processor's caches meanwhile.
-        read, write, commands = self._shortcut.read, self._shortcut.write, self._commands
-        as_cell, alone = self._connection.cell, self._is_alone()
-        while alone and not commands:
-            try:
-                data = read(READ)
-            except OSError as error:
-                raise _told_by(error) from None
-            cell = as_cell(data)
-            if cell is None:
-                self._take_short(data)
-                return
-            number, code = cell
-            result = execute(number, code)
-            alone = _thread_count() == 0
-            if not alone or self._spoke or len(result) > MOST:
-                self.end_cell(result)
-                continue
-            try:
-                write(result)
-            except OSError as error:
-                raise _told_by(error) from None
 
     def next_descriptor(self) -> int:
         """The descriptor that came with the reply just taken.
@@ -268,10 +214,10 @@ class Channel:
         """Read once, sort what came, and hand the lead on."""
         messages: list[HostMessage] = []
         try:
-            ready = self._poller.poll() if interruptible or self._shortcut is not None else []
             if interruptible:
+                self._poller.poll()
                 self._interrupts.hold()
-            messages = list(self._connection.receive(self._read(ready)))
+            messages = list(self._connection.receive(self._read()))
         finally:
             with self._lock:
                 self._leading = 0
@@ -286,20 +232,6 @@ class Channel:
             raise Disconnected
         self._sort(list(self._connection.receive(data)))
 
-    def _take_short(self, data: bytes) -> None:
-        """Take in what the shortcut brought, and what it says that the socket has."""
-        # Of a reply that nobody waits for any more a half may have been read. The other one is in
-        # the socket: before all is, the host puts nothing into the pipe.
-        while data and self._connection.buffered:
-            self._take(self._recv(_CHUNK))
-        said = data.lstrip(BELL)
-        if said or not data:
-            self._take(said)
-            return
-        # What the bell was for may have been read, by a thread that waited for a reply.
-        while not self._commands and (self._connection.buffered or self._command_poller.poll(0)):
-            self._take(self._recv(_CHUNK))
-
     def _sort(self, messages: list[HostMessage]) -> None:
         for message in messages:
             if type(message) is not Reply:
@@ -307,26 +239,19 @@ class Channel:
             elif message.call in self._awaited:
                 self._replies[message.call] = message
 
-    def _read(self, ready: list[tuple[int, int]]) -> bytes:
-        """What came by the shortcut, else by the socket, which is read to the end of a message."""
-        pipe = self._shortcut if self._connection.between_messages else None
-        if pipe is not None and pipe.commands not in dict(ready):
-            pipe = None
+    def _read(self) -> bytes:
+        """What the socket brought; descriptors that came with it are kept for `next_descriptor`."""
         try:
-            data = self._receive() if pipe is None else pipe.read(READ)
+            data, ancillary, flags, _ = self._recvmsg(_CHUNK, _FD_SPACE)
         except OSError as error:
             raise _told_by(error) from None
-        if not data:
-            raise Disconnected
-        return data if pipe is None else data.lstrip(BELL)
-
-    def _receive(self) -> bytes:
-        data, ancillary, flags, _ = self._recvmsg(_CHUNK, _FD_SPACE)
         for level, kind, payload in ancillary:
             if level == _SOL_SOCKET and kind == _SCM_RIGHTS:
                 self._descriptors.extend(array.array("i", payload))
         if flags & _CUT:
             self._descriptors.append(-1)  # the kernel has closed it
+        if not data:
+            raise Disconnected
         return data
 
 

@@ -16,7 +16,6 @@ from ..wire.frames import MAX_BLOB
 from ..wire.messages import (
     MAX_ARGUMENT_VALUES,
     MEMFD,
-    PIPES,
     STREAMS,
     Answered,
     Call,
@@ -105,24 +104,13 @@ class HostCalls:
             raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
         return self._channel.next_descriptor()
 
-    def pipes(self) -> tuple[int, int]:
-        """The pipes of the shortcut: the one to read from, the one to write to.
-
-        Raises:
-            OSError: there was no number left for one, or the host makes none.
-        """
-        return self._two(PIPES)
-
     def streams(self) -> tuple[int, int]:
         """New descriptors of the session's standard output and error.
 
         Raises:
             OSError: there was no number left for one, or the host gives none now.
         """
-        return self._two(STREAMS)
-
-    def _two(self, name: str) -> tuple[int, int]:
-        reply = self._channel.ask(Call(next(self._numbers), self.cell, name, _NO_ARGUMENTS))
+        reply = self._channel.ask(Call(next(self._numbers), self.cell, STREAMS, _NO_ARGUMENTS))
         if not reply.ok:
             raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
         first = self._channel.next_descriptor()

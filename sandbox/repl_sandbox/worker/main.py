@@ -111,7 +111,6 @@ class Worker(Questions):
         # room to write then (unix_write_space). poll(2) says what to be woken by. It is one call
         # more, and saves nothing where the host has read by then: while a copy is made, and with
         # one processor for both.
-        self.seeks_shortcut = recovery is None
         self._channel.polls = recovery is None and self._has_company
         self._states = states
         self._interrupts.meant = self._meant
@@ -163,7 +162,6 @@ class Worker(Questions):
         # One that takes over has to be copied as well: the next death may come before a cell ends.
         while self._copies is not None and self._copies.due:
             self._copy(self._copies)
-        self._channel.obey_shortcut(self._execute)
         command = self._channel.next_command()
         if type(command) is tuple:
             cell, code = command

@@ -115,7 +115,7 @@ class Questions(Cells):
             ran = Ran(None, describe(error, 0))
         finally:
             self._interrupts.armed = False
-        if not self._claim.page[0]:
+        if self._is_a_child():
             self._end_child()
         self._streams.tidy()
         self._channel.send(self._result(errand.cell, ran, []))

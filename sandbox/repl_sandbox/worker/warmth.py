@@ -39,7 +39,6 @@ def warm_up(rules: Rules | None = None) -> None:
         number = theirs.detach()
         # As each is told: code is specialised for objects that have the same attributes.
         worker.belong_to(number, states, None)
-        worker.seeks_shortcut = False  # this host has none
         worker.open(number)
         list(host.receive(ours.recv(_READ)))
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from ..cgroups.group import Group
 from ..wire.connection import HostConnection
 from .outside import Outside
-from .shortcut import Shortcut
 
 
 class Family:
@@ -63,7 +62,6 @@ class Links:
     connection: HostConnection
     outside: Outside
     group: Group | None = None
-    shortcut: Shortcut | None = None  # to the worker of now
     # What its worker found of the layers that cannot be seen from outside, before any code ran.
     held: dict[str, int] = field(default_factory=dict)
     folder: str = ""  # its own directory, where it has no private mounts
@@ -88,21 +86,13 @@ class Links:
         self.worker.close()
         os.close(self.stdout)
         os.close(self.stderr)
-        self.drop_shortcut()
         group, self.group = self.group, None
         if group is not None:
             group.release()
 
-    def drop_shortcut(self) -> None:
-        """Let go of it; all goes by the worker's socket from here on."""
-        shortcut, self.shortcut = self.shortcut, None
-        if shortcut is not None:
-            shortcut.close()
-
     def lead_to(self, fd: int) -> None:
         """Have every end of these be `fd`, under the number that it has."""
-        ends = (self.control.fileno(), self.worker.fileno(), self.stdout, self.stderr)
-        for end in (*ends, *(() if self.shortcut is None else self.shortcut.ends)):
+        for end in (self.control.fileno(), self.worker.fileno(), self.stdout, self.stderr):
             if end >= 0:
                 os.dup2(fd, end, inheritable=False)
 

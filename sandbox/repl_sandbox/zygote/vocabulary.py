@@ -15,9 +15,9 @@ from typing import Final
 _NAMES: Final = (
     # A worker and its conversation.
     "_answered _answers _calls _changes _channel _command_poller _commands _connection "
-    "_begin _claim _copies _execute _hurried _interrupts _is_alone _known _mine _namespace "
-    "_obey_always _out _peak _reader _recv _result _shortcut _socket _spoke _states _steps "
-    "_streams _theirs _used end_cell obey obey_shortcut page phase polls seeks_shortcut send "
+    "_begin _copies _execute _hurried _interrupts _is_alone _known _mine _namespace "
+    "_obey_always _out _peak _reader _recv _result _socket _states "
+    "_streams _theirs _used end_cell obey page phase polls send "
     "serve_on take unpack_from waits "
     # A cell, its tree and what it came to.
     "__warningregistry__ _came _handler _seen allow arm armed body cell changes "
