@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 
 
 def opened(pid: int | str) -> frozenset[str]:
     """The numbers of its descriptors, but for a zygote's of networks that wait for sessions.
 
-    Those are kept on purpose, and bounded: `security/test_networks.py`. And without what a sandbox
-    of this process has open for a moment, to find out what its sessions touch.
+    Those are kept on purpose, and bounded: `security/test_networks.py`.
     """
-    for thread in threading.enumerate():
-        if thread.name == "repl-imaging":
-            thread.join()
     folder = f"/proc/{pid}/fd"
     found = set()
     for name in os.listdir(folder):

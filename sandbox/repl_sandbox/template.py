@@ -6,10 +6,8 @@ A sandbox starts it first and ends it last. It knows how a session is made, and 
 from __future__ import annotations
 
 import itertools
-import os
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from . import held
@@ -18,8 +16,7 @@ from .arguments import Grouping
 from .cgroups.group import Group
 from .cgroups.place import find
 from .cgroups.supply import Groups, open_groups
-from .errors import IsolationError, SandboxError
-from .imaging import Imaging
+from .errors import IsolationError
 from .jail.users import SLOTS
 from .session.isolation import probe
 from .tiers import confirm
@@ -53,7 +50,6 @@ class Template:
         yielding: bool,
     ) -> None:
         self._groups = groups
-        self.imaging: Imaging | None = None
         try:
             zygote = self.zygote = start()
         except BaseException:
@@ -91,10 +87,6 @@ class Template:
         template = cls(start, groups, states, yielding=yielding)
         try:
             template._try(tier, cgroup, limits)
-            if template.zygote.tier == "process" or os.geteuid() == 0:
-                # Their memory is hidden else, from all but root.
-                template._learn(limits)
-            template.imaging = Imaging(template, limits)
         except BaseException:
             template.close()
             raise
@@ -107,24 +99,19 @@ class Template:
         """
         states, yielding = self.allowance.states, self.allowance.yielding
         groups = None if self._groups is None else _groups("require", weighed=yielding)
-        template = Template(
+        return Template(
             lambda: NestedZygote(self.zygote, parcel.fd, parcel.manifest),
             groups,
             states,
             yielding=yielding,
         )
-        if self.imaging is not None:
-            template.imaging = Imaging(template, self.imaging.limits)
-        return template
 
     def begin(self, limits: Limits) -> Links:
         """Ask for a session with these limits, as `ZygoteHandle.begin`."""
-        self._count()
         return self.zygote.begin(*self._terms(limits))
 
     def spawn(self, limits: Limits) -> Links:
         """A session with these limits, as `ZygoteHandle.spawn`."""
-        self._count()
         return self.zygote.spawn(*self._terms(limits))
 
     def close(self) -> None:
@@ -132,28 +119,7 @@ class Template:
         try:
             self.zygote.close()
         finally:
-            if self.imaging is not None:
-                self.imaging.close()
             self._remove_groups()
-
-    @contextmanager
-    def trial(self, limits: Limits, *, kept: bool = False) -> Iterator[Links]:
-        """A session that nobody uses, to be learned from; `kept`: with its states.
-
-        Raises:
-            SandboxError: it cannot be had.
-        """
-        slot, workspace, rlimits, group, states, most = self._terms(limits)
-        states = states if kept else -1
-        links = self.zygote.spawn(slot, workspace, rlimits, group, states, most)
-        try:
-            yield links
-        finally:
-            self.zygote.end(links)
-
-    def _count(self) -> None:
-        if self.imaging is not None:
-            self.imaging.count()
 
     def _terms(self, limits: Limits) -> tuple[int, int, dict[str, int], Group | None, int, int]:
         """What a session is asked for by."""
@@ -180,14 +146,6 @@ class Template:
             confirm(tier, probe(links))
         finally:
             self.zygote.end(links)
-
-    def _learn(self, limits: Limits) -> None:
-        """Have sessions spared what can be known from one of them; they do without as well."""
-        try:
-            with self.trial(limits) as links:
-                self.zygote.learn(links)
-        except SandboxError:
-            self.zygote.check_alive()
 
     def _remove_groups(self) -> None:
         groups, self._groups = self._groups, None

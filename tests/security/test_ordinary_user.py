@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from tests.sandbox.test_working_set import on_request
 from tests.waiting import LONG, PATIENCE
 
 User: TypeAlias = Callable[[str], Any]
@@ -274,23 +273,3 @@ def test_shared_objects_are_in_memory_once_and_each_sessions_own(user: User, tie
         tier,
         True,
     ]
-
-
-IMAGED = """
-import json
-from repl_sandbox import Sandbox, imaging
-imaging.WORTH_IT = 6
-with Sandbox() as sandbox:
-    for _ in range(imaging.WORTH_IT):
-        sandbox.session().close()
-    sandbox._template.imaging.wait()
-    with sandbox.session() as session:
-        session.run("x = 41")
-        states = [session.run("import os; os._exit(1)").state, session.run("x + 1").value]
-    print(json.dumps([sandbox._template.imaging.done, *states]))
-"""
-
-
-@on_request
-def test_what_sessions_touch_is_found_out(user: User) -> None:
-    assert user(IMAGED) == [True, "rolled_back", "42"]

@@ -6,18 +6,10 @@ import ctypes
 import os
 from typing import Final
 
-from .calls import Row
-from .libc import Call, number
-
 # uapi/asm-generic/mman-common.h
 _MADV_DONTNEED: Final = 4
 _MADV_HUGEPAGE: Final = 14
 _MADV_NOHUGEPAGE: Final = 15
-POPULATING: Final = 23  # MADV_POPULATE_WRITE
-# MADV_DONTDUMP: what is advised so is no mapping with what is beside it.
-PARTING: Final = 16
-# uapi/linux/pidfd.h: in the place of a descriptor, the one who calls. Linux 6.15.
-_PIDFD_SELF: Final = -10_000
 
 _libc = ctypes.CDLL(None)
 _libc.malloc.restype = ctypes.c_void_p
@@ -38,39 +30,6 @@ def _madvise(address: int, size: int, *advices: int) -> None:
     if last > first:
         for advice in advices:
             _libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), advice)
-
-
-_process_madvise: Final = Call(
-    "process_madvise", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint
-)
-
-
-def populating(runs: str, count: str) -> Row | None:
-    """`populate` as a call with the arguments of these names; None if this kernel is too old."""
-    if _process_madvise.raw(_PIDFD_SELF, None, 0, POPULATING, 0):
-        return None
-    call = "syscall", number("process_madvise")
-    return *call, _PIDFD_SELF, runs, count, POPULATING, 0
-
-
-def populate(runs: int, count: int) -> None:
-    """process_madvise(2) on this process, MADV_POPULATE_WRITE: have pages as if written to.
-
-    `runs` is the address of an array of `count` struct iovec. OSError (EINVAL) where the kernel
-    takes this advice from no process, not even about itself, as before Linux 6.13.
-    """
-    me = os.pidfd_open(os.getpid())
-    try:
-        if _process_madvise.raw(me, runs, count, POPULATING, 0) == -1:
-            _process_madvise.failed()
-    finally:
-        os.close(me)
-
-
-def check_advice(me: int, advice: int) -> None:
-    """OSError where the kernel does not take `advice` from this process, whose pidfd `me` is."""
-    if _process_madvise.raw(me, None, 0, advice, 0) == -1:
-        _process_madvise.failed()
 
 
 def trim_heap() -> None:

@@ -7,7 +7,7 @@ pages and more, of each session. Here the C library does it all, in chains of co
 1. In the zygote: a clone whose child begins with the next chain (`quiet_clone`).
 2. The birth: what both processes need, then fork(3), then setcontext to the last chain. That lies
    in memory which a child does not have (madvise(2), MADV_DONTFORK). So in the worker it fails; the
-   worker has its working set brought, and goes on with the chain of its own steps (`quiet_steps`).
+   worker goes on with the chain of its own steps (`quiet_steps`).
    Where there is none it comes back to where the zygote left Python, as it does after that.
 3. The closing: the steps of init as `recipe` has them, and after each memcpy(3) of errno, which
    says what has failed first; write(2) of errno to the worker, which goes on if it is none;
@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from . import contexts, memory, remedies
+from . import contexts, remedies
 from .calls import Calls, Row
 from .forms import Form
 from .libc import number
@@ -98,7 +98,6 @@ class QuietInit:
         self._notes.myself, self._notes.yes = b"0", 1
         self._chosen: tuple[object, ...] = ()
         self._errno = contexts.errno_at()
-        self._populating = memory.populating("runs", "count")
         self._held, self.saved = contexts.saved()
         self._closing = Form(list(self._closing_rows(steps, own_ids)), self.saved, _HEADROOM)
         self._birth = Form(list(self._birth_rows()), self.saved, _HEADROOM)
@@ -122,8 +121,6 @@ class QuietInit:
         yield self._note("streams")
         yield ("fork",)
         yield "setcontext", apart.first
-        if self._populating is not None:
-            yield self._populating
         yield "setcontext", "then"
 
     def _closing_rows(self, steps: Sequence[Step], own_ids: bool) -> Iterator[Row]:
@@ -167,25 +164,14 @@ class QuietInit:
 
     # ── what is filled in ─────────────────────────────────────────────────────────────────────
 
-    @property
-    def populates(self) -> bool:
-        """Whether the worker has its working set brought before it runs a line of Python."""
-        return self._populating is not None
-
-    def prepare(
-        self, jail: Jail, ends: Ends, runs: tuple[int, int] = (0, 0), then: int = 0
-    ) -> None:
+    def prepare(self, jail: Jail, ends: Ends, then: int = 0) -> None:
         """In the template: lay out what is the next session's.
 
-        `runs`: as of `memory.populate`, what the worker has brought, if it `populates`. `then`: the
-        context that the worker goes on with; 0: that which the zygote has left.
+        `then`: the context that the worker goes on with; 0: that which the zygote has left.
 
         Raises:
             OSError: it has more of something than there is room for.
         """
-        if self.populates:
-            self._birth.fill_in("runs", runs[0])
-            self._birth.fill_in("count", runs[1])
         self._birth.fill_in("then", then)
         chosen = jail.groups, jail.mapped, frozenset(jail.kept), ends
         if chosen == self._chosen:

@@ -69,33 +69,28 @@ class Worker(Questions):
         """In a template: see to what the session's code forks."""
         os.register_at_fork(after_in_child=self._after_fork)
 
-    def serve(
-        self, fd: int, states: States, recovery: Recovery | None, *, has_pages: bool
-    ) -> NoReturn:
+    def serve(self, fd: int, states: States, recovery: Recovery | None) -> NoReturn:
         """Obey the host on socket `fd` until it closes the conversation; then the process ends.
 
-        `states`, `recovery`: as of `belong_to`. `has_pages`: those that a first cell writes to are
-        copied, so one that comes at once need not be prepared for.
+        `states`, `recovery`: as of `belong_to`.
         """
         self.belong_to(fd, states, recovery)
         try:
             self.open(fd)
-            if not has_pages or not self._channel.waits(_SOON):
+            if not self._channel.waits(_SOON):
                 self._touch_pages()
             self._obey_always()
         except Disconnected:
             _exit(0)
 
-    def serve_on(self, *, has_pages: bool) -> None:
+    def serve_on(self) -> None:
         """As `serve`, for who was made to `belong_to` a session before it was forked.
 
-        What `prepare` returned was sent; with `has_pages` a command has come. Returns when the
-        host has closed the conversation.
+        What `prepare` returned was sent, and a command has come. Returns when the host has closed
+        the conversation.
         """
         self._begin()
         try:
-            if not has_pages:
-                self._touch_pages()
             self._obey_always()
         except Disconnected:
             pass

@@ -57,7 +57,7 @@ def warm_up(rules: Rules | None = None) -> None:
             ask(Assign("x", "str", b""))
             ask(Execute(next(cells), b"x"))
     for _ in range(_RUNS):  # the host has left
-        worker.serve_on(has_pages=False)
+        worker.serve_on()
     worker.close()
     states.close()
     sources.forget()

@@ -30,7 +30,6 @@ from .generation import (
 )
 from .init import Init
 from .revival import Revival
-from .working_set import WorkingSets
 
 _ignore_children = partial(_signal.signal, _signal.SIGCHLD, _signal.SIG_DFL)
 
@@ -46,7 +45,6 @@ class Birth(NamedTuple):
     revival: Revival | None
     worker: Worker  # made before the fork, to serve in one of this process
     steps: QuietSteps | None  # of that worker, where they can do without Python
-    working_sets: WorkingSets | None
 
     def prepare(self, quiet: QuietInit | None) -> Birth:
         """In the zygote: have the session's processes begin without a line of Python.
@@ -58,10 +56,9 @@ class Birth(NamedTuple):
         control_fd, _, stdout, stderr = self.descriptors
         self._keep()
         awaited = (control_fd,) if self.revival is None else (control_fd, self.revival.awaited)
-        runs = (0, 0) if self.working_sets is None else self.working_sets.worker.runs
         ends = Ends(stdout, stderr, self.written, self.done, awaited)
-        steps, then = self._worker_steps(waits=quiet.populates)
-        quiet.prepare(self.jail, ends, runs, then)
+        steps, then = self._worker_steps()
+        quiet.prepare(self.jail, ends, then)
         return self._replace(steps=steps)
 
     def close(self) -> None:
@@ -110,7 +107,7 @@ class Birth(NamedTuple):
             return
         _ignore_children()
         try:
-            self.worker.serve_on(has_pages=self.steps.waits)
+            self.worker.serve_on()
             os._exit(0)
         # Boundary: as in `be_worker`.
         except Exception as error:  # noqa: BLE001
@@ -118,12 +115,8 @@ class Birth(NamedTuple):
         finally:
             os._exit(1)
 
-    def _worker_steps(self, *, waits: bool) -> tuple[QuietSteps | None, int]:
-        """What can take the first worker's steps, and where it begins.
-
-        It `waits` for a command without Python if its pages are brought, or would be if it were
-        known which these are: that is found by looking at one that has waited so.
-        """
+    def _worker_steps(self) -> tuple[QuietSteps | None, int]:
+        """What can take the first worker's steps, and where it begins."""
         jail, control, worker = self.jail, *self.descriptors[:2]
         kept = frozenset(kept_by_worker(jail, control, self.revival))
         steps, used = self.steps, (*(kept - {WORKER_FD}), worker, jail.mapped)
@@ -133,7 +126,7 @@ class Birth(NamedTuple):
         ends = quiet_steps.Ends(control, worker, kept)
         if steps.is_whole:
             self._prepare_worker(tracks=tracks)
-        return steps, steps.prepare(jail, ends, waits=waits, tracks=tracks)
+        return steps, steps.prepare(jail, ends, waits=True, tracks=tracks)
 
     def _prepare_worker(self, *, tracks: bool) -> None:
         if tracks:
@@ -152,8 +145,6 @@ class Birth(NamedTuple):
         try:
             worker = self._fork() if quiet is None else quiet.begin(tier)
             if worker == 0:
-                if self.working_sets is not None and not (quiet and quiet.populates):
-                    self.working_sets.worker.bring()
                 self._be_worker()
             self.jail.contained = -1  # its number may be another descriptor's by the next worker
             template, states, revival = self.worker, self.states, self.revival
@@ -178,8 +169,6 @@ class Birth(NamedTuple):
             os.close(self.written)
         contain(jail, BIRTH)
         worker = forks.fork()
-        if worker and self.working_sets is not None:
-            self.working_sets.init.bring()
         for target, fd in enumerate(self.descriptors[2:], 1):
             os.dup2(fd, target)
         if worker:
@@ -200,5 +189,4 @@ class Birth(NamedTuple):
             self.states,
             self.revival,
             quiet=self.steps,
-            has_pages=self.working_sets is not None,
         )

@@ -47,14 +47,12 @@ def be_worker(
     revival: Revival | None,
     *,
     quiet: QuietSteps | None = None,
-    has_pages: bool = False,
 ) -> NoReturn:
     """Apply `steps` to this process, and obey the host on `worker_fd` until it ends.
 
     `control_fd`: init's, for the case that a step fails; closed before any code runs. `template`: a
     worker that was made before the fork. `states`, `revival`: what is shared with init.
     `quiet`: what can apply them without Python, prepared for this process.
-    `has_pages`: as of `Worker.serve`.
     """
     recovery: Recovery | None = None
     try:
@@ -88,7 +86,7 @@ def be_worker(
         report(control_fd, jail.tier, "worker", error)
         os._exit(1)
     try:
-        template.serve(high, states, recovery, has_pages=has_pages)
+        template.serve(high, states, recovery)
     # Boundary: the session ends with its worker, and its own standard error is what is left to it.
     except Exception as error:  # noqa: BLE001
         complain(error)

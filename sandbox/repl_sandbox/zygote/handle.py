@@ -13,17 +13,15 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 
 from ..cgroups.group import Group
 from ..errors import SandboxClosed, SandboxError
-from ..jail.tracking import Span
-from ..sealing import seal
 from ..types import Policy
 from ..wire.connection import HostConnection
-from . import control, copied, process, requests
+from . import control, process, requests
 from .arrival import await_ready
 from .conversation import Conversation, Gone
 from .ends import Ends
@@ -35,8 +33,6 @@ from .outside import Outside
 START_TIMEOUT = 120.0
 # A session takes 3 ms; on a machine that swaps or is overloaded a thousand times that.
 SPAWN_TIMEOUT = 30.0
-# Seconds for a cell that is to be learned from, and that a sandbox can do without.
-_REHEARSAL = 3.0
 # To end all sessions and to remove their directories, where the kernel does not.
 _LEAVE_TIMEOUT = 30.0
 
@@ -222,44 +218,6 @@ class ZygoteHandle:
         # If it cannot be told, it is gone, or ends the session when its own request is done.
         self._conversation.drop(requests.end(requests.UNANSWERED, links.number))
 
-    def learn(self, links: Links) -> bool:
-        """Have sessions copy at once what new session `links` has copied by its first answer.
-
-        Whether they will. It has to be one without recovery, and is good for nothing afterwards.
-        """
-        try:
-            if not copied.rehearse(links, _REHEARSAL):
-                return False
-            sets = [copied.find(self.pid, pid) for pid in (links.pid, links.worker_pid)]
-        except OSError:
-            return False  # this process may not look
-        with _file("repl-working-sets") as file:
-            os.write(file, b"".join(sets))
-            sizes = [len(each) for each in sets]
-            return bool(self.ask({"op": "bring", "sizes": sizes}, (file,))["brings"])
-
-    def part(self) -> list[Span]:
-        """Have the zygote's memory, where it lies in these, in a file and each page by itself.
-
-        That makes it too slow for sessions of users.
-
-        Raises:
-            SandboxError: it cannot be, or as of `ask`.
-        """
-        with _file("repl-image") as file:
-            return [(first, end) for first, end in self.ask({"op": "lay"}, (file,))["spans"]]
-
-    def keep(self, runs: bytes) -> None:
-        """Have the zygote's memory in a file, of which it maps `runs`, as of `copied.runs`.
-
-        Raises:
-            SandboxError: as of `part`.
-        """
-        with _file("repl-image") as file, _file("repl-image-runs") as told:
-            os.write(told, runs)
-            self.ask({"op": "lay"}, (file, told))
-            seal(file)  # it is all sessions' memory
-
     def forget(self, pid: int) -> None:
         """Have the zygote wait for a nested one with this pid, which has ended."""
         try:
@@ -353,16 +311,6 @@ def _check_size(configuration: control.Message) -> None:
             f"{name}: {sizes[name]:,} bytes; the limit of all settings of a template together is "
             f"{_MOST_SETTINGS:,}"
         )
-
-
-@contextlib.contextmanager
-def _file(name: str) -> Iterator[int]:
-    """A file in memory, which can be sealed."""
-    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _entrance(group: Group | None) -> AbstractContextManager[Sequence[int]]:

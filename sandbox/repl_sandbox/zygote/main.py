@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import socket
-from dataclasses import replace
 from errno import EACCES, EBUSY, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP
 from typing import NoReturn
 
@@ -23,7 +22,7 @@ from ..jail.namespaces import FLAGS
 from ..jail.quiet_init import QuietInit
 from ..jail.recipe import DONE, Jail
 from ..worker.states import States
-from . import control, image, nested, requests
+from . import control, nested, requests
 from .birth import Birth
 from .cradle import Cradle
 from .endings import Endings
@@ -32,7 +31,6 @@ from .generation import WORKER_FD
 from .networks import Networks
 from .revival import Revival
 from .template import Template
-from .working_set import WorkingSet, WorkingSets
 
 # clone3(2): what is wrong with the group that the child should be born into, or there is no such
 # call, as under some seccomp filters of container engines.
@@ -117,35 +115,7 @@ class Zygote:
         """What the host asks once in a while, done; the answer."""
         if question["op"] == "nest":
             return self._nest(question, descriptors)
-        if question["op"] == "lay":
-            return self._lay(*descriptors)
-        if question["op"] == "bring":
-            return {"brings": self._bring(descriptors[0], *question["sizes"])}
         return {"gone": self._forget(question["nested"])}
-
-    def _bring(self, fd: int, init: int, worker: int) -> bool:
-        """Take the working sets of sessions from a file, one after the other; whether they help."""
-        try:
-            sets = WorkingSets(
-                WorkingSet(os.pread(fd, init, 0)), WorkingSet(os.pread(fd, worker, init))
-            )
-        except OSError:
-            return False
-        self._template = replace(self._template, working_sets=sets)
-        return True
-
-    def _lay(self, file: int, runs: int = -1) -> control.Message:
-        """Lay this process's memory into a file, to keep the pages that file `runs` tells.
-
-        Without that, each page is a mapping of its own from then on; where they are is answered.
-        """
-        try:
-            if runs < 0:
-                return {"spans": image.part(file)}
-            image.keep(file, os.pread(runs, os.fstat(runs).st_size, 0))
-        except OSError as error:
-            return control.refusal(error)
-        return {}
 
     def _nest(self, message: control.Message, descriptors: list[int]) -> control.Message:
         """Fork a template with objects in it; it speaks for itself from here on."""
@@ -204,7 +174,7 @@ class Zygote:
         if self._networks is None:
             self._spawn_beside(number, own_slot, descriptors)
             return
-        key = group, settings, *descriptors, template.working_sets
+        key = group, settings, *descriptors
         birth = self._cradle.again(key) or self._cradle.made(key, self._expect(group, descriptors))
         birth.jail.slot = own_slot
         try:
@@ -243,7 +213,8 @@ class Zygote:
             jail.mapped, written = os.pipe2(os.O_CLOEXEC)
         return Birth(
             *(jail, (control_fd, worker_fd, stdout, stderr), written, done, states, revival),
-            *(template.worker, template.steps, template.working_sets),
+            template.worker,
+            template.steps,
         )
 
     def _spawn_beside(self, number: int, slot: int | None, descriptors: list[int]) -> None:

@@ -48,7 +48,6 @@ from .ground import Ground, ground_of
 from .immortal import immortalise
 from .pools import fill_holes
 from .rehearsal import rehearse
-from .working_set import WorkingSets
 
 if TYPE_CHECKING:
     from ..policies.rules import Rules
@@ -74,7 +73,6 @@ class Template:
     worker: Worker  # made here once, so that a session has nothing left to build
     data_segment: int  # bytes of private writable memory before a session has done anything
     filled: Sequence[object]  # as of pools.fill_holes
-    working_sets: WorkingSets | None = None  # once they are known
     quiet: QuietInit | None = None  # where inits can do without Python
     steps: QuietSteps | None = None  # likewise of first workers
     nested: bool = False  # forked from another, whose directory `base` is

@@ -30,7 +30,7 @@ _NAMES: Final = (
     # What the zygote makes for a session.
     "_move begin contained descriptors disable done first full gid_map is_session jail "
     "mapped nested of pinned pipe2 revival seal setns slot st_nlink steps uid_map worker "
-    "working_sets written "
+    "written "
 )
 # Interned as they are made, which makes them those of all code that is loaded later.
 NAMES: Final = tuple(map(sys.intern, _NAMES.split()))
