@@ -15,58 +15,62 @@ TORCHRL := .venv-torchrl
 COMPAT  := .venv-compat
 OPENENV := openenv-0.10.0 openenv-0.4.1 openenv-core-0.3.0
 
-.PHONY: demo serve test test-slow test-older test-compat test-torchrl test-security test-containers test-aarch64 soak soak-server check fix dist wheelhouse images bench bench-server lock clean
+# A target that starts sessions needs the native library too, as `VENV/.native`: the build compares
+# hashes, because the times of files say little after a checkout of another commit.
+.PHONY: FORCE native demo serve test test-slow test-older test-compat test-torchrl test-security test-containers test-aarch64 soak soak-server check fix dist wheelhouse images bench bench-server lock clean
 
-demo: $(DEV)/.ready            ## an episode on real input, printed step by step
+demo: $(DEV)/.native           ## an episode on real input, printed step by step
 	$(DEV)/bin/python examples/demo.py
 
-serve: $(DEV)/.ready           ## the endpoint on http://127.0.0.1:8000; SERVE_ARGS=... as for `repl-env serve`
+serve: $(DEV)/.native          ## the endpoint on http://127.0.0.1:8000; SERVE_ARGS=... as for `repl-env serve`
 	$(DEV)/bin/repl-env serve $(SERVE_ARGS)
 
-test: $(DEV)/.ready            ## the test suite, in two processes at once
+test: $(DEV)/.native           ## the test suite, in two processes at once
 	$(DEV)/bin/python -m tests.halves
 
-test-slow: $(DEV)/.ready       ## what tests show with larger numbers: 1,000 sessions, 500 trees, longer soaks
+test-slow: $(DEV)/.native      ## what tests show with larger numbers: 1,000 sessions, 500 trees, longer soaks
 	$(DEV)/bin/python -m pytest -m slow
 
-test-older: $(OLDER)/.ready    ## tests of models and of the hub with the older majors of openai and huggingface_hub
+test-older: $(OLDER)/.native   ## tests of models and of the hub with the older majors of openai and huggingface_hub
 	$(OLDER)/bin/python -m pytest tests/rlm tests/space/test_push.py
 
-test-compat: $(DEV)/.ready $(OPENENV:%=$(COMPAT)/%/.ready) ## OpenEnv's clients and checks, of three generations
+test-compat: $(DEV)/.native $(OPENENV:%=$(COMPAT)/%/.ready) ## OpenEnv's clients and checks, of three generations
 	REPL_TEST_COMPAT=$(COMPAT) $(DEV)/bin/python -m pytest tests/compat
 
-test-torchrl: $(TORCHRL)/.ready ## the integration of TorchRL, with a tiny model; 1.5 GB installed on the first call
+test-torchrl: $(TORCHRL)/.native ## the integration of TorchRL, with a tiny model; 1.5 GB installed on the first call
 	$(TORCHRL)/bin/python -m pytest tests/torchrl
 
-test-security: $(DEV)/.ready   ## the corpus of abuse, every case; CORPUS=FILE of cases, TIER=name
+test-security: $(DEV)/.native  ## the corpus of abuse, every case; CORPUS=FILE of cases, TIER=name
 	$(DEV)/bin/python -m tests.security.abuse $(if $(CORPUS),--corpus $(CORPUS)) $(if $(TIER),--tier $(TIER))
 
-test-containers: $(DEV)/.ready ## containers: the tiers in them, the images, Compose; where an engine answers or can be started
+test-containers: $(DEV)/.native ## containers: the tiers in them, the images, Compose; where an engine answers or can be started
 	REPL_TEST_CONTAINERS=1 $(DEV)/bin/python -m pytest tests/containers
 
-test-aarch64: $(DEV)/.ready    ## tests of the engine on an emulated aarch64 machine, as root (half an hour); ARGS=... of pytest
+test-aarch64: $(DEV)/.native   ## tests of the engine on an emulated aarch64 machine, as root (half an hour); ARGS=... of pytest
 	$(DEV)/bin/python -m tests.emulated $(ARGS)
 
-soak: $(DEV)/.ready            ## 50 sessions whose workers are ended at random, for SOAK_SECONDS=1800
+soak: $(DEV)/.native           ## 50 sessions whose workers are ended at random, for SOAK_SECONDS=1800
 	$(DEV)/bin/python -m tests.soak --seconds $(or $(SOAK_SECONDS),1800) $(SOAK_ARGS)
 
-soak-server: $(DEV)/.ready     ## a server under mixed load, clients that vanish and abuse, for SOAK_SECONDS=600
+soak-server: $(DEV)/.native    ## a server under mixed load, clients that vanish and abuse, for SOAK_SECONDS=600
 	$(DEV)/bin/python -m tests.soak.server --seconds $(or $(SOAK_SECONDS),600) $(SOAK_ARGS)
 
-check: $(DEV)/.ready           ## lint, format, types, directions of imports
+check: $(DEV)/.native          ## lint, format, types, directions of imports
 	$(DEV)/bin/ruff check
 	$(DEV)/bin/ruff format --check
 	$(DEV)/bin/mypy
 	$(DEV)/bin/lint-imports
 
+native: $(DEV)/.native         ## the native library beside its C files, if it is not there or stale
+
 fix: $(DEV)/.ready             ## repair what ruff can repair
 	$(DEV)/bin/ruff check --fix
 	$(DEV)/bin/ruff format
 
-bench: $(BENCH)/.ready $(PEERS)/.ready $(TORCHRL)/.ready   ## measure against floors and peers; BENCH_ARGS=--check to fail on a missed goal, BENCH_ARGS="--against REV" to compare two commits
+bench: $(BENCH)/.native $(PEERS)/.ready $(TORCHRL)/.ready   ## measure against floors and peers; BENCH_ARGS=--check to fail on a missed goal, BENCH_ARGS="--against REV" to compare two commits
 	$(BENCH)/bin/python -m benchmarks --peers $(PEERS)/bin/python $(BENCH_ARGS)
 
-bench-server: $(BENCH)/.ready $(SERVERS)/.ready   ## the same of the server, beside OpenEnv's; likewise BENCH_ARGS
+bench-server: $(BENCH)/.native $(SERVERS)/.ready   ## the same of the server, beside OpenEnv's; likewise BENCH_ARGS
 	$(BENCH)/bin/python -m benchmarks.server --peers $(SERVERS)/bin/python $(BENCH_ARGS)
 
 dist: $(DEV)/.ready            ## sdist, wheels and constraints.txt into dist/; each wheel is installed alone, and its demo runs
@@ -88,8 +92,12 @@ lock: $(LOCK)/.ready           ## requirements.lock and docker/session.lock anew
 		--python-version 3.11 --generate-hashes --upgrade --quiet --no-config \
 		--custom-compile-command 'make lock' --output-file docker/session.lock
 
-clean:                         ## remove the virtual environments and caches
+clean:                         ## remove the virtual environments, caches and the native library
+	rm -f sandbox/repl_sandbox/native/*.so
 	rm -rf $(DEV) $(OLDER) $(LOCK) $(TORCHRL) $(COMPAT) $(BENCH) $(PEERS) $(SERVERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .import_linter_cache
+
+%/.native: %/.ready FORCE
+	.ci/native $*
 
 # The stamp is written last: a failed or interrupted install is done again.
 $(DEV)/.ready: pyproject.toml .ci/venv

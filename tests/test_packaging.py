@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from distributions.building import build
+from repl_sandbox.native.sources import file_name
 
 ROOT = Path(__file__).parents[1]
 SOURCES = {
@@ -20,6 +22,7 @@ SOURCES = {
     "repl_sandbox": ROOT / "sandbox" / "repl_sandbox",
     "repl_server": ROOT / "server" / "repl_server",
 }
+LIBRARY = file_name(os.uname().machine)
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +45,10 @@ def test_the_wheel_holds_every_file_of_a_package(wheel: zipfile.ZipFile, package
     files = {
         f"{package}/{file.relative_to(folder)}"
         for file in folder.rglob("*")
-        if file.is_file() and "__pycache__" not in file.parts
+        if file.is_file() and "__pycache__" not in file.parts and file.suffix != ".so"
     }
+    if package == "repl_sandbox":
+        files.add(f"repl_sandbox/native/{LIBRARY}")
 
     assert files == {name for name in wheel.namelist() if name.startswith(f"{package}/")}
     assert f"{package}/py.typed" in files

@@ -1,0 +1,1 @@
+"""The distributions of a checkout: the native library, wheels, the sdist, wheelhouses."""

@@ -1,0 +1,44 @@
+"""The C files of this folder, how they are compiled, and the hash of both.
+
+Imported by the loader, and by the build in `distributions/native.py`: standard library only, on any
+system.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+MACHINES = ("x86_64", "aarch64")
+# Freestanding: no libc is linked or called, so that one library serves glibc, musl and every
+# interpreter. `-z defs` makes a call of a missing function (memcpy by the compiler, say) an error
+# of the build and not of a session.
+FLAGS = (
+    *("-std=c11", "-O2", "-fPIC", "-shared", "-nostdlib", "-ffreestanding", "-fno-builtin"),
+    *("-fno-stack-protector", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"),
+    *("-Wl,-z,defs", "-Wl,-z,noexecstack", "-Wl,-z,now", "-Wl,--build-id=none", "-Wl,-s"),
+)
+# GCC would call functions of its own library for atomic operations.
+MACHINE_FLAGS = {"aarch64": ("-mno-outline-atomics",)}
+
+
+def file_name(machine: str) -> str:
+    """The name of the library for a machine, as uname(2) names it."""
+    return f"repl_native-{machine}.so"
+
+
+def c_files(folder: str = FOLDER) -> list[str]:
+    """The names of the files to compile, sorted."""
+    return sorted(name for name in os.listdir(folder) if name.endswith(".c"))
+
+
+def build_hash(folder: str = FOLDER) -> str:
+    """The hash of all C files, headers and flags: a library with another one is stale."""
+    digest = hashlib.sha256(repr((FLAGS, MACHINE_FLAGS)).encode())
+    for name in sorted(name for name in os.listdir(folder) if name.endswith((".c", ".h"))):
+        with open(os.path.join(folder, name), "rb") as file:
+            content = file.read()
+        digest.update(f"\0{name}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()[:32]
