@@ -97,7 +97,7 @@ clean:                         ## remove the virtual environments, caches and th
 	rm -rf $(DEV) $(OLDER) $(LOCK) $(TORCHRL) $(COMPAT) $(BENCH) $(PEERS) $(SERVERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .import_linter_cache
 
 %/.native: %/.ready FORCE
-	.ci/native $*
+	$*/bin/python -m repl_sandbox.native.build
 
 # The stamp is written last: a failed or interrupted install is done again.
 $(DEV)/.ready: pyproject.toml .ci/venv

@@ -14,10 +14,9 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # not there in a build by pip
+sys.path.insert(0, str(Path(__file__).parent / "sandbox"))  # before any engine that is installed
 
-from distributions import native
-from repl_sandbox.native import sources
+from repl_sandbox.native import build, sources
 
 # One file for both families: nothing of either is in the library. ziglang's wheels are named alike.
 TAG = "py3-none-manylinux_2_17_{0}.manylinux2014_{0}.musllinux_1_1_{0}"
@@ -31,7 +30,7 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]  # hatchling's o
     def dependencies(self) -> list[str]:
         """Ziglang, where no other compiler builds the library."""
         machine = self._machine()
-        return native.requirements(machine) if machine else []
+        return build.requirements(machine) if machine else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, before hatchling collects the files."""
@@ -39,12 +38,12 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]  # hatchling's o
         if not machine:
             return
         if version == "editable":
-            native.build_in_place()
+            build.build_in_place()
             return
         self._scratch = tempfile.TemporaryDirectory()
         name = sources.file_name(machine)
         library = Path(self._scratch.name, name)
-        native.compile_library(machine, library)
+        build.compile_library(machine, library)
         build_data["force_include"][str(library)] = f"repl_sandbox/native/{name}"
         build_data["pure_python"] = False
         build_data["tag"] = TAG.format(machine)
@@ -59,7 +58,7 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]  # hatchling's o
         if self.target_name != "wheel":
             return ""
         chosen = os.environ.get("REPL_ENV_BUILD_FOR") or (
-            os.uname().machine if native.supported() else "any"
+            os.uname().machine if build.supported() else "any"
         )
         if chosen == "any":
             return ""

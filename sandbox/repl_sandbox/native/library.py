@@ -59,19 +59,25 @@ def load() -> NativeLibrary:
         IsolationError: the step "native". The library is absent, was built for another machine or
             from other sources, is truncated, or the dynamic loader refuses it.
     """
-    path = os.path.join(sources.FOLDER, sources.file_name(os.uname().machine))
+    machine = os.uname().machine
+    path = os.path.join(sources.FOLDER, sources.file_name(machine))
     try:
-        build_hash, compiler = _checked(path)
+        build_hash, compiler = read_build(path, machine)
         return NativeLibrary(path, build_hash, compiler, ctypes.PyDLL(path))
     except OSError as error:
         raise _failed(str(error)) from error
 
 
-def _checked(path: str) -> tuple[str, str]:
-    """The build hash and the compiler of the library at `path`, which fits this process."""
+def read_build(path: str, machine: str) -> tuple[str, str]:
+    """The build hash and the compiler of the library at `path`.
+
+    Raises:
+        IsolationError: the file is no whole library for `machine` of the C files beside this one.
+        OSError: the file cannot be read.
+    """
     with open(path, "rb") as file:
         content = file.read()
-    _check_elf(path, content)
+    _check_elf(path, content, machine)
     if (build := _BUILD.search(content)) is None:
         raise _failed(f"{path} is not the library of repl-env")
     build_hash, compiler = build[1].decode(), build[2].decode(errors="replace")
@@ -82,9 +88,7 @@ def _checked(path: str) -> tuple[str, str]:
     return build_hash, compiler
 
 
-def _check_elf(path: str, content: bytes) -> None:
-    """IsolationError unless `content` is a whole library of this machine."""
-    machine = os.uname().machine
+def _check_elf(path: str, content: bytes, machine: str) -> None:
     if not content.startswith(_ELF) or len(content) < _ELF_HEADER:
         raise _failed(f"{path} is not a library for 64-bit Linux")
     (number,) = struct.unpack_from("<H", content, 18)

@@ -1,7 +1,6 @@
 """The C files of this folder, how they are compiled, and the hash of both.
 
-Imported by the loader, and by the build in `distributions/native.py`: standard library only, on any
-system.
+Imported by the loader and by the build, on any system.
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""The distributions of a checkout: the native library, wheels, the sdist, wheelhouses."""
