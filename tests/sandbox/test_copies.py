@@ -349,9 +349,8 @@ os._exit(1)
         assert copied.run("x").value == "7"
 
 
-# Copies of a worker that has nothing else open, by a renewal or by forks that say what the table
-# names when they are asked for a copy, and when one becomes another. Prints that of the last cell,
-# and the table after it.
+# Copies of a worker that has nothing else open, by forks that note what the table names meanwhile.
+# Prints that of the last cell, and the table after it.
 _NAMED = """
 import json, os, socket, sys
 from repl_sandbox.worker.copies import Copies, Recovery
@@ -361,31 +360,15 @@ os.closerange(3, 100)  # as in a session; libffi holds one from 3.5 on
 states, seen = States(), []
 orders, init = socket.socketpair()
 init.sendall(b"k" * 8)
-worker = os.dup2(orders.fileno(), 500)
-kept_open = init.detach()
+worker = os.dup2(init.detach(), 500)
+os.close(4)
 numbers = iter(range(1 << 22, 1 << 23))  # of no process: the largest is less
 
-class Renewal:
-    descriptors = (kept_open,)
-    rested = False
-    def copy(self, instead, closed, exchange, rest):
-        if not instead:
-            return fork()
-        seen.append(states.read())
-        exchange(lambda: seen.append(states.read()))
-        return instead
-    def again(self, instead, exchange):
-        return -1
-
-class Soon(Renewal):
-    def again(self, instead, exchange):
-        return self.copy(instead, 0, exchange, None) if instead else -1
-
-def fork():
+def fork(*_):
     seen.append(states.read())
     return next(numbers)
 
-copies = Copies(Recovery(states, orders, {kept}, sys.argv[1], fork, fork, {renewal}), worker)
+copies = Copies(Recovery(states, orders, {kept}, sys.argv[1], fork, fork, {quiet}), worker)
 for copies.cell in {cells}:
     seen.clear()
     copies.make()
@@ -393,23 +376,22 @@ print(json.dumps([[cell for _, cell in rows] for rows in (*seen, states.read())]
 """
 
 
+@pytest.mark.parametrize("quiet", ["fork", "None"])
 @pytest.mark.parametrize(
-    ("renewal", "kept", "cells", "named"),
+    ("kept", "cells", "named"),
     [
-        ("Renewal()", 1, [1, 2, 3], [[1, 2], [2], [2, 3]]),
-        ("Renewal()", 1, [1, 2, 2], [[1, 2], [1, 2], [1, 2]]),
-        ("Renewal()", 0, [1, 2], [[1], [1], [2]]),
-        ("Soon()", 0, [1, 2], [[1], [1], [2]]),
-        ("Renewal()", 1, [1, 2], [[1], [1, 2]]),
-        ("None", 1, [1, 2, 3], [[1, 2], [2, 3]]),
+        (1, [1, 2, 3], [[1, 2], [2, 3]]),
+        (1, [1, 2, 2], [[1, 2], [1, 2]]),
+        (0, [1, 2], [[1], [2]]),
+        (1, [1, 2], [[1], [1, 2]]),
     ],
-    ids=["of another cell", "of the same", "the only one", "soon", "a new one", "forks alone"],
+    ids=["of another cell", "of the same", "the only one", "a new one"],
 )
 def test_a_copy_is_named_until_another_is_there(
-    renewal: str, kept: int, cells: list[int], named: list[list[int]], tmp_path: Path
+    quiet: str, kept: int, cells: list[int], named: list[list[int]], tmp_path: Path
 ) -> None:
     """So that a worker that is ended meanwhile takes no state with it."""
-    script = _NAMED.format(renewal=renewal, kept=kept, cells=cells)
+    script = _NAMED.format(quiet=quiet, kept=kept, cells=cells)
     run = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)],
         capture_output=True,

@@ -120,9 +120,7 @@ def test_mounts_in_private_places_are_shown_as_by_python(
     assert by_chains == _seen("snapshot", "auto", mounts)
 
 
-@pytest.mark.parametrize(
-    "before", ["hostname", "process group", "page tracking", "seccomp", "init"]
-)
+@pytest.mark.parametrize("before", ["hostname", "process group", "workspace", "seccomp", "init"])
 def test_a_step_that_fails_is_named(change: Callable[[str], None], before: str) -> None:
     """As the first of a chain, amid one and as its last."""
     change(f"add(('broken', Calls((('chdir', b'/nowhere'),))), {before!r})")

@@ -259,11 +259,8 @@ def test_only_the_sessions_own_processes_are_visible(view: Any) -> None:
 def test_descriptors_are_the_streams_and_the_worker_s(view: Any) -> None:
     kinds = {int(fd): kind for fd, kind in view["descriptors"].items()}
     assert [kinds.pop(fd) for fd in (0, 1, 2)] == [stat.S_IFCHR, stat.S_IFIFO, stat.S_IFIFO]
-    others = [path for path in view["leads"][3:] if not path.startswith("socket:")]
-    # Where the kernel tells which pages a process has written, by these two, and only of its own.
-    assert others in ([], ["anon_inode:[userfaultfd]", f"/proc/{view['pid'][0]}/pagemap"])
     # Its own, and that of its copies.
-    assert list(kinds.values()).count(stat.S_IFSOCK) == len(kinds) - len(others) == 2
+    assert list(kinds.values()) == [stat.S_IFSOCK] * 2
     assert view["stdin"]
 
 

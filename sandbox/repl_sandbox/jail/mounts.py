@@ -13,11 +13,9 @@ are locked (mount_namespaces(7)): nobody inside can take one away or make it wri
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from typing import TypeAlias
 
 from . import libc
@@ -234,28 +232,5 @@ def private_options(workspace_size: int, owner: int) -> tuple[tuple[str, str], .
     return (
         ("/tmp", f"mode=1777,size={workspace_size},{inside}"),
         (WORKSPACE, f"mode=700,size={workspace_size},{inside}"),
-        ("/dev/shm", f"mode=1777,size={_SHM_SIZE}{large_folios()},{inside}"),
+        ("/dev/shm", f"mode=1777,size={_SHM_SIZE},{inside}"),
     )
-
-
-@cache
-def large_folios() -> str:
-    """What a tmpfs is told for its large files to lie in large folios; nothing if that is no use.
-
-    What is kept for waiting copies lies in one (`delta.py`), written whole after each cell: page by
-    page, a server with recovery has three quarters of the steps. A file has them only as far as it
-    is large (tmpfs(5), `huge=`).
-    Whether the kernel knows of any (CONFIG_TRANSPARENT_HUGEPAGE) a mount tells, by the first who
-    may mount here, and that is the template.
-    """
-    try:
-        libc.mount("tmpfs", "/dev/shm", "tmpfs", PRIVATE_FLAGS, f"size=4k{_LARGE_FOLIOS}")
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        return ""
-    libc.umount("/dev/shm", libc.MNT_DETACH)
-    return _LARGE_FOLIOS
-
-
-_LARGE_FOLIOS = ",huge=within_size"

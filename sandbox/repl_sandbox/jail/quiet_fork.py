@@ -14,11 +14,6 @@ and the parent has to wait for them too. Here the C library does it all, in a ch
 6. setcontext(3), if the parent is to rest: to a chain of its own, which says what has to be said of
    the child and waits until the parent is spoken to. Its address has a byte that is wrong but where
    the signal that was waited for is the parent's, and one where the clone has failed.
-7. pread(2): a place in a file, into the last argument of
-8. preadv(2), which reads there what are the arguments of
-9. preadv(2), which reads what the parent has written for the child since: see `delta`.
-
-The last three fail where there is no such file, and read nothing in the parent.
 """
 
 from __future__ import annotations
@@ -44,12 +39,11 @@ from .quiet_rows import SIGNALS, Awaited
 # is queued (SIGRTMIN and above): it would be refused where code has used up what may be queued.
 _OURS: Final = SIGSTKFLT
 _RAISE, _CLONE, _NOTE, _CLOSE, _GROUP, _WAIT = range(6)
-_SEEK, _FOUND, _FAILED, _REST, _FIND, _ASK, _READ = range(6, 13)
-_CALLS: Final = 13
+_SEEK, _FOUND, _FAILED, _REST = range(6, 10)
+_CALLS: Final = 10
 # The child's id is written so many bytes into the last number of close_range, which the kernel
 # takes 4 of: any that is no multiple of 2**16 is above all descriptors then.
 _SHIFT: Final = 2
-_WORD: Final = 8
 _INT: Final = 4
 # The two highest bytes of an address, which are 0, in the order of x86-64 and aarch64; and what no
 # address of a process has there.
@@ -96,36 +90,30 @@ class QuietFork:
         # Pages of their own: in a child that waits they are as it has made them, whatever becomes
         # of the same ones in its parent.
         self._area = mmap.mmap(-1, contexts.size(_CALLS), mmap.MAP_PRIVATE)
-        self.begin = ctypes.addressof(ctypes.c_char.from_buffer(self._area))
-        self.end = -(-(self.begin + len(self._area)) // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._held, self.saved = contexts.saved()
-        self._chain = Chain(self.begin, _CALLS, self.saved)
+        begin = ctypes.addressof(ctypes.c_char.from_buffer(self._area))
+        self._held, self._saved = contexts.saved()
+        self._chain = Chain(begin, _CALLS, self._saved)
         # Where the first call's stack ends: what the others use of theirs does not reach so far.
         self._heard = ctypes.c_int.from_address(self._chain.stacks)
         self._wakes, self._id, self._failed = wakes, ctypes.c_int(), ctypes.c_int()
         self._awaited, self._blocked = Awaited(0, select.POLLIN), ctypes.c_uint64()
         self._switched = ctypes.c_ubyte()
-        self._asked: tuple[int, ...] = ()  # of the last fork
         self._kill, self._nothing = number("kill"), number("getpid")
-        self._resting = Form(list(self._resting_rows()), self.saved, _HEADROOM)
+        self._resting = Form(list(self._resting_rows()), self._saved, _HEADROOM)
         self._lay_out()
 
-    def __call__(
-        self, closed: int, file: int = -1, place: int = 0, rest: Rest | None = None
-    ) -> int:
+    def __call__(self, closed: int, rest: Rest | None = None) -> int:
         """Fork: the child's id, and 0 in the child when it has been woken.
 
         The child is the caller's sibling, as of `forks.fork_beside`; it closes all descriptors from
-        `closed` on, then leads a process group, and then waits. When it is woken, it reads at
-        `place` of `file` where there are three words: the address of an array of struct iovec, how
-        many there are, and the place to read them from. The caller leads a session, has no other
-        thread, and has blocked all signals, which so are the child's. With `rest` it comes back
-        when that is over.
+        `closed` on, then leads a process group, and then waits. The caller leads a session, has no
+        other thread, and has blocked all signals, which so are the child's. With `rest` it comes
+        back when that is over.
 
         Raises:
             OSError: there is no room for another process.
         """
-        self.prepare(closed, file, place, rest)
+        self.prepare(closed, rest)
         me = _getpid()
         self._chain.run()
         if self.is_woken(me):
@@ -134,17 +122,13 @@ class QuietFork:
             raise OSError(errno.EAGAIN, "clone: no room for another process")
         return self._id.value
 
-    def prepare(self, closed: int, file: int = -1, place: int = 0, rest: Rest | None = None) -> int:
+    def prepare(self, closed: int, rest: Rest | None = None) -> int:
         """Do what a fork does before it; of use to who rehearses. Returns 0."""
         # Where the kernel and the chain have written, in a copy that was woken too.
         self._last.value = self._id.value = self._failed.value = 0
         self._seek.value = self._table.address
         self._rest.value = 0 if rest is None else self._prepared(rest)
-        if self._asked != (closed, file, place):
-            self._asked = closed, file, place
-            self._closed.value, self._place.value = closed, place
-            for each in self._files:
-                each.value = file
+        self._closed.value = closed
         return 0
 
     def _prepared(self, rest: Rest) -> int:
@@ -181,7 +165,7 @@ class QuietFork:
     def _lay_out(self) -> None:
         call, argument = self._chain.call, self._chain.word
         call(_RAISE, "raise", _OURS)
-        first, second, third, fourth = MARKS
+        first, second, *_ = MARKS
         call(_CLOSE, "syscall", number("close_range"), first, second, 0)
         self._closed, self._last = argument(_CLOSE, first), argument(_CLOSE, second)
         flags = SIGCHLD | CLONE_PARENT | CLONE_PARENT_SETTID | CLONE_CHILD_SETTID
@@ -202,17 +186,6 @@ class QuietFork:
         call(_FOUND, "memcpy", bytes_of_it + _TOP, first, 1)
         self._seek = argument(_FOUND, first)
         call(_SEEK, "memcpy", ctypes.addressof(self._seek), ctypes.addressof(self._heard), 1)
-        call(_READ, "syscall", number("preadv"), first, second, third, fourth, 0)
-        # The three are not side by side in all contexts.
-        words = [ctypes.addressof(argument(_READ, mark)) for mark in (second, third, fourth)]
-        runs = [part for word in words for part in (word, _WORD)]
-        self._runs = (ctypes.c_size_t * len(runs))(*runs)
-        asked = first, ctypes.addressof(self._runs), len(words)
-        call(_ASK, "syscall", number("preadv"), *asked, second, 0)
-        place = ctypes.addressof(argument(_ASK, second))
-        call(_FIND, "syscall", number("pread64"), first, place, _WORD, second)
-        self._place = argument(_FIND, second)
-        self._files = [argument(each, first) for each in (_FIND, _ASK, _READ)]
 
 
 @functools.cache

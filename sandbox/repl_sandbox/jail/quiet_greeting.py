@@ -29,7 +29,7 @@ _SHIFT: Final = 2
 _NOWHERE: Final = 1 << 63  # the address of nothing that is a process's
 _TOP: Final = 7  # where the highest byte of an address is, in x86-64 and aarch64
 # How many things may be found to be otherwise than they should.
-FINDINGS: Final = 4
+FINDINGS: Final = 3
 
 
 class _Part(ctypes.Structure):

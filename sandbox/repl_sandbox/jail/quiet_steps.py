@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from . import contexts, landlock, membership, mounts, recipe, remedies, seccomp, tracking, users
+from . import contexts, landlock, membership, mounts, recipe, remedies, seccomp, users
 from .calls import Calls, Row
 from .forms import Form
 from .libc import CLONE_NEWCGROUP, PR_CAPBSET_DROP, PR_SET_DUMPABLE, number
@@ -39,7 +39,6 @@ _NOT_TAKEN: Final = errno.ECANCELED
 _MOST_STEPS: Final = 24
 # What is done besides a step only if something is so of a session; else getpid(2).
 _IF_GROUPED: Final = ("unshare", "prctl", "openat", "write", "close")
-_IF_TRACKED: Final = ("userfaultfd", "ioctl", "prctl", "openat", "fcntl", "close")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,6 @@ class Facts:
     covered: Mapping[str, str]
     saved: int  # where the process goes on that was forked, when its chain is at its end
     worker: int  # the number of its socket
-    tracking: int  # that of the first of two descriptors by which its pages are tracked
     report: Callable[[Mapping[str, int]], bytes]  # of what it found, on the control socket
     ready: bytes  # what it says on its own
     unblocked: int  # a signal that tells whoever has it blocked from such a worker
@@ -76,8 +74,6 @@ class _Notes(ctypes.Structure):
     _fields_ = (
         ("failures", ctypes.c_int * _MOST_STEPS),  # errno after each step
         ("nothing", ctypes.c_int),  # errno where nothing has failed
-        ("before_tracking", ctypes.c_int),
-        ("untracked", ctypes.c_int),  # errno of what tracks pages
         ("before_trial", ctypes.c_int),
         ("may_write", ctypes.c_int),  # errno of access(2)
         ("writes", ctypes.c_int),  # errno of open(2)
@@ -88,7 +84,7 @@ class _Notes(ctypes.Structure):
     )
 
 
-def _values(jail: Jail, ends: Ends, *, tracks: bool) -> dict[str, int]:
+def _values(jail: Jail, ends: Ends) -> dict[str, int]:
     """What numbers come to in one session, by their names in the rows."""
     free = (fd for fd in range(len(ends.kept) + 2) if fd not in ends.kept)
     grouped = jail.groups is not None
@@ -99,7 +95,6 @@ def _values(jail: Jail, ends: Ends, *, tracks: bool) -> dict[str, int]:
         "free": next(free),
         "next free": next(free),
         **{f"grouped {call}": _number_if(grouped, call) for call in _IF_GROUPED},
-        **{f"tracked {call}": _number_if(tracks, call) for call in _IF_TRACKED},
     }
 
 
@@ -139,7 +134,6 @@ class QuietSteps:
         self._greeting = Greeting(facts.worker, facts.report(held), facts.ready, self._errno)
         # 0 in a worker that is contained, has said so and was told something; in nobody else.
         self.untold = self._greeting.untold
-        self._api = tracking.api()
         self._refusals = contexts.Table({errno.EACCES: 0, errno.EPERM: 0}, 1)
         self._rules = [landlock.Rule(files, -1) for _, files in facts.files.rules]
         self._program = seccomp.Program.of(facts.seal)
@@ -149,7 +143,6 @@ class QuietSteps:
             recipe.uncover: self._uncovering,
             recipe.keep_descriptors: closing,
             recipe.enter_workspace: lambda: iter([("chdir", mounts.WORKSPACE.encode())]),
-            recipe.track_pages: self._track_pages,
             recipe.close_group_view: lambda: self._if_grouped("unshare", CLONE_NEWCGROUP),
             recipe.empty_bounding_set: self._bounding_set,
             recipe.be_first_to_go: self._first_to_go,
@@ -220,17 +213,6 @@ class QuietSteps:
         # In a session without a group it is a call that does nothing.
         yield "syscall", f"grouped {call}", *arguments
 
-    def _track_pages(self) -> Iterator[Row]:
-        yield "memcpy", self._at("before_tracking"), self._errno, WORD
-        yield "memcpy", self._errno, self._at("nothing"), WORD
-        api = ctypes.addressof(self._api)
-        for call, *rest in tracking.opening("free", "next free", api, self._facts.tracking):
-            yield "syscall", f"tracked {call!s}", *rest
-        # Where it cannot be, the session does without; but that is for Python.
-        yield "memcpy", self._at("untracked"), self._errno, WORD
-        yield "memcpy", self._at("findings") + 3, self._errno, 1
-        yield "memcpy", self._errno, self._at("before_tracking"), WORD
-
     def _wait_for_init(self) -> Iterator[Row]:
         yield "read", "contained", self._at("init"), WORD
         yield "close", "contained"
@@ -294,10 +276,10 @@ class QuietSteps:
         if form.has("control"):
             self._greeting.fill_in(form)
 
-    def prepare(self, jail: Jail, ends: Ends, *, waits: bool, tracks: bool) -> int:
+    def prepare(self, jail: Jail, ends: Ends, *, waits: bool) -> int:
         """In the zygote: lay out what is the next session's.
 
-        `waits`: its worker waits for a command before it runs Python. `tracks`: its pages.
+        `waits`: its worker waits for a command before it runs Python.
 
         Returns: where the one chain begins that does all of it, 0 if there is more than one.
 
@@ -305,7 +287,7 @@ class QuietSteps:
             OSError: there are more descriptors, or limits, than there is room for.
         """
         grouped = jail.groups is not None
-        chosen = jail.workspace, jail.rlimits, jail.mapped, ends, grouped, waits, tracks
+        chosen = jail.workspace, jail.rlimits, jail.mapped, ends, grouped, waits
         if chosen == self._chosen:
             return self._first
         self._chosen = ()
@@ -316,7 +298,7 @@ class QuietSteps:
             raise OSError(errno.EOVERFLOW, "a limit is more than setrlimit(2) can carry")
         for index, (_, text) in enumerate(mounts.private_options(jail.workspace, users.CODE_ID)):
             self._notes.options[index].value = text.encode()
-        values = _values(jail, ends, tracks=tracks)
+        values = _values(jail, ends)
         for rule in self._rules:
             rule.fd = values["next free"]
         # What is left of the room is the last limit once more.
@@ -336,9 +318,8 @@ class QuietSteps:
         return self._first
 
     def has_room(self, *descriptors: int) -> bool:
-        """In the zygote: whether none of these lies where the worker will have its own."""
-        own = range(self._facts.tracking, self._facts.worker + 1)
-        return not any(fd in own for fd in descriptors)
+        """In the zygote: whether none of these lies where the worker will have its socket."""
+        return self._facts.worker not in descriptors
 
     @property
     def is_whole(self) -> bool:
@@ -366,8 +347,6 @@ class QuietSteps:
             self._check(part, jail.tier)
         if self._notes.init:
             signal.pause()  # it has failed, and ends when it has told the host in what; so we do
-        if jail.tracking is not None:
-            jail.tracking.opened(self._notes.untracked)
         try:
             if self._is_restricted():
                 jail.held["landlock"] = self._facts.files.abi

@@ -31,7 +31,6 @@ from . import (
     seccomp,
     users,
 )
-from .tracking import Tracking
 
 
 class ForkLimit(NamedTuple):
@@ -63,7 +62,6 @@ class Jail:
     states: int = -1  # how many a session keeps besides the current one; -1: not even that
     kept: set[int] = field(default_factory=set)  # descriptors of the process that is contained
     held: dict[str, int] = field(default_factory=dict)  # what the worker found, before any code
-    tracking: Tracking | None = None  # of the pages that the worker writes, if that is of use
     home: str = ""  # the workspace of a branch; "" for the session's own
     forks: ForkLimit | None = None  # where nothing of the kernel's bounds the session's processes
 
@@ -247,12 +245,6 @@ VIEW: Sequence[Step] = (
 )
 
 
-def track_pages(jail: Jail) -> None:
-    """Where that is of use."""
-    if jail.tracking is not None:
-        jail.tracking.begin()
-
-
 # In each worker, before any code of the session runs.
 WORKER: Sequence[Step] = (
     # Away from init's: a signal of the code to its group is not for init.
@@ -260,8 +252,6 @@ WORKER: Sequence[Step] = (
     ("descriptors", keep_descriptors),
     # Most steps hold the thread that takes them, and a library may start one where it is forked.
     ("single thread", processes.HAVE_ONE_THREAD),
-    # Before the limit of descriptors, above which its numbers are, and before memory is hidden.
-    ("page tracking", track_pages),
     ("workspace", enter_workspace),
     # With a group, clone makes no cgroup namespace: it would begin at the template's group.
     ("cgroup namespace", close_group_view),

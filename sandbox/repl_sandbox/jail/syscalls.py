@@ -61,12 +61,6 @@ TIOCSTI: Final = 0x5412
 TIOCLINUX: Final = 0x541C
 TIOCCONS: Final = 0x541D
 TIOCSETD: Final = 0x5423
-# uapi/linux/userfaultfd.h: UNREGISTER, WAKE, COPY, ZEROPAGE, MOVE, WRITEPROTECT, CONTINUE, POISON.
-# Not REGISTER, nor API, which the kernel takes once.
-UFFDIO: Final = (
-    *(0x8010AA01, 0x8010AA02, 0xC028AA03, 0xC020AA04, 0xC028AA05, 0xC018AA06, 0xC020AA07),
-    0xC020AA08,
-)
 # uapi/linux/fcntl.h: counted from F_LINUX_SPECIFIC_BASE.
 F_SETLEASE: Final = 1024
 F_NOTIFY: Final = 1026
@@ -249,10 +243,9 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule("sendmmsg", (NoBits(3, MSG_OOB),), EOPNOTSUPP, _NOT_OUT_OF_BAND),
     Rule(
         "ioctl",
-        (NoneOf(1, (TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD, *UFFDIO)),),
+        (NoneOf(1, (TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD)),),
         EPERM,
-        "these type into a terminal (CVE-2017-5226), take the console, or load line disciplines; "
-        "and what userfaultfd does but for noting, of which a worker has one",
+        "these type into a terminal (CVE-2017-5226), take the console, or load line disciplines",
     ),
     Rule(
         "kill",
@@ -314,7 +307,6 @@ SETUP: Final[tuple[Setup, ...]] = (
     Setup("clone3", "the same into a group of version 2, for which clone has no argument"),
     Setup("unshare", "namespaces after the ids are mapped; whether a worker has one thread"),
     Setup("setns", "the zygote enters a session's network to fork it there, and leaves it"),
-    Setup("userfaultfd", "notes which pages a worker writes, for its waiting copies"),
     Setup("process_madvise", "the pages that each session writes first are copied at once", _BOTH),
     Setup("mount", "tmpfs, proc and bind mounts of the root"),
     Setup("umount2", "the old root is detached after pivot_root"),

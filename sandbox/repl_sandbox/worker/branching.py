@@ -121,9 +121,7 @@ class Branching(Copies):
             threads = has_threads()
             lacks = remains.look(self._own(), threads=threads)
             # A branch has files of its own, but what it has mapped are those of this process.
-            renewal = self._recovery.renewal
-            ours = (self.states.address, *(() if renewal is None else renewal.mapped))
-            return _Look(threads, lacks, mappings.lost(ours))
+            return _Look(threads, lacks, mappings.lost((self.states.address,)))
         # Boundary: as in `Worker._copy`.
         except Exception:  # noqa: BLE001
             return None
@@ -189,11 +187,6 @@ class Branching(Copies):
             # Boundary: as where a worker waits for what the host wants next.
             except BaseException as error:  # noqa: BLE001
                 complain(error)
-
-    def begin(self) -> None:
-        """In a branch that has spoken: let go of what the worker's copies were made with."""
-        if self._recovery.renewal is not None:
-            self._recovery.renewal.end()
 
     def _begin_branch(
         self, forker: _Forker, lacks: Remains, before: set[int], ahead: _Ahead | None

@@ -59,8 +59,6 @@ SETTLING = 0.1
 
 _STDERR = 2
 
-Exchange = Callable[[Callable[[], None]], None]
-
 
 class Rest(NamedTuple):
     """As of `jail.quiet_fork`: a worker rests until it is spoken to, and runs no Python before."""
@@ -72,45 +70,17 @@ class Rest(NamedTuple):
     blocked: int
 
 
-class Renewal(Protocol):
-    """What `jail.renewal` is to a worker."""
+class QuietFork(Protocol):
+    """`jail.quiet_fork.QuietFork`: makes copies that wait without running Python."""
 
-    @property
-    def descriptors(self) -> tuple[int, ...]:
-        """Those that are open for it."""
+    def __call__(self, closed: int, rest: Rest | None) -> int:
+        """The process id of the copy; 0 in the copy, once it is woken.
 
-    @property
-    def mapped(self) -> tuple[int, ...]:
-        """Where memory begins that is shared for it."""
-
-    @property
-    def rested(self) -> bool:
-        """Whether the last copy was made with the rest that was asked for."""
-
-    def copy(self, instead: int, closed: int, exchange: Exchange, rest: Rest | None) -> int:
-        """A copy of the state now, which may be `instead`; 0 in the copy when it is woken.
-
-        If it is `instead`, `exchange` is called with what makes it one, which takes no time.
+        The copy closes all descriptors from `closed` on. All signals have to be blocked.
         """
 
-    def again(self, instead: int, exchange: Exchange) -> int:
-        """As `copy`, if it is soon seen that nothing is lacking; else -1. Files are not seen to.
-
-        In the copy all signals are blocked.
-        """
-
-    @property
-    def blocked(self) -> set[int]:
-        """Those that its code had blocked before."""
-
-    def rehearse(self, closed: int, exchange: Exchange, rest: Rest) -> None:
-        """Run what `copy` runs for a fork, but for that."""
-
-    def take_over(self) -> None:
-        """In a copy that was woken: what it waited for has come."""
-
-    def end(self) -> None:
-        """Let go of all."""
+    def prepare(self, closed: int, rest: Rest | None) -> int:
+        """Run what comes before the fork."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +89,8 @@ class Recovery:
 
     `orders` is where init speaks to copies and a worker to init, `kept` how many states before the
     current one are kept, `workspace` the directory whose files go back with the state; the forks
-    are those of `jail.forks`; `renewal`, where there is one, makes most copies. Who takes over has
-    `spare_files` more numbers of descriptors than code has.
+    are those of `jail.forks`; `quiet_fork`, where there is one, makes most copies. Who takes over
+    has `spare_files` more numbers of descriptors than code has.
     """
 
     states: States
@@ -129,7 +99,7 @@ class Recovery:
     workspace: str
     fork_beside: Callable[[], int]
     fork_beside_threads: Callable[[], int]
-    renewal: Renewal | None
+    quiet_fork: QuietFork | None
     spare_files: int = 0
 
 
@@ -153,7 +123,6 @@ class Copies:
 
     def __init__(self, recovery: Recovery, worker: int) -> None:
         self.due = False
-        self.forked = True  # whether the last copy shares its pages with this process
         self.cell = 0  # the last that ran
         self.states = recovery.states  # the page that the worker shares with its init
         self._recovery = recovery
@@ -204,51 +173,33 @@ class Copies:
         self.due = False
         if self._settling:  # not done yet after a cell that had no code to run
             self.settle()
-        renewal = self._renewal()
-        if renewal is not None and self._files.were_none(self.states.files):
-            pid = renewal.again(self._last(), self._exchange)
-            if pid >= 0:
-                self.forked = False
-                return None if pid else self._woken(Remains([]), renewal.blocked)
-        return self._made(renewal, rests=rests)
-
-    def _made(self, renewal: Renewal | None, *, rests: bool) -> Woken | None:
-        """As `make`, after a close look at what there is."""
         threads = has_threads()
         lacks = remains.look(self._own(), threads=threads)
         if not self._fits(lacks):
             return None
-        if threads or lacks.descriptors:
-            renewal = None
+        quiet_fork = None if threads or lacks.descriptors else self._quiet_fork()
         # Before the copy counts: no state may be gone back to without its files.
         if lacks.descriptors:
             mappings.touch(self._workspace, lacks.descriptors)
         if self._files.changed(self.states.files):
             self._socket.sendall(WORD.pack(KEEP, self.cell))
             self._socket.recv(len(KEPT))
-        last = self._last()
-        before = _sigmask(_BLOCK, ALL_SIGNALS if renewal else HELD)
+        before = _sigmask(_BLOCK, ALL_SIGNALS if quiet_fork else HELD)
+        rest = self._rest(before) if rests and quiet_fork else None
         self._hold_garbage()
         try:
-            pid = (
-                self._fork(threads=threads)
-                if renewal is None
-                else renewal.copy(
-                    last, self._worker, self._exchange, self._rest(before) if rests else None
-                )
-            )
+            pid = quiet_fork(self._worker, rest) if quiet_fork else self._fork(threads=threads)
         except OSError:
             pid = -1
         if pid == 0:
-            return self._woken(lacks, before, waits=renewal is None)
+            return self._woken(lacks, before, waits=quiet_fork is None)
         self._release_garbage()
         _sigmask(_SETMASK, before)
         if pid > 0:
-            self.forked = pid != last
-            if renewal is not None and renewal.rested:
-                self._rows = self._rows_with(pid)
-            elif self.forked:
+            if rest is None:
                 self._keep(pid)
+            else:
+                self._rows = self._rows_with(pid)
             self._settling = pid
         return None
 
@@ -277,8 +228,8 @@ class Copies:
         self._own()
         remains.look(own, threads=has_threads())
         self._files.changed(self.states.files)
-        if (renewal := self._renewal()) is not None:
-            renewal.rehearse(self._worker, self._exchange, self._rest(_sigmask(_BLOCK, ())))
+        if (quiet_fork := self._quiet_fork()) is not None:
+            quiet_fork.prepare(self._worker, self._rest(_sigmask(_BLOCK, ())))
         self._rows = []
 
     def rehearse_waking(self) -> Woken:
@@ -293,16 +244,12 @@ class Copies:
         """The descriptors that are the worker's, and not the session's."""
         if self._reserved:  # but where the code has closed a placeholder
             self._reserved = placeholders.placed(self._reserved)
-        return (0, 1, 2, self._worker, self._orders, *self._of_renewal(), *self._reserved)
+        return (0, 1, 2, self._worker, self._orders, *self._reserved)
 
-    def _of_renewal(self) -> tuple[int, ...]:
-        renewal = self._recovery.renewal
-        return () if renewal is None else renewal.descriptors
-
-    def _renewal(self) -> Renewal | None:
+    def _quiet_fork(self) -> QuietFork | None:
         """What makes a copy that waits as in `_wait`, if it can."""
         # It closes all from the worker's socket on.
-        return self._recovery.renewal if self._orders < self._worker else None
+        return self._recovery.quiet_fork if self._orders < self._worker else None
 
     def _last(self) -> int:
         """The copy that is of no use any more when there is another, 0 for none."""
@@ -329,17 +276,6 @@ class Copies:
                     _sched_yield()
             except OSError:
                 pass  # it has died
-
-    def _exchange(self, renew: Callable[[], None]) -> None:
-        """Let the last copy be that of this cell, by `renew`; it is none of either meanwhile."""
-        copy, states = self._last(), self.states
-        others = [row for row in self._rows if row[0] != copy]
-        rows = [*others, (copy, self.cell)]
-        if others and rows != self._rows:
-            states.write(others)
-        renew()
-        states.write(rows)
-        self._rows = rows
 
     def _rest(self, blocked: Collection[int]) -> Rest:
         """What makes the copy count that there will be, as `_keep` does; and a wait."""
@@ -369,8 +305,6 @@ class Copies:
         _sigmask(_BLOCK, ALL_SIGNALS)
         with suppress(OSError):  # closed already, where hooks of a fork have run
             _close(self._worker)  # the host must see its end when the worker has closed it
-        if self._recovery.renewal is not None:
-            self._recovery.renewal.end()
         if lacks.descriptors:
             lacks.let_go()
         # Away from the worker's process group, which its code may end; but not from its session,
@@ -384,8 +318,6 @@ class Copies:
         self._begin_takeover()
         with suppress(OSError):
             _close(self._worker)  # where a quiet fork could not
-        if self._recovery.renewal is not None:
-            self._recovery.renewal.take_over()
         while (order := read_order(self._socket, _getpid(), wait=True)) is None:
             pass  # it was for one that died before it could read
         # As init has left it: those that still wait.
@@ -423,7 +355,7 @@ class Copies:
         self._rows = rows
         # Numbers that are opened again there, or kept.
         taken = {*self._reserved, *(held.fd for held in lacks.descriptors)}
-        self._sit_down(order.descriptors[0], taken.union(self._of_renewal()))
+        self._sit_down(order.descriptors[0], taken)
         moved = (self._workspace, order.workspace) if order.workspace else None
         if moved:
             self._workspace, self._files = order.workspace, Files(order.workspace)

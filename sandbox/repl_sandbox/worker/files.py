@@ -29,10 +29,6 @@ class Files:
         self._told = 0
         self._fresh = False  # what is seen may have been changed again, and look the same
 
-    def were_none(self, told: int) -> bool:
-        """Whether there was nothing at the last call of `changed`, and nobody has told of more."""
-        return not self._seen and told == self._told
-
     def changed(self, told: int) -> bool:
         """Whether something is there that was not, or is not as it was, since the last call.
 

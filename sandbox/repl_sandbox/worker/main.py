@@ -30,8 +30,7 @@ _thread_count = _thread._count  # as the tests of threading use it
 # Milliseconds in which a host that opened a session for a cell has sent it.
 _SOON = 2
 # Milliseconds that a worker is left in peace after its answer, before it is copied: a session that
-# is closed by then, as those of one cell are, is spared the copy. Not one that is stepped fast and
-# whose copy has only to be brought up to date: what it has written is in the caches still.
+# is closed by then, as those of one cell are, is spared the copy.
 _PEACE = 1
 # The same before any code of the session has run. What it has is from the host, it may never be
 # used, and a model thinks for longer than this. A cell that comes sooner waits for its copy.
@@ -173,7 +172,7 @@ class Worker(Questions):
     def _copy(self, copies: Branching) -> None:
         """Have the state kept, before anything can change it."""
         rests = False
-        if _thread_count() == 0 and (copies.forked or not self._hurried):
+        if _thread_count() == 0:
             said = self._channel.waits(_PEACE if self._used else _PEACE_UNUSED)
             rests = not said and not self._hurried
         try:
@@ -185,10 +184,9 @@ class Worker(Questions):
             return
         if woken is not None:
             self._take_over(woken)
-        # What was written is this process's own still, if the copy was only brought up to date. And
-        # who lets this session rest does not notice what the next cell takes longer, while pages
+        # Who lets this session rest does not notice what the next cell takes longer, while pages
         # that are shared with the copy are in memory once.
-        if copies.forked and self._hurried and not self._channel.waits(0):
+        if self._hurried and not self._channel.waits(0):
             self._touch_pages()
 
     def _take_over(self, woken: Woken) -> None:
@@ -250,7 +248,6 @@ class Worker(Questions):
             return
         try:
             self._take_over(woken)
-            copies.begin()
         # Boundary: there must be no half of a branch that hears its host.
         except BaseException:  # noqa: BLE001
             _exit(1)

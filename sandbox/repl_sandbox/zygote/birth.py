@@ -15,19 +15,9 @@ from ..jail import forks, quiet_steps
 from ..jail.quiet_init import Ends, QuietInit
 from ..jail.quiet_steps import QuietSteps
 from ..jail.recipe import BIRTH, DONE, RECIPES, Jail, contain
-from ..jail.tracking import Tracking
 from ..worker.main import Worker
 from ..worker.states import States
-from .generation import (
-    TRACKING_BELOW,
-    WORKER_FD,
-    be_worker,
-    complain,
-    is_tracked,
-    kept_by_worker,
-    limiter_of,
-    report,
-)
+from .generation import WORKER_FD, be_worker, complain, kept_by_worker, limiter_of, report
 from .init import Init
 from .revival import Revival
 
@@ -122,18 +112,11 @@ class Birth(NamedTuple):
         steps, used = self.steps, (*(kept - {WORKER_FD}), worker, jail.mapped)
         if steps is None or not steps.has_room(*used):
             return None, 0
-        tracks = is_tracked(jail, self.revival)
         ends = quiet_steps.Ends(control, worker, kept)
         if steps.is_whole:
-            self._prepare_worker(tracks=tracks)
-        return steps, steps.prepare(jail, ends, waits=True, tracks=tracks)
-
-    def _prepare_worker(self, *, tracks: bool) -> None:
-        if tracks:
-            self.jail.tracking = Tracking(WORKER_FD - TRACKING_BELOW)
-            self.jail.tracking.opened(0)
-        recovery = None if self.revival is None else self.revival.recovery()
-        self.worker.belong_to(WORKER_FD, self.states, recovery)
+            recovery = None if self.revival is None else self.revival.recovery()
+            self.worker.belong_to(WORKER_FD, self.states, recovery)
+        return steps, steps.prepare(jail, ends, waits=True)
 
     def be_session(self, quiet: QuietInit | None) -> NoReturn:
         """Be the first process of a new session: fork its first worker at once, then be its init.

@@ -13,10 +13,8 @@ from typing import NoReturn
 
 from ..errors import IsolationError
 from ..jail import folders
-from ..jail.delta import MOST_PLACES
 from ..jail.quiet_steps import QuietSteps
 from ..jail.recipe import Jail, Step, contain
-from ..jail.tracking import Tracking
 from ..worker.copies import Recovery
 from ..worker.hints import know_no_jail
 from ..worker.main import Worker
@@ -31,10 +29,6 @@ WORKER_FD = 1000
 
 # So many a process has to be allowed to open, for these sockets; 1024 is the default of Linux.
 LEAST_FILES = WORKER_FD + 24
-
-# So far below the worker's socket lies what tracks its pages: above all that a copy keeps open,
-# below what the limit of files may be.
-TRACKING_BELOW = 50
 
 
 def be_worker(
@@ -64,8 +58,6 @@ def be_worker(
         if quiet is None or not quiet.is_whole:
             high = fcntl.fcntl(worker_fd, fcntl.F_DUPFD_CLOEXEC, WORKER_FD)
             jail.kept = kept_by_worker(jail, control_fd, revival, high)
-        if is_tracked(jail, revival):
-            jail.tracking = Tracking(high - TRACKING_BELOW)
         if quiet is None:
             contain(jail, steps)
         else:
@@ -97,11 +89,6 @@ def be_worker(
 def complain(error: Exception) -> None:
     """Say to the session why its worker ends."""
     os.write(2, f"the session's worker failed: {type(error).__name__}: {error}\n".encode())
-
-
-def is_tracked(jail: Jail, revival: Revival | None) -> bool:
-    """Whether pages of its worker are tracked, if the kernel can."""
-    return revival is not None and jail.tier == "jailed" and jail.states < MOST_PLACES
 
 
 def kept_by_worker(

@@ -15,9 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..jail import folders, forks, mounts, processes, quiet_fork, rlimits
-from ..jail.glance import Own
 from ..jail.recipe import Jail
-from ..jail.renewal import Renewal
 from ..worker.copies import WAKE, Recovery
 from ..worker.orders import BRANCHED, KEEP, ORDER
 from ..worker.states import Row, States
@@ -31,7 +29,6 @@ from .orders import Orders
 _BRANCH_LOOK, _MOST_LOOKS = 20, 400
 # A look at one that is stopped, which is the code's doing, counts for so many.
 _STOPPED = 3
-_STREAMS = (0, 1, 2)
 # What else may be said meanwhile: code of the session can say it without end.
 _MOST_WORDS = 10_000
 
@@ -89,16 +86,9 @@ class Revival:
             self._workspace(),
             forks.fork_beside,
             forks.fork_beside_threads,
-            self._renewal(),
+            quiet_fork.prepare(WAKE),
             rlimits.SPARE_FILES,
         )
-
-    def _renewal(self) -> Renewal | None:
-        fork = quiet_fork.prepare(WAKE)
-        if fork is None:
-            return None
-        own = Own((*_STREAMS, self._high, self.theirs), self._workspace())
-        return Renewal(fork, self.jail.tracking, own)
 
     def _workspace(self) -> str:
         own = f"{self._folder}/{folders.WORKSPACE}" if self._folder else mounts.WORKSPACE

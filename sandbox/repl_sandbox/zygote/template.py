@@ -43,7 +43,7 @@ from ..worker.warmth import warm_up
 from ..worker.warned import show_as_of_cells
 from ..worker.workspace_modules import MODULES
 from . import control
-from .generation import TRACKING_BELOW, WORKER_FD
+from .generation import WORKER_FD
 from .ground import Ground, ground_of
 from .immortal import immortalise
 from .pools import fill_holes
@@ -187,7 +187,6 @@ def _quiet(
         *(privileged, capabilities.last_capability(), ground.files, ground.seal, ground.covered),
         saved=quiet.saved,
         worker=WORKER_FD,
-        tracking=WORKER_FD - TRACKING_BELOW,
         report=control.held,
         ready=ready,
         unblocked=WAITS,
