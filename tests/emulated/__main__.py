@@ -17,7 +17,7 @@ DEPENDENT = (
     *("tests/sandbox/test_seccomp.py", "tests/sandbox/test_syscalls.py"),
     *("tests/sandbox/test_quiet_init.py", "tests/sandbox/test_quiet_steps.py"),
     *("tests/sandbox/test_quiet_fork.py", "tests/sandbox/test_immortal.py"),
-    *("tests/sandbox/test_recovery.py", "tests/sandbox/test_renewal.py"),
+    *("tests/sandbox/test_recovery.py", "tests/sandbox/test_copied_state.py"),
     *("tests/security/test_landlock.py", "tests/security/test_jail_powers.py"),
     *("tests/security/test_jail_view.py", "tests/security/test_cgroups.py"),
 )
