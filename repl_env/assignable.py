@@ -11,12 +11,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from repl_env.contexts import Given
-from repl_env.episode_turns import EpisodeTurns
 from repl_env.errors import REPLError
+from repl_env.interfaces import Environment
+from repl_env.models import REPLAction, REPLObservation, REPLState
 from repl_env.subcalls import GivenProvider, HostFunction
 
 if TYPE_CHECKING:
     from repl_env.current_episode import CurrentEpisode
+    from repl_env.env.episodes import EpisodeTurns
+    from repl_env.env.equipment import Equipment
     from repl_env.settings import Settings
 
 T = TypeVar("T")
@@ -71,8 +74,9 @@ def _setting(
 
     def put(owner: AssignableEnvironment, value: Any) -> None:
         owner.settings = replace(owner.settings, **{field: value})
-        if hold is not None and owner._current is not None:
-            hold(owner._current, owner.settings)
+        current = owner._episodes.slot.current
+        if hold is not None and current is not None:
+            hold(current, owner.settings)
 
     return Attribute(lambda owner: getattr(owner.settings, field), put)
 
@@ -81,17 +85,18 @@ def _function(name: str) -> Attribute[HostFunction | None]:
     """A function for sub-calls; calls that the current episode makes from here on go to it."""
 
     def get(owner: AssignableEnvironment) -> HostFunction | None:
-        provider = owner._provider
+        provider = owner._equipment.provider
         return provider.function(name) if isinstance(provider, GivenProvider) else None
 
     def put(owner: AssignableEnvironment, function: HostFunction | None) -> None:
-        provider = owner._provider
+        provider = owner._equipment.provider
         if not isinstance(provider, GivenProvider):
             raise REPLError(f"{name}: sub-calls of this environment are answered for it already")
         # Another one: branches have the provider in common.
-        owner._provider = given = provider.with_function(name, function)
-        if owner._current is not None and owner._current.calling is not None:
-            given.take_over(owner._current.calling, owner._current.asked.subcalls)
+        owner._equipment.provider = given = provider.with_function(name, function)
+        current = owner._episodes.slot.current
+        if current is not None and current.calling is not None:
+            given.take_over(current.calling, current.asked.subcalls)
 
     return Attribute(get, put)
 
@@ -112,7 +117,7 @@ def _hold_preview(current: CurrentEpisode, settings: Settings) -> None:
     current.episode.terms = replace(terms, context=context)
 
 
-class AssignableEnvironment(EpisodeTurns):
+class AssignableEnvironment(Environment[REPLAction, REPLObservation, REPLState]):
     """The attributes of OpenEnv's `REPLEnvironment` that say what its episodes are like.
 
     Attributes:
@@ -128,6 +133,9 @@ class AssignableEnvironment(EpisodeTurns):
             one on. An episode that was begun without anything that answers has none until a reset.
     """
 
+    _episodes: EpisodeTurns
+    _equipment: Equipment
+
     max_iterations: Attribute[int] = _term("max_iterations")
     max_output_length: Attribute[int] = _term("max_output_length")
     context_preview_length: Attribute[int] = _setting("context_preview_length", _hold_preview)
@@ -139,6 +147,15 @@ class AssignableEnvironment(EpisodeTurns):
     llm_batch_fn = _function("llm_batch_fn")
     subcall_fn = _function("subcall_fn")
     subcall_batch_fn = _function("subcall_batch_fn")
+
+    @property
+    def settings(self) -> Settings:
+        """The terms of episodes whose reset names no others."""
+        return self._equipment.settings
+
+    @settings.setter
+    def settings(self, settings: Settings) -> None:
+        self._equipment.settings = settings
 
     @property
     def initial_task_prompt(self) -> str:

@@ -37,7 +37,7 @@ class Children:
         """
         from repl_env.async_local import AsyncLocalREPLEnv
 
-        made = self._like._beside()
+        made = self._like.beside()
         made.rubric = REPLRubric()
         made.answer_by(provider)
         return AsyncLocalREPLEnv.of(made)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from weakref import WeakMethod
 
 from repl_env.episode import Episode, Terms
-from repl_env.models import REPLObservation, StepResult
+from repl_env.models import REPLObservation, StepResult, result_of
 from repl_env.subcalls import SubcallSettings
 from repl_env.turns import Turn
 from repl_sandbox.errors import SessionBusy
@@ -122,6 +122,10 @@ class CurrentEpisode:
                 f"this episode was begun by {'reset' if mode == 'async' else 'reset_async'}; "
                 f"go on with {plain if mode == 'async' else other}"
             )
+
+    def latch(self, observation: REPLObservation) -> None:
+        """Note the end of the episode: nothing is run or scored in it any more."""
+        self.last = result_of(observation)
 
     def answered(self, answer: Answer) -> Awaitable[None] | None:
         """Note an answer that the code gives; what is awaited is its check, where it takes long."""

@@ -1,16 +1,18 @@
 """`REPLEnvironment`: episodes on sessions of the engine, plain and asynchronous.
 
 An episode is reset and stepped either by the plain methods or by the asynchronous ones. What they
-do is in `repl_env.episode_turns` and `repl_env.episode_steps`, the rules of an episode in
-`repl_env.episode`.
+do is in `repl_env.env`, the rules of an episode in `repl_env.episode`.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+from weakref import ref
 
 import repl_sandbox
 from repl_env import cells, sandboxes
@@ -18,7 +20,9 @@ from repl_env.arguments import one_timeout
 from repl_env.assignable import AssignableEnvironment
 from repl_env.children import Children
 from repl_env.contexts import Given, Part
-from repl_env.current_episode import at_one_reset
+from repl_env.current_episode import Mode
+from repl_env.env.episodes import Episodes, EpisodeTurns
+from repl_env.env.equipment import Equipment
 from repl_env.episode import Episode
 from repl_env.errors import REPLError
 from repl_env.interfaces import EnvironmentMetadata, Transform
@@ -37,7 +41,7 @@ from repl_env.rubrics import Rubric
 from repl_env.scoring import own_rubric
 from repl_env.settings import Request, Settings, checked_tools
 from repl_env.subcalls import GivenProvider, HostFunction, Provider
-from repl_env.turns import play, play_async
+from repl_env.turns import Turn, play, play_async
 from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
 from repl_sandbox.types import JSON, Answers, Missing
 
@@ -113,7 +117,7 @@ class REPLEnvironment(AssignableEnvironment):
         transform: Transform[REPLObservation] | None = None,
     ) -> None:
         super().__init__(transform, own_rubric(rubric))
-        self.settings = Settings(
+        settings = Settings(
             context=context,
             task_prompt=task_prompt,
             max_iterations=max_iterations,
@@ -126,7 +130,7 @@ class REPLEnvironment(AssignableEnvironment):
             preview=preview,
             max_concurrent_subcalls=max_concurrent_subcalls,
         )
-        self._provider = GivenProvider(
+        provider = GivenProvider(
             llm_query_fn,
             llm_batch_fn,
             subcall_fn,
@@ -134,11 +138,24 @@ class REPLEnvironment(AssignableEnvironment):
             budget=budget,
             prices=prices,
         )
-        self._sandboxes = sandboxes.Source(
+        source = sandboxes.Source(
             sandbox,
             sandboxes.SandboxSettings.of(isolation, require, limits, preload, policy, image),
         )
-        self._current, self._at_reset = None, at_one_reset()
+        self._equip(Equipment(settings, provider, source))
+
+    def _equip(self, equipment: Equipment) -> None:
+        """Have the episodes to come made with `equipment`; there is none yet."""
+        self._equipment, self._episodes = equipment, self._turns_with(equipment)
+
+    def _turns_with(self, equipment: Equipment) -> EpisodeTurns:
+        """What plays the calls; other kinds of environments have theirs around `_episodes_with`."""
+        return self._episodes_with(equipment)
+
+    def _episodes_with(self, equipment: Equipment) -> Episodes:
+        # Weakly, so that an environment that is dropped ends at once, and its session with it.
+        me = ref(self)
+        return Episodes(me, equipment, partial(_children_of, me))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._condition}>"
@@ -146,9 +163,10 @@ class REPLEnvironment(AssignableEnvironment):
     @property
     def _condition(self) -> str:
         """In a few words for a repr: whether an episode is open, how it is held, how far it is."""
-        if self._current is None:
+        current = self._episodes.slot.current
+        if current is None:
             return "without an episode"
-        episode = self._current.episode
+        episode = current.episode
         ended = f", done: {episode.stop_reason}" if episode.done else ""
         tier, most = episode.isolation.get("tier"), episode.terms.max_iterations
         return f"{tier}, open, iteration {episode.iteration} of {most}{ended}"
@@ -175,7 +193,7 @@ class REPLEnvironment(AssignableEnvironment):
             IsolationError: this system cannot give the isolation that was asked for.
         """
         given = (seed, episode_id, context, task_prompt, hf_token, llm_model)
-        return play(self._resetting("plain", given, kwargs))
+        return play(self._episodes.resetting("plain", given, kwargs))
 
     async def reset_async(
         self,
@@ -189,7 +207,7 @@ class REPLEnvironment(AssignableEnvironment):
     ) -> REPLObservation:
         """`reset` for an event loop; the episode is then stepped by `step_async`."""
         given = (seed, episode_id, context, task_prompt, hf_token, llm_model)
-        return await play_async(self._resetting("async", given, kwargs))
+        return await play_async(self._episodes.resetting("async", given, kwargs))
 
     def step(
         self,
@@ -216,7 +234,7 @@ class REPLEnvironment(AssignableEnvironment):
                 function; nothing was run.
         """
         limit = one_timeout(timeout_s, timeout)
-        return play(self._stepping("plain", action, limit, kwargs, on_output))
+        return play(self._episodes.stepping("plain", action, limit, kwargs, on_output))
 
     async def step_async(
         self,
@@ -232,17 +250,17 @@ class REPLEnvironment(AssignableEnvironment):
         `on_output` is called on the event loop, which waits for it.
         """
         limit = one_timeout(timeout_s, timeout)
-        return await play_async(self._stepping("async", action, limit, kwargs, on_output))
+        return await play_async(self._episodes.stepping("async", action, limit, kwargs, on_output))
 
     @property
     def state(self) -> REPLState:
         """The episode so far; NotReset if none has begun."""
-        return self._begun().episode.state()
+        return self._episodes.slot.begun().episode.state()
 
     @property
     def session(self) -> Any:
         """The engine's session of this episode; NotReset if none has begun."""
-        return self._begun().session
+        return self._episodes.slot.begun().session
 
     @property
     def files(self) -> Any:
@@ -251,17 +269,19 @@ class REPLEnvironment(AssignableEnvironment):
         The methods are awaited in an episode that was begun by `reset_async`. They work while no
         step runs, and after the end of the episode until the next reset.
         """
-        return self._begun().session.files
+        return self._episodes.slot.begun().session.files
 
     # OpenEnv's names for the two things that an episode is made of; None between episodes.
 
     @property
     def _state(self) -> Episode | None:
-        return None if self._current is None else self._current.episode
+        current = self._episodes.slot.current
+        return None if current is None else current.episode
 
     @property
     def _executor(self) -> Any:
-        return None if self._current is None else self._current.session
+        current = self._episodes.slot.current
+        return None if current is None else current.session
 
     @property
     def account(self) -> Account:
@@ -271,7 +291,7 @@ class REPLEnvironment(AssignableEnvironment):
             NotReset: no episode has begun.
             REPLError: nothing answers sub-calls here, so nothing is counted.
         """
-        calling = self._begun().calling
+        calling = self._episodes.slot.begun().calling
         if calling is None:
             raise REPLError("no sub-calls are configured, so there is no account of them")
         return calling.account
@@ -279,35 +299,37 @@ class REPLEnvironment(AssignableEnvironment):
     @property
     def calling(self) -> Calling | None:
         """The sub-calls of this episode; None if there is none, or nothing answers any."""
-        return None if self._current is None else self._current.calling
+        current = self._episodes.slot.current
+        return None if current is None else current.calling
 
     @property
     def scored(self) -> bool:
         """Whether an answer is expected of the episode that has begun, if one has."""
-        return self._current is not None and self._current.asked.expected_answer is not None
+        current = self._episodes.slot.current
+        return current is not None and current.asked.expected_answer is not None
 
     @property
     def contexts(self) -> tuple[Part, ...]:
         """The context of this episode, variable by variable; NotReset if none has begun."""
-        return self._begun().episode.terms.context.parts
+        return self._episodes.slot.begun().episode.terms.context.parts
 
     @property
     def source(self) -> sandboxes.Source:
         """Where the sessions of the episodes to come are from."""
-        return self._sandboxes
+        return self._equipment.source
 
     def answer_by(self, provider: Provider) -> None:
         """Have `provider` answer the sub-calls of the episodes to come."""
-        self._provider = provider
+        self._equipment.provider = provider
 
     def take_from(self, source: sandboxes.Source) -> None:
         """Have the episodes to come in sessions from `source`."""
-        self._sandboxes = source
+        self._equipment.source = source
 
     @property
     def variables(self) -> list[str]:
         """The names in the session; NotReset if no episode has begun."""
-        return list(self._begun().episode.names)
+        return list(self._episodes.slot.begun().episode.names)
 
     def save(self, path: str | os.PathLike[str]) -> tuple[Missing, ...]:
         """Write the episode to the file `path`, whole or not at all; it goes on as before.
@@ -322,11 +344,11 @@ class REPLEnvironment(AssignableEnvironment):
             TypeError: the expected answer, or the rubric's state, is not JSON.
             OSError: the file cannot be written.
         """
-        return play(self._saving("plain", path))
+        return play(self._episodes.saving("plain", path))
 
     async def save_async(self, path: str | os.PathLike[str]) -> tuple[Missing, ...]:
         """`save` for an episode that was begun by `reset_async`."""
-        return await play_async(self._saving("async", path))
+        return await play_async(self._episodes.saving("async", path))
 
     def load(
         self,
@@ -351,7 +373,7 @@ class REPLEnvironment(AssignableEnvironment):
             OSError: the file cannot be read.
         """
         model = LLM.of(llm, llm_model, hf_token)
-        return play(self._loading("plain", path, answer_schema, model))
+        return play(self._episodes.loading("plain", path, answer_schema, model))
 
     async def load_async(
         self,
@@ -364,7 +386,7 @@ class REPLEnvironment(AssignableEnvironment):
     ) -> tuple[Missing, ...]:
         """`load` for an event loop; the episode is then stepped by `step_async`."""
         model = LLM.of(llm, llm_model, hf_token)
-        return await play_async(self._loading("async", path, answer_schema, model))
+        return await play_async(self._episodes.loading("async", path, answer_schema, model))
 
     def branch(self, *, seed: int | None = None) -> REPLEnvironment:
         """A copy of this environment amid its episode, which goes on apart from it.
@@ -389,11 +411,18 @@ class REPLEnvironment(AssignableEnvironment):
         """`branch` of an episode that was begun by `reset_async`."""
         return await play_async(self._branching("async", seed))
 
-    def _children(self) -> Children:
-        like = self._beside()
-        like.transform, like.rubric = None, None
-        like.settings = replace(self.settings, context=None, task_prompt=None)
-        return Children(like, self._build_hf_chat_fn)
+    def _branching(self, mode: Mode, seed: int | None) -> Turn[Self]:
+        self._episodes.slot.begun_in(mode)
+        other = self.beside()
+        other.rubric = own_rubric(self.rubric)
+        yield from self._episodes.branching(mode, seed, other._episodes.slot)
+        return other
+
+    def beside(self) -> Self:
+        """Another environment with all of this one's but for its episode."""
+        other = copy.copy(self)
+        other._equip(copy.copy(self._equipment))
+        return other
 
     @staticmethod
     def _build_hf_chat_fn(hf_token: str | None, llm_model: str | None = None) -> Any:
@@ -404,12 +433,12 @@ class REPLEnvironment(AssignableEnvironment):
 
     def close(self) -> None:
         """Close the session. A sandbox that was given or is shared stays open."""
-        self._check_mode("plain")
-        play(self._leaving())
+        self._episodes.slot.check_mode("plain")
+        play(self._episodes.leaving())
 
     async def close_async(self) -> None:
         """The same for an event loop."""
-        await play_async(self._leaving())
+        await play_async(self._episodes.leaving())
 
     def follow_up(
         self,
@@ -428,7 +457,7 @@ class REPLEnvironment(AssignableEnvironment):
             SandboxError: the session is gone.
         """
         request = _following(task_prompt, max_iterations, expected_answer, answer_schema)
-        return play(self._following("plain", request, variables))
+        return play(self._episodes.following("plain", request, variables))
 
     async def follow_up_async(
         self,
@@ -441,24 +470,24 @@ class REPLEnvironment(AssignableEnvironment):
     ) -> REPLObservation:
         """`follow_up` of an episode that was begun by `reset_async`."""
         request = _following(task_prompt, max_iterations, expected_answer, answer_schema)
-        return await play_async(self._following("async", request, variables))
+        return await play_async(self._episodes.following("async", request, variables))
 
     def draft(self) -> JSON:
         """What `answer["content"]` holds in the session, or None; NotReset without an episode.
 
         SessionBusy while a cell runs.
         """
-        found: JSON = play(cells.draft(self._begun_in("plain").session))
+        found: JSON = play(cells.draft(self._episodes.slot.begun_in("plain").session))
         return found
 
     async def draft_async(self) -> JSON:
         """`draft` of an episode that was begun by `reset_async`."""
-        found: JSON = await play_async(cells.draft(self._begun_in("async").session))
+        found: JSON = await play_async(cells.draft(self._episodes.slot.begun_in("async").session))
         return found
 
     async def give_up_async(self) -> REPLObservation:
         """End the episode where it is; see `AsyncLocalREPLEnv.give_up`."""
-        return await play_async(self._giving_up("async"))
+        return await play_async(self._episodes.giving_up("async"))
 
     def get_metadata(self) -> EnvironmentMetadata:
         """Name, description and version, under the name that OpenEnv knows."""
@@ -467,6 +496,16 @@ class REPLEnvironment(AssignableEnvironment):
             description="Python REPL environment for RLM-style code execution",
             version=repl_sandbox.__version__,  # of the one distribution
         )
+
+
+def _children_of(found: ref[REPLEnvironment]) -> Children:
+    """What makes the environments of the runs below an episode of an environment."""
+    environment = found()
+    assert environment is not None  # a call on it is at work
+    like = environment.beside()
+    like.transform, like.rubric = None, None
+    like.settings = replace(environment.settings, context=None, task_prompt=None)
+    return Children(like, environment._build_hf_chat_fn)
 
 
 def _following(

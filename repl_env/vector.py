@@ -17,8 +17,8 @@ from repl_env.arguments import at_least, one_timeout
 from repl_env.assignable import of_all
 from repl_env.closing import Closing
 from repl_env.current_episode import Mode, OneAtATime
+from repl_env.env.beginnings import POSITIONAL
 from repl_env.environment import REPLEnvironment
-from repl_env.episode_turns import POSITIONAL
 from repl_env.errors import EpisodeDone, NotReset
 from repl_env.local import LocalREPLEnv, Result
 from repl_env.models import REPLAction, REPLObservation, result_of
@@ -173,7 +173,7 @@ class REPLVectorEnv(Closing):
         with self._at_call:
             taken = self._taken(actions, timeout_s)
             turns = [
-                self._inner(index)._stepping("plain", action, timeout_s, {})
+                self._inner(index)._episodes.stepping("plain", action, timeout_s, {})
                 for index, action in taken.items()
             ]
             return self._results(taken, self._play(turns))
@@ -227,7 +227,7 @@ class REPLVectorEnv(Closing):
     def close(self) -> None:
         """Close all sessions. RuntimeError after `areset`, which `aclose` is for."""
         self._check_mode("plain")
-        self._play([self._inner(index)._leaving() for index in range(len(self))])
+        self._play([self._inner(index)._episodes.leaving() for index in range(len(self))])
         self._shared.clear()
         self._shared.drop()
         self._end()
@@ -298,7 +298,7 @@ class REPLVectorEnv(Closing):
 
     def _resetting(self, mode: Mode, index: int, request: dict[str, Any]) -> Turn[REPLObservation]:
         given = tuple(request.pop(name, None) for name in POSITIONAL)
-        return self._inner(index)._resetting(mode, given, request)
+        return self._inner(index)._episodes.resetting(mode, given, request)
 
     def _begun(
         self,

@@ -68,7 +68,7 @@ class TaskVectorEnv(REPLVectorEnv):
     @property
     def evaluations(self) -> tuple[Evaluation | None, ...]:
         """By row, of what was handed in, else of what was validated last, if anything was."""
-        runs = (row._run for row in self._rows)
+        runs = (row.run for row in self._rows)
         return tuple(None if run is None else run.evaluation for run in runs)
 
     def _beginning(

@@ -1,4 +1,4 @@
-"""`EpisodeSteps`: what a step of the current episode comes to, as turns (`repl_env.turns`).
+"""`Steps`: what a step of the current episode comes to.
 
 Its code is run within what is left of the budget, or its answer is taken; an end is latched, and
 the observation scored. Where the session is lost, the episode is abandoned.
@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from repl_env import cells, scoring
+from repl_env import cells
 from repl_env.arguments import of_public_kind
-from repl_env.aside import Aside, Blocking
+from repl_env.aside import Aside
 from repl_env.block_steps import BlocksAction, joined
 from repl_env.current_episode import CurrentEpisode, Mode
-from repl_env.errors import OURS, EpisodeAborted, EpisodeDone, NotReset
-from repl_env.interfaces import Environment, finite
-from repl_env.models import REPLAction, REPLObservation, REPLState, give, result_of
-from repl_env.pools import carried, carried_async
-from repl_env.rubrics import is_pending, is_prompt
+from repl_env.env.scorer import Scorer
+from repl_env.env.slot import EpisodeSlot
+from repl_env.errors import EpisodeAborted
+from repl_env.models import REPLAction, REPLObservation
 from repl_env.turns import Turn
 from repl_sandbox.errors import SandboxError, SessionBusy
 from repl_sandbox.session.requests import check_hearer
@@ -35,42 +33,13 @@ if TYPE_CHECKING:
 _ENDING = {"seconds": "wall time", "cpu_seconds": "CPU time"}
 
 
-class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
-    """The current episode of an environment, and the turns that play and leave it."""
+class Steps:
+    """The steps of the episodes in `slot`, which `scorer` scores."""
 
-    _current: CurrentEpisode | None
+    def __init__(self, slot: EpisodeSlot, scorer: Scorer) -> None:
+        self._slot, self._scorer = slot, scorer
 
-    def _begun(self) -> CurrentEpisode:
-        """The current episode; NotReset if none has begun."""
-        if self._current is None:
-            raise NotReset
-        return self._current
-
-    def _check_mode(self, mode: Mode) -> None:
-        if self._current is not None:
-            self._current.check_mode(mode)
-
-    def _begun_in(self, mode: Mode) -> CurrentEpisode:
-        current = self._begun()
-        current.check_mode(mode)
-        return current
-
-    def _going_on_in(self, mode: Mode) -> CurrentEpisode:
-        """The current episode; EpisodeDone if it is over."""
-        current = self._begun_in(mode)
-        if current.last is not None:
-            raise EpisodeDone(current.last)
-        return current
-
-    def _check_current(self, current: CurrentEpisode) -> None:
-        """Raise if another thread or task has ended or left the episode since it was looked up."""
-        if self._current is not current:
-            told = "the environment was closed or reset amid the step, by another call"
-            raise EpisodeAborted("cancelled", f"{told}; that episode is over")
-        if current.last is not None:
-            raise EpisodeDone(current.last)
-
-    def _stepping(
+    def stepping(
         self,
         mode: Mode,
         action: REPLAction,
@@ -78,7 +47,8 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
         more: Mapping[str, Any],
         on_output: cells.OnOutput | None = None,
     ) -> Turn[REPLObservation]:
-        current = self._going_on_in(mode)
+        """Take an action; see `REPLEnvironment.step`. `more`: arguments that are not known."""
+        current = self._slot.going_on_in(mode)
         if not isinstance(action, REPLAction):
             of_public_kind(action, REPLAction, "action")
         if timeout_s is not None:
@@ -86,89 +56,27 @@ class EpisodeSteps(Environment[REPLAction, REPLObservation, REPLState]):
         if on_output is not None:
             check_hearer(on_output)
         with current.at_step:
-            self._check_current(current)
+            self._slot.check_current(current)
             try:
                 observation = yield from _taking(current, action, timeout_s, on_output)
             except SessionBusy:
                 raise
             except SandboxError as error:
-                self._check_current(current)
-                yield from self._abandoning(current)
+                self._slot.check_current(current)
+                yield from self._slot.abandoning(current)
                 raise EpisodeAborted("sandbox", str(error)) from error
             if more:
                 observation.metadata["ignored"] = sorted(more)
-            return (yield from self._scoring(current, action, observation))
+            return (yield from self._scorer.scoring(current, action, observation))
 
-    def _giving_up(self, mode: Mode) -> Turn[REPLObservation]:
-        """The end of the episode, as when the iterations are used up."""
-        current = self._going_on_in(mode)
+    def giving_up(self, mode: Mode) -> Turn[REPLObservation]:
+        """End the episode as when the iterations are used up."""
+        current = self._slot.going_on_in(mode)
         with current.at_step:
-            self._check_current(current)
+            self._slot.check_current(current)
             observation = current.episode.going_no_further()
             observation = yield from cells.giving_up(current.session, current.episode, observation)
-            return (yield from self._scoring(current, REPLAction(code=""), observation))
-
-    def _scoring(
-        self, current: CurrentEpisode, action: REPLAction, observation: REPLObservation
-    ) -> Turn[REPLObservation]:
-        # Latched first: whatever a transform or rubric raises, nothing is run or scored any more.
-        if observation.done:
-            latch(current, observation)
-        if self.transform is not None:
-            observation = yield from self._transforming(observation)
-        if observation.error_kind in OURS:
-            reward, parts = 0.0, {}
-        else:
-            rubric = self.rubric
-            if current.mode == "plain":
-                reward = yield partial(self._apply_rubric, action, observation)
-            elif (
-                rubric is not None
-                and is_prompt(rubric)
-                and type(self)._apply_rubric_async is Environment._apply_rubric_async
-            ):
-                # As that has it, which is a coroutine for what is over at once as a rule.
-                score = carried(partial(rubric, action, observation))
-                if is_pending(score):
-                    score = yield partial(carried_async, score)
-                reward = finite(score, rubric)
-            else:
-                reward = yield partial(self._apply_rubric_async, action, observation)
-            parts = scoring.components(rubric, reward)
-        if type(observation) is REPLObservation:
-            give(observation, reward=reward)
-        else:  # a transform's own
-            observation.reward = reward
-        observation.metadata["reward_components"] = parts
-        observation.metadata["task_reward"] = scoring.task_reward(self.rubric, parts)
-        if observation.done:
-            latch(current, observation)
-        return observation
-
-    def _transforming(self, observation: REPLObservation) -> Turn[REPLObservation]:
-        if self.transform is None:
-            return observation
-        changed: REPLObservation = yield Blocking(self._apply_transform, observation)
-        return changed
-
-    def _leaving(self) -> Turn[None]:
-        current, self._current = self._current, None
-        if current is not None:
-            yield from current.ending()
-
-    def _abandoning(self, current: CurrentEpisode) -> Turn[None]:
-        if self._current is not current:
-            return  # it was left meanwhile, for another or for none
-        try:
-            yield from self._leaving()
-        except SandboxError:
-            # The session is lost already; that is what the caller is told, by the error above.
-            return
-
-
-def latch(current: CurrentEpisode, observation: REPLObservation) -> None:
-    """Note the end of an episode: nothing is run or scored in it any more."""
-    current.last = result_of(observation)
+            return (yield from self._scorer.scoring(current, REPLAction(code=""), observation))
 
 
 def _taking(
