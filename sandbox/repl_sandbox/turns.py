@@ -73,6 +73,8 @@ class Turns:
     def look(self, core: Core, processes: Sequence[int], *, full: bool) -> None:
         """See what `processes`, all that the session has, have used; `full`: no more may be."""
         line, yielding = self._lines.get(id(core)), self._yieldings.get(core.links.family)
+        if core.links.outside.is_apart:
+            return  # what holds its processor is its container's limit
         if line is None or yielding is None:
             return  # it is about to end
         cell = core.cell

@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 import time
 
-from .jail.processes import descendants
 from .session.core import Core
 from .turns import Turns
 from .types import KillReason
@@ -141,6 +140,7 @@ class Watchdog:
         return any(each.running_since and each.links.pid == core.links.pid for each in others)
 
     def _look(self, watched: Watched) -> KillReason | None:
-        processes = list(descendants(watched.core.links.pid))
+        links = watched.core.links
+        processes: list[int] = links.outside.look("descendants", links.pid)
         self._turns.look(watched.core, processes, full=watched.full(processes))
         return watched.breach(processes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from . import held
-from .jail.processes import cpu_seconds, threads
 from .session.core import Core
 from .types import KillReason
 from .zygote.links import Links
@@ -30,14 +29,15 @@ class Watched:
     def full(self, processes: list[int]) -> bool:
         """Whether `processes`, all that the session has, are as many as may be; it is noted."""
         # What is seen is of all branches of a session, and so are the limits.
+        look = self.core.links.outside.look
         most = self.core.limits.processes + self._lines * (self.core.ours + 1) - 1
-        full = threads(processes) > most
+        full = look("threads", processes) > most
         if full:
             self.core.is_full()
         # In namespaces the kernel refuses what is more. Elsewhere it counts by user, who may have
         # processes besides the session's.
         counted = full and bool(self.core.links.folder)
-        self._passed = counted and threads(filter(held.runs, processes)) > most
+        self._passed = counted and look("running", processes) > most
         return full
 
     @property
@@ -62,17 +62,22 @@ class Watched:
             self._suspicions = self._suspicions + 1 if exceeds else 0
         if self._suspicions >= (1 if self.core.ours == 1 else _SURE):
             return "memory"
-        if limits.cpu_seconds is not None and cpu_seconds(processes) > lines * limits.cpu_seconds:
+        most = limits.cpu_seconds
+        if most is not None and self._cpu_seconds(processes) > lines * most:
             return "cpu"
         return "workspace" if links.folder and self._overfull() else None
+
+    def _cpu_seconds(self, processes: list[int]) -> float:
+        seconds: float = self.core.links.outside.look("cpu_seconds", processes)
+        return seconds
 
     def _overfull(self) -> bool:
         """Whether a directory that the kernel does not bound holds more than it may."""
         start = time.monotonic()
         if start < self._folder_due:
             return False
-        workspace = int(self.core.limits.workspace)
-        overfull = held.use(self.core.links.folder, workspace) > workspace
+        workspace, links = int(self.core.limits.workspace), self.core.links
+        overfull: bool = links.outside.look("use", links.folder, workspace) > workspace
         end = time.monotonic()
         self._folder_due = end + _REST * (end - start)
         return overfull
@@ -83,21 +88,22 @@ class Watched:
         What only its waiting copies hold does not count. None: it is too early for another look.
         """
         links = self.core.links
+        look = links.outside.look
         # init and the worker are forks of the template: its pages show in both, and are shared.
         most = limit + 2 * self._template_memory
-        if held.resident(processes) <= most:
+        if look("resident", processes) <= most:
             return False
-        copies = held.copies(links.pid, processes, links.family.lines * self.core.ours)
+        copies = look("copies", links.pid, processes, links.family.lines * self.core.ours)
         processes = [pid for pid in processes if pid not in copies]
-        if held.resident(processes) <= most:
+        if look("resident", processes) <= most:
             return False
         # That counts a page once for each process that maps it, as after os.fork. What counts it
         # once walks the page tables, 16 ms for each process's gigabyte: half of the time at most.
         start = time.monotonic()
         if start < self._exact_due:
             return None
-        memory = held.proportional(processes) + held.also_held(copies)
-        exceeded = memory - self._template_memory > limit
+        memory = look("proportional", processes) + look("also_held", copies)
+        exceeded: bool = memory - self._template_memory > limit
         end = time.monotonic()
         self._exact_due = end + (end - start)
         return exceeded

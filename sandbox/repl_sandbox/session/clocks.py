@@ -73,11 +73,3 @@ class Clocks:
             return "host_call"
         return None
 
-
-def process_cpu(pid: int) -> int:
-    """The clock id of the CPU time of process `pid`, for `time.clock_gettime`.
-
-    As clock_getcpuclockid(3) makes it: the complement of the pid in the upper bits, and
-    CPUCLOCK_SCHED (2) in the lower three.
-    """
-    return (~pid << 3) | 2

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -46,7 +46,6 @@ _MOST_BEGUN_WITH = 1 << 14
 _ROW, _ESCAPE = 32, 6
 
 _monotonic = time.monotonic
-_clock_gettime = time.clock_gettime
 
 
 def _is_readable(variable: Assign) -> bool:
@@ -92,7 +91,7 @@ class Exchange:
         self.worker_fd = links.worker.fileno()
         self._control_fd = links.control.fileno()
         self._wakes = wakes
-        self._cpu_clock = 0
+        self._cpu_clock: Callable[[], float] = float
         self._cpu_of_dead = 0.0
         self._interrupt_lock = threading.Lock()
         self._interrupted = 0  # the last cell that was
@@ -201,7 +200,7 @@ class Exchange:
     def cpu_seconds(self) -> float:
         """CPU time of the session's workers so far."""
         try:
-            return self._cpu_of_dead + _clock_gettime(self._cpu_clock)
+            return self._cpu_of_dead + self._cpu_clock()
         except OSError:
             # The process is gone; init's notice brings what it used.
             dead = 0.0 if self._notice is None else float(self._notice.get("cpu", 0.0))

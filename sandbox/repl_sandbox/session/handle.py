@@ -115,7 +115,11 @@ class Handle:
         asked while a cell runs, by any thread, and takes a tenth of a millisecond or so.
         """
         self._check_open()
-        return cpu_seconds(descendants(self._core.links.pid))
+        links = self._core.links
+        seconds: float = links.outside.look(
+            "cpu_seconds", links.outside.look("descendants", links.pid)
+        )
+        return seconds
 
     @property
     def missing(self) -> tuple[Missing, ...]:

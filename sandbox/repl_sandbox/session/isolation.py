@@ -11,7 +11,7 @@ from ..errors import SandboxError
 from ..jail.landlock import SCOPES, VERSIONS
 from ..types import Isolation, Layer
 from ..zygote.links import Links
-from ..zygote.outside import NAMESPACES, Outside, namespace, read, status
+from ..zygote.outside import NAMESPACES, Outside
 
 _FILTERED = frozenset({"uid", "capabilities", "no_new_privs", "seccomp"})
 
@@ -38,14 +38,14 @@ def probe(links: Links) -> Isolation:
     """
     pid, outside = links.worker_pid, links.outside
     try:
-        seen = status(pid)
+        seen: dict[str, str] = outside.look("status", pid)
     except OSError as error:
         raise SandboxError(f"the session's process cannot be looked at: {error}") from error
     uid = int(seen["Uid"].split()[0])
     abi, forks = links.held.get("landlock", 0), links.held.get("forks", 0)
     layers = (
         *(_namespace(pid, outside, name) for name in NAMESPACES),
-        _root(pid),
+        _root(pid, outside),
         _users(pid, outside, uid),
         _own_user(uid, outside),
         _capabilities(seen),
@@ -67,16 +67,15 @@ def probe(links: Links) -> Isolation:
 def _namespace(pid: int, outside: Outside, name: str) -> Layer:
     """Own if it is neither the host's nor that of the template, which is every session's parent."""
     try:
-        own, others = namespace(pid, name), outside.namespaces[name]
+        own, others = outside.look("namespace", pid, name), outside.namespaces[name]
     except OSError as error:
         return Layer(f"{name} namespace", active=False, detail=_unseen(error))
     return Layer(f"{name} namespace", own not in others, own)
 
 
-def _root(pid: int) -> Layer:
+def _root(pid: int, outside: Outside) -> Layer:
     try:
-        # Of the file system and of the mount: each can be read-only by itself, statvfs(3).
-        read_only = bool(os.statvfs(f"/proc/{pid}/root").f_flag & os.ST_RDONLY)
+        read_only: bool = outside.look("is_read_only", pid)
     except OSError as error:
         return Layer("root", active=False, detail=_unseen(error))
     return Layer("root", read_only, f"/ is {'read-only' if read_only else 'writable'}")
@@ -85,7 +84,7 @@ def _root(pid: int) -> Layer:
 def _users(pid: int, outside: Outside, uid: int) -> Layer:
     """Whether every user that the session can be is somebody else than root outside."""
     try:
-        rows = read(pid, "uid_map")
+        rows: str = outside.look("read", pid, "uid_map")
         shared = rows == outside.uid_map
     except OSError as error:
         return Layer("uid", active=False, detail=_unseen(error))
@@ -100,7 +99,7 @@ def _group(links: Links) -> Layer:
         return Layer("cgroup", active=False, detail="none; a watchdog adds up what processes hold")
     names = {os.sep.join(folder.rsplit(os.sep, 2)[1:]) for folder in links.group.folders}
     try:
-        rows = read(links.worker_pid, "cgroup").splitlines()
+        rows = links.outside.look("read", links.worker_pid, "cgroup").splitlines()
         memory, processes = links.group.limits()
     except OSError as error:
         return Layer("cgroup", active=False, detail=_unseen(error))

@@ -20,7 +20,6 @@ from ..wire.messages import Configure, Restored
 from ..zygote import control
 from ..zygote.arrival import read_ready
 from ..zygote.links import Links
-from .clocks import process_cpu
 from .exchange import Exchange, Ready_
 from .outbox import Outbox
 from .past import Past
@@ -78,7 +77,7 @@ class Revival(Exchange):
 
     def ready(self) -> None:
         """The worker is there; called once, before anything else is asked."""
-        self._cpu_clock = process_cpu(self.links.worker_pid)
+        self._cpu_clock = self.links.cpu_clock()
 
     def assigned(self) -> None:
         """The host has set a variable: there is a state before the first cell."""
@@ -277,7 +276,7 @@ class Revival(Exchange):
     def _hear_new(self) -> None:
         worker = self.links.worker
         try:
-            self.links.worker_pid = read_ready(worker, self.links.connection)
+            self.links.worker_pid = read_ready(self.links)
         except BlockingIOError:
             return  # what is sent out of band wakes a reader, and is not read
         except (OSError, RemoteProtocolError):  # whatever was woken is no copy of ours
@@ -286,7 +285,7 @@ class Revival(Exchange):
             self._eof = True
             return
         worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-        self._cpu_clock = process_cpu(self.links.worker_pid)
+        self._cpu_clock = self.links.cpu_clock()
         with self._interrupt_lock:
             # What was seen while the last one was being ended is no longer so.
             self.generation += 1

@@ -13,12 +13,12 @@ import struct
 
 from ..errors import RemoteProtocolError, SandboxError
 from ..jail.remedies import failed
-from ..wire.connection import HostConnection
 from ..wire.messages import VERSION, Ready
 from . import control
 from .links import Links
 
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
+_RIGHT = struct.Struct("i")
 
 
 def await_ready(links: Links, seconds: float) -> bool:
@@ -35,11 +35,11 @@ def await_ready(links: Links, seconds: float) -> bool:
     poller.register(links.worker, select.POLLIN)
     if not poller.poll(seconds * 1000):
         raise SandboxError(f"the zygote did not answer within {seconds} s")
-    pid = read_ready(links.worker, links.connection)
+    pid = read_ready(links)
     if pid:
         _hear(links)
         links.worker.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-        links.worker_pid, links.pid = pid, _parent(pid, links.tier)
+        links.worker_pid, links.pid = pid, _parent(pid, links)
         return True
     links.control.settimeout(1.0)
     report = _hear(links)
@@ -50,18 +50,26 @@ def await_ready(links: Links, seconds: float) -> bool:
     raise SandboxError(f"the session did not start: {report}")
 
 
-def read_ready(worker: socket.socket, connection: HostConnection) -> int:
+def read_ready(links: Links) -> int:
     """The pid of the worker that has just said `Ready`; 0 if it said nothing and is gone."""
-    space = socket.CMSG_SPACE(_CREDENTIALS.size)
-    data, ancillary, _, _ = worker.recvmsg(256, space)
-    for message in connection.receive(data):
+    space = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(_RIGHT.size)
+    data, ancillary, _, _ = links.worker.recvmsg(256, space, socket.MSG_CMSG_CLOEXEC)
+    pids = {kind: _pid(kind, payload) for _, kind, payload in ancillary}
+    for message in links.connection.receive(data):
         if not isinstance(message, Ready) or message.version != VERSION:
             raise RemoteProtocolError("the worker speaks another version of the protocol")
-        for level, kind, payload in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
-                pid: int = _CREDENTIALS.unpack(payload)[0]
-                return pid
+        # Of one elsewhere the kernel there has told who it is, and here names the messenger.
+        return pids.get(socket.SCM_RIGHTS if links.outside.is_apart else socket.SCM_CREDENTIALS, 0)
     return 0
+
+
+def _pid(kind: int, payload: bytes) -> int:
+    """What says who speaks: the kernel's word, or a file with the number in it."""
+    if kind == socket.SCM_CREDENTIALS:
+        pid: int = _CREDENTIALS.unpack(payload)[0]
+        return pid
+    with open(_RIGHT.unpack(payload)[0], "rb", buffering=0) as file:
+        return int(os.pread(file.fileno(), 20, 0) or 0)
 
 
 def _hear(links: Links) -> control.Message | None:
@@ -79,15 +87,15 @@ def _hear(links: Links) -> control.Message | None:
         return None
 
 
-def _parent(pid: int, tier: str) -> int:
-    """The parent of process `pid`: proc(5), the second field behind the name in parentheses."""
+def _parent(pid: int, links: Links) -> int:
+    """The parent of process `pid`."""
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            return int(file.read(1024).rpartition(b")")[2].split(None, 2)[1])
+        parent: int = links.outside.look("parent", pid)
     except FileNotFoundError as error:
-        if _lives(pid):
-            raise failed("probe", error, tier) from None
+        if not links.outside.is_apart and _lives(pid):
+            raise failed("probe", error, links.tier) from None
         raise
+    return parent
 
 
 def _lives(pid: int) -> bool:

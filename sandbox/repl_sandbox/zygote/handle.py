@@ -100,8 +100,8 @@ class ZygoteHandle:
 
     @property
     def pid(self) -> int:
-        """The zygote's process id."""
-        return self._process.pid
+        """The zygote's process id, where it is."""
+        return self._outside.template
 
     def spawn(
         self,

@@ -6,12 +6,15 @@ import os
 import select
 import socket
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from ..cgroups.group import Group
+from ..looks import process_cpu
 from ..wire.connection import HostConnection
 from .outside import Outside
 
@@ -78,6 +81,12 @@ class Links:
         poller = select.poll()
         poller.register(self.control, 0)  # what is told unasked: that nobody is at the other end
         return bool(poller.poll(0))
+
+    def cpu_clock(self) -> Callable[[], float]:
+        """What tells the CPU seconds of the worker of now."""
+        if self.outside.is_apart:
+            return partial(self.outside.look, "cpu_clock", self.worker_pid)
+        return partial(time.clock_gettime, process_cpu(self.worker_pid))
 
     def close(self) -> None:
         """Let go; the session ends, for its init reads end of file."""

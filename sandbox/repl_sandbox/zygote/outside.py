@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 
-# In the order in which they are reported.
-NAMESPACES: Final = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
-# Of /proc/PID/status, proc_pid_status(5): a few of some sixty lines, read for every session.
-_FIELD = re.compile(r"^(Uid|NSpid|Cap\w+|NoNewPrivs|Seccomp|Seccomp_filters):\t(.*)$", re.MULTILINE)
+from ..looks import NAMESPACES, Look, here, namespace, read, status
+
+__all__ = ["NAMESPACES", "Enclosure", "Outside", "namespace", "read", "status"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +31,17 @@ class Outside:
     Each fact is looked at once, with OSError when it is asked for and cannot be seen: what the host
     changes about itself is not its sessions', which are forked from the template. Is to be made
     before the template serves, which for each session enters another network. `enclosure`: the
-    container that the template is in.
+    container that the template is in. `look`: looks at processes where these are; "self" is then
+    the one that looks.
     """
 
-    def __init__(self, template: int, enclosure: Enclosure | None = None) -> None:
+    def __init__(
+        self, template: int, enclosure: Enclosure | None = None, look: Look | None = None
+    ) -> None:
         self.template = template
         self.enclosure = enclosure
+        self.look = look or here
+        self.is_apart = look is not None
         with contextlib.suppress(OSError):
             _ = self.namespaces
 
@@ -47,21 +49,22 @@ class Outside:
     def namespaces(self) -> Mapping[str, frozenset[str]]:
         """The host's namespaces and the template's, by name."""
         return {
-            name: frozenset(namespace(pid, name) for pid in ("self", self.template))
+            name: frozenset(self.look("namespace", pid, name) for pid in ("self", self.template))
             for name in NAMESPACES
         }
 
     @cached_property
     def uid_map(self) -> str:
         """Which users of its parent namespace those of the host's are."""
-        return read("self", "uid_map")
+        text: str = self.look("read", "self", "uid_map")
+        return text
 
     @cached_property
     def uids(self) -> frozenset[int]:
         """The users that the host and the template are."""
         uids = {os.geteuid()}
         with contextlib.suppress(OSError):
-            uids.add(int(status(self.template)["Uid"].split()[0]))
+            uids.add(int(self.look("status", self.template)["Uid"].split()[0]))
         return frozenset(uids)
 
     @cached_property
@@ -74,18 +77,3 @@ class Outside:
             return self.enclosure.filters
         return int(status("self").get("Seccomp_filters", "0"))
 
-
-def namespace(pid: int | str, name: str) -> str:
-    """A namespace that a process is in: its name and number, as proc_pid_ns(5) has them."""
-    return os.readlink(f"/proc/{pid}/ns/{name}")
-
-
-def status(pid: int | str) -> dict[str, str]:
-    """Users, capabilities and filters of a process, as the kernel writes them."""
-    return dict(_FIELD.findall(read(pid, "status")))
-
-
-def read(pid: int | str, name: str) -> str:
-    """A file of a process in /proc; unbuffered, for each is read once and in one piece."""
-    with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
-        return file.read().decode("utf-8", "replace")

@@ -1,0 +1,115 @@
+"""The container's end of a stream: its first process, which starts the zygote and ends with it.
+
+It stands for the host inside: descriptors are made here, and processes looked at. The session's code
+has the same user, and no way to this process's memory or descriptors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from errno import E2BIG
+from typing import Any, NoReturn
+
+from .. import looks
+from ..jail import processes
+from ..zygote import control
+from . import frames, given, walls
+from .channels import Channel
+from .mux import Mux
+
+_LIFELINE, _LOOKS = 0, 1
+
+
+def divide() -> int:
+    """Fork: in the child the zygote's socket; the parent, the container's first process, serves."""
+    facts = walls.measure()
+    ours, theirs = control.pair()
+    zygote = os.fork()
+    if zygote == 0:
+        ours.close()
+        _let_stream_go()
+        return theirs.detach()
+    theirs.close()
+    _serve(ours.detach(), zygote, facts)
+
+
+def _let_stream_go() -> None:
+    nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    for fd in (0, 1):
+        os.dup2(nothing, fd)
+    os.close(nothing)
+
+
+def _serve(lifeline: int, zygote: int, facts: dict[str, Any]) -> NoReturn:
+    processes.hide_memory()
+    # Where no process of the session's adopts them, orphans are this process's to wait for.
+    signal.signal(signal.SIGCHLD, lambda *_: _reap())
+    stream = os.dup(0), os.dup(1)
+    _let_stream_go()
+    try:
+        agent = _Agent(*stream, {**facts, "zygote": zygote})
+        agent.add(Channel(_LIFELINE, given.MESSAGES, lifeline))
+        agent.serve()
+    finally:
+        os._exit(0)
+
+
+def _reap() -> None:
+    with suppress(ChildProcessError):
+        while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG):
+            pass
+
+
+class _Agent(Mux):
+    """Serves the zygote's and the sessions' ends, and answers what is asked of processes."""
+
+    def __init__(self, source: int, sink: int, facts: dict[str, Any]) -> None:
+        super().__init__(source, sink, 3)
+        self._facts = facts
+
+    def accepts(self, channel: Channel, descriptor: given.Description) -> bool:
+        """As of `Mux`: files that were asked for; workers send none."""
+        return channel.kind == given.MESSAGES and descriptor.kind == given.FILE
+
+    def takes(self, channel: Channel | None, description: given.Description) -> bool:
+        """As of `Mux`: all is the host's."""
+        return True
+
+    def is_gone(self, channel: Channel) -> None:
+        """As of `Mux`: the container ends with the zygote."""
+        if channel.number == _LIFELINE:
+            self.ends = True
+
+    def is_unknown(self, kind: int, number: int) -> None:
+        """As of `Mux`: a lent file is given back."""
+        if kind == frames.CLOSE:
+            for channel in self._channels.values():
+                channel.let_go(number)
+
+    def hear(self, number: int, payload: bytes) -> bool:
+        """As of `Mux`: what the host asks of processes."""
+        if number != _LOOKS:
+            return False
+        self.say(frames.CREDIT, _LOOKS, frames.NUMBER.pack(len(payload)))
+        self.say(frames.DATA, _LOOKS, self._answer(payload))
+        return True
+
+    def _answer(self, question: bytes) -> bytes:
+        name, *arguments = json.loads(question)
+        try:
+            if name == "facts":
+                told: Any = self._facts
+            else:
+                call: Callable[..., Any] = looks.TABLE[name]
+                told = call(*arguments)
+            answer = json.dumps({"told": told}).encode()
+        except OSError as error:
+            return json.dumps({"errno": error.errno}).encode()
+        if len(answer) > frames.MOST // 2:
+            return json.dumps({"errno": E2BIG}).encode()
+        return answer
+
